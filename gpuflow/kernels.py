@@ -1,4 +1,4 @@
-"""Handwritten kernels, in a checkout: they are beside this package, in ``kernels/``.
+"""Handwritten kernels; in a checkout they are in ``kernels/``, next to this package.
 
 An installation has them as the folder ``gpuflow/kernels``, which Python then takes instead of this
 file (setup.py), so ``import gpuflow.kernels.attention`` is right in both.

@@ -65,7 +65,7 @@ class Block:
     """One block of a kernel: where it is, and how it reads.
 
     Attributes:
-        index: its place in the grid, an int32 number for each dimension of the first result.
+        index: its position in the grid, an int32 scalar for each dimension of the first result.
         start: the first element of its tile there, an int32 number for each dimension.
         tile: the shape of that tile.
     """
@@ -144,7 +144,7 @@ class Block:
             add: (m, n), or None.
 
         Raises:
-            TypeError: they are no such matrices.
+            TypeError: if they are not such matrices.
         """
         a, b = jnp.asarray(a), jnp.asarray(b)
         check(
@@ -199,7 +199,7 @@ class Block:
 class BlockKernel:
     """A function that ``gf.kernel.block`` made; call it with the arguments after the block.
 
-    It may stand in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops, and has derivatives.
+    It can be used in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops, and has derivatives.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ def block(
         program; those that a call names are not tuned.
 
     Raises:
-        TypeError, ValueError: when it is called: tiles are not as said above.
+        TypeError, ValueError: when the kernel is called, if tiles are not as described above.
     """
     if function is None:
         return functools.partial(block, out=out, tile=tile, autotune=autotune)

@@ -1,7 +1,7 @@
 """Guards of JAX as context managers: settings under which nothing here would behave otherwise.
 
-They take the values that JAX's take, so that programs run unchanged, and each says why it changes
-nothing. ``make_user_context`` is one that does.
+They accept the values of JAX's guards, so that programs run unchanged, and each documents why it
+has no effect. ``make_user_context`` is an exception.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Kernel:
     """A function that ``gf.kernel`` made; call it with the arguments after the index.
 
-    It may stand in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops, and has derivatives.
+    It can be used in ``jit``, ``vmap``, ``pmap``, ``shard_map`` and loops, and has derivatives.
     """
 
     def __init__(self, function: Callable[..., Any], grid: Callable[..., Any]) -> None:

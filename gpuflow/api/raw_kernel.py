@@ -127,10 +127,10 @@ class RawKernel:
     def check(self, *args: Any, sizes: Sequence[int] = (0, 1, 31, 33, 1009)) -> Report:
         """Compare the kernel and its rules with each other, at several sizes.
 
-        Compared are values with the reference, forward derivatives with differences (of the
+        It compares values with the reference, forward derivatives with differences (of the
         reference, if there is one), reverse with forward derivatives, and vmap with a loop, as far
-        as there are rules. Dimensions of ``args`` of one size are taken to be one size; each
-        becomes each of ``sizes`` in turn, and arrays have more or less of their own elements.
+        as there are rules. Dimensions of ``args`` of one size are assumed to be one size; each is
+        replaced by each of ``sizes``, and arrays are truncated or repeated.
 
         Args:
             args: arguments as of a call, near which derivatives exist.
@@ -140,7 +140,8 @@ class RawKernel:
             The comparisons, with the largest difference of each; ``print`` shows a table.
 
         Raises:
-            AssertionError: two of them differ; the message says which, and at which sizes.
+            AssertionError: if two of them differ; the message contains the comparison and the
+                sizes.
         """
         rules = self._rules
         has_derivative = rules.jvp is not None or rules.reference is not None

@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> int:
     """Run a script or a module as ``python`` would, with ``jax`` meaning gpuflow.
 
     Args:
-        arguments: the command line behind ``-m gpuflow.as_jax``.
+        arguments: the command line after ``-m gpuflow.as_jax``.
 
     Returns:
         2 if there is nothing to run, else 0; exceptions of the script propagate.

@@ -67,7 +67,7 @@ class AliasFinder(MetaPathFinder):
 
 
 def target_of(fullname: str) -> str | None:
-    """The name of our module for a name in JAX; none if it is no part of JAX."""
+    """Return the name of gpuflow's module for a name in JAX, or None."""
     first, _, rest = fullname.partition(".")
     if fullname.startswith("gpuflow.experimental."):
         # Of ``from jax.experimental import X``: the import system asks by that module's own name.

@@ -94,8 +94,8 @@ def is_import_from(frame: FrameType) -> bool:
 def error(full: str, frame: FrameType, names: Iterable[str] = ()) -> Exception:
     """The error for an attribute that there is not.
 
-    ``from module import name`` makes an ImportError of its own of an AttributeError, without its
-    text: so it gets an ImportError.
+    ``from module import name`` replaces an AttributeError by an ImportError without its text: so it
+    gets an ImportError.
 
     Args:
         full: the name in JAX.

@@ -401,7 +401,7 @@ class Config(FlagsAndValues):
 
     @contextmanager
     def override(self, name: str, value: Any) -> Iterator[None]:
-        """Set a setting for this thread inside a ``with`` block; others stay as they are."""
+        """Set a setting for this thread inside a ``with`` block; other settings are unchanged."""
         local, short = self._local, self._known(name)
         before = local.changed, local.switched, local.settings, local.process
         self._check(short, value)
@@ -510,7 +510,7 @@ def extend_axes(
 
     Args:
         axes: names with sizes; a name hides an outer one that is equal.
-        aliases: names that stand for several axes, which together are one row-major axis.
+        aliases: names of several axes that form one row-major axis.
     """
     added = dict(aliases or {})
     hidden = {*added, *[name for name, _ in axes]}
@@ -556,7 +556,7 @@ def collective_timeout() -> float:
 
 
 def launcher_variables() -> dict[str, str]:
-    """The environment variables in which launchers say which process this is."""
+    """The environment variables with which launchers identify this process."""
     return {name: value for name, value in os.environ.items() if name.startswith(_LAUNCHERS)}
 
 

@@ -121,7 +121,7 @@ def canonicalize(dtype: Any) -> Any:
 
     Raises:
         TypeError: a dtype that arrays cannot hold.
-        ValueError: an array in place of a dtype.
+        ValueError: if an array is given instead of a dtype.
     """
     is_wide = config.trace_context().enable_x64
     known = _known_wide if is_wide else _known_narrow

@@ -12,7 +12,7 @@ _ARRAYS = ("__array__", "__dlpack__", "__cuda_array_interface__", "__array_inter
 
 
 def told(value: Any) -> str:
-    """Describe an object in a few words: ``a pandas DataFrame of shape (3, 2)``."""
+    """Describe an object briefly: ``a pandas DataFrame of shape (3, 2)``."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     aval = getattr(value, "aval", None)
@@ -52,7 +52,7 @@ def mend(value: Any, otherwise: str, name: str = "x") -> str:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether an object is one for which there is more to say than its type."""
+    """Return whether an object has a description beyond its type."""
     return is_array(value) or (_is_of_others(value) and hasattr(type(value), _FIELDS))
 
 

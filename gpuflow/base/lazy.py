@@ -7,9 +7,9 @@ from typing import Any
 
 
 class LazyModule:
-    """Stands for a module until an attribute of it is asked for; any thread may ask.
+    """Placeholder of a module until one of its attributes is accessed, in any thread.
 
-    Type checkers are told of the module itself: ``if TYPE_CHECKING: import it``.
+    Type checkers see the module itself: ``if TYPE_CHECKING: import it``.
 
     Args:
         name: of a module that is installed.

@@ -106,7 +106,7 @@ _state = _State()
 
 
 def kernel_built() -> None:
-    """Count a kernel for the build under way, if there is one to tell of."""
+    """Count a kernel for the current build, if there is one."""
     current = _state.current
     if current is not None:
         current.add_kernel()

@@ -29,7 +29,7 @@ class Event:
         duration: nanoseconds.
         thread: the thread's identifier.
         details: further data.
-        step: of the plan that ran, itself; None: it was no step.
+        step: the step of the plan; None: it was not a step.
     """
 
     row: str

@@ -31,7 +31,7 @@ def record(
 def record(
     cls: Any = None, /, *, frozen: bool = True, eq: bool = True, repr: bool = True
 ) -> Any:
-    """A dataclass, frozen unless said otherwise: ``@record`` or ``@record(frozen=False)``.
+    """A dataclass, frozen by default: ``@record`` or ``@record(frozen=False)``.
 
     ``dataclasses.field``, ``fields``, ``replace`` and ``__post_init__`` work as they do there;
     ``slots``, ``order`` and ``InitVar`` are not offered.

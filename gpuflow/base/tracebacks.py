@@ -41,8 +41,8 @@ def is_own(name: str) -> bool:
 def users_part(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without own frames, and without those of Python's library that they called.
 
-    One that has no own frames, or nothing else, comes back as it is. The frames that stay are new
-    objects in front of the same frames: whoever holds the old traceback holds all of it.
+    A traceback without frames of this package, or with nothing else, is returned unchanged. The
+    frames that remain are new objects for the same frames: the old traceback still has all of it.
     """
     kept: list[TracebackType] = []
     below_own, hides = True, False  # what is above the first frame of a user started the program
@@ -71,9 +71,9 @@ def _is_of_python(name: str) -> bool:
 
 @contextmanager
 def without_own_frames(error: BaseException) -> Iterator[bool]:
-    """Inside the block an exception, and those behind it, have their users' parts as tracebacks.
+    """Inside the block an exception, and its causes, have their users' frames as tracebacks.
 
-    It also has a note, where there is something to say that Python did not. The block gets whether
+    It also has a note, if there is information that Python did not give. The block receives whether
     anything was left out.
     """
     whole = [(one, one.__traceback__) for one in _chain(error)]

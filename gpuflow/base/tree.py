@@ -61,7 +61,7 @@ def sorted_keys(treedef: TreeDef) -> TreeDef:
     optree gives a dict the order of the one that was flattened. In JAX the keys of a result go
     along with its leaves: programs zip the two.
 
-    Cost: a look-up; structures with dicts and custom nodes are taken apart each time, since equal
+    Cost: a look-up; structures with dicts and custom nodes are traversed each time, since equal
     ones may hold custom data that are equal but not the same (1 and True).
     """
     if type(treedef) is PyTreeDef or treedef.num_nodes <= 1:
@@ -236,7 +236,7 @@ def is_node_type(cls: type) -> bool:
 
 
 def is_namedtuple_type(cls: type) -> bool:
-    """Whether ``cls`` is a namedtuple that nobody registered with functions of its own."""
+    """Whether ``cls`` is a namedtuple without registered functions."""
     entry = _entry(cls)
     return entry is not None and entry.kind is optree.PyTreeKind.NAMEDTUPLE
 

@@ -1,4 +1,4 @@
-"""Key paths: where in a pytree a leaf stands."""
+"""Key paths: the position of a leaf in a pytree."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _with_keys: dict[type, Callable[[Any], tuple[Iterable[tuple[KeyEntry, Any]], Any
 def register_keys(
     cls: type, flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[KeyEntry, Any]], Any]]
 ) -> None:
-    """Say how children of ``cls`` are named: ``node -> ((key, child) pairs, aux)``."""
+    """Register the names of children of ``cls``: ``node -> ((key, child) pairs, aux)``."""
     _with_keys[cls] = flatten_with_keys
 
 
@@ -121,7 +121,7 @@ def leaves_with_path(
 
 
 def is_leaf_type(item: Any) -> bool:
-    """Whether ``item`` is no node."""
+    """Whether ``item`` is not a node."""
     return item is not None and optree.tree_is_leaf(item, namespace=NAMESPACE)
 
 
@@ -170,7 +170,7 @@ def _listed(names: list[str], without: Container[str]) -> str:
 
 
 def difference(expected: Any, got: Any) -> str:
-    """Where two trees first differ in structure, in words; empty if they do not."""
+    """Describe where two trees first differ in structure; empty if they do not."""
     return _difference(expected, got, ())
 
 

@@ -72,7 +72,7 @@ TEXT = Kind("text", str, "text")
 
 
 def integer(minimum: int, maximum: int | None = None, example: int | None = None) -> Kind:
-    """Integers of at least ``minimum``, and at most ``maximum`` unless it is None."""
+    """Parse an integer of at least ``minimum``, and at most ``maximum`` unless it is None."""
 
     def parse(text: str) -> int:
         # Without the second test `int` itself refuses texts of several thousand digits.

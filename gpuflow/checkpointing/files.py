@@ -214,7 +214,7 @@ def make_folder(folder: Path) -> None:
     """Make a folder and those above it, so that they stay.
 
     Raises:
-        NotADirectoryError: something else is there.
+        NotADirectoryError: if another kind of file exists.
     """
     if folder.is_dir():
         return

@@ -1,4 +1,4 @@
-"""Leaves of a checkpoint: taken as they are now, written as records and pieces, made again.
+"""Leaves of a checkpoint: snapshots, records and pieces in files, and restored values.
 
 A Python scalar is only a record. An array is a record and pieces: one, or one for each shard of a
 sharded array. Dtypes without a name in safetensors are stored as plain numbers:
@@ -52,8 +52,7 @@ class Leaf:
 
     Attributes:
         record: the JSON record of the leaf.
-        pieces: where they are in the array, and their values as they are in files; nobody writes
-            to these.
+        pieces: their positions in the array, and their values as in files; they are read-only.
     """
 
     record: dict[str, Any]

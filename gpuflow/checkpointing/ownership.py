@@ -8,12 +8,12 @@ Each save draws a token of 64 random bits, which all of its files have in their 
     failed-<token>.json                     why a process failed, for the others
     saving-<token>-<check>                  the journal: files of this token may be deleted
 
-A name alone does not make a file ours: a user may keep copies. Only files whose token has a
-journal in the same folder are deleted, and never those that ``tree.json`` names. A save writes its
-journal before its first file, and that of the checkpoint it replaces before ``tree.json``; so a
-save that was killed at any point leaves a journal, and the next one deletes its files. A journal
-is an empty file, so that it is there as a whole or not at all; ``check`` is a checksum of the
-token, which no other name has by accident.
+A name alone does not make a file ours: a user may keep copies. Only files with a journal of their
+token in the same folder are deleted, and never those that ``tree.json`` names. A save writes its
+journal before its first file, and that of the checkpoint it replaces before ``tree.json``. So a
+save that was killed at any point leaves a journal, and the next one deletes its files. A journal is
+an empty file, so that it exists completely or not at all; ``check`` is a checksum of the token,
+which no other name has by accident.
 """
 
 from __future__ import annotations

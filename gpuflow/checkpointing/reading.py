@@ -26,7 +26,7 @@ _DEEPEST_JSON = 2 * DEEPEST + 16
 
 
 class SystemFileError(CheckpointError, OSError):
-    """A file of a checkpoint that the system does not write or read; ``errno`` says why."""
+    """A checkpoint file that the system cannot write or read; ``errno`` is the reason."""
 
     def __init__(self, message: str, error: OSError, path: Path) -> None:
         super().__init__(message)
@@ -198,7 +198,7 @@ class ArrayFile:
             raise damaged(self.path, f"{shown(found)} for {shown(name)}, of {wanted}")
 
     def read(self, name: str, dtype: np.dtype, shape: tuple[int, ...], crc: int) -> np.ndarray:
-        """An array of its own, of those that ``check_array`` found.
+        """Read a new array, one of those that ``check_array`` found.
 
         Raises:
             CheckpointError: if its bytes differ from those that were written.

@@ -80,7 +80,7 @@ def _encoded(key: Any) -> Any:
 
 
 def key_text(key: Any) -> str:
-    """How a key of a node stands in paths."""
+    """The form of a key of a node in paths."""
     return key[0] if isinstance(key, list) else str(DictKey(key))
 
 

@@ -41,7 +41,7 @@ def agreed_token() -> str:
 
 @contextmanager
 def failing_together(folder: Path, token: str) -> Iterator[None]:
-    """Tell the other processes of an error inside of the block."""
+    """Send errors inside of the block to the other processes."""
     try:
         yield
     except Exception as error:

@@ -151,7 +151,7 @@ def cuda_compiler() -> Iterator[tuple[str, str]]:
 
 
 def processor_name() -> str:
-    """The processor's marketing name where Linux tells it, else the architecture."""
+    """The processor's marketing name if Linux reports it, else the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -68,7 +68,7 @@ def load(module: str) -> Any:
 
 
 def is_importable(module: str) -> bool:
-    """Whether a package is there, which may not work."""
+    """Whether a package is installed; it may not work."""
     return importlib.util.find_spec(module) is not None
 
 
@@ -78,7 +78,7 @@ def open_library(name: str) -> Any:
 
 
 def first_line(text: str) -> str:
-    """The first line that says something."""
+    """The first line that is not empty."""
     lines = [line.strip() for line in text.split("\n")]
     return next((line for line in lines if line), "no reason was given")
 

@@ -48,7 +48,7 @@ class Check:
 
     Attributes:
         name: of the piece.
-        probe: says its version, or raises.
+        probe: returns its version, or raises.
         fix: the solution if it raises an error without one, by the major version of CUDA.
         is_needed: whether GPU programs need it.
         after: the pieces that must be there for it to be looked at.

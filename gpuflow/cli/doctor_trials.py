@@ -1,8 +1,8 @@
 """Trials of `gpuflow doctor` on a GPU: a product, a transform, a solve and a sum of one rank.
 
-Each runs in a process of its own, so that one that crashes or hangs is a line of the report:
-``python -m gpuflow.cli.doctor_trials NAME [PLATFORM]`` prints that line, and ends with status 1
-where the trial failed.
+Each runs in a separate process, so that a crash or a hang is a line of the report: ``python -m
+gpuflow.cli.doctor_trials NAME [PLATFORM]`` prints that line, and ends with status 1 if the trial
+failed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOLERANCE = 1e-2
 
 
 class TrialError(Exception):
-    """A trial failed; the text says how."""
+    """A trial failed; the text is the reason."""
 
 
 def _inputs() -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +80,7 @@ TRIALS: dict[str, Trial] = {**PROGRAMS, "NCCL all-reduce": _sum}
 
 
 def try_on(device: gf.Device, name: str) -> str:
-    """Run a trial and compare it with NumPy; says where it ran.
+    """Run a trial and compare it with NumPy; returns where it ran.
 
     Raises:
         TrialError: the result is wrong.

@@ -1,8 +1,8 @@
-"""The parent of a launcher, which ends whatever the launcher leaves behind when it is killed.
+"""The parent of a launcher, which ends processes of a killed launcher.
 
 ``gpuflow launch`` forks: the child starts and watches the ranks, the parent waits for it. Each
 notices when the other one is killed, and kills all processes that ranks have started, also those in
-sessions of their own. Ranks themselves end with the launcher (``worker.die_with_parent``).
+other sessions. Ranks themselves end with the launcher (``worker.die_with_parent``).
 
 Source: Linux, prctl(2): PR_SET_CHILD_SUBREAPER; proc(5): /proc/pid/stat.
 """

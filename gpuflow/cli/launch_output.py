@@ -54,7 +54,7 @@ class Output:
             make_folder(folder)
 
     def add(self, rank: int | None, pipe: IO[bytes], target: TextIO) -> None:
-        """Read a pipe of a rank; of None, each line says which rank it is of (mpiexec)."""
+        """Read a pipe of a rank; for None, each line has a prefix with its rank (mpiexec)."""
         self._selector.register(pipe, selectors.EVENT_READ, (rank, target, bytearray()))
 
     def start(self) -> None:

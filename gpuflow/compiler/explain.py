@@ -74,7 +74,7 @@ def headline(plan: Plan, name: str) -> str:
 
 @record
 class Boundary:
-    """Why arrays that a step writes lie in memory.
+    """The reason why outputs of a step are stored in memory.
 
     Attributes:
         names: of the arrays.
@@ -176,7 +176,7 @@ class PlanView:
         return f"{self.name_of(var)}:{var.aval} ({scaled(nbytes(var.aval), 'B')})"
 
     def boundaries(self, number: int) -> list[Boundary]:
-        """Why each buffer that a step writes lies in memory; those of one reason together."""
+        """The reason why each output buffer of a step is stored, grouped by reason."""
         step = self.plan.steps[number]
         names: dict[tuple[tuple[int, ...], str], list[str]] = {}
         for buffer in dict.fromkeys(writes_of(step)):

@@ -57,7 +57,7 @@ def _all_plans(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
 
 
 def explain_passes(jaxpr: ClosedJaxpr, target: Target) -> str:
-    """The program behind each pass that has changed it, and the names of those that have not."""
+    """The program after each pass that changed it, and the names of the other passes."""
     texts, parts = [str(jaxpr.jaxpr)], []
 
     def note(name: str, program: Jaxpr) -> None:
@@ -149,7 +149,7 @@ def _kernel_steps(plan: Plan) -> list[KernelStep]:
 
 
 def explain_binding(plan: Plan) -> str:
-    """Where each array is, and the words that each launch is given."""
+    """The address of each array, and the arguments of each launch."""
     name_of = _names(plan)
     used = dict.fromkeys(b for step in plan.steps for b in (*reads_of(step), *writes_of(step)))
     places = [f"  {name_of(buffer)}  {_place(plan, buffer)}" for buffer in used]

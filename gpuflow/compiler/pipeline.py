@@ -66,14 +66,14 @@ def compile_plan(
     jaxpr: ClosedJaxpr, donated: Sequence[int] = (), carried: tuple[int, int] | None = None,
     target: Target = PLAIN_TARGET,
 ) -> tuple[Plan, list[Any]]:  # fmt: skip
-    """The bound plan of a program, and values of inputs that were added behind its own.
+    """The bound plan of a program, and values of additional inputs.
 
     Args:
         jaxpr: the program.
         donated: positions of inputs whose memory outputs may take.
-        carried: the program runs inside another plan: its outputs are written into arrays that a
-            call passes behind the inputs. Of a loop's body, the position of the first carry among
-            the inputs, and how many there are; the first outputs may take their memory.
+        carried: the program runs inside another plan: its outputs are written to arrays that a call
+            passes after the inputs. For a loop's body, the index of the first carry among the
+            inputs, and their number; the first outputs may reuse their memory.
         target: the platform.
     """
     program, values = rewritten(jaxpr, target, _report)
@@ -114,7 +114,7 @@ def _bound_with(
 def rewritten(
     jaxpr: ClosedJaxpr, target: Target, report: Callable[[str, Jaxpr], None]
 ) -> tuple[Jaxpr, list[Any]]:
-    """The program after all passes, and values of inputs that were added behind its own.
+    """The program after all passes, and values of additional inputs.
 
     Args:
         jaxpr: the program.

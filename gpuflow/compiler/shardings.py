@@ -41,7 +41,7 @@ class Correspondence:
 
     Attributes:
         sizes: of the axes that they are.
-        outs: for each result the axes of its dimensions; None: a dimension of its own.
+        outs: for each result the axes of its dimensions; None: a separate dimension.
         reads: for each operand pairs (its dimension, axis).
         reduced: the axes along which results for parts are combined.
     """
@@ -173,7 +173,7 @@ def parts_of(sharding: Sharding | None, rank: int, mesh: Mesh) -> Parts:
 
 
 def constrained(asked: Parts, spec: PartitionSpec, current: Parts) -> Parts:
-    """How a value is split that was split so, where unconstrained dimensions stay as they are."""
+    """The resulting sharding of a value; unconstrained dimensions keep theirs."""
     taken = {name for names in asked for name in names}
     free = {dim for dim, part in enumerate(spec) if part is PartitionSpec.UNCONSTRAINED}
     return tuple(
@@ -183,7 +183,7 @@ def constrained(asked: Parts, spec: PartitionSpec, current: Parts) -> Parts:
 
 
 def settled(wanted: Sharding, current: Sharding | None, rank: int) -> Sharding:
-    """A sharding for an array that has another: unconstrained dimensions stay as they are."""
+    """A sharding for an array that has another: unconstrained dimensions keep theirs."""
     if not isinstance(wanted, NamedSharding) or PartitionSpec.UNCONSTRAINED not in wanted.spec:
         return wanted
     parts = [parts_of(sharding, rank, wanted.mesh) for sharding in (wanted, current)]

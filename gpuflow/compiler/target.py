@@ -92,7 +92,7 @@ class Target(Protocol):
 
 
 class PlainTarget:
-    """Runs every kernel as it is, and has no providers."""
+    """Runs every kernel unmodified, and has no providers."""
 
     on_gpu = False
     atomic_sums = False

@@ -87,7 +87,7 @@ class Entry:
         return executable.run(arrays, operands, device)
 
     def counted(self, operands: Sequence[Any]) -> list[Any]:
-        """The operands that say where the program runs: the arguments that it reads."""
+        """The operands that determine where the program runs: the arguments that it reads."""
 
         def read() -> list[int]:
             program = self.jaxpr.jaxpr

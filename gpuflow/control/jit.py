@@ -1,7 +1,7 @@
 """jit: trace once for each signature, then run a compiled plan.
 
-``jit_p`` holds a jaxpr without constants: closed-over arrays are leading, hidden operands. Its
-rules map jaxprs to jaxprs and bind ``jit_p`` again; only ``execute`` meets the compiler.
+``jit_p`` holds a jaxpr without constants: captured arrays are leading, hidden operands. Its rules
+map jaxprs to jaxprs and bind ``jit_p`` again; only ``execute`` calls the compiler.
 """
 
 from __future__ import annotations

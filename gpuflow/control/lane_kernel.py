@@ -1,8 +1,8 @@
 """One program for each index of a grid, which must become one kernel.
 
-``kernel_p`` holds the program of one lane, ``(*operands, *indices) -> outs``, where the indices
-stand at ``first_index`` among its inputs: int32 scalars that are not operands of the equation. Each
-result has the dimensions of the lanes in front: those that vmap maps, then the grid.
+``kernel_p`` holds the program of one batch element, ``(*operands, *indices) -> outs``, with the
+indices at ``first_index`` among its inputs: int32 scalars that are not operands of the equation.
+Each result has leading batch dimensions: those that vmap maps, then the grid.
 
 Forward derivatives and vmap make kernels again. A reverse derivative sums over the lanes that read
 an element, which is not a program of one lane: it runs the mapped program, as jit(vmap(f)) would.

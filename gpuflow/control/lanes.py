@@ -19,7 +19,7 @@ from gpuflow.transforms.batching import batch_jaxpr
 
 @record
 class Lane:
-    """One mapped axis; outer ones stand before inner ones.
+    """One mapped axis; outer ones come before inner ones.
 
     Attributes:
         axis: name and size of the axis.

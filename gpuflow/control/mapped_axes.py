@@ -57,7 +57,7 @@ _rules: dict[type, AxisRule] = {}
 
 
 def register_axes(cls: type, rule: AxisRule) -> None:
-    """Let nodes of a class say which axis of their leaves is mapped.
+    """Let nodes of a class define the mapped axis of their leaves.
 
     Args:
         cls: a class of tree nodes.
@@ -164,7 +164,7 @@ def first_element(out: Any, dim: int) -> Any:
 
 
 def equal_element(out: Any, dim: int) -> Any:
-    """One of elements that a user says are equal; its cotangent is shared out evenly.
+    """One of elements that a user declares equal; its cotangent is divided equally.
 
     Rules of a user's, as ``bwd``, see the cotangent of each element: so none must get all of it.
     """

@@ -1,4 +1,4 @@
-"""Primitives from outside: an op that is a function of arrays, with rules of its own.
+"""User-defined primitives: an op that is a function of arrays, with custom rules.
 
 See docs/design/0036-primitives-from-outside.md.
 """

@@ -50,7 +50,7 @@ class Program:
 
     @property
     def closed_values(self) -> list[Any]:
-        """All closed-over values as they are now."""
+        """Current values of all captured variables."""
         return [*self.consts, *(() if self.refs is None else values_of(self.refs.closed))]
 
     @property
@@ -74,7 +74,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def as_array(value: Any) -> Any:
-    """An Array, a copy, instead of a NumPy array; other values as they are.
+    """Convert a NumPy array to an Array by copying; other values are unchanged.
 
     For functions that run on values: ``x += 1`` must not write into the caller's array.
     """
@@ -94,8 +94,8 @@ def trace_program(
     """Trace ``function(*args)`` for arguments of structure ``in_tree``, a tuple.
 
     One function object is traced once for each signature, unless it closes over tracers.
-    ``identity`` stands for it where ``function`` is made again around the user's for each call.
-    With ``takes_refs`` it may use refs: the caller carries their values in and out.
+    ``identity`` replaces it as key if ``function`` is created again around the user's for each
+    call. With ``takes_refs`` it may use refs: the caller carries their values in and out.
 
     Raises:
         TypeError: ``function`` is not callable, or returns something that is not an array.

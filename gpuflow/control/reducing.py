@@ -1,7 +1,7 @@
 """reduce and reduce_window with any computation.
 
-Sums, products, extremes and logical combinations are ops of their own. Another computation is
-traced for scalars, mapped over arrays, and applied to halves (or to the elements of each window).
+Sums, products, extrema and logical combinations are separate ops. Another computation is traced for
+scalars, mapped over arrays, and applied to halves (or to the elements of each window).
 """
 
 from __future__ import annotations

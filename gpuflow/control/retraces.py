@@ -1,8 +1,8 @@
 """A warning about a function that is traced again and again, once this has cost some seconds.
 
 Counted are traces of functions that are defined at one line: those of one jitted function for new
-arguments, and those of new functions, such as a closure in a loop. Most programs trace a function
-a few times, on purpose, so only their cost tells which of them should change.
+arguments, and those of new functions, such as a closure in a loop. Most programs trace a function a
+few times, on purpose, so only their cost shows which of them should change.
 """
 
 from __future__ import annotations

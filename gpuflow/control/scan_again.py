@@ -1,4 +1,4 @@
-"""Residuals of scans that the backward loop computes again, from the carries of the turn.
+"""Residuals of scans that the backward loop recomputes from the carries of the iteration.
 
 The derivative of an iteration of a Runge-Kutta method reads twenty numbers, factors of products;
 all follow from the three numbers of the state by additions and products. Stacked, they are written
@@ -31,14 +31,14 @@ def computed_again(
 
     Args:
         known: evaluates an iteration; its results, then residuals.
-        linear: the linear map of a turn; it takes the residuals, then tangents.
+        linear: the linear map of an iteration; it takes the residuals, then tangents.
         num_outs: how many results there are.
-        num_consts: how many leading inputs are the same in each turn.
+        num_consts: number of leading inputs that are the same in each iteration.
         num_carry: how many inputs after them are carries; the rest are slices, which are read
             again at no cost.
 
     Returns:
-        Both with other residuals, or as they are.
+        Both with other residuals, or unchanged.
     """
     return linear.memo(
         ("computed again", known, num_outs, num_consts, num_carry),

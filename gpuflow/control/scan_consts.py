@@ -1,4 +1,4 @@
-"""Masks of updates at known places are made in the body of a scan, which then knows the places.
+"""Compute masks of updates in the body of a scan, which then knows the indices.
 
 Derivatives keep such a mask from the loop before, as a const.
 """
@@ -21,7 +21,7 @@ _MOST_EQUATIONS = 32  # of one const
 def consts_made_inside(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
     """A scan that computes in its body elementwise functions of scalars alone.
 
-    So it is where nobody but updates at known places reads such a const: these are not computed.
+    The same applies if only updates at known indices read such a const: these are not computed.
     Elsewhere reading costs less.
     """
     body, count = simplified_body(eqn), eqn.params["num_consts"]
@@ -44,7 +44,7 @@ def consts_made_inside(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] 
 
 
 def updated_elements(eqn: Eqn, definition: Any) -> int | None:
-    """About how many elements a turn computes if it makes consts inside; None: it does not."""
+    """Approximate number of elements that an iteration computes if consts are inside; or None."""
     build = Replacement(eqn.source)
     if consts_made_inside(eqn, definition, build) is None:
         return None

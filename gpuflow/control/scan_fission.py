@@ -30,7 +30,7 @@ MOST_GROWTH = 2
 
 @record
 class Parts:
-    """A scan taken apart: variables of the body beside the operands outside.
+    """A decomposed scan: variables of the body with their outer operands.
 
     Attributes:
         eqns: of the body.

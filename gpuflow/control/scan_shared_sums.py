@@ -1,7 +1,7 @@
 """Move sums over the batch out of a scan: unmapped totals are summed per element, once after it.
 
-The cotangent of a parameter that all lanes share is a carry like this one, which a loop of lanes
-cannot hold; each lane has a total of its own then:
+The cotangent of an unmapped parameter is a carry like this one, which a batched loop cannot hold;
+each batch element then has a separate total:
 
     total += f(reduce_sum(x))      becomes     totals[lane] += f(x[lane])
                                                total + reduce_sum(totals)   after the loop

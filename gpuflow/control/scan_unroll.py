@@ -22,9 +22,9 @@ BindScan = Callable[..., list[Any]]
 def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
     """The outputs of a scan whose body does ``unroll`` iterations; the rest follow the loop.
 
-    So a scan of one element is not a loop, unless there are loops in it: those have lanes only if
-    they are programs of their own. Loops with effects are unchanged: unrolling is for speed,
-    and calls of Python have none.
+    So a scan of one element is not a loop, unless there are loops in it: those are batched only if
+    they are separate programs. Loops with effects are unchanged: unrolling is for speed, which is
+    irrelevant for calls of Python.
     """
     params = eqn.params
     is_loop = params["unroll"] <= 1 and (params["length"] > 1 or _has_programs(params["jaxpr"]))

@@ -1,8 +1,8 @@
 """Errors about arguments of the wrong kind, from the annotations of public functions.
 
-A function with ``@explained`` runs as it is. Only if it fails with an error that is not in this
-package's form are its arguments compared with its annotations: an argument that is not of the kind
-that its annotation names is the cause, and the error is about it. Other errors stay as they are.
+A function with ``@explained`` runs unmodified. Only if it fails with an error that is not in this
+package's form are its arguments compared with its annotations: an argument that does not match its
+annotation is the cause, and the error describes it. Other errors are unchanged.
 """
 
 from __future__ import annotations

@@ -321,13 +321,13 @@ def key_dtype_of(implementation: str) -> KeyDType:
 
 
 def storage_dtype(dtype: Any) -> np.dtype:
-    """The NumPy dtype in which arrays of ``dtype`` lie in memory."""
+    """The NumPy dtype in which arrays of ``dtype`` are stored."""
     return dtype.storage if dtypes.is_extended(dtype) else dtype
 
 
 @cache
 def storage_name(dtype: Any) -> str:
-    """The name of the storage dtype; NumPy needs microseconds to tell it."""
+    """The name of the storage dtype; NumPy needs microseconds to return it."""
     return storage_dtype(dtype).name
 
 

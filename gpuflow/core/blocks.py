@@ -50,15 +50,15 @@ Roles = tuple[Dims, Dims, Dims, Dims]
 class Convolution:
     """Which dimensions of two operands make a stack of convolutions, and how the right one slides.
 
-    Each place of the result's space sums ``left[place * stride + tap * right dilation - low]``
-    times ``right[tap]`` over taps and depth; the left operand has zeros in holes and margins.
+    Each spatial position of the result sums ``left[place * stride + tap * right dilation - low]``
+    times ``right[tap]`` over taps and depth; the left operand is zero in dilation gaps and padding.
 
     Attributes:
         left, right: the operand's dimensions: batch, free, depth, space.
         out: the result's: batch, free in left, free in right, space. It is row-major.
         strides: how far the right operand moves, in each dimension of space.
         padding: (low, high) zeros around the left operand; negative ones cut.
-        left_dilation, right_dilation: how far elements are apart.
+        left_dilation, right_dilation: dilations of the operands.
         reduced: as for ``Product``.
     """
 
@@ -77,13 +77,13 @@ class Triangular:
     """Systems with triangular matrices: op(A) X = B, or X op(A) = B; operands are A and B.
 
     Attributes:
-        left_side: whether op(A) stands on the left of X.
+        left_side: whether op(A) is on the left of X.
         lower: whether A is lower triangular.
         transpose, conjugate: the components of op.
         unit_diagonal: the diagonal is taken to be ones.
         matrices: how many A there are.
         size: rows and columns of each.
-        sides: right-hand sides of each: columns of B, or rows where op(A) stands on the right.
+        sides: right-hand sides of each: columns of B, or rows if op(A) is on the right.
         dtype: of both.
     """
 
@@ -109,7 +109,7 @@ class Launch:
 
     Attributes:
         kernel: the kernel to run.
-        words: its argument block; for an address the bytes from the start of its array.
+        words: its argument block; for an address the byte offset in its array.
         arrays: for each operand of the kernel the number of its array, or None: it has no memory.
             Arrays are the op's operands, then its outputs, then the workspace.
         extent: of the axis that threads share.
@@ -132,7 +132,7 @@ class Launches:
     Attributes:
         launches: in order.
         workspace: the bytes of memory that they need besides.
-        kept: owns memory whose addresses stand in words.
+        kept: owns memory with addresses that are among the arguments.
     """
 
     launches: tuple[Launch, ...]
@@ -149,8 +149,8 @@ class Kernels:
     """A call that no library has: kernels of KernelIR, written by hand, make it.
 
     Attributes:
-        launches: ``(views, out_avals, params) -> Launches``, or None where they do not hold it;
-            views say how the operands lie.
+        launches: ``(views, out_avals, params) -> Launches``, or None if they are not supported;
+            views are the layouts of the operands.
     """
 
     launches: MakeLaunches
@@ -211,14 +211,14 @@ class Sort:
 
 @record
 class Runs:
-    """Rows, (count, width), combined where they belong to one place.
+    """Rows, (count, width), combined if they belong to one index.
 
     Operands are indices, int64; whether each is valid, bool; and rows. Outputs are distinct valid
     indices, their validity, and the values to combine with the element at the index.
 
     Attributes:
-        combine: as for ``Scan``, or None: the last row of a place counts.
-        limit: places are below it.
+        combine: as for ``Scan``, or None: the last row of an index wins.
+        limit: exclusive bound of the indices.
     """
 
     combine: str | None
@@ -231,8 +231,8 @@ class Runs:
 class AtomicSums:
     """Rows added to an array in any order, by additions that do not disturb each other.
 
-    Operands are the array, unless it is fresh; places, int64, the elements at which windows start;
-    whether each counts, bool; and rows, a window each. The output is the array.
+    Operands are the array, unless it is fresh; indices, int64, the elements at which windows start;
+    whether each is valid, bool; and rows, a window each. The output is the array.
 
     Attributes:
         size: elements of the array.
@@ -257,9 +257,10 @@ class Attention:
     Attributes:
         batch, queries, keys, heads, key_heads, size: of query and key.
         scale: of the products of queries and keys.
-        causal: queries see keys up to their own place.
-        window: how many keys to the left and to the right of their place queries see, or None.
-        bias, mask: the shape, in which 1 may stand for any size, or None.
+        causal: queries attend to keys up to their own position.
+        window: numbers of keys to the left and to the right of their position to which queries
+            attend, or None.
+        bias, mask: the shape, in which 1 broadcasts to any size, or None.
         query_lengths, key_lengths: whether there are such.
         gradient: which of both.
         reduced: as for ``Product``.
@@ -315,7 +316,7 @@ class UserKernel:
 
 @record
 class Decomposition:
-    """Matrices, decomposed; each op has a class of its own, with the op's operands and outputs.
+    """Matrices, decomposed; each op has a separate class, with the op's operands and outputs.
 
     Attributes:
         count, rows, columns, dtype: of the operand.

@@ -209,7 +209,7 @@ def served(key: Hashable) -> Communicator | None:
 
 
 def communicator_of(op: str, names: Sequence[Any]) -> Communicator | None:
-    """The communicator of the parts that ``names`` name, row-major; None: a name is no part.
+    """The communicator of the axes ``names``, row-major; None if a name is not such an axis.
 
     Several axes have one communicator: one all-reduce over 4 x 2 ranks sends 1.75 times the data,
     one over 4 and then one over 2 sends 2.5 times.

@@ -21,7 +21,7 @@ class Effect:
 
     @property
     def is_observable(self) -> bool:
-        """Whether somebody outside the program could tell that it did not happen."""
+        """Whether its absence would be observable outside the program."""
         return True
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Formats of arrays: where they lie, and in which order. Arrays are row-major."""
+"""Formats of arrays: shardings, and dimension order. Arrays are row-major."""
 
 from __future__ import annotations
 

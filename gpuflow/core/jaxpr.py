@@ -64,7 +64,7 @@ class Literal:
     def operand(self) -> Any:
         """The value as an operand of bind: one of weak type is a Python number again, as is a bool.
 
-        The compiler counts in int64 whatever the settings say: such a literal is itself the
+        The compiler counts in int64 whatever the settings are: such a literal is itself the
         operand, as its value alone would become an int32.
         """
         if self.aval.weak_type:
@@ -153,7 +153,7 @@ class Jaxpr:
 
     @property
     def debug_info(self) -> DebugInfo:
-        """The names of the arguments, as far as they are known."""
+        """The known names of the arguments."""
         return DebugInfo("jit", "<unknown>", self.argument_names or None)
 
     def replace(self, **changes: Any) -> Jaxpr:

@@ -77,7 +77,7 @@ class Flow:
         primitive, params: which it is.
         states: of the operands; None for those without keys.
         values: the operands where they are known, else None.
-        place: where it stands, for messages.
+        place: the location, for messages.
     """
 
     primitive: Any

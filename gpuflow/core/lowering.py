@@ -29,8 +29,8 @@ class Elementwise:
             are ``kir.builder.Pair``. None: kernels hold the op for real numbers only.
         holds: ``(*in_avals, out_aval) -> bool``, whether kernels hold the op for these; None: they
             do for all dtypes that they have.
-        continuous: of a body in the second form: floats that it gives differ little where those
-            that it is given do, and it takes floats that are no numbers of their dtype.
+        continuous: of a body in the second form: its float results change little if its operands
+            do, and it takes floats that are not values of their dtype.
     """
 
     body: str | Callable[..., Any]
@@ -86,7 +86,7 @@ class Layout:
             of each dimension from a start index; negative steps run backwards. None: its views
             follow the links, or are row-major views of row-major data.
         sliced: as in Indexed.
-        apart: as in Indexed, where links say less.
+        apart: as in Indexed, if links do not define it.
     """
 
     view: Callable[..., Any]
@@ -101,11 +101,11 @@ class Indexed:
     """A map that computes for itself which elements of its operands to load.
 
     Attributes:
-        body: ``(context, in_avals, out_aval, params) -> value or tuple of values``. The context
-            offers ``builder``, ``index(dim)``, ``linear_index()``, ``number(k)`` and
-            ``border(dim, k)``, ``load(operand, indices, where=None)``, ``element(operand, dims)``;
-            see compiler/lowering/emit.py. A kernel serves all sizes, so a body may branch on ranks,
-            dtypes, params that are no ``size_params``, and on which sizes are 0, 1 or equal: on
+        body: ``(context, in_avals, out_aval, params) -> value or tuple of values``. The context has
+            ``builder``, ``index(dim)``, ``linear_index()``, ``number(k)`` and ``border(dim, k)``,
+            ``load(operand, indices, where=None)``, ``element(operand, dims)``; see
+            compiler/lowering/emit.py. A kernel serves all sizes, so a body may branch on ranks,
+            dtypes, params that are not ``size_params``, and on which sizes are 0, 1 or equal: on
             nothing else of its avals.
         numbers: ``(in_avals, params) -> numbers``, ints that follow from sizes; a kernel gets those
             that the body asks for when it runs. None: there are none.
@@ -128,10 +128,10 @@ class Indexed:
             the same by updates of memory that is Unwritten, one for each operand, which their
             kernels may compute; or None where that cannot be.
         apart: ``(in_avals, out_aval, params) -> [(operand dim, output dim), ...]`` for each
-            operand: dimensions of equal sizes along which the op does the same at each index, and
-            asks for nothing else, so that devices may do it apart. None: nothing is known.
-            Dimensions "of the output" behind its last one are summed over: outputs for parts of
-            them add up. The same lists for outputs behind the first one follow.
+            operand: partitionable dimensions, of equal sizes, along which the op does the same at
+            each index, and needs nothing else. None: unknown. Dimensions "of the output" after its
+            last one are summed over: outputs of shards are summed. The same lists for outputs after
+            the first one follow.
     """
 
     body: Callable[..., Any]
@@ -153,8 +153,8 @@ class Indexed:
 class Update:
     """Elements of the first operand combined with others, in its own memory where that is free.
 
-    The operands are the array; places (int64), the row-major elements at which windows start;
-    inside (bool), which windows count; and the windows, of shape (*places' shape, *window).
+    The operands are the array; indices (int64), the row-major elements at which windows start;
+    inside (bool), the validity of windows; and the windows, of shape (*indices' shape, *window).
 
     Attributes:
         combine: ``params -> name``, a function of kir.scalar, or None: elements are replaced.
@@ -182,7 +182,7 @@ class Begun:
         begin: a primitive with the operand and params of the call, and its result, which may not
             be read yet.
         end: a primitive of the operand and that result; it gives a number when both may be used.
-        barrier: optimization_barrier, behind which the result is read.
+        barrier: optimization_barrier, after which the result is read.
         joined: ``(build, operands, params) -> outputs``: several calls on operands of one dtype
             as one.
         small: the most bytes of an operand whose call is worth joining.
@@ -213,12 +213,12 @@ class Library:
         on_cpu: the same for other platforms.
         summed: ``(eqn, axes, build) -> atom``, the output summed over axes made directly, or None
             where it cannot.
-        begun: how it runs beside other calls; see compiler/passes/overlap.py.
+        begun: how it overlaps with other calls; see compiler/passes/overlap.py.
         apart: as in Indexed.
         updates: ``params -> ((operand, output), ...)``: outputs that the call finds with their
             operand's elements in them, in its memory where that is free. ``impl`` copies them.
-        row_major: the call asks for operands that lie row-major without gaps, as loops do; others
-            are copied in front of it.
+        row_major: the call requires operands that are row-major without gaps, as loops do; others
+            are copied first.
         lanes: ``eqn -> ClosedJaxpr``, the call of ops that a lane of a kernel can do, on its small
             state; or None where it cannot.
         dtype_param: the param that sets the dtype of the result, of calls that sum.
@@ -255,8 +255,8 @@ class Inline:
 
     Attributes:
         jaxpr: ``(in_avals, params) -> ClosedJaxpr``.
-        lanes: ``params -> LaneForm``, of an op that keeps a loop or branch of one lane; a kernel
-            may hold that as it is. None: there is no such.
+        lanes: ``params -> LaneForm``, of an op that keeps a loop or branch of one element; a kernel
+            may contain it unmodified. None: not supported.
         whole: whether differentiation keeps its equations, which have their own transpose rules;
             other programs are split by known values.
         by_rule: derivatives are those of the op's jvp rule, which may not be those of the program.
@@ -280,8 +280,8 @@ class LaneForm:
         form: of one lane: a WhileForm, the programs of a branch, or one program alone.
         sizes: of the lanes' dimensions, outermost first. Results have all of them in front.
         lanes: for each of these dimensions, the operands that have it before inner ones.
-        first_index: of a kernel, where its program has the indices of the innermost dimensions
-            among its inputs; they are no operands.
+        first_index: of a kernel, the index of the innermost dimensions' indices among its program's
+            inputs; they are not operands.
         indices: how many there are.
         kernel: the name of a program that must become one kernel; None: it may be several steps.
     """
@@ -313,7 +313,7 @@ class Laned:
 
 @record
 class Barrier:
-    """Each output is its operand, where it lies: no step runs, and nothing is copied.
+    """Each output is its operand, in place: no step runs, and nothing is copied.
 
     Whatever reads an output runs after all operands were computed, and no pass looks through.
     """
@@ -334,16 +334,17 @@ class Distributed:
 
 @record
 class HostCall:
-    """A call of Python on the host, in a step of its own; ``impl`` makes it."""
+    """A call of Python on the host, in a separate step; ``impl`` makes it."""
 
 
 class OnHost(Exception):
     """Raised by an op's code for arrays of a device: this call is one for the host.
 
-    The call then runs there, with NumPy, and the user is told once; other calls of the op stay.
+    The call then runs on the host, with NumPy, and the user is warned once; other calls of the op
+    are unchanged.
 
     Args:
-        which: the calls that are meant, behind the op's name, as "with pivoting"; "": all.
+        which: the affected calls, after the op's name, as "with pivoting"; "": all.
         why: the missing feature.
     """
 

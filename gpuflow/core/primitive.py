@@ -1,4 +1,4 @@
-"""The Primitive record: every rule of one op, in one place."""
+"""The Primitive record: all rules of one op."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Primitive:
         name: as printed in jaxprs.
         shape: ``(*avals, **params) -> aval``; checks operands and gives shape and dtype.
         impl: ``(xp, *arrays, **params) -> array`` with ``xp`` numpy or cupy; the eager path and the
-            library lowering. It meets JAX's semantics, not NumPy's.
+            library lowering. It has JAX's semantics, not NumPy's.
         jvp: ``(primals, tangents, **params) -> (out, out_tangent)``; tangents may be ``Zero``.
         again: ``(out, operands, tangents) -> out_tangent``, the same as jvp in a form with fewer
             new ops in its own derivatives, of an op with one output and without params; see
             transforms/taylor.py. Default: jvp.
-        transpose: ``(cotangent, *operands, **params) -> cotangents``; operands to be transposed
-            are ``UndefinedPrimal``; the others' cotangents are None. None: not linear.
+        transpose: ``(cotangent, *operands, **params) -> cotangents``; operands to be transposed are
+            ``UndefinedPrimal``; the cotangents of others are None. None: not linear.
         batch: ``(axis, operands, dims, **params) -> (outs, out_dims)``; ``axis`` is an AxisData.
         lower: an instance of a class in core.lowering.
         multiple_results: whether the op has a sequence of outputs.
@@ -58,7 +58,7 @@ class Primitive:
         keep: ``(eqn, split) -> (eqn, vars, eqn) | None`` for ops into whose programs the policies
             of checkpoint look; see control/keeping.py.
         faults: ``(operands, params) -> list of Fault``: the possible faults of operands.
-        passes_nan: whether nan in a result was there before; so it is for ops that move elements.
+        passes_nan: whether nan in a result was in an operand; so it is for data movement.
         checked: ``(categories, operands, params) -> (outs, State | None)``, for ops that hold
             programs: how failures inside are returned; see transforms/checking.py.
         keys: ``Flow -> states of outputs | None``, the use of random keys, for ``debug_key_reuse``;

@@ -18,9 +18,9 @@ class RefUse:
     """Uses of refs in a recorded program.
 
     Attributes:
-        closed: refs of outside, whose values are constants of the program behind all others.
-        written: numbers, in ``(*closed, *arguments)``, of the refs whose new values are the
-            program's outputs behind all others.
+        closed: enclosing refs, with values that are the last constants of the program.
+        written: indices, in ``(*closed, *arguments)``, of the refs with new values that are the
+            last outputs of the program.
         takes: whether arguments are refs.
     """
 
@@ -115,10 +115,10 @@ def check_once(op: str, use: RefUse, leaves: Sequence[Any]) -> None:
 
 
 def values_of_mapped(leaves: Sequence[Any], refs: Mapping[int, Ref]) -> list[Any]:
-    """The leaves, with the arrays in some refs in their place.
+    """The leaves, with some refs replaced by their arrays.
 
     Raises:
-        ValueError: a ref is there twice.
+        ValueError: if a ref is repeated.
     """
     check_once("vmap", RefUse((), (), True), leaves)
     return [read(x) if k in refs else x for k, x in enumerate(leaves)]

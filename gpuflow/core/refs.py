@@ -179,7 +179,7 @@ def type_of(value: Any) -> Any:
 
 
 def values_of(refs: Sequence[Any]) -> list[Any]:
-    """Values, with the arrays in refs in their place."""
+    """Values, with refs replaced by their arrays."""
     return [read(x) if type(x) is Ref else x for x in refs]
 
 
@@ -190,7 +190,7 @@ def lend(ref: Ref) -> tuple[Any, bool]:
 
 
 def borrowed(value: Any) -> Ref:
-    """A ref of the current trace that stands for one of outside, which ``value`` was taken from."""
+    """A ref of the current trace for an enclosing one, from which ``value`` was read."""
     return Ref(value, thread_state.trace, True)
 
 

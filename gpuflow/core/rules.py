@@ -66,7 +66,7 @@ class Fault:
 
 @record
 class Uniform:
-    """In place of a mapped dimension of an output: its elements along ``dim`` are all equal.
+    """Replaces a mapped dimension of an output: its elements along ``dim`` are all equal.
 
     They are mapped for their derivatives alone, which may differ.
     """
@@ -80,7 +80,7 @@ class AxisData:
 
     Attributes:
         has_devices: its elements are the devices of shard_map or pmap: each runs the program.
-        varies: the axis of shard_map along which types of mapped values say that they vary.
+        varies: the axis of shard_map along which types of mapped values vary.
     """
 
     name: Any

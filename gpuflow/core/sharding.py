@@ -431,7 +431,7 @@ def on_mesh(op: str, sharding: Any, mesh: Mesh | AbstractMesh | None, told: str 
     Args:
         op: the function, for errors.
         sharding, mesh: as for ``in_force``.
-        told: stands before the sharding in the error, such as "out_sharding=".
+        told: prefix of the sharding in the error, such as "out_sharding=".
 
     Raises:
         ValueError: if it is a PartitionSpec and there is no mesh.

@@ -83,7 +83,7 @@ class StagingTrace(Trace):
         return [name for var, name in self.argument_names.items() if var in wanted]
 
     def atom_of(self, value: Any) -> Var | Literal:
-        """The variable or literal that stands for ``value``; closed-over arrays become consts."""
+        """The variable or literal of ``value``; captured arrays become consts."""
         if isinstance(value, StagedTracer) and value._trace is self:
             return value.atom
         if type(value) in _LITERAL_TYPES:

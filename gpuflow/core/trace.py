@@ -178,7 +178,7 @@ def _of_arrays(name: str) -> Callable[..., Any]:
 
 
 class Tracer(HasAval):
-    """Stands for an array while a function is traced. Operators and methods come from wiring."""
+    """Placeholder of an array during tracing. Operators and methods come from wiring."""
 
     __slots__ = ("__weakref__", "_trace", "aval")
     __array_priority__ = 1000
@@ -188,7 +188,7 @@ class Tracer(HasAval):
         self.aval = aval
 
     def concrete(self) -> Any:
-        """The concrete array behind the tracer, or None."""
+        """The concrete array of the tracer, or None."""
         return None
 
     def to_concrete_value(self) -> Any:
@@ -358,7 +358,7 @@ def _tracers_of(trace: Trace | None) -> list[Tracer]:
 
 
 def check_not_leaked(tracer: Tracer, where: str) -> None:
-    """Raise for a tracer that outlived its trace or that reached a place for arrays.
+    """Raise for a tracer that outlived its trace or that was used as an array.
 
     Raises:
         UnexpectedTracerError: always.

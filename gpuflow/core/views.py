@@ -22,7 +22,7 @@ class View(NamedTuple):
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie row-major from the offset on, without gaps."""
+        """Whether the elements are row-major from the offset on, without gaps."""
         if True in self.broadcast:
             return False
         wanted = contiguous(self.shape).strides

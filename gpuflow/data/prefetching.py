@@ -2,8 +2,9 @@
 
     iterator --> worker thread --> room for a few batches --> consumer
 
-The worker knows the room, not the consumer's end of it: when that is closed or forgotten, or the
-interpreter ends, the worker is told to stop, and stops after the batch that it is making.
+The worker references the queue, not the consumer's end of it: when that is closed or
+garbage-collected, or the interpreter ends, the worker is notified, and stops after its current
+batch.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def tsitouras_weights(theta: Any) -> tuple[Any, ...]:
     """The weights of the seven stages for the state within a step: an interpolant of order 4.
 
     Args:
-        theta: the place in the step, from 0 to 1.
+        theta: the position in the step, from 0 to 1.
 
     Source: Tsitouras 2011, the formula below table 1; it needs no further stage.
     """

@@ -79,7 +79,7 @@ class SdyShardingRule:
         reduction_factors: factors that results lack, over which devices' results are added up.
         need_replication_factors: factors along which nothing is split.
         permutation_factors: factors along which devices exchange elements.
-        factor_sizes: the sizes of factors that stand in compound ones alone.
+        factor_sizes: the sizes of factors that only occur in compound ones.
 
     Raises:
         ValueError: sizes or kinds of factors that the mappings do not fit.
@@ -178,7 +178,7 @@ def _expanded(mappings: Sequence[ArrayMapping], ranks: Sequence[int]) -> list[li
 
 
 def parse_rule(text: str, **kinds: Any) -> SdyShardingRule:
-    """The rule that a text says; ``kinds`` are the other arguments of SdyShardingRule.
+    """Parse a rule; ``kinds`` are the other arguments of SdyShardingRule.
 
     Raises:
         ValueError: the text is not a rule.

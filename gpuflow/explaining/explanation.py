@@ -107,7 +107,7 @@ class Explanation:
         )
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write a page: the source beside the kernels, which line is in which, memory, texts.
+        """Write a page: source and kernels with corresponding lines, memory, texts.
 
         Args:
             path: of the file; it needs no other, and no network.

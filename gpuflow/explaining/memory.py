@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 120, 64, 8
 
 
 def memory_over(plan: Plan) -> tuple[int, ...]:
-    """Bytes that lie in temporaries and new results while each step runs.
+    """Size of temporaries and new results while each step runs, in bytes.
 
     Arguments, and results in the memory of donated ones, do not count: whoever calls has them.
     """

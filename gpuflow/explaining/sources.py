@@ -29,7 +29,7 @@ class Source:
 
 
 def sources_of(lines: Iterable[SourceLine]) -> list[Source]:
-    """The files with these lines, each with the functions that they stand in."""
+    """The files with these lines, each with the functions that contain them."""
     by_file: dict[str, set[int]] = {}
     for line in lines:
         by_file.setdefault(line.file, set()).add(line.line)

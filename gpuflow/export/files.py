@@ -54,7 +54,7 @@ class Container:
         version: of gpuflow, which wrote it.
 
     Raises:
-        ExportError: the bytes are no container, or not a whole one, or of another format.
+        ExportError: if the bytes are not a complete container of this format.
     """
 
     def __init__(self, blob: bytes) -> None:

@@ -91,7 +91,7 @@ class Program:
         """The numbers of the symbols for arguments of these shapes.
 
         Raises:
-            ExportError: they cannot be told, are below 1, or break a condition.
+            ExportError: if they cannot be inferred, are below 1, or break a condition.
         """
         if not self.symbols:
             return {}
@@ -117,7 +117,7 @@ class Program:
         """The program for numbers of the symbols: ``(*constants, *arguments) -> results``.
 
         Raises:
-            ExportError: the records are no program of this version of gpuflow.
+            ExportError: if the records are not a program of this version of gpuflow.
         """
         return self._known(sizes)[0]
 
@@ -229,7 +229,7 @@ def program_from(container: Container) -> Program:
     """The program of a file.
 
     Raises:
-        ExportError: it is none of this version.
+        ExportError: if it is not a program of this version.
     """
     content = container.content
     try:

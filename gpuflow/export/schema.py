@@ -21,7 +21,7 @@ class Malformed(ValueError):
 
 
 def expect(condition: bool, what: str, value: Any) -> None:
-    """Raise Malformed for a value that does not meet a condition."""
+    """Raise Malformed for a value that does not satisfy a condition."""
     if not condition:
         text = repr(value)
         raise Malformed(f"{what} cannot be {text if len(text) <= 80 else text[:77] + '...'}")

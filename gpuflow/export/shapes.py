@@ -1,4 +1,4 @@
-"""Shapes and types with symbolic sizes, and the equations that tell the sizes at a call."""
+"""Shapes and types with symbolic sizes, and the equations that determine the sizes at a call."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def is_symbolic_dim(p: Any) -> bool:
 
 
 class SymbolicType(ShapedArray):
-    """A type with symbolic sizes, as exported functions tell of it; no array has it."""
+    """A type with symbolic sizes, for the description of exported functions; no array has it."""
 
     __slots__ = ()
 
@@ -181,7 +181,7 @@ def solved(avals: Sequence[ShapedArray], shapes: Sequence[tuple[int, ...]]) -> d
         shapes: those of the call, of the same ranks.
 
     Raises:
-        ExportError: the sizes do not tell a symbol.
+        ExportError: if the sizes do not determine a symbol.
     """
     sizes: dict[str, int] = {}
     open_ones = [

@@ -99,7 +99,7 @@ def parsed(text: str, scope: SymbolicScope) -> Any:
     """The size of a text such as ``2*b + 1``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: if it is invalid.
     """
     return _size(_syntax(text), text, scope, 0)
 

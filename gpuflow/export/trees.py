@@ -170,7 +170,7 @@ def register_namedtuple_serialization(
 
 
 def structure_record(treedef: TreeDef) -> Any:
-    """A structure as JSON: 0 is a leaf, None is None.
+    """A structure as JSON: 0 for a leaf, None for None.
 
     Raises:
         ExportError: a class without registration, or a dict's key that is not a text or number.

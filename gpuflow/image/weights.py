@@ -1,6 +1,6 @@
 """Methods of resampling, and the matrices of weights that they make.
 
-A pixel at place ``k`` of an axis covers ``k`` to ``k + 1``, and its center is at ``k + 0.5``.
+The pixel at index ``k`` of an axis covers ``k`` to ``k + 1``, and its center is at ``k + 0.5``.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class Builder:
     """Writes the body of one kernel.
 
     Args:
-        operands: the kernel's operands by name; their stride classes must be complete when
-            loads are emitted, because they tell which loops a load varies in.
+        operands: the kernel's operands by name; their stride classes must be complete when loads
+            are emitted, because they determine the loops in which a load varies.
         axes: the kernel's axis names in order; needed only where an operand has stride classes.
     """
 

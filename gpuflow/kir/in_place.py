@@ -5,17 +5,17 @@ CPU, of a warp or of a grid, share nothing but its loops: the points of PARALLEL
 in any order, several at a time; for one point each loop over a ROW or REDUCE axis ends before the
 next begins, in any order. So the result of a load does not depend on the schedule of a kernel if
 
-1. every loop around a store moves the operand, or is SERIAL: else its other turns may read before
-   or after it;
-2. all accesses stand in loops over the same axes that move the operand, and in the very same loops
-   over PARALLEL and VECTOR axes, or in loops over one piece of such an axis, which belongs to one
-   worker: then only the worker of a point knows the point's elements.
+1. every loop around a store moves the operand, or is SERIAL: else its other iterations may read
+  before or after it;
+2. all accesses are in loops over the same axes that move the operand, and in the very same loops
+  over PARALLEL and VECTOR axes, or in loops over one piece of such an axis, which belongs to one
+  worker: then only the worker of a point accesses the point's elements.
 
 A load gives the value from before the kernel if besides
 
 3. it does not come after a store in the text, nor is in a SERIAL loop with one: then every loop
-   that reads the elements of a point is over before one that overwrites them, or the same turn of
-   one loop does both.
+  that reads the elements of a point is over before one that overwrites them, or the same iteration
+  of one loop does both.
 
 Operands that are accessed at an offset are left out: updates choose their elements, in order.
 """

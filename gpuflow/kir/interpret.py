@@ -1,7 +1,7 @@
 """The meaning of a kernel, in slow NumPy: every access is checked, nothing is clever.
 
-``run`` takes arrays by operand name; ``interpret`` takes the argument words that a compiled
-kernel would get, and memory by address.
+``run`` takes arrays by operand name; ``interpret`` takes the arguments of a compiled kernel, and
+memory by address.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def interpret(
 
     Args:
         kernel: a kernel that ``verify`` accepts.
-        words: the words that ``nodes.arguments`` lists, as integers.
+        words: the arguments that ``nodes.arguments`` lists, as integers.
         memory: allocations by address, as contiguous arrays of any dtype.
         span: as in ``run``.
 
     Raises:
-        KernelError: as in ``run``, or a pointer lies in no allocation.
+        KernelError: as in ``run``, or if a pointer is outside of all allocations.
     """
     listed = nodes.arguments(kernel)
     if len(listed) != len(words):
@@ -107,7 +107,7 @@ def interpret_segments(
 
     Args:
         kernel: a segmented kernel.
-        blocks: the words of each segment's argument block.
+        blocks: the arguments of each segment.
         memory: as in ``interpret``.
         span: the part of the concatenated range that runs; by default all of it. Each segment of a
             kernel that has no PARALLEL axis is one point of it.
@@ -130,7 +130,7 @@ def interpret_segments(
 
 
 def scalar_from_word(dtype: str, word: int) -> np.generic:
-    """The SCALAR value whose bits lie in the low bytes of an 8-byte argument word."""
+    """The SCALAR value with its bits in the low bytes of an 8-byte argument."""
     raw = struct.pack("<Q", word & 0xFFFFFFFFFFFFFFFF)[: storage_bytes(dtype)]
     return np.frombuffer(raw, storage_dtype(dtype))[0]
 

@@ -1,9 +1,9 @@
 """The machine of the interpreter: it runs the statements of one kernel on NumPy arrays.
 
-A value is an array with one dimension for each kernel axis, of size 1 where no loop over the axis
-is open. Loops over axes are evaluated for all their points at once, except SERIAL ones and those
-whose turns hand something on in a local array; a mask says which lanes are live inside branches and
-loops that lanes leave by themselves.
+A value is an array with one dimension for each kernel axis, of size 1 if no loop over the axis is
+open. Loops over axes are evaluated for all their points at once, except SERIAL ones and those with
+iterations that pass values on in a local array; a mask marks the live elements inside branches and
+loops with divergent exits.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Machine:
     def local_index(
         self, local: LocalArray, offset: Value | None, mask: Array
     ) -> tuple[tuple[Array, ...], Array]:
-        """Where the elements of all lanes lie, and the live lanes."""
+        """The offsets of all elements, and the live ones."""
         lanes = self.lanes(mask)
         live = np.broadcast_to(mask, lanes)
         if offset is not None:
@@ -276,7 +276,7 @@ class Machine:
         return [np.full([1] * len(shape), index, np.int64) for index in range(lo, hi)]
 
     def hands_on(self, axis: str, body: Block) -> bool:
-        """Whether turns of a loop over an axis store the same elements of a local array."""
+        """Whether iterations of a loop over an axis store the same elements of a local array."""
         stored = {s.operand for s in statements(body) if isinstance(s, nodes.Store)}
         stored |= {s.target for s in statements(body) if isinstance(s, nodes.Copy)}
         arrays = [array.declared for name, array in self.locals.items() if name in stored]

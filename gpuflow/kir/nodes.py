@@ -4,7 +4,7 @@ A kernel is a tree of blocks. A block is a flat list of statements in SSA form: 
 defines fresh values, and a value is used only after its definition, in its own block or in a
 block nested inside it. Loops and reductions own nested blocks.
 
-Storage and compute types are apart. An operand has a storage dtype; a value has a compute dtype:
+Storage and compute types are separate. An operand has a storage dtype; a value has a compute dtype:
 
     storage      compute     stored as
     bool         bool        uint8 (0 or 1)
@@ -18,7 +18,7 @@ Storage and compute types are apart. An operand has a storage dtype; a value has
 ``Load`` or ``Store`` moves one part.
 
 Kernels do not know sizes. An axis has a run-time extent unless ``exact`` is set, and an operand has
-a run-time stride on each axis unless its stride class says 0 or 1. See docs/kernel_ir.md.
+a run-time stride on each axis unless its stride class is 0 or 1. See docs/kernel_ir.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Role(Enum):
 
 
 class Stride(Enum):
-    """How far apart, in elements, neighbours along one axis lie in an operand."""
+    """Stride class of an operand along one axis, in elements."""
 
     ZERO = "0"  # the operand does not change along the axis
     UNIT = "1"  # contiguous; only ever on the innermost axis, and the one around an exact one
@@ -61,7 +61,7 @@ class Stride(Enum):
 
     @property
     def number(self) -> int | None:
-        """How far apart they lie; None: an argument says so."""
+        """The stride; None: it is an argument."""
         return None if self is Stride.ANY else int(self.value)
 
 
@@ -108,10 +108,10 @@ class Local:
     """An array of one worker, which no one else sees.
 
     It has an element for each point of the pieces of its axes that ``Strip`` statements cut, or for
-    each point of an axis that is exact. ``axes`` are from outermost to innermost, each with the
-    number of points that there is room for: a piece's, or exactly all. An element is undefined
-    until it is stored, and in each new piece again. With ``rows`` it has that many times as much
-    room, along one axis, and an access says by its offset how far from the first row it is.
+    each point of an exact axis. ``axes`` are from outermost to innermost, each with its capacity:
+    the size of a piece, or all points. An element is undefined until it is stored, and again in
+    each new piece. With ``rows`` its capacity along one axis is multiplied, and the offset of an
+    access is relative to the first row.
     """
 
     name: str
@@ -226,7 +226,7 @@ class Reduce:
 
 @record
 class For:
-    """Run ``body`` for every point of ``axis``, or ``count`` times when ``axis`` is None.
+    """Run ``body`` for every point of ``axis``, or ``count`` times if ``axis`` is None.
 
     With ``axis`` there are no carries and no results: the body stores. With ``count`` (an int64
     value) ``body.params`` are the int64 counter and then the carries, its results the next carries.
@@ -234,8 +234,8 @@ class For:
     A ``padded`` loop over a piece of an axis may go on to the size of the Strip where the last
     piece is shorter, and so always has as many points: it loads and stores local arrays only.
 
-    A loop with ``count`` that ``is_long`` is a program's own and may have any number of turns:
-    where kernels can be interrupted, it asks now and then. A While always does.
+    A loop with ``count`` that ``is_long`` belongs to a program and may have any number of
+    iterations: if kernels can be interrupted, it polls regularly. A While always does.
     """
 
     axis: str | None

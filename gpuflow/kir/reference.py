@@ -235,7 +235,7 @@ def threefry2x32(k0: Array, k1: Array, x0: Array, x1: Array) -> tuple[Array, Arr
 
 
 def cast(x: Array, dtype: str) -> Array:
-    """Convert between compute dtypes as ``nodes.Cast`` says.
+    """Convert between compute dtypes as defined by ``nodes.Cast``.
 
     Args:
         x: array of a compute dtype.

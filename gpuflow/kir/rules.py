@@ -20,7 +20,7 @@ class KernelError(RuntimeError):
 
 @record
 class Context:
-    """Where a block stands."""
+    """The context of a block."""
 
     axes: tuple[str, ...] = ()  # axes of the loops and reductions around it
     vector: tuple[str, ...] = ()  # those of them that are VECTOR loops

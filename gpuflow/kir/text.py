@@ -9,7 +9,7 @@ text are the same kernel, whatever numbers their builder gave. It holds all that
         %0: f32 = const -inf
         %1: f32 = reduce i1 (%0) { %2: f32 = load x; yield %2 } combine max
 
-A block of few flat statements stands on its owner's line in braces, others are indented.
+A block of few flat statements is on its owner's line in braces, others are indented.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def verify(kernel: Kernel) -> None:
 
 
 def verify_size_free(kernel: Kernel) -> None:
-    """Check that no size or user literal stands in the kernel's constants.
+    """Check that no size or user literal is in the kernel's constants.
 
     Allowed are booleans; 0, 1, -1, 2, 0.5, inf and nan; unsigned integers (bit masks and shift
     counts: sizes are signed); the bounds of a signed dtype; and other floats that are neither

@@ -60,7 +60,7 @@ def results_of(statement: nodes.Statement) -> tuple[Value, ...]:
 
 
 def uses_of(statement: nodes.Statement) -> tuple[Value, ...]:
-    """The values that a statement uses itself, apart from the blocks that it owns."""
+    """The values that a statement uses itself, without those of its blocks."""
     match statement:
         case nodes.Const() | nodes.Strip():
             return ()

@@ -1,7 +1,7 @@
 """Primitives of JAX for which gpuflow's functions use other ops: split, stack, unstack and tile.
 
-``lax.split`` and the like are slices, concatenations and broadcasts. Programs that bind JAX's
-primitives get equations of these names, whose rules are those of the functions.
+``lax.split`` and similar functions are slices, concatenations and broadcasts. Programs that bind
+JAX's primitives get equations of these names, with the rules of the functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of gpuflow.lax that read and write windows: at indices, and at places of run time."""
+"""Functions of gpuflow.lax that read and write windows: at static and at dynamic indices."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Settings:
 
     Attributes:
         scale: the factor of scores.
-        causal, window: which keys a query sees by its place.
+        causal, window: the keys that a query attends to by its position.
         precision: of the products of float32.
     """
 

@@ -54,7 +54,7 @@ def known(name: str, what: str, x: Any, mend: str) -> np.ndarray:
 
 
 def known_int(name: str, what: str, value: Any) -> int:
-    """An argument that must be an int; TypeError if it is none, or known only at run time."""
+    """An argument that must be a static int; TypeError otherwise."""
     if isinstance(value, Tracer):
         value = known(name, what, value, f"pass {what} as a Python int.")[()]
     return as_integer(name, what, value)
@@ -68,7 +68,7 @@ def known_part(name: str, what: str, value: Any) -> int:
 
 
 def check_not_in_place(name: str, inplace: bool, error: type[Exception] = ValueError) -> None:
-    """Raise where a function of NumPy that writes into its argument is not told otherwise."""
+    """Raise an error for a NumPy function with in-place semantics, unless it is disabled."""
     check(
         not inplace,
         lambda: (

@@ -1,6 +1,6 @@
 """Values replaced by others: the functions that write in NumPy.
 
-Here they return new arrays, and want to be told so: ``inplace=False``.
+They return new arrays, and require ``inplace=False``.
 """
 
 from __future__ import annotations

@@ -561,7 +561,7 @@ conj = conjugate
 
 
 def broadcastlike(*operands: Any) -> list[Any]:
-    """Operands of a function with a derivative of its own, in one shape."""
+    """Broadcast operands of a function with a custom derivative."""
     shape = broadcast_shapes(*[aval_of(x).shape for x in operands])
     return [_broadcast(x, shape) for x in operands]
 

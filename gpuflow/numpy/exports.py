@@ -34,8 +34,8 @@ def dlpack(
 
     Args:
         stream: of the reader, on a GPU; must be None where the memory is the host's.
-        max_version, dl_device, copy: as the array API standard says. An array on a GPU is copied
-            to the host for a ``dl_device`` of (1, 0).
+        max_version, dl_device, copy: as in the array API standard. An array on a GPU is copied to
+            the host for a ``dl_device`` of (1, 0).
 
     Raises:
         BufferError: a dtype that the format lacks, or a device where the array is not.

@@ -1,4 +1,4 @@
-"""Taking an index apart: one entry for each axis of the array, and where new axes go."""
+"""Index parsing: one entry for each axis of the array, and the positions of new axes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpuflow.ops.elementwise.select import where as select_where
 
 @record
 class Plan:
-    """An index taken apart.
+    """A parsed index.
 
     Attributes:
         axes: for each axis of the array a slice, a static int or an index array.
@@ -36,7 +36,9 @@ class Plan:
     ellipsis: int | None = None
 
     def anchor(self, advanced: Sequence[int]) -> int | None:
-        """Where the axes of the index arrays at ``advanced`` go; None: apart, so in front."""
+        """The position of the axes of index arrays at ``advanced``; None: not adjacent, so in
+        front.
+        """
         first, last = advanced[0], advanced[-1]
         parts = self.new_axes if self.ellipsis is None else (*self.new_axes, self.ellipsis)
         apart = last - first + 1 != len(advanced) or any(first < p <= last for p in parts)
@@ -80,14 +82,14 @@ def _is_bool(entry: Any) -> bool:
 
 
 def axes_used(entry: Any) -> int:
-    """How many axes of the array an entry stands for; none for an ellipsis."""
+    """Number of axes of the array that an entry indexes; 0 for an ellipsis."""
     if is_mask(entry):
         return aval_of(entry).ndim
     return int(not (entry is None or entry is Ellipsis or _is_bool(entry)))
 
 
 def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
-    """Take an index apart, with one entry for each axis of ``shape``.
+    """Parse an index, with one entry for each axis of ``shape``.
 
     Raises:
         IndexError: too many indices, or several ellipses.

@@ -1,4 +1,4 @@
-"""Joining arrays and cutting them apart."""
+"""Concatenating and splitting arrays."""
 
 from __future__ import annotations
 

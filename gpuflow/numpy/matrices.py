@@ -1,4 +1,4 @@
-"""Diagonals and products of vectors and matrices that are no plain contraction."""
+"""Diagonals and products of vectors and matrices that are not plain contractions."""
 
 from __future__ import annotations
 

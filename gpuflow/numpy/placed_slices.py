@@ -101,7 +101,7 @@ def window_of(
     Args:
         index: with slices of ``ds``.
         shape: shape of the array.
-        used: how many axes an entry stands for.
+        used: number of axes that an entry indexes.
     """
     entries = index if isinstance(index, tuple) else (index,)
     starts: list[Any] = [0] * len(shape)

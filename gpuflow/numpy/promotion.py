@@ -25,7 +25,7 @@ _numbers: Recent[Any, Array] = Recent(4096)  # by what they stand beside
 
 
 def check_arraylike(name: str, *operands: Any) -> Sequence[Array]:
-    """The operands, which must be arrays or numbers, or say with ``__jax_array__`` which they are.
+    """Check operands, which must be arrays or scalars, or have ``__jax_array__``.
 
     Raises:
         TypeError: other operands; lists are others.
@@ -205,7 +205,7 @@ def broadcast_shapes(
 
 
 def check_rank_promotion(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Warn of ranks that differ, or raise ValueError, as ``numpy_rank_promotion`` says."""
+    """Warn of ranks that differ, or raise ValueError, depending on ``numpy_rank_promotion``."""
     mode = config.trace_context().numpy_rank_promotion
     if mode == "allow":
         return
@@ -346,7 +346,7 @@ def _warn_if_narrowed(asked: Any, canonical: Any, name: str) -> None:
 
 
 def like(value: Any, x: Any) -> Any:
-    """A number in the dtype of ``x``; weak where ``x`` is, as Python's numbers beside it are."""
+    """A number in the dtype of ``x``; weak if ``x`` is, like Python scalars."""
     known = _known_number(value, x)
     if known is not None:
         return known
@@ -357,7 +357,7 @@ def like(value: Any, x: Any) -> Any:
 def constant(value: Any, x: Any) -> Any:
     """A number in the dtype of ``x``; weak where ``x`` is a weak scalar.
 
-    The numbers that JAX puts into its formulas: beside them arrays of weak type become strong.
+    Constants of JAX's formulas: combined with them, arrays of weak type become strong.
     """
     aval = aval_of(x)
     known = _known_number(value, x) if not aval.weak_type else None

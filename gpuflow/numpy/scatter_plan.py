@@ -27,10 +27,10 @@ class ScatterPlan:
         indices: index vectors, of shape ``batch + (n,)``.
         indexed: the axis of each number of an index vector.
         windows: the axes of ``x`` that are whole.
-        offsets: where those stand in ``x[index]``, without new axes.
+        offsets: the positions of those in ``x[index]``, without new axes.
         shape: of ``x[index]`` without new axes.
         full_shape: with them.
-        new_axes: where the new axes stand in ``full_shape``.
+        new_axes: the positions of the new axes in ``full_shape``.
     """
 
     indices: Any
@@ -43,7 +43,7 @@ class ScatterPlan:
 
 
 def scatter_plan(plan: Plan, shape: tuple[int, ...], wrap: bool = True) -> ScatterPlan:
-    """Take an index apart for an array of ``shape``.
+    """Parse an index for an array of ``shape``.
 
     Args:
         wrap: whether negative ints and numbers in index arrays count from the end.

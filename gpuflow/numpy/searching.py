@@ -1,4 +1,4 @@
-"""Places in sorted arrays."""
+"""Indices in sorted arrays."""
 
 from __future__ import annotations
 

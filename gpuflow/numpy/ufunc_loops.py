@@ -75,7 +75,7 @@ def fold(
 
 
 def one_by_one(function: Any, x: Any, index: tuple[Any, ...], b: Any) -> Any:
-    """``at`` for one place after the other."""
+    """``at`` for one index after the other."""
     wanted = dtype_of(function, x, b)
     x, b = x.astype(wanted), b.astype(wanted)
     arrays = [i for i in index if not isinstance(i, slice)]

@@ -97,7 +97,7 @@ class Distinct(NamedTuple):
         values: the slices, along the axis that was asked for.
         starts: which positions of the sorted array start a new value.
         order: the positions of the sorted slices in the array.
-        places: the first positions of True in ``starts``, as many as values; then zeros.
+        places: the first indices of True in ``starts``, as many as values; then zeros.
         number: how many values are real.
     """
 

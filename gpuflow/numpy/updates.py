@@ -1,7 +1,7 @@
 """``x.at[...]``: updates of arrays, which are new arrays.
 
-Ints, slices and masks become a choice for each element, which fuses with its surroundings; index
-arrays become a scatter. Places outside of the array are dropped.
+Ints, slices and masks become a select for each element, which fuses with its neighbors; index
+arrays become a scatter. Out-of-bounds indices are dropped.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Promises:
     Attributes:
         indices_are_sorted: index vectors increase.
         unique_indices: no element is updated twice.
-        mode: ``"drop"`` (or ``"fill"``, None): places outside are left out; ``"clip"``: the nearest
-            place; ``"promise_in_bounds"``: they do not occur.
+        mode: ``"drop"`` (or ``"fill"``, None) drops out-of-bounds indices; ``"clip"`` clamps them;
+            ``"promise_in_bounds"``: there are none.
         wrap_negative_indices: whether negative numbers count from the end.
         out_sharding: a NamedSharding or PartitionSpec in which the result is wanted.
     """
@@ -220,9 +220,9 @@ class IndexedUpdate:
         """The elements at the index.
 
         Args:
-            mode: ``"clip"``: places outside give the nearest element; None and
-                ``"promise_in_bounds"``: so too, and nothing flows back to it; ``"fill"`` (or
-                ``"drop"``): they give ``fill_value``.
+            mode: ``"clip"``: out-of-bounds indices read the nearest element; None and
+                ``"promise_in_bounds"``: the same, without a gradient; ``"fill"`` (or ``"drop"``):
+                they read ``fill_value``.
             fill_value: None: nan, the least signed or the largest unsigned integer, True.
         """
         if mode is None and wrap_negative_indices:

@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 def put(x: Any, where: Device | Sharding | None) -> Any:
     """One array on a device or with a sharding.
 
-    Under a transformation the place is a wish that costs nothing: a program runs where it runs.
+    Under a transformation the device is a hint without cost: a program runs on its own device.
     """
     if where is None or isinstance(where, Device):
         return device_put(whole_of(x), where)
@@ -69,13 +69,14 @@ def _apart(array: Array, x: Any) -> Array:
 
 
 def as_sharding(where: Any, op: str) -> Any:
-    """A place that a user named: a PartitionSpec stands for one of the mesh in force.
+    """A user's device or sharding; a PartitionSpec refers to the current mesh.
 
-    A Format stands for its sharding, as there is one layout, and the devices' memory for no
-    sharding, as arrays are in it already.
+    A Format is converted to its sharding, as there is one layout; the memory of the devices to
+    None, as arrays are in it already.
 
     Raises:
-        ValueError: it is no place, a PartitionSpec without a mesh, or the memory of the host.
+        ValueError: if it is not a device or sharding, is a PartitionSpec without a mesh, or the
+            memory of the host.
     """
     where = where.sharding if isinstance(where, Format) else where
     if isinstance(where, MemorySpace):

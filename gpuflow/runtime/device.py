@@ -324,7 +324,7 @@ def local_devices(platform: str | None = None) -> tuple[Device, ...]:
 
 
 def set_process(index: int, count: int, counts: tuple[Mapping[str, int], ...]) -> None:
-    """Say which of ``count`` processes this is, and how many devices each one has."""
+    """Set the index of this process among ``count``, and the number of devices of each."""
     process.index, process.count, process.devices = index, count, counts
     devices.cache_clear()
     local_devices.cache_clear()

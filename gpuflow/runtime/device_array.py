@@ -1,4 +1,4 @@
-"""An array in the memory of a GPU: where it lies, and nothing else.
+"""An array in the memory of a GPU: its address, layout and nothing else.
 
 It is the data of Arrays on a GPU. It only has the interface that programs need: kernels do
 arithmetic, and libraries get their own arrays on the same memory.
@@ -22,7 +22,7 @@ class ArrayDevice(Protocol):
         ...
 
     def copy(self, data: DeviceArray) -> DeviceArray:
-        """Row-major data of its own with the same values."""
+        """New row-major data with the same values."""
         ...
 
 
@@ -68,7 +68,7 @@ class DeviceArray:
 
     @property
     def is_row_major(self) -> bool:
-        """Whether the elements lie row-major without gaps."""
+        """Whether the elements are row-major without gaps."""
         if self.strides is None:
             return True
         wanted = row_major_strides(self.shape)
@@ -95,7 +95,7 @@ class DeviceArray:
         return self.device.to_host(self).item()
 
     def copy(self) -> DeviceArray:
-        """Row-major data of its own with the same values."""
+        """New row-major data with the same values."""
         return self.device.copy(self)
 
     def __repr__(self) -> str:

@@ -45,7 +45,7 @@ class Program(Protocol):
         ...
 
     def sources_of(self, step: KernelStep) -> list[Path]:
-        """Where the generated source of a step's kernels lies; they are built."""
+        """Files of the generated source of a step's kernels, which are built."""
         ...
 
 
@@ -97,7 +97,7 @@ class Driver(Protocol):
         ...
 
     def copy(self, data: Any) -> Any:
-        """Data of its own with the same values."""
+        """New data with the same values."""
         ...
 
     def flag_reader(self) -> FlagReader:

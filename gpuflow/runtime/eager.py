@@ -170,8 +170,8 @@ def together(
     Args:
         name: of the operation.
         operands: values, of which Arrays count.
-        arrays: the data of each, with the driver of the last Array if it was no Array.
-        counted: the operands that say where it runs; by default all.
+        arrays: the data of each, with the driver of the last Array for other operands.
+        counted: the operands that determine where it runs; by default all.
 
     Raises:
         ValueError: operands were put on different devices.
@@ -318,7 +318,7 @@ def not_finite(
         data, aval: the result.
         settings: the settings that reject them.
         operands: those of the op; none: they are not known.
-        place: where it was, for people.
+        place: the location, for messages.
     """
     is_nan = settings.debug_nans and np.isnan(data).any()
     what, setting = ("nan", "debug_nans") if is_nan else ("inf", "debug_infs")

@@ -38,9 +38,9 @@ class Compiled:
         plan: the plan of the program.
         target: the platform that it was made for.
         program: the plan, ready to run.
-        constants: data of inputs behind the program's own.
+        constants: data of additional inputs.
         overwritten: positions of donated inputs whose memory the plan takes.
-        forwarded: positions of inputs that are outputs as they are.
+        forwarded: indices of inputs that are unmodified outputs.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Executable:
         return self.run(arrays, operands, device)
 
     def run(self, arrays: list[Any], operands: Sequence[Any], device: Device) -> list[Array]:
-        """Run the program on data that is there.
+        """Run the program on existing data.
 
         Args:
             arrays: the data of each operand, in a list that nobody else uses.

@@ -1,8 +1,8 @@
 """References to the memory of an array: checked before a program writes to a donated operand.
 
-Who donates an Array may still look at its memory: through a NumPy view or a slice of one, a
+Users who donate an Array may still have references to its memory: a NumPy view or a slice of one, a
 memoryview, DLPack, another Array with the same data. All of these refer to the data, or to the
-memory behind it:
+underlying memory:
 
     Array --> data --> memory (a pool's block, or the data's own)
                 ^         ^
@@ -39,8 +39,8 @@ class Holders:
     """Counts references to the data of one driver.
 
     Args:
-        memory_of: the memory behind data; None: there is no object for it.
-        make: data of one byte's type, with memory behind it, that nobody holds.
+        memory_of: the memory of data; None: there is no object for it.
+        make: unreferenced data of one byte's type, with its memory.
     """
 
     def __init__(self, memory_of: Callable[[Any], Any], make: Callable[[], Any]) -> None:

@@ -1,7 +1,7 @@
 """Whose memory arrays are in, and DLPack capsules on the host's, of bfloat16 and 8-bit floats too.
 
-NumPy makes and reads the capsules, but knows no floats of ml_dtypes: of those it gets bytes or
-16-bit integers, and the capsule's own words for the dtype are changed.
+NumPy makes and reads the capsules, but does not support floats of ml_dtypes: for those it uses
+bytes or 16-bit integers, and the dtype fields of the capsule are changed.
 
 Source: dlpack.h, version 1.1: DLTensor, DLManagedTensor, DLManagedTensorVersioned, DLDataTypeCode.
 """
@@ -92,7 +92,7 @@ def imported(x: Any) -> np.ndarray:
         x: an object with ``__dlpack__``, in the memory of the host.
 
     Raises:
-        BufferError: a dtype that is none of ours.
+        BufferError: if the dtype is not supported.
     """
     if type(x) is np.ndarray and x.dtype in _CODES:
         return x.view()
@@ -113,7 +113,7 @@ class Capsule:
 
     Attributes:
         capsule: the capsule.
-        place: DLPack's type and number of the device that it is on.
+        place: DLPack's type and id of its device.
     """
 
     def __init__(self, capsule: Any, place: tuple[int, int] = CPU) -> None:

@@ -30,7 +30,7 @@ def runner(
     Args:
         eqn: the loop or branch.
         bodies: drivers of its programs.
-        values: arrays that each program takes behind its own inputs.
+        values: arrays that each program takes after its own inputs.
         kept: for each output whether it is an operand, which the programs change.
         spare: a second array for each carry that alternates.
         driver: the device's.

@@ -33,9 +33,9 @@ class Memories:
         devices: the first device of each, in the order of processes and of the mesh.
         between: over how many memories each axis goes.
         within: how many neighbors along each axis share a memory.
-        places: for each rank the number of its block along each axis.
+        places: for each rank the index of its block along each axis.
         team: the memories that run a program together, in the order of the communicator's ranks:
-            those of the mesh, or, where every process has a mesh of its own, of all these meshes.
+            those of the mesh, or, if every process has a separate mesh, of all these meshes.
     """
 
     mesh: Mesh
@@ -60,7 +60,7 @@ class Memories:
         return Mesh(grid, self.mesh.axis_names)
 
     def across(self, name: Any) -> Across:
-        """The part of an axis that lies between memories."""
+        """The part of an axis that spans memories."""
         number = self.mesh.axis_names.index(name)
         groups: dict[Any, list[tuple[int, int]]] = {}
         for rank, place in enumerate(self.places):
@@ -77,7 +77,7 @@ class Memories:
         return tuple(name for name, count in self.between.items() if count > 1)
 
     def parts(self, name: Any) -> tuple[Any, ...]:
-        """The names that stand for an axis in a program of one memory."""
+        """The names of an axis in a program of one memory."""
         if self.between[name] == 1:
             return (name,)
         return self.across(name), Within(name)
@@ -88,7 +88,7 @@ def memories_of(mesh: Mesh) -> Memories | None:
     """The memories of a mesh; None if there is only one, which is this process's.
 
     Raises:
-        ValueError: devices that share a memory are no block of the mesh.
+        ValueError: if devices that share a memory are not a block of the mesh.
         NotImplementedError: memories that no communicator joins.
     """
     owners, grid = np.empty(mesh.devices.shape, object), cast(Any, mesh.devices)
@@ -193,7 +193,7 @@ class Holding:
 
     Attributes:
         counts: into how many pieces each dimension is cut.
-        pieces: the numbers of those that are there, for each dimension, in order.
+        pieces: the indices of the stored pieces, for each dimension, in order.
     """
 
     counts: tuple[int, ...]
@@ -245,7 +245,7 @@ class Holding:
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything is there."""
+        """Whether it is the whole array."""
         return all(len(numbers) == n for numbers, n in zip(self.pieces, self.counts, strict=True))
 
 

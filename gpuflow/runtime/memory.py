@@ -221,7 +221,7 @@ class Arena:
         return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
 
     def part(self, offset: int, count: int) -> Arena:
-        """``count`` bytes of this arena as an arena of their own, for a program inside a plan."""
+        """``count`` bytes of this arena as a separate arena, for a program inside a plan."""
         inner = Arena()
         inner.memory = self.memory[offset : offset + count]
         return inner

@@ -1,4 +1,4 @@
-"""Where large arrays were made, in a process that was told to remember it (GPUFLOW_SMI=1).
+"""Source lines of large arrays, if the process records them (GPUFLOW_SMI=1).
 
 To find the user's line takes a microsecond and more, so that nothing is remembered otherwise, and
 never for small arrays.
@@ -16,7 +16,7 @@ SMALLEST = 1 << 16  # bytes; as of what the CPU's pool hands out
 
 
 class Origins:
-    """Lines by NumPy arrays, which have no place for one and cannot be keys."""
+    """Lines of NumPy arrays, which cannot have attributes and cannot be keys."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], SourceLine]] = {}

@@ -1,4 +1,4 @@
-"""PartedArray: an Array whose parts lie in several memories, of this process and of others.
+"""PartedArray: an Array with shards in several memories, of this process and of others.
 
 Each memory holds the shards of its devices as one array. Operations run in every memory, on its
 shards: parallel/partition/programs.py makes them, and wiring.py installs it.
@@ -205,7 +205,7 @@ def goes_over_memories(jaxpr: ClosedJaxpr) -> bool:
 
 
 def needs_parts(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> bool:
-    """Whether an op has to run in several memories; only asked once arrays lie in several."""
+    """Whether an op has to run in several memories; only called once there are such arrays."""
     if isinstance(primitive.lower, Distributed):
         return False  # it knows how
     held = () if primitive.subjaxprs is None else primitive.subjaxprs(params)

@@ -44,7 +44,7 @@ class Memory(Protocol):
 class NamedArrays:
     """Names of a plan's arrays in the text of its driver.
 
-    A platform says how outputs are allocated, and how a program inside this one is made.
+    A platform defines how outputs are allocated, and how a program inside this one is made.
     """
 
     def __init__(self, plan: Plan, text: DriverText, driver: Driver, memory: Memory) -> None:

@@ -1,4 +1,4 @@
-"""ShardedArray: an Array that says which device has which part.
+"""ShardedArray: an Array with a sharding.
 
 The devices share a driver, so the elements are in one array in global order. Operations treat it
 like any other value; code that depends on shardings uses ``whole`` and wraps its results again.
@@ -122,7 +122,7 @@ def check_places(name: str, values: Iterable[Any], asked: Iterable[Sharding] = (
 
 
 def whole_of(value: Any) -> Any:
-    """The plain Array of a sharded one; anything else as it is."""
+    """The plain Array of a sharded one; other values are unchanged."""
     return value.whole if type(value) is ShardedArray else value
 
 

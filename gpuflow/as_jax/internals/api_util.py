@@ -105,7 +105,7 @@ def _named_line(fun: Callable[..., Any]) -> str:
 
 
 def check_callable(fun: Any) -> None:
-    """Raise TypeError unless ``fun`` can be called, and is no generator."""
+    """Raise TypeError unless ``fun`` is callable and not a generator."""
     if not callable(fun):
         raise TypeError(
             f"[check_callable] the function must be callable; got {fun!r}. Fix: pass a function."

@@ -117,7 +117,7 @@ class JaxprEqnContext:
 
 
 def gensym(suffix: str = "") -> Callable[[core_aval.ShapedArray], Var]:
-    """A function that makes a new variable of a type; variables have no names of their own."""
+    """Return a function that makes a new variable of a type; variables have no names."""
     del suffix
     return Var
 

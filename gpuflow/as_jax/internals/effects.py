@@ -8,7 +8,7 @@ from gpuflow.core import effects as core_effects
 
 
 class Effect(core_effects.Effect):
-    """An effect of one's own: its class is its name."""
+    """A user-defined effect: its class is its name."""
 
     def __init__(self) -> None:
         super().__init__(type(self).__name__)

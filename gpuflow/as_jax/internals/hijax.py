@@ -1,7 +1,7 @@
 """``jax.experimental.hijax``: names that flax.nnx needs while it is imported.
 
-It makes values and primitives of types of its own with them (``Variable(hijax=True)``, which is
-not its default). Such types do not exist here: using them raises.
+It creates values and primitives of user-defined types (``Variable(hijax=True)``, which is not its
+default). gpuflow does not support such types: using them raises an error.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TransformedRef = absent_class("jax.experimental.hijax.TransformedRef", _REASON)
 
 
 class HiType:
-    """A type of one's own: it can be declared, but no value has it."""
+    """A user-defined type: it can be declared, but no value has it."""
 
 
 class MutableHiType(HiType):
-    """A type of one's own whose values change."""
+    """A user-defined type with mutable values."""
 
 
 class HiPrimitive:

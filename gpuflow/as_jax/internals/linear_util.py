@@ -86,7 +86,7 @@ class WrappedFun:
         Args:
             function: ``(f, *made_with, *args) -> out``; a store comes second.
             made_with: hashable.
-            store: receives a value beside the result.
+            store: receives a value in addition to the result.
         """
         wrapped = WrappedFun(self.f, self.debug_info, dict(self.params))
         wrapped.transforms = ((function, made_with), *self.transforms)

@@ -127,7 +127,7 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
 
 
 class CallPrimitive(Primitive):
-    """A primitive that calls a function; jaxprs have the operations of the function in its place.
+    """A primitive that calls a function; jaxprs contain the operations of the function instead.
 
     ``bind(*operands, subfuns=(function,), **params)`` with a ``linear_util.WrappedFun``.
     """

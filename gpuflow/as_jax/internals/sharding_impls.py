@@ -8,7 +8,7 @@ from gpuflow.sharding import *  # noqa: F403
 
 
 class UnspecifiedValue:
-    """Stands in params for a sharding that is not given."""
+    """Placeholder in params for a sharding that is not given."""
 
     def __repr__(self) -> str:
         return "UnspecifiedValue"

@@ -1,4 +1,4 @@
-"""``jax._src.xla_bridge``: which platforms are there, and whether they are in use yet."""
+"""``jax._src.xla_bridge``: the available platforms, and whether they are in use yet."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@
     <folder>/<2 hex>/<key>.py             the readable source
     <folder>/<2 hex>/<key>.json           entry symbol, imports, checksum of all this
 
-Files are written under a temporary name and moved into place, the json last: an entry whose json
-is there is complete, unless the disk damaged it, which the checksum tells. Files that somebody
-else may have written are not read. Processes that build the same kernel at once write equal
-content, and the last one stays. The cache never fails a program: whatever is wrong with the
-folder costs one warning and a build in memory.
+Files are written under a temporary name and moved into place, the json last: an entry with its json
+is complete, unless the disk damaged it, which the checksum detects. Files that another user may
+have written are not read. Processes that build the same kernel at once write equal content, and the
+last one wins. The cache never fails a program: a problem with the folder costs one warning and a
+build in memory.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def source_digest(modules: Iterable[ModuleType]) -> str:
 
     Args:
         modules: The modules that turn a kernel's text into code; a package is every module in its
-            folder. In a key, this takes the place of a version number that somebody would have to
-            raise.
+            folder. In a key, the digest replaces a version number that would have to be raised
+            by hand.
 
     Returns:
         Hexadecimal digits. Cost: reads the files, about 1 ms for a target.
@@ -130,7 +130,7 @@ class KernelCache:
 
     Args:
         folder: Where the files go; made when the first kernel is stored. None: nothing is stored.
-        limit: Bytes above which entries that lay unused longest are deleted; 0: none.
+        limit: Bytes above which the least recently used entries are deleted; 0: none.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, limit: int = 0) -> None:
@@ -238,12 +238,12 @@ class KernelCache:
         self._slots = {key: slot for key, slot in self._slots.items() if slot.ready}
 
     def replace(self, key: str, build: Callable[[], Entry], error: Exception) -> Entry:
-        """A new entry in place of one that could not be loaded because of ``error``.
+        """A new entry that replaces one that could not be loaded because of ``error``.
 
         Args:
             key: From ``cache_key``.
             build: Makes the entry; its exceptions pass through.
-            error: Why; it stands in the warning.
+            error: The reason, for the warning.
 
         Returns:
             The new entry.

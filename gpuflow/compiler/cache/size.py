@@ -48,7 +48,7 @@ class _Stored:
 def trim(folder: Path, limit: int) -> int:
     """Delete the entries unused longest if the folder holds more than ``limit`` bytes.
 
-    Files that others delete at the same time are no error.
+    Files that other processes delete at the same time are not an error.
 
     Args:
         folder: of a ``KernelCache``.

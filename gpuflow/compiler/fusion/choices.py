@@ -2,10 +2,10 @@
 
     lax.fori_loop(0, n, lambda i, x: x.at[5].set(x[5] + i), x)
 
-A choice between an array and other elements at known places goes over the whole array. That is free
-where it is part of a kernel that does so anyway, and all the work there is where few elements of a
-carry change. So a choice becomes an update if the array is an input whose memory was given away,
-the result becomes an output by updates alone, and all of them happen in that memory.
+A select between an array and other elements at known indices iterates over the whole array. That is
+free in a kernel that does so anyway, and dominates if few elements of a carry change. So a select
+becomes an update if the array is a donated input, the result becomes an output by updates alone,
+and all of them happen in that memory.
 """
 
 from __future__ import annotations

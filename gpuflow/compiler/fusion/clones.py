@@ -15,8 +15,8 @@ def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
     """Give each reader its own copy of values that are cheaper to compute than to store.
 
     These are layout ops, equations without array operands (iota, filled arrays) and cheap
-    elementwise ops on program inputs. Where a value has very many readers, those that stand close
-    together share a copy, and most likely a kernel: one for each would fill the kernels.
+    elementwise ops on program inputs. If a value has very many readers, nearby ones share a copy,
+    and most likely a kernel: one for each would fill the kernels.
     """
     return _Cloner(jaxpr).program()
 

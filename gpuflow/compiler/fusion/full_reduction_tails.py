@@ -1,12 +1,12 @@
-"""Tails: epilogues of several full reductions, in a kernel of their own.
+"""Split the epilogues of full reductions into a separate kernel.
 
 A norm over many arrays adds up one number of each. Fusion puts an addition into the kernel of a
 reduction, which then has to wait for others:
 
     full a       full b, +       full c, +  ->  ...
 
-With the additions in a kernel of their own the reductions are equal and need nothing of each
-other, so that they run as one step (``segments``):
+With the additions in a separate kernel the reductions are equal and independent, so that they run
+as one step (``segments``):
 
     full a, b, c, ...       +, +, ...
 """

@@ -25,7 +25,7 @@ class Form:
         largest: the first equation that has them all.
         lead: the first reduction, if there is one.
         classes: the region's axes, and which of them are one as arrays in memory are shared.
-        real: axes of size 1 that are no repetition.
+        real: axes of size 1 that are not repetitions.
     """
 
     kind: Kind

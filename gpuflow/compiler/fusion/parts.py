@@ -24,7 +24,7 @@ MOST_TOGETHER = 32  # in memory, that one kernel joins
 
 
 def stored_in_parts(jaxpr: Jaxpr) -> Jaxpr:
-    """The program with updates in place of arrays whose parts are better stored one by one."""
+    """The program with in-place updates of arrays whose chunks are better stored separately."""
     if not any(_has_parts(eqn) for eqn in jaxpr.eqns):
         return jaxpr
     judge, eqns = _Judge(jaxpr), list[Eqn]()

@@ -27,7 +27,7 @@ def compute_again(program: Program, kernels: Sequence[Kernel | None]) -> list[Ke
 
     Args:
         program: the program.
-        kernels: its groups in order; None for one that is no kernel. Their regions are changed.
+        kernels: its groups in order; None for one that is not a kernel. Their regions are changed.
 
     Returns:
         The same groups. One that stores nothing any more is no longer needed.

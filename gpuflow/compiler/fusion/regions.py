@@ -51,7 +51,8 @@ class Outline:
         stored: the axes of arrays that are read outside, with how many arrays have them.
         costly: the axes of equations that should not be computed again.
         late: the axes of equations that use the results of its reductions.
-        real: how often an axis of size 1 is one of memory or of an index, and so is no repetition.
+        real: how often an axis of size 1 is one of memory or of an index, and so is not a
+            repetition.
         updates: equations that update in place.
         apart: of arrays in memory that are read along several axes, the first read of each.
         arrays: how many are read from outside.

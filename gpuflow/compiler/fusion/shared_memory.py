@@ -1,9 +1,9 @@
-"""Outputs of branches that lie in the memory of one operand, whichever of them runs.
+"""Outputs of branches that share memory with an operand in all branches.
 
     lax.cond(p, lambda x: x.at[i].set(v), lambda x: x, x)
 
-Here one program updates its input, and the other returns it as it is. Both are told that the output
-takes the input's memory, so that one changes an element and the other does nothing.
+In this case one program updates its input, and the other returns it unchanged. In both, the output
+is assigned the input's memory, so that one changes an element and the other does nothing.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class Program:
         return [eqns[e].outputs[out] for e, done in self.updates.items() for _, out in done.pairs]
 
     def place(self, var: Var) -> tuple[Var, View]:
-        """The buffer in which ``var`` lies, and how."""
+        """The buffer of ``var``, and its layout."""
         return self.views.get(var) or (var, contiguous(var.aval.shape))
 
 
@@ -227,7 +227,7 @@ class Space:
 
 
 class NotOneKernelError(Exception):
-    """No single kernel can compute a group; the message says why, as "it ..."."""
+    """No single kernel can compute a group; the message is the reason, as "it ..."."""
 
 
 def is_stored_inside(eqn: Eqn, var: Var) -> bool:

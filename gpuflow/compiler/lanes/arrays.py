@@ -26,7 +26,7 @@ MOST_ELEMENTS = 128  # of an array of one lane
 
 
 class NotLanesError(Exception):
-    """A program is not one for each lane; the message says why, as "it ...".
+    """A program cannot be batched; the message is the reason, as "it ...".
 
     Args:
         message: why.
@@ -83,7 +83,7 @@ class MemoryArray:
         number: of the operand.
         dtype: storage.
         shape: shape of the remaining dimensions.
-        kinds: as of a LaneArray; SMALL for all dimensions that are none of lanes.
+        kinds: as of a LaneArray; SMALL for all dimensions that are not batch dimensions.
         dims: the operand's dimensions that are left.
         offset: elements from its start; None: none.
     """

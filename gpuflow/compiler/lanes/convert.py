@@ -77,7 +77,7 @@ def _has_loop(eqn: Eqn) -> bool:
 def lane_equation(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> Eqn | None:
-    """The equation of a program of one lane, or None where it is none.
+    """The batched equation of a program for one element, or None.
 
     Args:
         eqn: a loop or a branch.
@@ -141,7 +141,7 @@ def attempts(
 
 
 def turns_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
-    """A scan that carries nothing, and so does the same in each turn, as lanes."""
+    """Convert a scan without carries to a batched program."""
     if not isinstance(form, ScanForm) or form.num_carry:
         return None
     num_xs = len(form.body.in_avals) - form.num_consts

@@ -63,7 +63,7 @@ Unrounded = Callable[[Jaxpr], frozenset[Var]]
 
 @record(eq=False)
 class Stored:
-    """Where a scan's slices of results go: into memory, as they are made."""
+    """Destination of a scan's slices of results: stored to memory as they are computed."""
 
     store: Callable[[int, Value, LaneArray], None]
 
@@ -103,7 +103,7 @@ class Evaluator:
     # --- what comes from outside ---
 
     def parameter(self, dtype: str, *source: Any) -> Value:
-        """The value that stands for something outside, the same for the same source."""
+        """The value of an external parameter, the same for the same source."""
         if source not in self.parameters:
             (self.parameters[source],) = self.builder._fresh([dtype])
         return self.parameters[source]
@@ -115,7 +115,7 @@ class Evaluator:
         return self.parameter(compute_dtype(dtype), "element", operand)
 
     def lane_index(self, lane: int) -> Value:
-        """The index of the point along a dimension of lanes; ops tell it by its identity."""
+        """The index of the point along a batch dimension; ops recognize it by identity."""
         return self.parameter("int64", "index", lane)
 
     def number(self, value: int) -> Value:
@@ -297,7 +297,7 @@ class Evaluator:
     # --- loops and branches ---
 
     def lane_form(self, form: LaneForm, operands: Sequence[Array]) -> list[Array]:
-        """Control flow of which each lane has its own: dimensions of lanes stand in front."""
+        """Batched control flow: batch dimensions are leading dimensions."""
         kinds: list[int] = []
         is_program = isinstance(form.form, ClosedJaxpr)
         if is_program:
@@ -363,7 +363,7 @@ class Evaluator:
     def loop(
         self, form: ScanForm | WhileForm, operands: Sequence[Array], stored: Stored | None = None
     ) -> list[Array]:
-        """A loop; a scan's slices of results go where ``stored`` says."""
+        """A loop; a scan's slices of results are stored as ``stored`` specifies."""
         if isinstance(form, WhileForm):
             return self._while(form, operands)
         return self._scan(form, operands, stored)

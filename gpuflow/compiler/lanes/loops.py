@@ -84,7 +84,7 @@ def _described(eqn: Eqn) -> str:
 def lane_equations(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> list[Eqn]:
-    """Equations in place of a loop or branch, with a program of one lane; itself if there is none.
+    """Equations that replace a loop or branch by a batched program; itself if there are none.
 
     Args:
         eqn, used, unrounded, definition: as of ``lane_equation``.
@@ -157,7 +157,7 @@ def with_turns_as_lanes(
 def with_shared_sums(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> list[Eqn] | None:
-    """Equations in place of a loop that adds up over lanes; None if that is no use.
+    """Equations that replace a loop that sums over the batch; None if that is not useful.
 
     Args:
         eqn, used, unrounded, definition: as of ``lane_equation``.

@@ -21,7 +21,7 @@ class LaneProgram:
 
     Attributes:
         block: its params are ``sources``; it loads from operands m0, m1, ... and stores to outputs
-            y0, y1, ... with offsets of its own, and its results are the other outputs.
+            y0, y1, ... with its own offsets, and its results are the other outputs.
         sources: the meaning of each param:
             ("element", operand)          the operand's element at the batch index
             ("part", operand, part)       a component of it, if it is complex

@@ -56,8 +56,8 @@ def programs_of(form: ScanForm | WhileForm | ClosedJaxpr | Sequence[Any]) -> Seq
 def most_work(form: Form) -> int:
     """The operations that a lane may have at most.
 
-    Compiling one takes as long as some turns of a loop that is run from outside: a long text is
-    worth it where there are many turns.
+    Compiling one takes as long as some iterations of a loop that the host runs: a long text pays
+    off for many iterations.
     """
     turns = _turns(form)
     return MOST_WORK if turns is None else min(MOST_WORK, WORK_OF_A_TURN * (turns + 4))

@@ -1,4 +1,4 @@
-"""Accesses: how the operands of a kernel lie in memory, before they have names."""
+"""Accesses: layouts of the operands of a kernel in memory, before they have names."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Accesses:
         return self.names[access]
 
     def scalar(self, dtype: str, word: Number, slot: Hashable) -> str:
-        """The operand name of a number; ``slot`` tells equal numbers of different origin apart."""
+        """The operand name of a size expression; ``slot`` distinguishes equal ones."""
         key = ("scalar", dtype, slot)
         if key not in self.names:
             self._enter(key, self._new_name("s"), Access(None, word, (), dtype, Mode.SCALAR))
@@ -164,7 +164,7 @@ def lane_writes(numbers: Numbers, space: Space, position: int) -> dict[int, Acce
 
 
 def window_access(numbers: Numbers, space: Space, position: int) -> Access:
-    """Where an element of an update's window lies in the array, from the window's place on."""
+    """The position of an element of an update's window in the array."""
     eqn = numbers.program.jaxpr.eqns[position]
     keys = space.axes_of_output(numbers.program, position)[eqn.inputs[1].aval.ndim :]
     strides = numbers.strides(eqn.outputs[0].aval.shape)

@@ -33,7 +33,7 @@ def _extents(kernel: Kernel) -> list[tuple[str, int | None, int]]:
 
 
 class Distance(NamedTuple):
-    """How far apart neighbours along an axis lie: the place of a word, or a number without one."""
+    """Stride along an axis: the index of an argument slot, or a constant."""
 
     place: int | None
     number: int = 0
@@ -44,7 +44,7 @@ class Distance(NamedTuple):
 
 
 def distances_of(kernel: Kernel) -> dict[tuple[str, str], Distance]:
-    """For each operand and axis how far apart neighbours lie."""
+    """The stride of each operand along each axis."""
     return remembered(kernel, _distances)
 
 

@@ -45,7 +45,7 @@ class InPlace:
     read: Mapping[Var, Strides] = field(default_factory=dict)
 
     def without(self, buffers: Collection[Var | None]) -> InPlace:
-        """The same, but some inputs stay as they are."""
+        """The same, but some inputs are not modified."""
         left = {out: var for out, var in self.buffer_of.items() if var not in buffers}
         read = {var: strides for var, strides in self.read.items() if var not in buffers}
         return InPlace(left, read)
@@ -89,8 +89,8 @@ def choose_in_place(
 ) -> InPlace:
     """Which outputs of group ``number`` take which of the ``free`` donated inputs.
 
-    Chosen inputs are removed from ``free``, which tells for each the one output that may take it,
-    or None for any. ``in_temporaries`` says whether temporaries may be taken, too.
+    Chosen inputs are removed from ``free``, which maps each to the single output that may reuse it,
+    or None for any. ``in_temporaries`` is whether temporaries may be reused, too.
     """
     program, last = numbers.program, readers.last
     chosen: dict[Var, Var] = {}

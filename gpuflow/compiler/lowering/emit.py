@@ -59,7 +59,7 @@ _REDUCTIONS = (Reduction, TupleReduction)
 
 
 def is_written_in(value: Any) -> bool:
-    """Whether a literal of the program stands in the kernel's text.
+    """Whether a literal of the program is part of the kernel's text.
 
     Only truth values, zero, infinities and nan do: 1 or 2 may be the size of a batch.
     """
@@ -492,7 +492,7 @@ class Emitter:
     def literal(self, atom: Literal, position: int, operand: int) -> Element:
         """A scalar of the program: in the text if it is one of the few, else an operand.
 
-        Equal ones may differ in another program of the key; only those of copies are the same.
+        Equal literals may differ in another program of the key; only those of copies are shared.
         """
         storage = storage_name(atom.aval.dtype)
         value = np.asarray(atom.value).reshape(())[()]
@@ -553,7 +553,7 @@ class IndexContext:
     def border(self, dim: int, k: int) -> Value:
         """The same, where indices along ``dim`` are compared with it: in the text of short ones.
 
-        There the loop has a text of its own for each size, and comparisons cost nothing.
+        The loop has a separate text for each size, and comparisons cost nothing.
         """
         shape, facts = self._eqn.outputs[0].aval.shape, self._emitter.facts
         if not is_written_short(self._numbers, shape, dim, facts):

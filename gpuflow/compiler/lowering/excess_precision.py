@@ -3,7 +3,7 @@
     x, y: bfloat16        strict                      with excess precision
     (x * y + x) * y       round(round(round(x * y) + x) * y)    round((x * y + x) * y)
 
-A value keeps its rounding where somebody could tell, beside the last bits of a result:
+A value keeps its rounding if it affects more than the last bits of a result:
 
 - stored values are rounded when they are stored;
 - operands of comparisons, floor, conversions to integers and searches for the maximum are rounded,

@@ -39,7 +39,7 @@ def extent(numbers: Numbers, space: Space, keys: Sequence[Key]) -> Number:
 
 
 def is_written_short(numbers: Numbers, shape: Sequence[int], dim: int, facts: Facts) -> bool:
-    """Whether a dimension is a short innermost one, whose size may stand in a kernel's text."""
+    """Whether a dimension is a short innermost one, with a size that may be in a kernel's text."""
     # That a size is 0 or 1 stands in the key.
     is_innermost = prod(shape[dim + 1 :]) == 1 and prod(shape[:dim]) > 1
     return is_innermost and facts.if_short(numbers.size(shape[dim])) is not None

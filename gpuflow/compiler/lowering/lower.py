@@ -25,8 +25,9 @@ class KernelCall(NamedTuple):
 
     Attributes:
         kernel: the kernel to run.
-        words: its argument block: numbers, and for an address the bytes from its buffer's start.
-        buffers: the number of each operand's buffer, or NO_BUFFER; their words come first.
+        words: its argument block: values, and for an address the byte offset from its buffer's
+            start.
+        buffers: the id of each operand's buffer, or NO_BUFFER; their argument slots come first.
         extent: of the axis that a launch splits; 1 if there is none.
         points: how many points all axes have together.
     """

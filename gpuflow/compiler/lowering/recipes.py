@@ -1,8 +1,8 @@
 """Recipes: how the argument blocks of a template's kernels follow from the sizes of a program.
 
-Lowering a group for one set of sizes leaves a recipe: the kernel, and for each word where it comes
-from. For other sizes the words are looked up and the conditions are checked under which the kernel
-would be the same; nothing is scheduled or emitted again.
+Lowering a group for one set of sizes leaves a recipe: the kernel, and for each argument slot its
+source. For other sizes the values are looked up and the conditions are checked under which the
+kernel would be the same; nothing is scheduled or emitted again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Recipe:
 
     Attributes:
         use: the kernel, and its use of buffers.
-        words, extent, points: of the call; numbers.
+        words, extent, points: of the call; size expressions.
         buffers: of the call.
         conditions: whether it fits.
     """
@@ -98,8 +98,8 @@ class Choice:
 
     Attributes:
         conditions: of all recipes, each once.
-        take: takes the words of all calls out of the values of sources.
-        parts: of each call the group, kernel and buffers, where its words begin and end, and the
+        take: takes the arguments of all calls out of the values of sources.
+        parts: of each call the group, kernel and buffers, the range of its arguments, and the
             sources of its extent and points.
     """
 

@@ -1,10 +1,10 @@
 """Symbols: lowering computes with numbers that know where their values come from.
 
-A program's key leaves its sizes out. A kernel that is made for one set of sizes serves another if
-nothing in its making depended on them, so lowering sees sizes, strides and offsets as ``Number``s
-only: two are equal if their sources are, and the few questions about values are put to ``Facts``,
-which keeps the answers. The source of a number that ends up in a kernel's argument block says where
-another program of the key finds the word.
+A program's key omits its sizes. A kernel that is compiled for one set of sizes can be used for
+another if no decision depended on them, so lowering sees sizes, strides and offsets as ``Number``s
+only: two are equal if their sources are, and the few queries of values go to ``Facts``, which
+records the answers. For a number in a kernel's argument block, its source defines the argument in
+another program of the key.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Facts:
     """Facts about sizes that the lowering of a group has queried, with the answers.
 
     Attributes:
-        short: of each number, its value if it may stand in the text, or None: it is longer.
-        written: the values of further numbers that stand in the text.
+        short: of each number, its value if it may be in the text, or None: it is longer.
+        written: the values of further numbers that are in the text.
         equal: of pairs, whether they are equal.
     """
 
@@ -65,7 +65,7 @@ class Facts:
         self.equal: dict[tuple[Number, Number], bool] = {}
 
     def if_short(self, number: Number) -> int | None:
-        """The value of a number that is short enough to stand in the text, else None."""
+        """The value of a number that is short enough to be in the text, else None."""
         value = number.value if number.value <= LONGEST_EXACT else None
         if not _is_constant(number):
             self.short[number] = value
@@ -78,7 +78,7 @@ class Facts:
         return number.value
 
     def are_equal(self, a: Number, b: Number) -> bool:
-        """Whether two numbers are equal, of which ``may_be_equal`` says that they may be."""
+        """Whether two numbers are equal, of which ``may_be_equal`` is True."""
         self.equal[a, b] = a.value == b.value
         return self.equal[a, b]
 
@@ -86,7 +86,7 @@ class Facts:
 def may_be_equal(a: Number, b: Number) -> bool:
     """Whether unequal numbers are worth a question: other multiples of other sizes.
 
-    Rows of 12 begin as far apart as every third element of four does, and then there is one loop.
+    Rows of 12 have the same stride as every third element of four, and then there is one loop.
     """
     return _factors(a)[0] != _factors(b)[0]
 
@@ -137,7 +137,7 @@ class Numbers:
         return self._number(value, ("constant", value))
 
     def size(self, size: int) -> Number:
-        """A size of an array of the program. 0 and 1 stand in the key."""
+        """A size of an array of the program. 0 and 1 are part of the key."""
         if size <= 1:
             return self.constant(size)
         return self._number(size, ("product", self._symbol_of[size]))
@@ -195,7 +195,7 @@ class Numbers:
         return self._number(scalar_to_word(dtype, value), kind)
 
     def place(self, var: Var) -> Place:
-        """Where a variable lies."""
+        """The layout of a variable."""
         known = self._places.get(var)
         if known is None:
             shape = var.aval.shape

@@ -33,7 +33,7 @@ class Symbols:
 
     Attributes:
         sizes: the distinct sizes but 0 and 1, in order of appearance.
-        variables: all variables in that order, inputs first: a variable's place is the number of
+        variables: all variables in that order, inputs first: the index of a variable is the id of
             its buffer.
         literals: the values of all literals, in order.
     """
@@ -77,7 +77,7 @@ class Sources:
     tables: _Tables = field(default_factory=_no_tables)
 
     def number(self, source: Source) -> int:
-        """The number of a source; threads may ask at once, and some numbers stand for none."""
+        """The ordinal of a source; it is thread-safe, and some ordinals are unused."""
         number = self.numbers.get(source)
         return self.numbers.setdefault(source, next(self.counter)) if number is None else number
 

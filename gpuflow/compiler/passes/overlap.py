@@ -1,4 +1,4 @@
-"""Calls that run beside others: begun as soon as their operand is there, ended before it is read.
+"""Overlapping calls: started as soon as their operand is ready, ended before their first reader.
 
 A gradient's sum over memories can run while the rest of the backward pass is computed. The order in
 which calls are begun follows from the program alone, so that it is the same in all memories.
@@ -13,7 +13,7 @@ from gpuflow.core.lowering import Begun, Elementwise, Layout, Library, Loop
 
 
 def overlap(jaxpr: Jaxpr) -> Jaxpr:
-    """Take calls apart between whose operand and first reader work is done."""
+    """Split calls into start and end if there is other work between operand and first reader."""
     if not any(_begun(eqn) for eqn in jaxpr.eqns):
         return jaxpr
     producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}

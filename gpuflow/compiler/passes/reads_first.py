@@ -1,4 +1,4 @@
-"""Reads before updates: equations in an order in which arrays can be updated where they lie.
+"""Reads before updates: an order of equations in which arrays can be updated in place.
 
 Reads of the old values of an array may come after the update in the user's program. If they do not
 depend on the update, they can run before, and the array need not be copied.

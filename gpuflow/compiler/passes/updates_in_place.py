@@ -1,10 +1,10 @@
 """Which updates happen in the memory of their operand.
 
-An update may overwrite its operand if nobody needs the old values afterwards: the operand was
-computed by this program, or its memory was given away; it is no output; and whatever else reads it
-comes before. Otherwise the update gets a buffer of its own, into which the operand is copied.
+An update may overwrite its operand if the old values are not needed afterwards: the operand was
+computed by this program, or was donated; it is not an output; and all its other readers come
+before. Otherwise the update gets a separate buffer, into which the operand is copied.
 
-A loop or branch whose programs change an operand where it lies is an update of that operand too.
+A loop or branch whose programs modify an operand in place is an update of that operand too.
 """
 
 from __future__ import annotations

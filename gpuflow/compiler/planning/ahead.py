@@ -1,6 +1,6 @@
 """Which bodies of a while_loop may run once more than the loop goes on, see 0031-loops-on-gpus.md.
 
-While a device does one turn, the next is given to it, before the host knows whether there is one.
+While a device runs one iteration, the host launches the next, before it knows whether there is one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPERATIONS = 256
 
 
 def has_no_effect(eqn: Eqn) -> bool:
-    """Whether nobody can tell that an equation was computed, and it surely ends.
+    """Whether an equation has no observable effect, and certainly ends.
 
     A loop may never end with carries that the user's loop would not have reached; a branch makes
     the host wait for its index, so that nothing is won.

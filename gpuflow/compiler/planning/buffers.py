@@ -1,4 +1,4 @@
-"""Where the temporaries of a plan lie: lifetimes, and offsets in one arena."""
+"""Memory of the temporaries of a plan: lifetimes, and offsets in one arena."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 
 @record
 class Arrangement:
-    """Which temporaries are there at the same time.
+    """The temporaries that are alive at the same time.
 
     Attributes:
         buffers: in order of appearance.
         itemsizes: item sizes of the contents, in bytes.
-        together: for each of them, in bits, the places of those that are needed while it is.
+        together: for each of them, in bits, the indices of those that are alive with it.
     """
 
     buffers: tuple[int, ...]

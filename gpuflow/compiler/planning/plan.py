@@ -3,8 +3,8 @@
 A template contains the data that does not depend on sizes. ``bind.bind`` adds the sizes of one
 program: kernels with their arguments, and offsets of buffers in one arena.
 
-A buffer is a number: that of the variable which is in it (``word_sources.Symbols``), so that input
-k is buffer k; copies and scratch memory have numbers behind those.
+A buffer has an id: that of the variable in it (``word_sources.Symbols``), so that input k is buffer
+k; copies and scratch memory have later ids.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Operand(NamedTuple):
     """An operand of a library call.
 
     Attributes:
-        buffer: where it lies; NO_BUFFER for a literal.
+        buffer: its buffer; NO_BUFFER for a literal.
         aval: its type.
-        view: how it lies there, if it is not the whole buffer.
+        view: its layout in the buffer, if it is not the whole buffer.
         value: of a literal.
     """
 
@@ -48,7 +48,7 @@ class Operand(NamedTuple):
 
     @property
     def lies(self) -> View:
-        """How the elements lie; a literal's in memory of its own."""
+        """Layout: strides and offset; row-major for a literal."""
         return contiguous(self.aval.shape) if self.view is None else self.view
 
 
@@ -143,8 +143,8 @@ class Inner:
     Attributes:
         plan: of the program.
         values: constants that are inputs besides.
-        ahead: it is the body of a while_loop, and may run once more than the loop goes on; it
-            takes, behind the carries, the flag that says whether its results are used.
+        ahead: it is the body of a while_loop, and may run once more than the loop iterates; it
+            takes, after the carries, the flag for whether its results are used.
     """
 
     plan: Plan
@@ -156,9 +156,9 @@ class ProgramStep(NamedTuple):
     """A loop or branch: it runs compiled programs, which write into the buffers they are given.
 
     Attributes:
-        eqn: the equation; its ``lower`` says how the programs are run.
-        operands: as for a library call; row-major. One that the programs change where it lies is in
-            the buffer of its output, see ``kept_pairs``.
+        eqn: the equation; its ``lower`` defines how the programs are run.
+        operands: as for a library call; row-major. An operand that the programs modify in place is
+            in the buffer of its output, see ``kept_pairs``.
         outputs: buffers of the results.
         programs: the compiled programs.
         workspace: a buffer for the memory of the programs while they run.
@@ -194,11 +194,11 @@ class Plan:
         outputs: the buffer of each output, which may be an input's, or a Literal.
         in_place: outputs that take the memory of donated inputs.
         variables: the variables in the first buffers, by id.
-        added: types of the buffers behind those.
+        added: types of the later buffers.
         offsets: of temporaries in the arena, in bytes.
         arena_bytes: size of the arena.
         owned: buffers that are allocated for each call.
-        destinations: outputs that are written into arrays passed behind the inputs.
+        destinations: outputs that are written to arrays passed after the inputs.
     """
 
     jaxpr: Jaxpr
@@ -233,7 +233,7 @@ class Plan:
         return self.variables[buffer].aval if is_variable else self.added[buffer]
 
     def is_input(self, out: int | Literal) -> bool:
-        """Whether an output is an input as it is."""
+        """Whether an output is an unmodified input."""
         return not isinstance(out, Literal) and out < len(self.jaxpr.invars)
 
 
@@ -248,7 +248,7 @@ def nbytes(aval: ShapedArray) -> int:
 
 
 def aliased_outputs(plan: Plan) -> list[Atom]:
-    """The outputs that lie in the memory of inputs: donated ones, and inputs as they are."""
+    """The outputs in memory of inputs: donated ones, and unmodified inputs."""
     pairs = zip(plan.outputs, plan.jaxpr.outvars, strict=True)
     return [atom for out, atom in pairs if plan.is_input(out) or out in plan.in_place]
 
@@ -263,7 +263,7 @@ def carry_count(eqn: Eqn) -> int:
 
 
 def kept_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
-    """The operands that the programs of a loop or branch change where they lie.
+    """The operands that the programs of a loop or branch modify in place.
 
     Each with the output that then has its memory: of a branch all programs do that, of a loop all
     iterations.
@@ -289,7 +289,7 @@ def kept_outputs(eqn: Eqn, programs: Sequence[Inner]) -> list[bool]:
 
 
 def alternating(eqn: Eqn, programs: Sequence[Inner]) -> list[int]:
-    """The numbers of the carries that have two arrays, of which each turn reads one."""
+    """The indices of the double-buffered carries, of which each iteration reads one array."""
     kept = kept_outputs(eqn, programs)
     return [k for k in range(carry_count(eqn)) if not kept[k]]
 
@@ -350,7 +350,7 @@ def scratch_of(step: Step) -> tuple[int, ...]:
 
 
 def operand_places(plan: Plan) -> dict[int, int]:
-    """The buffers that lie in arrays that a call brings: inputs, and destinations behind them."""
+    """The buffers in arrays passed by a call: inputs, followed by destinations."""
     inputs = len(plan.jaxpr.invars)
     places = {k: k for k in range(inputs)}
     places.update(plan.in_place)

@@ -14,7 +14,7 @@ class Slot(NamedTuple):
     Attributes:
         position: of the equation; None for an output of the program.
         number: of the operand or output.
-        buffer: where it lies; NO_BUFFER for a literal.
+        buffer: its buffer; NO_BUFFER for a literal.
         is_view: whether it is a view of that.
     """
 
@@ -61,7 +61,7 @@ class CallShape(NamedTuple):
 
     @property
     def overwrites(self) -> tuple[int, ...]:
-        """Buffers with older values: operands that its programs change where they lie."""
+        """Buffers with older values: operands that its programs modify in place."""
         return tuple([buffer for buffer in self.reads if buffer in self.writes])
 
 

@@ -54,7 +54,7 @@ class Structure:
         groups: the equations of each group.
         outputs: buffers; None for a literal.
         in_place: outputs that take the memory of inputs.
-        owned, destinations: outputs with memory of their own, see ``Plan``.
+        owned, destinations: outputs with separate memory, see ``Plan``.
         owners: how many groups and outputs may add buffers, see ``added_number``.
         arrangements: by the numbers of scratch buffers of each step.
     """
@@ -74,7 +74,7 @@ class Structure:
 def added_number(variables: int, owners: int, owner: int, k: int) -> int:
     """The number of the buffer that a group or an output adds as its ``k``-th.
 
-    It depends on nothing that other groups do. Owners are the groups, and behind them the outputs.
+    It does not depend on other groups. Owners are the groups, followed by the outputs.
     """
     return variables + owner + owners * k
 
@@ -138,7 +138,7 @@ def make_structure(
     """The structure of a program.
 
     Args:
-        program: its places of variables are needed, and its updates.
+        program: its indices of variables and its updates are needed.
         donations, kept: of the program.
         groups: of the template.
         uses: for each group its kernel, if it has one.

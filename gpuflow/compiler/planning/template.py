@@ -34,8 +34,8 @@ class Template:
         updates: see ``Program``.
         undecided: groups that ``structures.decisions`` looks at.
         excess_precision: whether kernels may leave out roundings, see ``excess_precision.py``.
-        in_temporaries: whether outputs may lie where temporaries were, see ``donation.py``.
-        sources: of the recipes' words.
+        in_temporaries: whether outputs may reuse temporaries, see ``donation.py``.
+        sources: the sources of the recipes' arguments.
         recipes: of each group, one for each class of sizes that was met.
         structures: those of the last programs, the newest first.
         views: of each alias of the last program: its operand's, its type, its parameters, its own.

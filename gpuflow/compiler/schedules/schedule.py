@@ -27,7 +27,7 @@ class Schedule:
     Attributes:
         name: for people.
         applies: whether any call of a kernel may be rewritten.
-        choose: how a call is; None: as it is.
+        choose: the rewrite of a call, or None.
         rewrite: the calls that do the work of one as chosen. They have a kernel for each choice,
             which is kept with the one that it was made from.
         is_last: whether no other schedule is applied to its result.
@@ -91,7 +91,7 @@ def scheduled(
         allocate: gives a buffer of so many bytes.
         schedules: of the target.
         first: the first of them to try.
-        report: is told of each call that is rewritten.
+        report: called with each call that is rewritten.
     """
     for place, schedule in remembered(call.kernel, _applicable, schedules, first):
         choice = schedule.choose(call)

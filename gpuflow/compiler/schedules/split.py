@@ -7,7 +7,7 @@ few columns too little. Such a kernel becomes two, which any printer prints like
               reduced axis and stores the partial result in scratch memory
     combine   reduces the partial results, in order, and applies the epilogue
 
-``launches`` says which calls are split, and how.
+``launches`` decides which calls are split, and how.
 """
 
 from __future__ import annotations

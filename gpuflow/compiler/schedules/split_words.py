@@ -47,8 +47,7 @@ class Blocks:
     """The blocks of both kernels, and the strides of the operands of the chunks.
 
     Attributes:
-        layouts: of each operand but scratch, how far apart rows are, and neighbours along the
-            last axis that is kept.
+        layouts: of each operand except scratch, the strides of rows, and along the last kept axis.
         itemsizes: of each scratch operand.
     """
 
@@ -125,7 +124,7 @@ class PartWords(NamedTuple):
     Attributes:
         split: the kernels.
         sizes: of the whole call's axes.
-        words: the whole call's.
+        words: the arguments of the whole call.
         blocks: see ``blocks_of``.
     """
 
@@ -137,7 +136,7 @@ class PartWords(NamedTuple):
     def parts(
         self, count: int, rows: int, group: int, first_row: int, first_result: int
     ) -> tuple[int, ...]:
-        """``count`` parts of ``rows`` grouped rows, from a row and a place in the scratch on."""
+        """``count`` chunks of ``rows`` grouped rows, starting at a row and a scratch offset."""
         block, whole = self.blocks.parts, self.words
         extents = {**self.sizes, PART: count, self.split.rows: rows}
         words = self._start(block, extents, group, first_result)

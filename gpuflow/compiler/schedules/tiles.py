@@ -94,7 +94,7 @@ def can_be_tiled(kernel: Kernel) -> bool:
 
 
 def distances_across(kernel: Kernel) -> list[tuple[Distance, Distance]]:
-    """For each operand that tiles may turn how it lies down and along."""
+    """The strides of each operand that tiles may transpose, down and along."""
     distances = distances_of(kernel)
     down, along = (axis.name for axis in kernel.axes[-2:])
     return [(distances[o.name, down], distances[o.name, along]) for o in across_operands(kernel)]

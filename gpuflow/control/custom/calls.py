@@ -1,7 +1,7 @@
 """Common code of custom_jvp and custom_vjp: flat functions, arguments, and call equations.
 
-Such an equation holds the user's function, as Python or as a jaxpr, beside the rules. Values that
-the function closes over become leading operands before the equation is recorded or batched.
+Such an equation holds the user's function, as Python or as a jaxpr, together with the rules.
+Captured values of the function become leading operands before the equation is recorded or batched.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def bind_arguments(
 
 
 def parameter_names(function: Callable[..., Any]) -> list[str]:
-    """Names of the positional parameters, as far as they are known."""
+    """Names of the known positional parameters."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -209,7 +209,7 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
 
 
 def as_symbolic(value: Any) -> Any:
-    """A zero as users see it; other values as they are."""
+    """A zero in the form for users; other values are unchanged."""
     return SymbolicZero(value.aval) if type(value) is Zero else value
 
 
@@ -273,7 +273,7 @@ class _Unchecked:
 
 
 def call_checked(get: Callable[[], Primitive], rules: Sequence[str]) -> Callable[..., Any]:
-    """A ``checked`` rule: the call keeps its derivative, and its function is looked at beside it.
+    """A ``checked`` rule: the call keeps its derivative, and its function is checked separately.
 
     The compiler computes the function once, for both.
 

@@ -184,7 +184,7 @@ def summed(
 
 
 def raveled(indices: Any, sizes: Sizes) -> Array:
-    """Places as one number each, by the last dimension first."""
+    """Flatten indices to one integer each, by the last dimension first."""
     number = jnp.zeros(aval_of(indices).shape[:-1], aval_of(indices).dtype)
     for k, size in enumerate(sizes):
         number = number * np.asarray(size, aval_of(indices).dtype) + indices[..., k]

@@ -1,4 +1,4 @@
-"""Where an element stands along named axes: their sizes, and its index."""
+"""Position along named axes: their sizes, and the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ragged_all_to_all: slices of different sizes go to their places at other indices of an axis.
+"""ragged_all_to_all: slices of different sizes are sent to other indices of an axis.
 
 Sizes are known only when the program runs, and shapes before. So every index of the axis gets the
 operands of all, and takes its rows from them:

@@ -62,7 +62,7 @@ class Elements:
 
     Attributes:
         here: how many the batch has.
-        beside: the part of the axis between memories, if there is one.
+        beside: the part of the axis that spans memories, if there is one.
     """
 
     here: int

@@ -58,7 +58,7 @@ def dilated(size: int, dilation: int) -> int:
 
 
 def window_count(size: int, window: int, stride: int, pads: tuple[int, int]) -> int:
-    """In how many places a window fits; sizes include holes."""
+    """Number of positions of a window; sizes are dilated."""
     room = size + sum(pads) - window
     return 0 if room < 0 else room // stride + 1
 

@@ -7,8 +7,8 @@ of a first layer with respect to the image. The taps may be on the other side as
     z[n, k, m, p] = sum over c of  rhs[n, c, k] lhs[m, c, p]            one product, no copy
     out[m, n, s]  = sum over k of  z[n, k, m, s + k dilation - pad]     a kernel over what is small
 
-Holes in the input (a transposed convolution) leave out parts: places of the result that are the
-same modulo the distance of elements, a phase, meet the same taps, without holes.
+Input dilation (a transposed convolution) skips products: positions of the result that are equal
+modulo the dilation, a phase, use the same taps, without dilation.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def convolved_by_taps(
     rounds = [-(-size // step) for size, step in zip(sizes, lhs_dilation, strict=True)]
 
     def phase(shift: Sequence[int]) -> Any:
-        """The places of the result that are ``shift`` modulo the distance of elements."""
+        """The positions of the result that are ``shift`` modulo the dilation."""
         parts = []
         for tap in product(*map(range, counts)):
             at = [

@@ -1,4 +1,4 @@
-"""Locally connected layers: convolutions with a kernel of their own at each place."""
+"""Locally connected layers: convolutions with a separate kernel at each position."""
 
 from __future__ import annotations
 

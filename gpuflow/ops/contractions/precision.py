@@ -166,7 +166,7 @@ def algorithm_dtypes(
         lhs, rhs: the dtypes of the operands.
 
     Returns:
-        Three dtypes, the last of which is None where the result's counts; or None: no algorithm.
+        Three dtypes, the last of which is None if the result's is used; or None: no algorithm.
 
     Raises:
         ValueError: an algorithm that no product here follows.

@@ -33,7 +33,7 @@ def is_vector_product(lhs: ShapedArray, rhs: ShapedArray, dimension_numbers: Any
 def vector_product(
     lhs: Any, rhs: Any, *, dimension_numbers: Any, accumulator: Any, result: Any
 ) -> list[Any]:
-    """The sum, along the dimensions of the operand that has others of its own.
+    """The sum, along the free dimensions of the operand that has them.
 
     Args:
         lhs, rhs: the operands.

@@ -1,4 +1,4 @@
-"""optimization_barrier: values that nothing may be computed from before all of them are there."""
+"""optimization_barrier: uses of any of the values wait for all of them."""
 
 from __future__ import annotations
 

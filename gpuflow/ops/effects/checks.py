@@ -1,4 +1,4 @@
-"""Checks of values: equations that say whether something failed, until ``checkify`` collects them.
+"""Checks of values: equations that return failures, until ``checkify`` collects them.
 
 ``check_p`` has operands ``(code, *values)``. The code is 0 where all is well, and n where the n-th
 of its sites failed. Under vmap the code has the mapped axes, and all values have them in front.
@@ -30,7 +30,7 @@ class JaxRuntimeError(ValueError):
 
 @record
 class Site:
-    """A place in a program where something can fail.
+    """A position in a program at which a check can fail.
 
     Attributes:
         category: which kind of check it is.

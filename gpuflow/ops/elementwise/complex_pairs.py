@@ -357,7 +357,7 @@ def _turned_back(builder: Builder, x: Pair) -> Pair:
 
 
 def sin(builder: Builder, x: Pair) -> Pair:
-    """The sine: -i sinh(i x), and as NumPy's where the angle is none: positive if infinite."""
+    """The sine: -i sinh(i x), and as in NumPy if the angle is undefined: positive if infinite."""
     apply = builder.apply
     out = _turned_back(builder, sinh(builder, _turned(builder, x)))
     endless = _number(builder, x.real, float("inf"))

@@ -1,8 +1,8 @@
 """Powers with complex exponents: ``2**(a + b i) = 2**a (cos(b ln 2) + i sin(b ln 2))``.
 
-The angle in turns is ``b ln(2) / (2 pi)``, of which only the fraction counts. Rounding the product
-would lose all of its digits for a large ``b``, so that it is formed from an integer and as many
-bits of the constant as reach the fraction:
+The angle in revolutions is ``b ln(2) / (2 pi)``, of which only the fraction is needed. Rounding the
+product would lose all of its digits for a large ``b``, so that it is formed from an integer and as
+many bits of the constant as reach the fraction:
 
     b = m 2**e       fraction(b c) = fraction(m fraction(2**e c))
 

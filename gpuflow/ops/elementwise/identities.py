@@ -109,8 +109,8 @@ def sink_broadcasts(
 ) -> list[Atom] | None:
     """An elementwise op of broadcasts is the broadcast of the op.
 
-    It is computed over the dimensions that some operand really has. ``alike``: of an op whose
-    operands have one shape, so that numbers do not stay numbers beside arrays.
+    It is computed over the dimensions that some operand really has. ``alike``: of an op with
+    operands of one shape, so that scalars are broadcast with arrays.
     """
     shape = eqn.outputs[0].aval.shape
     sources = [_broadcast_source(atom, shape, definition) for atom in eqn.inputs]

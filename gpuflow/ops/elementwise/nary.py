@@ -168,8 +168,8 @@ def nary_jvp(
 ) -> Callable[..., Any]:
     """The jvp rule from one function per operand.
 
-    ``derivatives[k](tangent, out, *operands)`` is that operand's part of the output tangent; None
-    stands for zero.
+    ``derivatives[k](tangent, out, *operands)`` is that operand's term of the output tangent; None
+    means zero.
     """
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Ops in terms of the handwritten kernels that GPUs have: running values, sorts, runs of places."""
+"""Ops in terms of the handwritten GPU kernels: cumulative sums, sorts, runs of indices."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ combined_runs_p = define(
 
 
 def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """An update of repeated indices, as one of places that do not repeat.
+    """Convert an update with repeated indices to one with distinct indices.
 
-    Windows of one place are combined in their order, before they meet the array. No thread waits
-    for another's update, and results do not depend on when threads run.
+    Windows of one index are combined in order, before they are applied to the array. No thread
+    waits for another's update, and results do not depend on the timing of threads.
     """
     del definition
     x, params, windows = eqn.inputs[0], eqn.params, eqn.inputs[3]

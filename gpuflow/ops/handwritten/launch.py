@@ -40,7 +40,7 @@ def parallel_axes(count: int) -> tuple[Axis, ...]:
 
 
 def worker_axes(count: int) -> tuple[Axis, ...]:
-    """The same where each point is a loop of its own: few points, which are taken one by one."""
+    """The same if each point is a separate loop: few points, taken one by one."""
     *outer, last = parallel_axes(count)
     return (*outer, replace(last, is_short=True))
 

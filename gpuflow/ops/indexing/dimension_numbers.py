@@ -1,8 +1,8 @@
 """Which dimensions of an array a gather or scatter indexes, and where its windows are.
 
-An index vector (the last dimension of the indices) says where a window of the array starts, in the
-dimensions that ``start_index_map`` names; other dimensions start at 0. Batching dimensions of the
-array and of the indices go together.
+An index vector (the last dimension of the indices) defines where a window of the array starts, in
+the dimensions ``start_index_map``; other dimensions start at 0. Batching dimensions of the array
+and of the indices correspond.
 
 Source: the definition of Gather and Scatter in the XLA operation semantics.
 """
@@ -115,7 +115,7 @@ class Windows:
         return tuple(d for d in range(len(self.shape)) if d not in self.dropped)
 
     def room(self, dim: int) -> int:
-        """In how many places along ``dim`` a window may start."""
+        """Number of positions along ``dim`` at which a window may start."""
         return self.shape[dim] - self.sizes[dim] + 1
 
 
@@ -199,7 +199,7 @@ def flat_places(
     A row is the run of trailing dimensions that windows cover whole.
 
     Args:
-        checked: whether index vectors outside are to be told from the others.
+        checked: whether to distinguish out-of-bounds index vectors.
 
     Returns:
         Row numbers, of shape ``batch + window sizes without the row's``; which index vectors are

@@ -1,4 +1,4 @@
-"""dynamic_slice and dynamic_update_slice: windows whose place is known only at run time.
+"""dynamic_slice and dynamic_update_slice: windows at dynamic indices.
 
 Starts are moved so that the window is inside the array. With ``batch_dims`` b, the first b
 dimensions of all operands are a batch (sizes of 1 repeat), and each element of it has its own

@@ -1,4 +1,4 @@
-"""gather: windows of an array, at places that indices say; and scatter_add, its transpose."""
+"""gather: windows of an array at given indices; and scatter_add, its transpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices at known places as updates.
+"""Selects at known indices as updates.
 
     select_n(iota >= 2 & iota < 7, x, new)     is  x with 5 elements of new, at 2
     select_n(rem(iota - 2, 3) == 0, x, new)    is  x with each third element of new, from 2 on
@@ -63,12 +63,12 @@ def as_update(eqn: Eqn, definition: Any, build: Any) -> bool:
     """Build the update that a choice is; its output is that of the last equation.
 
     Args:
-        eqn: the choice, of which ``as_choice`` tells something.
+        eqn: the select, which ``as_choice`` recognizes.
         definition: maps an atom to its defining equation.
         build: makes equations.
 
     Returns:
-        Whether there is one: the places are known, of each dimension every so many.
+        Whether there is one: the indices are known, with a constant step in each dimension.
     """
     which, old, new = eqn.inputs
     shape = old.aval.shape

@@ -1,8 +1,7 @@
-"""Products of the other factors of each place: the derivative of products with repeated indices.
+"""Products of the other factors of each index: the derivative of products with repeated indices.
 
-Factors are sorted by their places; then each has before it and after it those of its own place,
-whose products are prefixes and suffixes within a segment. Nothing is divided, so that zeros are
-factors like others.
+Factors are sorted by their indices; the products of other factors with the same index are then
+prefixes and suffixes within a segment. There is no division, so zeros are not special.
 
 Source of the scan: W. D. Hillis and G. L. Steele, Data parallel algorithms, 1986.
 """
@@ -27,7 +26,7 @@ from gpuflow.ops.zeros import full
 
 
 def products_of_others(places: Any, factors: Any) -> Any:
-    """For each of the vector ``factors``, the product of the others with the same place."""
+    """For each of the vector ``factors``, the product of the others with the same index."""
     count = aval_of(factors).shape[0]
     if count == 0:
         return factors

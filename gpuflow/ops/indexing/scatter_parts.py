@@ -306,7 +306,7 @@ def scatter_by_parts(
         build: makes the equations.
         x: the array.
         components: where windows start.
-        windows: of shape (*places' shape, *window); each is together in ``x``.
+        windows: of shape (*indices' shape, *window); each is contiguous in ``x``.
         combine: the NumPy function that combines elements.
         checked: windows that do not fit are left out; else they are moved inside.
     """

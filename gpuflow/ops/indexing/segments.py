@@ -38,7 +38,7 @@ def segment_sum(
     """The sums of the rows of ``data`` that have the same segment.
 
     Args:
-        data: ``[n, ...]``; one row may stand for ``n`` equal ones.
+        data: ``[n, ...]``; one row may represent ``n`` equal ones.
         segment_ids: integers ``[n]``: the segment of each row, in any order.
         num_segments: how many segments there are; by default as many as ``segment_ids`` needs,
             which must then have known values.

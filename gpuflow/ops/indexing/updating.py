@@ -1,7 +1,7 @@
 """In-place updates of an array: the compiled form of scatters and dynamic_update_slices.
 
-The compiler makes these two ops from others (``simplify``), after all transformations: the places
-of windows in the flat array, and the update itself.
+The compiler makes these two ops from others (``simplify``), after all transformations: the flat
+indices of windows, and the update itself.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Component:
     """Where windows start along one dimension.
 
     Attributes:
-        start: their indices, of the places' shape or a scalar.
+        start: their indices, of the indices' shape or a scalar.
         last: the largest index at which a window fits.
         stride: elements between neighbours.
     """
@@ -219,7 +219,7 @@ def place_operands(build: Any, components: Sequence[Component]) -> list[Atom]:
 def places_of(
     build: Any, components: Sequence[Component], checked: bool
 ) -> tuple[Atom, Atom]:
-    """The places at which windows start, and which windows count; see ``update``."""
+    """The flat indices at which windows start, and the valid windows; see ``update``."""
     operands = place_operands(build, components)
     everywhere = Literal(np.bool_(True), _TRUE)
     if not operands:
@@ -260,7 +260,7 @@ def update(
         build: makes them.
         x: the array.
         components: where windows start; a dimension without one starts at 0.
-        windows: of shape (*places' shape, *window).
+        windows: of shape (*indices' shape, *window).
         window_dims: the dimensions of ``x`` along which windows extend.
         combine: "set", or the NumPy function that combines elements.
         checked: windows that do not fit are left out; else they are moved inside.

@@ -1,6 +1,6 @@
 """The ops on axes that every other rule uses.
 
-broadcast_in_dim and reduce_sum are each other's transposes, so they stand together.
+broadcast_in_dim and reduce_sum are each other's transposes, so they are in one module.
 """
 
 from __future__ import annotations

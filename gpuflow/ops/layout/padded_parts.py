@@ -18,7 +18,7 @@ def padded_rows(eqn: Any, build: Any) -> list[Any] | None:
 
         0 0 a 0 b 0 c          rows of two, after 0: 0 0, a 0, b 0, c 0, without the last
 
-    Else a remainder would say of each element of the result whether it is padding.
+    Otherwise a remainder would determine for each element of the result whether it is padding.
     """
     x, value = eqn.inputs
     if 0 in x.aval.shape:

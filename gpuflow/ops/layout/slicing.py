@@ -1,7 +1,7 @@
-"""Ops that take elements out and put them in other places: slice and pad.
+"""Ops that move elements: slice and pad.
 
 slice and pad are each other's transposes. A padding configuration holds (low, high, interior) for
-each dimension; negative low or high cut elements off, interior ones stand between elements:
+each dimension; negative low or high remove elements, interior ones are inserted between elements:
 
     pad([a b c], 0, (2, -1, 1))  =  [0 0 a 0 b 0 c] without its last  =  [0 0 a 0 b 0]
 """

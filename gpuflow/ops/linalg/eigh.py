@@ -141,7 +141,7 @@ def _eigh_jvp(
 
 
 def inverse_off_diagonal(gaps: Any) -> Any:
-    """``1 / gaps`` beside the diagonal and 0 on it."""
+    """``1 / gaps`` off the diagonal and 0 on it."""
     diagonal = is_diagonal(aval_of(gaps).shape)
     return where(diagonal, 0, div(1, where(diagonal, 1, gaps)))
 

@@ -212,7 +212,7 @@ def random_bits(
 
     Raises:
         TypeError: operands that are not typed keys, another width.
-        ValueError: a negative size, too many words for the legacy layout.
+        ValueError: if a size is negative, or there are too many words for the legacy layout.
     """
     return random_bits_p.bind(
         keys,

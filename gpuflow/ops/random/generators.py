@@ -162,7 +162,7 @@ def register_generator(
 
     Args:
         name, tag: for printing; two generators may have the same.
-        words: how many numbers a key has, 2 or 4.
+        words: number of integers of a key, 2 or 4.
         seed, split, fold_in, bits: as of ``Generator``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Equality of whatever arrays there are: numbers by value, random keys by their words."""
+"""Equality of arrays of any dtype: numbers by value, random keys by their key data."""
 
 from __future__ import annotations
 

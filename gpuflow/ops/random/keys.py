@@ -1,4 +1,4 @@
-"""Typed random keys: made from seeds or raw words, taken apart, and mixed with integers."""
+"""Typed random keys: creation from seeds or raw data, unwrapping, and fold_in."""
 
 from __future__ import annotations
 

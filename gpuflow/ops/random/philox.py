@@ -1,7 +1,7 @@
 """Philox-4x32 as equations of elementwise ops, which kernels hold.
 
-Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3; how
-counters are made and words are placed is that of XLA's RngBitGenerator.
+Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3; counters
+    and the layout of the output are those of XLA's RngBitGenerator.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A state is (key, counter), each of 64 bits, as u32[4] or u64[2]; each call advances the counter.
 
-Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3; how
-counters are made and words are placed is that of XLA's RngBitGenerator.
+Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3; counters
+    and the layout of the output are those of XLA's RngBitGenerator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The threefry2x32 hash: on arrays of keys and counters, and as a primitive.
 
-A key is two 32-bit words (k0, k1), stored as one uint64 with k0 in the low half.
+A key is two 32-bit integers (k0, k1), stored as one uint64 with k0 in the low half.
 """
 
 from __future__ import annotations

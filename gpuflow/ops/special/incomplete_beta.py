@@ -5,7 +5,7 @@ Below the mean it is a power times the reciprocal of a continued fraction (DLMF 
     x^a (1 - x)^b / (a B(a, b)) / (1 + d_1 / (1 + d_2 / ...)),
 
 and above it 1 less that of (b, a, 1 - x). Derivatives by ``a`` and ``b`` are those of the power and
-those of the convergents, which follow recurrences of their own.
+those of the convergents, which follow separate recurrences.
 
 Source: R. J. Boik and J. F. Robison-Cox, Derivatives of the incomplete beta function, Journal of
 Statistical Software 3 (1998), 1.

@@ -1,7 +1,7 @@
 """The incomplete gamma functions and their derivatives by ``a`` in kernels, of at most 32 bits.
 
-P is the lower and Q = 1 - P the upper function. Each place has one way to the lesser of the two, a
-power exp(e) times a factor f, or to P where it is not greater than 1 - 1e-3 or so:
+P is the lower and Q = 1 - P the upper function. Each region has one method for the lesser of the
+two, a power exp(e) times a factor f, or for P if it is not greater than 1 - 1e-3 or so:
 
     x <= 3/2            P: e = a log(x) - lgamma(a + 1), f = 1 + sum of (-x)^n a / (n! (a + n))
     x < a + 1           P: e as above less x, f = sum of x^n / ((a + 1) ... (a + n))

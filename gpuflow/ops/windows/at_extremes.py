@@ -1,4 +1,4 @@
-"""Values read or written where the extreme of each window stands: derivatives of window extremes.
+"""Values read or written at the extremum of each window: derivatives of window extrema.
 
 ``select_and_gather_add`` reads the tangent at the extreme of each window; its transpose
 ``select_and_scatter_add`` adds the cotangent of each window there.

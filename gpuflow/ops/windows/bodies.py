@@ -233,7 +233,7 @@ def reduction(combine: str, neutral: Callable[[Any], Any]) -> Callable[..., Any]
 
     Args:
         combine: a function of kir.scalar.
-        neutral: ``dtype -> neutral element``, which stands in margins and holes.
+        neutral: ``dtype -> neutral element``, the value of padding and dilation.
     """
 
     def body(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Value:

@@ -1,8 +1,8 @@
-"""Where the extremes of windows stand, and who adds to them: the halves of a gradient.
+"""Indices of the extrema of windows, and their scatter-add: the two steps of a gradient.
 
-``window_extreme`` numbers the tap of each window at which its first extreme stands, and
-``window_spread`` adds the source of each window to the element under that tap. The compiler makes
-this pair of ``select_and_scatter_add``.
+``window_extreme`` returns the tap of the first extremum of each window, and ``window_spread`` adds
+the source of each window to the element under that tap. The compiler makes this pair of
+``select_and_scatter_add``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def selection_counts(
     name: str, x: ShapedArray, select_prim: Primitive, window_dimensions: Dims,
     window_strides: Dims, padding: Pads, base_dilation: Dims | None, window_dilation: Dims | None,
 ) -> Dims:  # fmt: skip
-    """In how many places the window fits, in each dimension; see ``window_counts``.
+    """Number of positions of the window, in each dimension; see ``window_counts``.
 
     Raises:
         TypeError: another comparison than ``ge_p`` and ``le_p``.
@@ -63,9 +63,9 @@ def extreme_places(
     padding: Pads, base_dilation: Dims | None = None, window_dilation: Dims | None = None,
     as_taps: bool = False,
 ) -> Any:  # fmt: skip
-    """Where in the flat array the first extreme of each window stands; -1 in an empty window.
+    """Flat index of the first extremum of each window; -1 for an empty window.
 
-    A nan is an extreme; margins and holes are none. With ``as_taps`` it is said by the number of
+    A nan is an extremum; padding and dilation are not. With ``as_taps`` the result is the index of
     the window's tap.
     """
     least = select_prim is le_p

@@ -1,7 +1,7 @@
 """Reductions over sliding windows: sums, largest and smallest elements.
 
-Holes between elements (base dilation) and margins hold the neutral element. The derivative of an
-extreme reads the tangent where the extreme stands: at_extremes.py.
+Base dilation and padding hold the neutral element. The derivative of an extremum reads the tangent
+at the extremum: at_extremes.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def window_counts(
     name: str, x: ShapedArray, window_dimensions: Dims, window_strides: Dims, padding: Pads,
     base_dilation: Dims, window_dilation: Dims,
 ) -> Dims:  # fmt: skip
-    """In how many places the window fits, in each dimension.
+    """Number of positions of the window, in each dimension.
 
     Raises:
         ValueError: sizes, strides, margins or dilations that do not fit ``x``.

@@ -1,4 +1,5 @@
-"""Collectives between memories of one process: each has a thread, and data meet in the host.
+"""Collectives between memories of one process: each has a thread, and data are exchanged in the
+host.
 
 It serves the simulator, whose memories NumPy sees; data of real GPUs go over NCCL instead.
 """
@@ -34,7 +35,7 @@ class Meeting:
         self.reason = ""
 
     def exchange(self, rank: int, call: str, data: Any, use: Callable[[list[Any]], Any]) -> Any:
-        """``use`` of the data of all, which stay as they are until everybody has used them.
+        """``use`` of the data of all, which are unchanged until every thread has used them.
 
         Raises:
             CommunicationError: somebody ended, does something else, or does not come.

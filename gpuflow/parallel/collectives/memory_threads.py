@@ -1,4 +1,4 @@
-"""One thread for each memory of this process: the same program, whose collectives meet.
+"""One thread for each memory of this process: the same program, with common collectives.
 
 The memories that run it together may be of several processes; each process has as many of them.
 """
@@ -81,14 +81,14 @@ def _checked(
 def in_threads(
     run: Callable[[Device], Any], devices: Sequence[Device], together: tuple[Device, ...]
 ) -> list[Any]:
-    """``run`` of each device, in threads of their own whose collectives meet.
+    """``run`` of each device, in separate threads with common collectives.
 
     Args:
         run: runs a program on a device.
         devices: one for each memory of this process.
         together: one for each memory that runs the program, of whatever process, by rank.
 
-    Threads of the user's take turns.
+    User threads run one at a time.
 
     Raises:
         Exception: the first error of a thread; the others are ended.

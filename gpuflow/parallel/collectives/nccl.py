@@ -288,7 +288,7 @@ class NcclCommunicator:
         self.check()
 
     def check(self) -> None:
-        """Behind a wait for the GPU: whether its collectives have ended by themselves.
+        """After a wait for the GPU: whether its collectives have ended regularly.
 
         Raises:
             CommunicationError: they were aborted.

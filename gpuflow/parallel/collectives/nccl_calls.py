@@ -34,7 +34,7 @@ class Signs:
 
     Attributes:
         failure: why no collective can end any more, with the rank; None while all is well.
-        behind: which rank has begun fewer collectives than this process, and how many it has.
+        behind: the rank that has started fewer collectives than this process, and their number.
         verdict: seconds in which ``failure`` is known, once NCCL reports an error.
     """
 
@@ -54,7 +54,7 @@ class Call:
         place: "rank 1 of 4 (processes)".
         entered: when the host called NCCL.
         ready: an event in front of it; None until it is known.
-        mark: an event behind it; None while the host is inside of NCCL.
+        mark: an event after it; None while the host is inside of NCCL.
         waits: since when it is known to run.
     """
 

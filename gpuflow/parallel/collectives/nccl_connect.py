@@ -129,7 +129,7 @@ def connect_gpus(
     """A communicator for each of this process's GPUs, over as many GPUs of each process.
 
     Args:
-        devices: this process's GPUs; each is to be used by a thread of its own.
+        devices: this process's GPUs; each is used by a separate thread.
         world: of the processes, for data in the host's memory; None: there is one process.
         ranks: of these GPUs among all; by default in their order.
 

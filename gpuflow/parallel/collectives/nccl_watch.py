@@ -93,7 +93,7 @@ class Watch:
     def enter(
         self, side: SideStream, operation: str, place: str, is_collective: bool = True
     ) -> Call:
-        """A call of NCCL that is made now; set its ``mark`` behind it, or ``leave`` it.
+        """Begin a call of NCCL; set its ``mark`` after it, or ``leave`` it.
 
         Args:
             side: the stream it runs in.

@@ -1,7 +1,7 @@
-"""Where threads of several processes meet, each process with as many of them.
+"""Meetings of threads of several processes, each process with the same number of threads.
 
-Threads of one process meet there, and the first one exchanges for all of them, so that processes
-see one collective at a time, in the order of the program. All threads come for each collective of
+Threads of one process meet, and the first one exchanges data for all of them, so that processes see
+one collective at a time, in the order of the program. All threads take part in each collective of
 any group, since all run one program. Everything is gathered, whatever the collective needs: this
 serves the simulator, as data of real GPUs go over NCCL.
 """

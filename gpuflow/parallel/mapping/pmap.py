@@ -1,8 +1,8 @@
 """pmap: one program over the devices along an axis of its arguments.
 
 Devices that share a driver are a batch (docs/design/0016-many-devices.md): the program is jitted
-and mapped like one of vmap, collectives over the axis are its batch rules, and results say which
-device has which element. Over several memories of a process it is the program of one of them.
+and mapped like one of vmap, collectives over the axis are its batch rules, and results have
+shardings. Over several memories of a process it is the program of one of them.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def memories_between(chosen: Sequence[Device], options: PmapOptions) -> Memories
 
 
 def in_scope(across: Across, count: int) -> AbstractContextManager[None]:
-    """The user's name stands for the memories, and then the devices of one, row-major."""
+    """The user's name is the axis of memories, followed by the devices of one, row-major."""
     return extend_axes((across, count), aliases={across.name: (across, Within(across.name))})
 
 

@@ -2,7 +2,7 @@
 
 Devices that share a driver are a batch: blocks become rows, the program is mapped over each axis of
 the mesh, and collectives over it are its batch rules (docs/design/0016-many-devices.md). Over
-several memories the program of one is an op of its own, see shard_map_call.py.
+several memories the program of one is a separate op, see shard_map_call.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks of arrays: how specs cut dimensions, and arrays taken apart and put together again."""
+"""Blocks of arrays: slicing by specs, and arrays split into and assembled from blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def all_names(spec: PartitionSpec) -> list[Any]:
 
 
 def specs_of(what: str, prefix: Any, value: Any, name: str) -> list[PartitionSpec]:
-    """The spec of each leaf; None stands for an empty one.
+    """The spec of each leaf; None means an empty one.
 
     Raises:
         TypeError: something else than a PartitionSpec.

@@ -54,7 +54,7 @@ def run_local(
     """Run a program of one memory in all memories of this process.
 
     Args:
-        jaxpr: the program; its collectives over parts of axes meet the other memories'.
+        jaxpr: the program; its collectives over parts of axes communicate with other memories.
         operands: in parts, for its inputs.
         memories: where it runs.
         shardings, shapes: of the results.

@@ -27,7 +27,7 @@ Parts = tuple[tuple[Any, ...], ...]
 
 
 def needed(names: Iterable[Any], memories: Memories) -> tuple[Any, ...]:
-    """Axes without the last ones that lie in one memory."""
+    """Axes without the last ones that are in one memory."""
     kept = list(names)
     while kept and memories.between[kept[-1]] == 1:
         kept.pop()

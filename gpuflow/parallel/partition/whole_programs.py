@@ -1,4 +1,4 @@
-"""Programs of arrays whose parts lie in several memories: jitted ones, and single ops."""
+"""Programs of arrays with shards in several memories: jitted ones, and single ops."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class Cluster:
     Attributes:
         kind: "launch", "torchrun", "slurm" or "mpi".
         rank, size: of this process, and how many there are.
-        local_rank, local_size: the same on its machine; size 0: not said.
-        address: host:port at which processes can meet, or None.
+        local_rank, local_size: the same on its machine; size 0: unknown.
+        address: host:port of the rendezvous, or None.
         token: the common token of the group's processes, or None.
     """
 

@@ -85,7 +85,7 @@ def world() -> Communicator:
 
 
 def progress() -> int:
-    """How many transfers this process has made: who does not stand still makes more."""
+    """Number of transfers of this process, to detect stalled processes."""
     links, base = _state.links, _state.base
     calls = links.calls if links is not None else getattr(base, "calls", 0)
     return calls + collectives()

@@ -1,8 +1,8 @@
 """Who is still there: a thread per process that shows life, and learns which process ended first.
 
-Rank 0's thread hears from all others. When a connection ends without a goodbye, or is silent for
-too long, it tells everybody which rank that was; each process then ends its transfers with an error
-that names the rank, and a process that does not notice within a grace ends itself.
+Rank 0's thread receives from all others. When a connection ends without a goodbye, or is silent for
+too long, it notifies all ranks of that rank. Each process then ends its transfers with an error
+that names the rank, and a process that does not notice within a grace period ends itself.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Heartbeats:
     Args:
         group: the processes.
         timeout: seconds after which a silent process counts as gone.
-        failed: told why.
-        count: how many collectives this process has begun, which the others are told.
+        failed: called with the reason.
+        count: number of collectives that this process has started, which is sent to the others.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Heartbeats:
         self._thread.start()
 
     def leave(self, error: str | None, wait: float) -> None:
-        """Say goodbye, and on rank 0 wait for the others', so that they are told of failures.
+        """Send a goodbye, and on rank 0 wait for the others', so that they receive failures.
 
         Args:
             error: the error of this process, if it fails.
@@ -169,7 +169,9 @@ class Heartbeats:
             self._counts[rank] = messages.number_of(about, "count")
 
     def differ(self, reason: str) -> None:
-        """Tell the others that ranks do different things: their collectives end with that."""
+        """Notify the others that ranks differ in their operations: their collectives end with
+        that.
+        """
         self._tell({"differs": reason[:_LONGEST_REASON]})
 
     def _differ(self, reason: str, besides: int) -> None:

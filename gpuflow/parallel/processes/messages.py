@@ -1,9 +1,9 @@
 """Messages between processes besides data: short structured messages, and proofs.
 
-A message is a JSON object behind its length. Length and depth are limited before it is parsed;
-nothing that comes from the network is executed, and whatever is no message is a WireError. Both
-ends of a connection prove that they know the group's token without sending it: each answers the
-other's random challenge with a keyed hash (HMAC-SHA256, RFC 2104). Data are not encrypted.
+A message is a JSON object after its length. Length and depth are limited before it is parsed;
+nothing from the network is executed, and a malformed message raises a WireError. Both ends of a
+connection prove that they know the group's token without sending it: each answers the other's
+random challenge with a keyed hash (HMAC-SHA256, RFC 2104). Data are not encrypted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROTOCOL = "gpuflow 2"
 
 
 class WireError(Exception):
-    """A connection ended, or brought something that is no message."""
+    """A connection ended, or a malformed message was received."""
 
 
 def send_message(connection: socket.socket, message: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def parse_message(text: bytes) -> dict[str, Any]:
     """A JSON object from its text.
 
     Raises:
-        WireError: it is none, or too deep.
+        WireError: if it is malformed, or too deep.
     """
     try:
         message = parse_json(text)
@@ -118,7 +118,7 @@ def text_of(message: dict[str, Any], name: str, longest: int = 500) -> str:
 
 
 def number_of(message: dict[str, Any], name: str, least: int = 0, below: int = 1 << 62) -> int:
-    """A whole number in a message; WireError if there is none, or one that is out of range."""
+    """An integer in a message; WireError if it is missing or out of range."""
     number = message.get(name)
     if type(number) is not int or not least <= number < below:
         raise WireError(f"{name} must be a whole number from {least} to {below - 1}")

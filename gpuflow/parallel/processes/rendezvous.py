@@ -1,7 +1,7 @@
 """How processes find each other: rank 0 listens, the others report, and all connect to all.
 
 The connection to rank 0 stays open. Over it processes show that they are alive, say goodbye, and
-are told which of them ended first (parallel/processes/heartbeats.py).
+receive which of them ended first (parallel/processes/heartbeats.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuflow.parallel.processes.reception import MOST_CALLERS, Reception
 
 @record
 class Group:
-    """A process's place in its group.
+    """A process's position in its group.
 
     Attributes:
         rank, size: of this process, and how many there are.
@@ -46,7 +46,7 @@ def join(
     devices: dict[str, int],
     timeout: float,
 ) -> Group:
-    """Meet the other processes at ``address``, which is rank 0's.
+    """Connect to the other processes at ``address``, which is rank 0's.
 
     Raises:
         CommunicationError: they are not all there in time, or the token is another one.

@@ -62,7 +62,7 @@ class Call:
 class Receipt:
     """Data from one peer: header first, then data into ``target``.
 
-    ``arrived(count)`` is told how many bytes of data are there, whenever more are.
+    ``arrived(count)`` is called with the number of received bytes, whenever there are more.
     """
 
     peer: int

@@ -1,4 +1,4 @@
-"""BFGS with limited memory: the last few steps stand for the inverse Hessian."""
+"""BFGS with limited memory: the last few steps approximate the inverse Hessian."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def line_search(
     function: Callable[[Any], Any], x: Any, direction: Any, value: Any, gradient: Any, first: Any,
     most: int,
 ) -> LineSearch:  # fmt: skip
-    """Search for a step: each turn of one loop evaluates the function once.
+    """Line search: each iteration of one loop evaluates the function once.
 
     Args:
         function: from a vector to a number.

@@ -105,7 +105,7 @@ _GROWTH = 4.0
 
 
 def chebyshev(series: Sequence[float], t: Any) -> Any:
-    """The sum of ``series[k] T_k(t)``, with as many terms as the dtype of ``t`` can tell.
+    """The sum of ``series[k] T_k(t)``, with as many terms as the dtype of ``t`` requires.
 
     Sources: Horner's rule on powers of t takes half the operations of C. W. Clenshaw, A note on the
     summation of Chebyshev series, 1955, which is left for series that converge slowly.
@@ -149,7 +149,7 @@ def _powers(terms: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def at_least(x: Any, bound: float) -> Any:
-    """``jnp.maximum`` that does not tell zeros apart, which takes one instruction."""
+    """``jnp.maximum`` that does not distinguish zeros, which takes one instruction."""
     return jnp.where(x < bound, bound, x)
 
 

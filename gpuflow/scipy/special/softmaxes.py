@@ -1,4 +1,4 @@
-"""Softmax under SciPy's signature: over all axes unless told."""
+"""Softmax under SciPy's signature: over all axes by default."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def build_driver(
         memory: where its temporaries are.
         driver: the CPU's.
         services: services for native programs.
-        out_avals: types of the outputs; none for a program inside another, which writes where it
-            is told and returns nothing.
+        out_avals: types of the outputs; none for a program inside another, which writes to given
+            addresses and returns nothing.
 
     Returns:
         ``function(operands, device)``: operands as NumPy arrays, outputs as Arrays.

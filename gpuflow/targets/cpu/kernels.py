@@ -81,7 +81,7 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
 
 
 def compile_text(source: Source, cache: KernelCache) -> LoadedKernel:
-    """The same for a text that no kernel of KernelIR stands behind."""
+    """The same for a text without a kernel of KernelIR."""
     key = cache_key(source.text, cache_parts())
     return cache.once(key, lambda: _load(source.entry, lambda: source, key, cache))
 
@@ -95,7 +95,7 @@ def load_stored(kernel: Kernel, cache: KernelCache, check: bool = False) -> bool
 
 
 def source_path(kernel: Kernel, cache: KernelCache) -> Path | None:
-    """The file in which a built kernel's source lies; None if the cache keeps no files."""
+    """The file of a built kernel's source; None if the cache keeps no files."""
     return cache.path(_key(kernel), "py")
 
 

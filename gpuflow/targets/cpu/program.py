@@ -82,7 +82,7 @@ class CpuProgram:
         return sum(kernel.size for kernel in loaded.values())
 
     def sources_of(self, step: KernelStep) -> list[Path]:
-        """Where the generated source of a step's kernels lies; they are built."""
+        """Files of the generated source of a step's kernels, which are built."""
         paths = []
         for kernel in kernels_of(step):
             native_services().load(kernel)

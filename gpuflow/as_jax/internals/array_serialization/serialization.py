@@ -193,7 +193,7 @@ class GlobalAsyncCheckpointManager(AsyncManager, GlobalAsyncCheckpointManagerBas
         """Read arrays.
 
         Args:
-            shardings: where each lies, Shardings or Formats.
+            shardings: the layout of each array, Shardings or Formats.
             tensorstore_specs: their specs.
             global_shapes, dtypes: other shapes and dtypes than the stored ones.
             concurrent_gb: gigabytes that are read at a time.

@@ -142,7 +142,7 @@ def get_tensorstore_spec(
     Args:
         ckpt_path: a path of a file, or ``gs://`` or ``s3://``.
         ocdbt: whether the arrays of a folder are in one store, under the last part of the path.
-        process_idx: a process, for a folder of its own.
+        process_idx: a process, for a separate folder.
         arr: an array, for metadata.
         driver: the layout of arrays: ``zarr3`` or ``zarr``.
 
@@ -187,7 +187,7 @@ async def async_serialize(
     """Write this process's shards of an array.
 
     Args:
-        arr_inp: an Array; in a group of processes one that lies in several.
+        arr_inp: an Array; in a group of processes one with shards in several.
         tensorstore_spec: where; metadata are added if there are none.
         commit_future: receives the future to wait for; None waits immediately.
         context, chunk_layout, transaction: of tensorstore.
@@ -195,7 +195,7 @@ async def async_serialize(
         replica_id: which of equal shards is written.
 
     Raises:
-        ValueError: if each of several processes would write an array of its own.
+        ValueError: if each of several processes would write a separate array.
     """
     if process.count > 1 and arr_inp.is_fully_addressable:
         raise ValueError(

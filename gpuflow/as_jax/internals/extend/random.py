@@ -1,4 +1,4 @@
-"""``jax.extend.random``: generators of random numbers of one's own, and those of gpuflow."""
+"""``jax.extend.random``: user-defined random number generators, and those of gpuflow."""
 
 from __future__ import annotations
 

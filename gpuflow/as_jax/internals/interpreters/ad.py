@@ -135,8 +135,8 @@ def jvp(
         fun: returns a sequence, with ``has_aux`` a pair of one and other values.
         primals, tangents: of its arguments; tangents may be ``Zero``. Without them the derivative
             is returned as a WrappedFun of both, as in versions of JAX before 0.9.
-        has_aux: whether there are other values, which are returned as they are.
-        instantiate: which results have arrays in place of ``Zero``.
+        has_aux: whether there are other values, which are returned unchanged.
+        instantiate: the results that have arrays instead of ``Zero``.
         transform_stack: without effect.
 
     Returns:
@@ -174,7 +174,7 @@ def linearize(
     Args:
         traceable: returns a sequence, with ``has_aux`` a pair of one and other values.
         primals: arguments of ``fun``, the point of linearization.
-        has_aux: whether there are other values, which are returned as they are.
+        has_aux: whether there are other values, which are returned unchanged.
         is_vjp: without effect.
 
     Returns:

@@ -39,7 +39,7 @@ _vmappable: set[type] = set()
 
 
 def is_vmappable(x: Any) -> bool:
-    """Whether ``x`` is of a type with a way of its own to be mapped."""
+    """Return whether ``x`` has a type with a custom rule for mapping."""
     return type(x) in _vmappable
 
 
@@ -47,7 +47,7 @@ def register_vmappable(
     data_type: type, spec_type: type, axis_size_type: type, to_elt: Callable[..., Any],
     from_elt: Callable[..., Any], make_iota: Callable[..., Any] | None = None,
 ) -> None:  # fmt: skip
-    """Note that values of a type have a way of their own to be mapped, which is refused.
+    """Register a type with a custom rule for mapping, which raises an error.
 
     They pass through everything else, and through vmap where they are not mapped.
     """

@@ -47,7 +47,7 @@ def core_call_lowering(
     ctx: LoweringRuleContext, *args: Any, name: str, backend: str | None = None,
     call_jaxpr: ClosedJaxpr | Jaxpr,
 ) -> list[Any]:  # fmt: skip
-    """The lowering that is a program: its operations, in place of a call.
+    """Return the lowering of a program as its operations, without a call.
 
     Args:
         ctx: of the lowering. args: traced values.

@@ -34,7 +34,7 @@ class PartialVal(tuple):
 
     @classmethod
     def known(cls, value: Any) -> PartialVal:
-        """Of a value that is there."""
+        """Make a known value."""
         return cls((None, value))
 
     @classmethod
@@ -43,7 +43,7 @@ class PartialVal(tuple):
         return cls((aval, None))
 
     def is_known(self) -> bool:
-        """Whether the value is there."""
+        """Return whether the value is known."""
         return self[0] is None
 
 

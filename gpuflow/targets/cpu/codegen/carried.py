@@ -129,7 +129,7 @@ class Carried:
         return {name: x.like(builder.phi(x.value.type)) for name, x in self.firsts.items()}
 
     def carry(self, name: str, new: Lane, there: Instruction | None) -> None:
-        """Carry a vector on; where a mask says that an element is not there, it stays as it was."""
+        """Update the vector; elements that are masked out are unchanged."""
         if there is not None:
             kept = self.now[name].value
             new = new.like(self._text.builder.select(there, new.value, kept))
@@ -143,7 +143,7 @@ class Carried:
         }
 
     def add_exit(self, block: ir.Block, values: Values) -> None:
-        """The loop ends behind a block, with these."""
+        """Add an exit of the loop after a block, with these values."""
         self._exits.append((block, values))
 
     def results(self) -> dict[str, Lane]:

@@ -43,10 +43,10 @@ def load(
     builder: ir.IRBuilder, place: Instruction, storage: str, scopes: Scopes,
     width: int = 1, mask: Instruction | None = None,
 ) -> Lane:  # fmt: skip
-    """The value at an address, or a vector of those that lie there one behind the other.
+    """Load the value at an address, or a vector of contiguous ones.
 
     Args:
-        mask: which of a vector's elements are there; the others are not touched, and read as 0.
+        mask: the active elements of a vector; the others are not touched, and read as 0.
     """
     if width == 1:
         loaded = builder.load(place)
@@ -70,7 +70,7 @@ def store(
     builder: ir.IRBuilder, place: Instruction, value: Instruction, storage: str, scopes: Scopes,
     mask: Instruction | None = None,
 ) -> None:  # fmt: skip
-    """Write a value to an address, or a vector; ``mask`` says which of its elements."""
+    """Store a value at an address, or a vector; ``mask`` selects its elements."""
     narrowed = _narrowed(builder, value, storage)
     if _merges(narrowed, place):
         narrowed = _computed(builder, narrowed)

@@ -1,7 +1,7 @@
 """lgamma and digamma on the CPU, without calls and branches, so that LLVM vectorizes them.
 
-Both compute in float64, whatever the argument's dtype, and are exact to a few units in its last
-place. libm's lgamma is scalar: 50 times slower.
+Both compute in float64, whatever the argument's dtype, and are exact to a few ulps. libm's lgamma
+is scalar: 50 times slower.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _reduced(a: Lane, far: int) -> tuple[Lane, Lane]:
 
 
 def digamma(x: Lane) -> Lane:
-    """Reflection to x >= 1/2, ten turns of the recurrence, then the series; nan at the poles.
+    """Reflection to x >= 1/2, ten steps of the recurrence, then the series; nan at the poles.
 
     The sum of ``1 / (x + k)`` is one fraction, which takes one division.
     """

@@ -1,8 +1,8 @@
 """LLVM's description of the processor of this machine, cached in the cache folder.
 
-Asking LLVM means loading it: 40 MB and 20 ms, for an answer that follows from a few registers,
-which the instructions CPUID and XGETBV tell as well. They are the name of a small file that keeps
-the answer, so that machines that share the folder find their own.
+To query LLVM, it must be loaded: 40 MB and 20 ms, for an answer that follows from a few registers,
+which the instructions CPUID and XGETBV return as well. They are the name of a small file that
+contains the answer, so that machines that share the folder find their own.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID and XGETBV.
 """

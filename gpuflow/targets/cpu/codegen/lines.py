@@ -33,5 +33,5 @@ def factor_of(operator: type, a: Lane, b: Lane) -> int:
 
 
 def first_of(x: Lane) -> Lane:
-    """A Line's first value as a plain number; another number as it is."""
+    """A Line's first value as a plain number; other numbers are unchanged."""
     return Lane(x.builder, x.value, x.dtype)

@@ -1,9 +1,9 @@
 """LLVM for this processor: text to object code, in several threads at once.
 
 llvmlite guards all of LLVM with one lock. LLVM itself needs none between threads that share no
-context, so the two calls that take long, the passes and the code generation, go around the lock,
-where llvmlite is built as it is today; elsewhere they wait for one another. llvmlite's lock is
-Python's to take and free, so all of this runs undisturbed.
+context, so the two long calls, the passes and the code generation, bypass the lock, if the version
+of llvmlite is supported; otherwise they wait for one another. llvmlite's lock is acquired and
+released in Python, so all of this runs undisturbed.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def _sin_of_half_turn(r: Lane, turns: Lane) -> Lane:
 
 
 def sin(x: Lane) -> Lane:
-    """sin, in float32: x is a number of half turns and a rest. 1.73 ulp."""
+    """sin, in float32: x is a number of half periods and a remainder. 1.73 ulp."""
     k, turns = _nearest(x, 1 / math.pi)
     near = _sin_of_half_turn(_without_turns(x, k), turns)
     return libm.call_beyond(FAR, "sin", x, [x], near)

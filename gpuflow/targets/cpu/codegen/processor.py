@@ -76,7 +76,7 @@ class CpuTarget:
 
     @property
     def is_x86(self) -> bool:
-        """Whether LLVM's functions for x86-64 are there."""
+        """Whether LLVM's functions for x86-64 are available."""
         return platform.machine() in _X86
 
     def _has(self, feature: str) -> bool:

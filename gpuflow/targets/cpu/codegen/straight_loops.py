@@ -24,7 +24,7 @@ class Share(Enum):
 
 
 class Unfit(Exception):
-    """The loop is none that is written as vectors."""
+    """The loop cannot be vectorized."""
 
 
 @record
@@ -57,7 +57,7 @@ class Use:
         """Whether it may alias the other access in another iteration of the loop.
 
         Args:
-            apart: arrays that no other pointer points to.
+            apart: noalias arrays, which no other pointer points to.
         """
         if self.place == other.place:
             return self.access.storage != other.access.storage
@@ -66,13 +66,13 @@ class Use:
         return self.may_touch(other)
 
     def may_touch(self, other: Use) -> bool:
-        """Whether nobody says that they are in different scopes."""
+        """Whether their scopes do not exclude aliasing."""
         mine, its = self.access.scopes, other.access.scopes
         return mine is None or its is None or mine[0] == its[0]
 
 
 def halved(index: ast.expr) -> tuple[ast.expr, int | None]:
-    """An index ``k * 2`` or ``k * 2 + 1`` as k and 0 or 1; another one as it is, and None.
+    """An index ``k * 2`` or ``k * 2 + 1`` as k and 0 or 1; another one unchanged, and None.
 
     Complex numbers are such pairs.
     """
@@ -86,7 +86,7 @@ def halved(index: ast.expr) -> tuple[ast.expr, int | None]:
 
 
 def with_pairs(uses: Mapping[int, Use], calls: Sequence[ast.Call]) -> dict[int, Use]:
-    """The uses, of which those of both of two neighbors, one behind the other, are of a pair.
+    """The uses, with adjacent accesses of both elements of a pair marked as a pair.
 
     Args:
         uses: by the identities of the calls that make them.
@@ -108,7 +108,7 @@ class Arrays:
     """The arrays that a function has on the stack.
 
     Attributes:
-        apart: those that are accessed by their own names alone.
+        apart: noalias arrays, which are accessed by their own names alone.
         lines: arrays of which each loop over elements takes element k in iteration k, with the same
             bounds. A vector may write past the required elements, which are not read; ``local_``
             allocates room. The contents are valid for fixed bounds: printers recompute them for
@@ -170,13 +170,13 @@ def _locals(body: Sequence[ast.stmt]) -> Iterator[str]:
 
 
 def span_of(bounds: Sequence[ast.expr]) -> Span:
-    """The first value of a loop's counter and that behind its last, as texts."""
+    """The first value of a loop's counter and its exclusive end, as texts."""
     *first, last = map(text_of, bounds)
     return (first[0] if first else "0"), last
 
 
 def turns_of(bounds: Sequence[ast.expr]) -> int | None:
-    """How many turns a loop has, if its text says so: ``range(9)`` or ``range(i, i + 9)``."""
+    """The trip count of a loop, if its text contains it: ``range(9)`` or ``range(i, i + 9)``."""
     match bounds:
         case [ast.Constant(value=int(last))]:
             return last
@@ -198,7 +198,7 @@ def _span_of_turn(index: ast.expr, loops: Mapping[str, Span]) -> Span | None:
 
 
 def parts_of(node: ast.expr) -> Sequence[ast.expr]:
-    """The expressions that an expression is made of; a call's name is none."""
+    """The subexpressions of an expression; a call's name is not one."""
     match node:
         case ast.Name() | ast.Constant():
             return ()
@@ -216,7 +216,7 @@ def parts_of(node: ast.expr) -> Sequence[ast.expr]:
 
 
 def text_of(node: ast.expr) -> str:
-    """An expression's text: two expressions in a loop's turn that have the same are the same."""
+    """An expression's text: equal texts in an iteration of a loop are equal values."""
     match node:
         case ast.Name(id=name):
             return name

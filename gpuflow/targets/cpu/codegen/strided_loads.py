@@ -26,10 +26,10 @@ def load_strided(
     builder: ir.IRBuilder, place: Instruction, access: Access, width: int, step: int,
     there: Lane | None,
 ) -> Lane:  # fmt: skip
-    """A vector of elements of which each lies ``step`` behind the one before.
+    """Load a vector of elements with stride ``step``.
 
     Args:
-        place: of the first one.
+        place: the address of the first one.
         access: the access of the load.
         width: how many elements the vector has.
         step: at least 2.

@@ -1,9 +1,9 @@
 """The variables of a function whose text is compiled: values where they can be, else memory.
 
-Most names of a printed kernel get a value once, and whatever reads them stands behind that in the
-same list of statements, or further inside: those are the value. A name that is assigned again, such
-as a sum in a loop, has a place in memory, of which LLVM makes a register. So has one that is
-assigned in a loop or a branch and read after it.
+Most names of a printed kernel are assigned once, and all their reads come after that in the same
+list of statements, or further inside: those are SSA values. A name that is assigned again, such as
+a sum in a loop, has a stack slot, of which LLVM makes a register. So has one that is assigned in a
+loop or a branch and read after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Variables:
     """Variables and their values, while a function is compiled.
 
     Args:
-        entry: the function's first block, which has no end yet: places are made there.
+        entry: the function's first block, which has no terminator yet: stack slots are allocated in
+            it.
         once: the names that the function assigns once.
     """
 
@@ -56,7 +57,7 @@ class Variables:
         self._open.pop()
 
     def assign(self, name: str, value: Lane) -> bool:
-        """Let a name stand for a value; False if it stands for one of another dtype."""
+        """Assign a value to a name; False if its dtype differs."""
         builder = value.builder
         if name in self._once:
             assert builder.block is not None  # something is compiled

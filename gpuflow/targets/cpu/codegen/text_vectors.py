@@ -6,15 +6,16 @@ loads have a stride of at most four. LLVM would vectorize it, and then has to cl
 more than half of the time that it takes for a kernel; and it writes the loop three times. This
 module writes it once or twice:
 
-- ``bulk``, for loops of few instructions: one to four whole vectors a turn;
-- ``rest``, a vector a turn, of which the last one may not be full. Where a processor's masks make
-  stores slow, full vectors are stored without.
+- ``bulk``, for loops of few instructions: one to four whole vectors per iteration;
+- ``rest``, a vector per iteration, of which the last one may not be full. If a processor's masks
+  make stores slow, full vectors are stored without.
 
 Invariants are computed before the loop. Affine index expressions (``Line``) remain scalars: with
 one of them an access is one of a whole vector, or of some whole vectors of which every second to
 fourth element is taken.
 
-A short loop takes a vector a turn; one of a few turns, as of rows of three, is one vector.
+A short loop takes a vector per iteration; one of a few iterations, as of rows of three, is one
+vector.
 """
 
 from __future__ import annotations
@@ -100,12 +101,13 @@ class VectorLoop(Expressions):
         names: functions that the text calls and defined itself.
         outer: values of names that are not assigned in the loop.
         counter: the name that counts elements.
-        bounds: its first value, and that behind its last.
-        turns: how many there are, if that is known.
+        bounds: its first value, and its exclusive end.
+        turns: the trip count, if it is known.
         body: the loop's statements.
         share: of the work that its function does.
         arrays: those on the stack.
-        is_short: its turns are few, and take one vector at a time; all in one where they are known.
+        is_short: its trip count is small, and it takes one vector at a time; all in one if it is
+            known.
         carries: its reduction variables.
 
     Raises:

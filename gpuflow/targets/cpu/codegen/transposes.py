@@ -35,8 +35,8 @@ def emit_transpose(
     source: Instruction, source_first: Instruction, source_pitch: Instruction,
     target: Instruction, target_first: Instruction, target_pitch: Instruction,
 ) -> None:  # fmt: skip
-    """Copy a block; of both sides: the array, where its first row begins, and how far rows are
-    apart, in elements. The elements of a row are neighbours.
+    """Copy a block; of both sides: the array, the offset of its first row, and the row stride, in
+    elements. The elements of a row are contiguous.
     """
     kind = ir.IntType(8 * storage_bytes(storage)).as_pointer()
     first = [

@@ -53,7 +53,7 @@ def _is_pure(instruction: Instruction) -> bool:
 
 
 def interleave(block: ir.Block, marks: Sequence[int]) -> None:
-    """Put the instructions of several vectors by turns: those of one wait for each other.
+    """Interleave the instructions of several vectors: those of one depend on each other.
 
     LLVM leaves them in their order, and a processor does not look as far ahead as a long series is.
 
@@ -70,7 +70,7 @@ def call_of(builder: ir.IRBuilder, symbol: str, function: Named, vectors: Sequen
     """Emit a call of a vectorized copy of a function, added to the module on demand.
 
     Args:
-        symbol: the copy's name, which says for which types and constants it is.
+        symbol: the copy's name, which contains its types and constants.
         function: one with one result.
         vectors: its arguments; constants among them are a part of the copy.
 
@@ -111,10 +111,10 @@ def _copy(
 
 
 def in_memory(builder: ir.IRBuilder, vector: Instruction) -> Instruction:
-    """The place of a vector in memory, of which LLVM makes no register.
+    """The stack slot of a vector, of which LLVM makes no register.
 
-    With more of them than there are registers it would put the instructions of several vectors one
-    behind the other, so that fewer values are alive.
+    With more of them than registers, it would order the instructions of several vectors one after
+    the other, so that fewer values are alive.
     """
     with builder.goto_entry_block():
         place = opaque(builder, builder.alloca(vector.type))
@@ -167,7 +167,7 @@ def mark_of(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> 
 
 
 def leave_as_it_is(module: ir.Module, branch: Instruction) -> None:
-    """Mark the end of a loop's turn: LLVM neither makes vectors of the loop nor unrolls it."""
+    """Mark the end of a loop's iteration: LLVM neither vectorizes the loop nor unrolls it."""
     one = ir.Constant(ir.IntType(32), 1)
     hints = [["llvm.loop.unroll.disable"], ["llvm.loop.isvectorized", one]]
     branch.set_metadata("llvm.loop", mark_of(module, hints))

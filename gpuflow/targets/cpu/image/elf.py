@@ -75,7 +75,7 @@ class Symbol:
 
 @record
 class Relocation:
-    """A place, ``offset`` in section ``section``, that depends on where symbol ``symbol`` is."""
+    """A position, ``offset`` in section ``section``, that depends on the address of ``symbol``."""
 
     section: int
     offset: int

@@ -1,9 +1,9 @@
 """Links LLVM's object file into a kernel image (``loader``), for ELF on x86-64.
 
-The object is position independent code of the small code model: functions, constants and data
-reach one another relative to the instruction, so that a fixed layout resolves nearly everything
-here. A function elsewhere in the process is called through a stub, which jumps to the address in a
-word of ours; the loader fills in the words.
+The object is position independent code of the small code model: functions, constants and data reach
+one another relative to the instruction, so that a fixed layout resolves nearly everything at build
+time. A function elsewhere in the process is called through a stub, which jumps to the address in a
+slot of the image; the loader fills in the slots.
 
 Whatever is not listed here is ``Unsupported``: the object then stays one, and LLVM links it.
 

@@ -43,9 +43,9 @@ class Image:
         block: the initial contents of the memory, followed by zeros.
         size: bytes of memory.
         read_only: bytes at its start that are executable and not writable: whole pages, or all.
-        entries: places of functions.
-        imports: places of the words to which the address of a function elsewhere is added.
-        fixups: places of the words to which the block's own address is added.
+        entries: offsets of functions.
+        imports: offsets of the slots to which the address of a function elsewhere is added.
+        fixups: offsets of the slots to which the block's own address is added.
     """
 
     block: bytes
@@ -56,7 +56,7 @@ class Image:
     fixups: Sequence[int]
 
     def to_bytes(self) -> bytes:
-        """The image as it lies in a file."""
+        """The image in its file format."""
         header = json.dumps(
             {
                 "stored": len(self.block),
@@ -79,7 +79,7 @@ def image_from(code: bytes) -> Image:
     """The image of bytes in a file.
 
     Raises:
-        RuntimeError: they are no image, or not a whole one.
+        RuntimeError: if they are not a complete image.
     """
     start = len(MAGIC) + _LENGTH.size
     try:

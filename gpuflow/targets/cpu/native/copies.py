@@ -35,7 +35,7 @@ class Places(Protocol):
         ...
 
     def place(self, buffer: int) -> Place:
-        """The place of a buffer."""
+        """The position of a buffer."""
         ...
 
 
@@ -62,7 +62,7 @@ def operand_place(operand: Operand, code: Code, places: Places) -> Place:
 def copy_view(
     view: View, itemsize: int, source: Place, target: Place, services: NativeServices, code: Code
 ) -> None:
-    """Copy the elements of a view, whose first one lies at ``source``, in row-major order."""
+    """Copy the elements of a view, starting at ``source``, in row-major order."""
     size = prod(view.shape)
     if not size * itemsize:  # float0 holds nothing
         return
@@ -126,7 +126,7 @@ def moving_axes(view: View) -> list[tuple[int, int]]:
 def copy_bytes(
     source: Place, target: Place, count: int, services: NativeServices, code: Code
 ) -> None:
-    """Copy so many bytes, unless both places are one."""
+    """Copy so many bytes, unless both addresses are one."""
     if source == target:
         return
     block = code.block((0, 0))

@@ -72,7 +72,7 @@ class FunctionText:
         return self.op(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
 
     def at(self, base: Value, offset: Value | int) -> Value:
-        """An address so many bytes behind another."""
+        """The address at a byte offset from another."""
         return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
 
     @contextmanager

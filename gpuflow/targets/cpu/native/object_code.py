@@ -76,7 +76,7 @@ define internal ptr @place(ptr %words, i64 %k) alwaysinline {
 class Module:
     """The text of a part of the runtime, its functions, and those of other parts or Python's.
 
-    LLVM works at ``level``: at 2 for loops that it should take apart.
+    LLVM optimizes at ``level``: 2 for loops that it should split.
     """
 
     text: str

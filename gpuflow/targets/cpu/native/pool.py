@@ -1,8 +1,8 @@
 """Worker threads for large kernels, and the native runtime that they live in.
 
-Workers are Python threads that run native code without the GIL and come back when the process
-ends; ``targets/cpu/native/pool.ll`` says how they share work. Where the system has no POSIX
-semaphores, there are none, and the calling thread does all of the work.
+Workers are Python threads that run native code without the GIL and return when the process ends;
+``targets/cpu/native/pool.ll`` defines how they share work. If the system has no POSIX semaphores,
+there are none, and the calling thread does all of the work.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ThreadPool:
             count: bytes of a slot.
 
         Returns:
-            The address of the marks of taken slots, 64 bytes apart; that of the memory; the number
+            The address of the flags of taken slots, 64 bytes each; that of the memory; the number
             of slots; and ``count``.
         """
         with self._lock:

@@ -1,8 +1,8 @@
 """Writing native programs: instructions that the native runtime follows without Python.
 
-``targets/cpu/native/execute.ll`` defines the instructions; this module is the other side of it. A
-program works on registers, which hold addresses of arrays; a Place names memory by a register and
-an offset in bytes, or by an address that no call changes.
+``targets/cpu/native/execute.ll`` defines the instructions; this module writes them. A program works
+on registers, which hold addresses of arrays; a Place is a memory location by a register and an
+offset in bytes, or by an address that no call changes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Place = tuple[int, int]
 
 
 def fixed(at: int) -> Place:
-    """The place of an address."""
+    """The memory location of an address."""
     return -1, at
 
 
 class Code:
     """A program under construction.
 
-    Argument blocks lie one after the other in its data. Instructions name them by their places
-    there, which become addresses when the program is finished.
+    Argument blocks are stored one after the other in its data. Instructions refer to them by
+    offsets in the data, which become addresses when the program is finished.
 
     Attributes:
         words: the instructions.
@@ -57,7 +57,7 @@ class Code:
         self._nests: list[str] = []  # what the instructions for loops and branches are
 
     def block(self, words: Iterable[int]) -> int:
-        """Add words to the data; returns the place of the first."""
+        """Add an argument block to the data; returns the offset of its first slot."""
         start = len(self.data)
         self.data += words
         return start
@@ -72,7 +72,7 @@ class Code:
             self.words += (_SET, k, register, start + offset)
 
     def refer(self, k: int) -> None:
-        """A word of the data, which holds a place in the data, becomes an address as well."""
+        """A slot of the data with an offset into the data becomes an address as well."""
         self._tabled.append(k)
 
     def run(
@@ -93,7 +93,7 @@ class Code:
         self.kept += values
 
     def array(self, words: Sequence[int]) -> np.ndarray:
-        """Words in memory that lives as long as the program."""
+        """Integers in memory that lives as long as the program."""
         try:
             array = np.array(words, np.int64)
         except OverflowError as error:
@@ -110,9 +110,9 @@ class Code:
         self._nested("scan", words, body.points * length)
 
     def apart(self, length: int, bodies: Sequence[Code], table: Sequence[Turns]) -> None:
-        """The same with several threads, for turns that do not see each other.
+        """The same with several threads, for independent iterations.
 
-        Each of ``bodies`` is the same program with memory of its own, and takes every n-th turn.
+        Each of ``bodies`` is the same program with separate memory, and takes every n-th iteration.
         """
         count, parts = len(bodies), []
         for k, body in enumerate(bodies):
@@ -219,7 +219,7 @@ class Program:
 
 @record
 class Turns:
-    """A register of a loop's body: its place in the first, in odd and in even later iterations.
+    """A register of a loop's body: its location in the first, in odd and in even later iterations.
 
     ``stride`` is how many bytes it moves with each element.
     """
@@ -241,7 +241,7 @@ def always(place: Place, stride: int = 0) -> Turns:
 
 @record
 class Copy:
-    """A carry of a while loop, which after no or an even number of turns is not in its output."""
+    """A carry of a while loop that is not in its output after an even number of iterations."""
 
     target: Place
     first: Place
@@ -274,7 +274,7 @@ _SHORT = 1 << 15
 def callable_program(
     code: Code, registers: int, runtime: NativeRuntime
 ) -> tuple[Callable[..., None], object]:
-    """A finished program as a Python function of the arrays that its registers stand for.
+    """A finished program as a Python function of the arrays in its registers.
 
     Args:
         code: the program.

@@ -99,7 +99,7 @@ class NativeServices:
         Args:
             extent: of the axis.
             points: of all axes.
-            turns: of a loop that each point has for itself, about.
+            turns: approximate trip count of a loop inside each point.
         """
         if points * turns < SMALLEST_PARALLEL or self.threads == 1:
             return max(extent, 1)
@@ -115,7 +115,7 @@ class NativeServices:
 
 
 def load_text(source: Source) -> LoadedKernel:
-    """A kernel that is a text of its own."""
+    """Load a kernel from a separate text."""
     return compile_text(source, kernel_cache())
 
 

@@ -71,7 +71,7 @@ class InnerPlaces:
         self.addresses = addresses_in(plan, memory)
 
     def place(self, buffer: int) -> Place:
-        """The place of a buffer."""
+        """The position of a buffer."""
         at = self.addresses.get(buffer)
         return (self.registers[buffer], 0) if at is None else fixed(at)
 

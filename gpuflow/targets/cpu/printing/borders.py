@@ -1,9 +1,9 @@
-"""Cuts a CPU loop at the places where the conditions of its accesses change.
+"""Split a CPU loop at the indices at which conditions of its accesses change.
 
-A roll reads one array below an index and another place of it from there on. Left to LLVM, each such
-read becomes a masked load over the whole loop, whose lanes that are switched off may lie outside of
-the array. Where nothing is mapped there, a processor takes 150 ns for each of these loads: it has
-to find out that no lane that is switched on has faulted. So a loop is cut at its borders:
+A roll reads one array below an index and another offset of it from there on. With LLVM alone, each
+such read becomes a masked load over the whole loop, with inactive elements that may be outside of
+the array. If that memory is not mapped, a processor takes 150 ns for each of these loads: it has to
+find out that no active element has faulted. So a loop is split at its boundaries:
 
     for i in range(0, n):                       border = clamp(n - 1, 0, n)
         if i < n - 1: a = x[i + 1]       ->     for i in range(0, border): o[i] = x[i + 1]

@@ -4,9 +4,9 @@
            else: a = y[i - n, j]       ->                   else (y, place of y[i - n, 0])
            o[i, j] = a                        for j: o[i, j] = base[first + j]
 
-A loop for each side would be as fast, but several such branches beside each other, as those of
-stencils made of rolls, are loops for all combinations of sides. Of many pieces each has a loop:
-all of their places would be computed for each row.
+A loop for each side would be as fast, but several such branches in sequence, as those of stencils
+made of rolls, are loops for all combinations of sides. For many pieces each has a loop: all of
+their offsets would be computed for each row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_PLACES = 4  # of one load
 
 @record
 class Leaf:
-    """An element of an operand; the place counts from its first element."""
+    """An element of an operand; the offset counts from its first element."""
 
     operand: nodes.Operand
     place: Sum
@@ -52,8 +52,8 @@ class ChosenLoad:
 
     Attributes:
         out: the result.
-        place: where it is, in terms of the loop's index.
-        base, first: variables for the operand and for the place at index 0.
+        place: its offset, in terms of the loop's index.
+        base, first: variables for the operand and for the offset at index 0.
         axis: of the loop.
     """
 
@@ -72,7 +72,7 @@ class ChosenLoad:
 
 
 def with_chosen_loads(facts: Facts, block: Block) -> Block:
-    """The block with loads in place of the branches that only choose among such."""
+    """The block with loads that replace branches which only select among such."""
     body: list[Statement] = []
     for statement in block.body:
         place = _place_of(facts, statement) if isinstance(statement, nodes.If) else None
@@ -129,7 +129,7 @@ def _leaf(facts: Facts, name: str, offset: Value) -> Leaf | None:
 
 
 def leaves_of(place: Place) -> Iterator[Leaf]:
-    """The elements that a place may be."""
+    """The candidate elements of a load."""
     if isinstance(place, Leaf):
         yield place
         return
@@ -138,7 +138,7 @@ def leaves_of(place: Place) -> Iterator[Leaf]:
 
 
 def predicates_of(place: Place) -> Iterator[Value]:
-    """The conditions by which a place is chosen."""
+    """The conditions that select a load."""
     if isinstance(place, Side):
         yield place.predicate
         yield from predicates_of(place.on_true)

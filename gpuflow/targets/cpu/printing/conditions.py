@@ -37,7 +37,7 @@ class Sum:
     constant: int
 
     def plus(self, other: Sum, sign: int = 1) -> Sum | None:
-        """``self + sign * other``, or None: it is no such sum."""
+        """``self + sign * other``, or None if it is not such a sum."""
         if self.multiple and other.multiple and self.stride != other.stride:
             return None
         terms = dict(self.terms)

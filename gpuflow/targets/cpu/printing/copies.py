@@ -8,9 +8,9 @@
     else:
         ...                                             element by element
 
-The last block of a row or column begins so much earlier that it ends with it: it copies some
-elements again. Whether rows of an array with rows are neighbours in memory is found by looking:
-whatever the formula of their places is, they are as good as a slice's.
+The last block of a row or column begins earlier so that it ends with it: it copies some elements
+again. Whether rows of an array with rows are contiguous in memory is checked at run time: whatever
+the formula of their offsets is, they are as good as a slice's.
 """
 
 from __future__ import annotations

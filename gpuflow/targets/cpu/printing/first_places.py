@@ -1,4 +1,4 @@
-"""Prints reductions that find the first place of the largest key, for rows on the CPU.
+"""Prints argmax reductions (index of the first maximum) for rows on the CPU.
 
 Pairs of key and index do not vectorize. Blocks of a row take two loops that do: one finds the
 block's largest key and keeps the keys on the stack; if it exceeds all previous ones, another finds

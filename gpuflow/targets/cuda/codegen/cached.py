@@ -102,7 +102,7 @@ def cuda_source_path(
     compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY,
     vectorize: bool = True,
 ) -> Path | None:
-    """The file in which a built kernel's source lies; None if the cache keeps no files."""
+    """The file of a built kernel's source; None if the cache keeps no files."""
     vectorize = schedule_cuda(kernel, vectorize).width > 1
     return cache.path(_key(kernel, compute_capability, vectorize), "py")
 

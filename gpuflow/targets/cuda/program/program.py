@@ -82,7 +82,7 @@ class GpuProgram:
         return sum(len(kernel.built.cubin) for kernel in built.values())
 
     def sources_of(self, step: KernelStep) -> list[Path]:
-        """Where the generated source of a step's kernels lies; they are built."""
+        """Files of the generated source of a step's kernels, which are built."""
         capability = self.device.compute_capability
         paths = []
         for calls in step.launches:
