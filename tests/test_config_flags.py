@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -82,6 +83,7 @@ BLOCKS = {
 }
 
 
+@together(size=225)
 @pytest.mark.parametrize("updated", BLOCKS)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_sets_its_own_setting_only(block, updated):
@@ -263,6 +265,7 @@ OWN_DEFAULTS = (  # other defaults, or from the environment
 )  # fmt: skip
 
 
+@together(size=150)
 @pytest.mark.parametrize("name", sorted(JAX_SETTINGS))
 def test_every_setting_of_jax_takes_its_default(name):
     default = JAX_SETTINGS[name]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -20,6 +21,7 @@ def image(shape, dtype=np.float32):
     return np.random.default_rng(0).normal(size=shape).astype(np.float32).astype(dtype)
 
 
+@together(size=23)
 @pytest.mark.parametrize(("name", "arguments", "want"), ROWS)
 def test_values_of_jax(name, arguments, want):
     if name == "resize":

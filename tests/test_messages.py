@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -159,6 +160,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@together()
 @pytest.mark.parametrize("name", MISTAKES)
 def test_form_and_length(name):
     call, kind, part = MISTAKES[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -34,6 +35,7 @@ def test_gradient_against_differences(function):
     np.testing.assert_allclose((gradient * direction).sum(), difference, rtol=1e-6, atol=1e-8)
 
 
+@together(size=18)
 @pytest.mark.parametrize("function", ACTIVATIONS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_dtype_is_kept_and_jit_agrees(function, dtype):

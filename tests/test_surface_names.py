@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from together import together
 
 PATH = Path(__file__).parent / "data" / "surface_signatures.json"
 CASES = [
@@ -25,6 +26,7 @@ OTHER_PARAMETERS = {
 }
 
 
+@together(size=150)
 @pytest.mark.parametrize(("module", "name", "parameters"), CASES)
 def test_a_name(module, name, parameters):
     if f"{module}.{name}" in MISSING:

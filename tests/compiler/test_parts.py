@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -97,6 +98,7 @@ def test_columns_that_are_computed_are_stored_row_by_row_in_one_kernel():
     assert ops_of(lambda x: jnp.stack([x * k for k in range(2, 12)], -1), x)[-1] == ["concatenate"]
 
 
+@together(by="dtype", size=10)
 @pytest.mark.parametrize(
     "dtype", ["float32", "float64", "int8", "bool", "bfloat16", "complex64", "complex128"]
 )
@@ -375,6 +377,7 @@ REPEATED = {
 }
 
 
+@together(by="name", size=12)
 @pytest.mark.parametrize("dtype", ["float32", "int8", "complex64"])
 @pytest.mark.parametrize("shape", [(7,), (5, 3), (2, 1, 40), (0, 4)], ids=str)
 @pytest.mark.parametrize("name", REPEATED)

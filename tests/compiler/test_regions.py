@@ -12,6 +12,7 @@ from fuzzing.strategy import programs, reducing_programs
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_space import space_of as reference
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -147,6 +148,7 @@ def _step(x, row, one):
     return m, x - 1e-3 * m / (jnp.sqrt(jnp.abs(g)) + 1e-8)
 
 
+@together(by="function")
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(
     "function", [_both_ways, _either_way, _softmaxes, _repeats, _units, _places, _step]

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -80,6 +81,7 @@ INSIDE = {
 }
 
 
+@together(size=20)
 @pytest.mark.parametrize("inside", INSIDE)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("name", BESIDE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -71,6 +72,7 @@ def _with_vjp(f):
     return function
 
 
+@together(size=20)
 @pytest.mark.parametrize("disabled", [False, True], ids=["enabled", "disable_jit"])
 @pytest.mark.parametrize("write", [_bump, _bump_item])
 @pytest.mark.parametrize("name", CASES)

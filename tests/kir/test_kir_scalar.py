@@ -9,6 +9,7 @@ import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
+from together import together
 
 from gpuflow.kir.reference import cast
 from gpuflow.kir.scalar import (
@@ -167,6 +168,7 @@ SPECIAL = {
 }  # fmt: skip
 
 
+@together(size=24)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("fn", sorted(SPECIAL))
 def test_unary_special_values(fn, dtype):
@@ -329,6 +331,7 @@ INTEGER_UNARY = {
 }
 
 
+@together(size=26)
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("fn", sorted(INTEGER_BINARY))
 def test_binary_integers_match_python(fn, dtype):

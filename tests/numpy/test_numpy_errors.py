@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -179,6 +180,7 @@ CASES = [
 ]
 
 
+@together(size=75)
 @pytest.mark.parametrize(("wrong", "error", "text"), CASES)
 def test_message(wrong, error, text):
     with pytest.raises(error, match=f"(?s){text}"):

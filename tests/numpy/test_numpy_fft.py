@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -35,6 +36,7 @@ def check(name, x, *args):
     compare(getattr(fft, name)(x, *args), getattr(np.fft, name)(x, *args))
 
 
+@together(by="name", size=60)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("n", [None, 1, 3, 4, 9])
@@ -46,6 +48,7 @@ def test_one_axis(name, n, axis, norm):
 AXES = [(None, None), (None, (0, 2)), ((3, 7), (1, -1)), ((3, 7, 4), (2, 0, 1)), ((2, 3, 5), None)]
 
 
+@together(by="name")
 @pytest.mark.filterwarnings("ignore:`axes` should not be `None`")
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("s, axes", AXES, ids=str)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -35,6 +36,7 @@ def _name(index):
     return str(index).replace("\n", " ")[:60]
 
 
+@together(size=22)
 @pytest.mark.parametrize("index", INDICES, ids=_name)
 def test_reading(index):
     want = X[index]
@@ -44,6 +46,7 @@ def test_reading(index):
         np.testing.assert_array_equal(jnp.asarray(X).at[index].get(mode=mode), want)
 
 
+@together(size=22)
 @pytest.mark.parametrize("index", INDICES, ids=_name)
 def test_writing(index):
     values = np.random.default_rng(1).uniform(0.5, 2, X[index].shape).astype(np.float32)
@@ -56,6 +59,7 @@ def test_writing(index):
     np.testing.assert_array_equal(jnp.asarray(X).at[index].set(7), want)
 
 
+@together(size=22)
 @pytest.mark.parametrize("index", INDICES, ids=_name)
 def test_updating(index):
     values = np.random.default_rng(1).uniform(0.5, 2, X[index].shape).astype(np.float32)
@@ -71,6 +75,7 @@ def test_updating(index):
     )
 
 
+@together(size=22)
 @pytest.mark.parametrize("index", INDICES, ids=_name)
 def test_derivatives(index):
     """The derivative of reading is what is added back."""

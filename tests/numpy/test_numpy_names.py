@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 import pytest
+from together import together
 
 import gpuflow.numpy as jnp
 
@@ -21,6 +22,7 @@ def test_every_name_is_there():
     assert [name for name in STORED if not hasattr(jnp, name)] == []
 
 
+@together(size=300)
 @pytest.mark.parametrize("name", [name for name, keywords in STORED.items() if keywords])
 def test_keywords(name):
     parameters = inspect.signature(getattr(jnp, name)).parameters.values()

@@ -8,6 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -32,6 +33,7 @@ def described(dtype, weak):
     return dtype.name + ("*" if weak else "")
 
 
+@together(by="width", size=400)
 @pytest.mark.parametrize("width", ["x32", "x64"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_promote(pair, width):
@@ -41,12 +43,14 @@ def test_promote(pair, width):
     assert described(*got) == STORED[width][pair]
 
 
+@together(size=400)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_add(pair):
     out = jnp.add(*[operand(name) for name in pair.split()])
     assert described(out.dtype, out.weak_type) == STORED["x32"][pair]
 
 
+@together()
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if "*" in pair])
 def test_operators_promote_arrays_as_functions_do(pair):
     first, second = (jnp.asarray(operand(name)) for name in pair.split())

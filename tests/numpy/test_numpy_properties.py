@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -33,6 +34,7 @@ BINARY = ["add", "subtract", "multiply", "maximum", "minimum", "arctan2", "hypot
 REDUCTIONS = ["sum", "mean", "max", "min", "var", "std", "prod"]
 
 
+@together(size=55)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name, shape):
@@ -49,6 +51,7 @@ def test_binary_broadcasts(name, shapes):
     compare(gpuflow.jit(getattr(jnp, name))(x, y), want)
 
 
+@together(size=49)
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), (-1, 0), (), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("name", REDUCTIONS)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -25,6 +26,7 @@ STORED = json.loads((DATA / "out_of_range.json").read_text())
 CASES = out_of_range_cases.cases(jnp, lax)
 
 
+@together(size=38)
 @pytest.mark.parametrize("name", STORED)
 def test_as_jax(name):
     got = out_of_range_cases.outcomes(CASES[name], gpuflow, jnp)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -51,6 +52,7 @@ NAMES = {
 }
 
 
+@together()
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 @pytest.mark.parametrize("name", OPERANDS)
 def test_arrays_are_refused(name, dtype):
@@ -58,6 +60,7 @@ def test_arrays_are_refused(name, dtype):
         OPERANDS[name](np.zeros(2, dtype))
 
 
+@together()
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_refused(name, dtype):

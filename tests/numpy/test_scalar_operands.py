@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -16,6 +17,7 @@ UNCHANGED = ["abs", "floor", "ceil", "real", "conj", "squeeze", "flip", "positiv
              "asarray", "atleast_1d", "nan_to_num", "round", "trunc", "negative"]  # fmt: skip
 
 
+@together(size=30)
 @pytest.mark.parametrize("name", UNCHANGED)
 @pytest.mark.parametrize("scalar", SCALARS, ids=lambda x: f"{type(x).__name__}-{x}")
 def test_results_are_arrays(name, scalar):

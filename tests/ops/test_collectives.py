@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collective_programs import programs
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -119,6 +120,7 @@ def _both(f, in_axes=(0, 0), out_axes=(0, 0)):
     return gf.vmap(inner, in_axes[0], out_axes[0], axis_name="i")
 
 
+@together(size=21)
 @pytest.mark.parametrize("names", NAMES, ids=str)
 @pytest.mark.parametrize("name", OPS)
 def test_values(name, names):
@@ -156,6 +158,7 @@ def test_other_axes_are_mapped_through(name, names):
         np.testing.assert_allclose(_both(inner, out_axes=(1, 1))(moved), want, **TOLERANCE)
 
 
+@together(size=21)
 @pytest.mark.parametrize("names", NAMES, ids=str)
 @pytest.mark.parametrize("name", OPS)
 def test_values_that_all_lanes_share(name, names):
@@ -168,6 +171,7 @@ def test_values_that_all_lanes_share(name, names):
     np.testing.assert_allclose(staged, want, **TOLERANCE)
 
 
+@together(size=18)
 @pytest.mark.parametrize("names", NAMES, ids=str)
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_derivatives(name, names):

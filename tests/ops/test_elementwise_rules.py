@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from op_kernels import run_kernel
 from op_sweep import DTYPES_32, DTYPES_64, all_primitives, as_numpy, jvp, traced, vjp, vmap, x64
+from together import together
 
 import gpuflow as gf  # noqa: F401  plugs in the evaluator
 from gpuflow.base import dtypes
@@ -63,6 +64,7 @@ def grad(function, *values):
 # --- dtypes --------------------------------------------------------------------------------
 
 
+@together()
 @pytest.mark.parametrize("name", DATA)
 def test_accepted_and_result_dtypes_are_those_of_jax(name):
     primitive = all_primitives()[name]

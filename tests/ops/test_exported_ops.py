@@ -15,6 +15,7 @@ from op_sweep import (
     x64,
 )
 from samples import SAMPLES
+from together import together
 
 from gpuflow.core.jaxpr import one_op
 from gpuflow.core.lowering import HostCall
@@ -28,6 +29,7 @@ CASES = [
 ]
 
 
+@together(size=10)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].name)
 def test_an_op_is_the_same_behind_its_record(case):
     primitive, sample = case

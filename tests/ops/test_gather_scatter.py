@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -109,6 +110,7 @@ COMBINES = {
 }
 
 
+@together(by="mode", size=30)
 @pytest.mark.parametrize("number", range(len(CASES)))
 @pytest.mark.parametrize("mode", ["fill", "clip"])
 def test_gather(number, mode):
@@ -144,6 +146,7 @@ def test_scatters(name, mode):
             )
 
 
+@together(size=30)
 @pytest.mark.parametrize("number", range(0, len(CASES), 3))
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 1)])
 def test_batching(number, axes):

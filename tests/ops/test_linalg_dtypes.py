@@ -9,6 +9,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -113,6 +114,7 @@ def check_rounded_once(got, want, dtype):
     assert (error <= bound).all(), (error / bound).max()
 
 
+@together(size=15)
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("name", CASES)
 def test_narrow_matrices_are_rounded_once(name, dtype):

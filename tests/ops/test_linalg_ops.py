@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from op_sweep import difference_quotient, jvp, pairing, random_array, vjp, vmap, x64
+from together import together
 
 import gpuflow as gf
 import gpuflow.lax.linalg
@@ -87,6 +88,7 @@ def test_symmetric_decompositions(size, batch, dtype):
     close(vectors * values[..., None, :] @ adjoint(vectors), h, dtype)
 
 
+@together(size=8)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (5, 3), (3, 5), (70, 65), (0, 2), (2, 0)])
@@ -111,6 +113,7 @@ def test_rectangular_decompositions(shape, batch, dtype):
         close(linalg.svd(a, compute_uv=False), s, dtype)
 
 
+@together(size=20)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("batch", [(), (2,), (0,), (60,)], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (5, 3), (3, 5), (0, 2)])

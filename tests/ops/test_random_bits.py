@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rule_checks import run_body
+from together import together
 
 import gpuflow as gf
 from gpuflow.base.config import config
@@ -43,6 +44,7 @@ def test_seed(seed):
     assert words(key) == DATA["seeds"][seed]
 
 
+@together(size=22)
 @pytest.mark.parametrize("row", DATA["draws"], ids=row_name)
 def test_bits_and_split(row):
     key = keys.random_seed(row["seed"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 from gpuflow import lax
@@ -43,6 +44,7 @@ def accumulated(name, x, axis, reverse):
     return np.flip(out, axis) if reverse else out
 
 
+@together(by="name", size=22)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", OPS)

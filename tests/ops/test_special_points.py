@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -102,6 +103,7 @@ def disagreements(got, want, excuse_nan):
     return nan | lost | far
 
 
+@together(by="kind", size=29)
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize(("kind", "name"), REAL_CASES)
 def test_real(kind, name, jitted):
@@ -122,6 +124,7 @@ CUTS = ("acos", "arccos", "acosh", "arccosh", "asin", "arcsin", "asinh", "arcsin
         "arctan", "atanh", "arctanh", "sqrt", "rsqrt", "reciprocal")  # fmt: skip
 
 
+@together(size=29)
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", STORED["complex_unary"])
 def test_complex(name, jitted):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mesh_space import described, space_of
+from together import together
 from virtual_devices import eight_devices as eight_devices
 
 import gpuflow as gf
@@ -17,6 +18,7 @@ from gpuflow import lax
 STORED = json.loads((Path(__file__).parents[1] / "data" / "mesh_values.json").read_text())
 
 
+@together(size=25)
 @pytest.mark.parametrize("line", STORED)
 def test_as_in_jax(line):
     expected, space = STORED[line], space_of(gf, jnp, lax)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from together import together
 from varying_programs import programs
 from virtual_devices import eight_devices as eight_devices
 
@@ -24,6 +25,7 @@ def made():
     return {}
 
 
+@together(by=lambda name: name.partition(":")[0], size=25)
 @pytest.mark.parametrize("name", STORED)
 def test_as_in_jax(name, made):
     if not made:

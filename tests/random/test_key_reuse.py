@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from key_reuse_cases import programs, raises
+from together import together
 
 import gpuflow
 
@@ -27,6 +28,7 @@ HARMLESS = {
 OF_JITTED = [text for text, (eager, jitted) in STORED.items() if eager != jitted]
 
 
+@together(size=15)
 @pytest.mark.parametrize("text", programs())
 def test_reuse_is_refused_where_jax_refuses_it(text):
     eager, jitted = STORED[text]

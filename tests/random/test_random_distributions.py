@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import special, stats
+from together import together
 
 import gpuflow as gf
 from gpuflow.base.errors import TypePromotionError
@@ -18,6 +19,7 @@ def _arrays(args):
     return [np.asarray(x, np.float32) if isinstance(x, list) else x for x in args]
 
 
+@together(size=10)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[2]}-{row[1]}-{row[0]}")
 def test_values(row):
     layout, number, name, args, kwargs, dtype, shape, values = row

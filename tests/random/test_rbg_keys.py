@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -24,6 +25,7 @@ def value(out):
     return np.asarray(random.key_data(out) if is_key else out)
 
 
+@together(by="name", size=17)
 @pytest.mark.parametrize("run", ["eager", "jit"])
 @pytest.mark.parametrize(("name", "text"), CASES)
 def test_values_of_jax(name, text, run):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import mpmath as mp
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -116,6 +117,7 @@ def _true_values(case, arguments):
     return [np.array([float(value) for value in column]) for column in columns]
 
 
+@together(size=11)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_values(case, dtype):

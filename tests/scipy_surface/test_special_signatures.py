@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from together import together
 
 DATA = Path(__file__).parents[1] / "data" / "scipy_signatures.json"
 FUNCTIONS = json.loads(DATA.read_text())["functions"]
@@ -32,6 +33,7 @@ def test_all_functions_are_listed():
     assert len(FUNCTIONS) == 53 + 4 + 112
 
 
+@together(size=200)
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_parameters_are_those_of_jax(name):
     function = _find(name)

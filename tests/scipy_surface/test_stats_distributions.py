@@ -10,6 +10,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 import scipy.stats
+from together import together
 
 import gpuflow
 import gpuflow.numpy as jnp
@@ -108,6 +109,7 @@ def _fixed_scipy(name, function, x, want):
     return want
 
 
+@together(size=6)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "function"), CASES)
 def test_values(name, function, dtype):

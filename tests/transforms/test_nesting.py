@@ -11,6 +11,7 @@ import itertools
 import numpy as np
 import pytest
 from nesting import TRANSFORMS, Case, expected, result
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -174,6 +175,7 @@ def test_pairs(case, outer):
         _check(case, (outer, inner), 1e-5)
 
 
+@together(by="outer", size=5)
 @pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=lambda case: case.name)
 @pytest.mark.parametrize("outer", NAMES)
 @pytest.mark.parametrize("middle", NAMES)
@@ -197,7 +199,7 @@ def test_pairs_of_reverse_rules(outer):
         _check(REVERSE, (outer, inner), 1e-5)
 
 
-@pytest.mark.parametrize("names", itertools.permutations(("jit", "vmap", "grad")))
+@pytest.mark.parametrize("names", [*itertools.permutations(("jit", "vmap", "grad"))])
 def test_triples_of_reverse_rules(names):
     _check(REVERSE, names, 2e-4)
     _check(REVERSE, ("grad", *names), 2e-4)

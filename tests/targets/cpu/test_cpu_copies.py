@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from copy_kernels import ROWS, slices
 from cpu_harness import check_against_interpreter, random_array
+from together import together
 
 # Of elements of 1, 2, 4 and 8 bytes; all are moved as they are.
 DTYPES = ("bool", "uint8", "float16", "bfloat16", "int32", "float32", "float64", "int64")
@@ -36,6 +37,7 @@ def test_directions(dtype, steps):
     check(slices(dtype), dtype, 70, 40, steps, pitches)
 
 
+@together(by="lanes")
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 15, 16, 17, 31, 33, ROWS])
 @pytest.mark.parametrize("lanes", [0, 1, 15, 16, 17, 31, 32, 33, 71])
 def test_sizes(rows, lanes):

@@ -9,6 +9,7 @@ import pytest
 from cpu_harness import calls_of
 from guarded_memory import guarded, needs_guards
 from loop_texts import HEAD, HEAD_Z, called, loop, set_masks, source, vectors
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -150,6 +151,7 @@ def test_arrays_on_the_stack_have_room_behind(index, bounds, has_masks, monkeypa
 # --- results ----------------------------------------------------------------------------------
 
 
+@together(by="x", size=17)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("x, o", [("float32", "int32"), ("float64", "float32"), ("int32", "int64")])
 def test_every_size_and_nothing_beside_it(x, o, size, masks):
@@ -161,6 +163,7 @@ def test_every_size_and_nothing_beside_it(x, o, size, masks):
     assert (out[size:] == 77).all()
 
 
+@together(by="storage", size=17)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "storage", ["bool", "int8", "uint16", "bfloat16", "float16", "float8_e4m3fn"]
@@ -434,6 +437,7 @@ def test_which_pairs_are_written(statements, is_written):
     assert (vectors(source(loop(*statements), head=HEAD_Z)) is not None) == is_written
 
 
+@together(by="storage", size=17)
 @needs_guards
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("storage", ["float32", "float64", "int16"])

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -83,12 +84,14 @@ def _check(seed, dtype):
             np.testing.assert_allclose(one, want, rtol=tolerance, atol=tolerance * scale)
 
 
+@together(size=10)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("seed", range(40))
 def test_values_and_gradients(seed, dtype):
     _check(seed, dtype)
 
 
+@together(size=10)
 @needs_blas
 @pytest.mark.parametrize("slot", [1 << 10, 1 << 12])
 @pytest.mark.parametrize("seed", range(40, 80))

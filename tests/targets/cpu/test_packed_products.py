@@ -5,6 +5,7 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -69,6 +70,7 @@ def check(spec, left, right, made):
     assert (abs(made.astype(np.float64) - expected) <= 1.01 * bound).all()
 
 
+@together(size=10)
 @pytest.mark.parametrize("dtype,result", FORMATS, ids=lambda d: np.dtype(d).name if d else "same")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dtypes_and_sizes(dtype, result, shape):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from guarded_memory import guarded, needs_guards
 from loop_texts import called, loop, set_masks, source, vectors
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -71,6 +72,7 @@ def kernel_f(words, lo, hi):
     assert vectors(source(loop("store_o(o, i, load_x(x, i * 2))"), head=head)) is None
 
 
+@together(by="storage", size=17)
 @needs_guards
 @pytest.mark.parametrize("step", [2, 3, 4])
 @pytest.mark.parametrize("size", SIZES)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from together import together
 
 from gpuflow.targets.cuda.blas.activations import aux_bytes, with_epilogue
 from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts, epilogue_is_right
@@ -154,6 +155,7 @@ def _lt(fake):
     return CuBlasLt(CtypesLt(fake), 77, (4096, 1 << 20), nullcontext())
 
 
+@together(size=26)
 @pytest.mark.parametrize("right_transposed", [False, True])
 @pytest.mark.parametrize("left_transposed", [False, True])
 @pytest.mark.parametrize("dtype", KINDS.values(), ids=str)
