@@ -1,7 +1,7 @@
 """Timing of functions that return before their work is done.
 
-Standard library only: the benchmarks load this very file beside a rival framework, so that both
-sides are measured by the same code.
+Standard library only: the benchmarks load this very file together with a rival framework, so that
+both sides are measured by the same code.
 """
 
 from __future__ import annotations

@@ -36,9 +36,7 @@ class Plan:
     ellipsis: int | None = None
 
     def anchor(self, advanced: Sequence[int]) -> int | None:
-        """The position of the axes of index arrays at ``advanced``; None: not adjacent, so in
-        front.
-        """
+        """The position of the axes of index arrays at ``advanced``; None: not adjacent."""
         first, last = advanced[0], advanced[-1]
         parts = self.new_axes if self.ellipsis is None else (*self.new_axes, self.ellipsis)
         apart = last - first + 1 != len(advanced) or any(first < p <= last for p in parts)

@@ -23,5 +23,5 @@ def parsed(text: str) -> ast.Module:
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """The names that stand in a piece of syntax."""
+    """The names in a piece of syntax."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

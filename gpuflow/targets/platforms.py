@@ -67,7 +67,7 @@ def _cuda(number: int) -> Driver:
 
 
 def seems_to_have_gpu() -> bool:
-    """Whether there is a reason to believe that this machine has a GPU; imports nothing."""
+    """Whether this machine seems to have a GPU; imports nothing."""
     return any(os.path.exists(sign) for sign in GPU_SIGNS)
 
 

@@ -160,7 +160,7 @@ class Names:
 
 
 class Lines:
-    """Lines of Python text, and how deep the next one stands."""
+    """Lines of Python text, and the indentation of the next one."""
 
     lines: list[str]
     depth: int
@@ -220,11 +220,11 @@ class KernelPrinter(Lines):
     # Values
 
     def value(self, value: Value) -> str:
-        """The expression that stands for a value."""
+        """The expression of a value."""
         return self.values.get(value.number, f"t{value.number}")
 
     def bind(self, values: Sequence[Value], expressions: Sequence[str]) -> None:
-        """Let values stand for expressions (variables) that already exist."""
+        """Bind values to expressions (variables) that already exist."""
         for value, expression in zip(values, expressions, strict=True):
             self.values[value.number] = expression
 
@@ -386,7 +386,7 @@ class KernelPrinter(Lines):
         self.count_loop(s, counter, self.value(s.count))
 
     def turn(self, s: For | While) -> None:
-        """Print one turn: the body, and that carries become its results."""
+        """Print one iteration: the body, and the assignment of results to carries."""
         self.block(s.body)
         outs = [self.value(o) for o in s.outs]
         self.assign(outs, [self.value(v) for v in s.body.results])
@@ -510,7 +510,7 @@ class KernelPrinter(Lines):
         return self.inner_loop(axis)
 
     def count_loop(self, s: For, counter: str, count: str) -> None:
-        """Print the turns of a loop that runs ``count`` times."""
+        """Print the iterations of a loop that runs ``count`` times."""
         with self.indented(f"for {counter} in range({count}):"):
             self.turn(s)
 
@@ -539,7 +539,7 @@ class KernelPrinter(Lines):
         raise NotImplementedError(f"[printer] {type(self).__name__} must override strip")
 
     def copy(self, s: Copy) -> None:
-        """Print a Copy: the loops that it stands for."""
+        """Print a Copy as loops."""
         self.statement(self.loops_of(s))
 
     def load_local(self, local: Local, offset: Value | None) -> str:

@@ -170,7 +170,7 @@ def _full(value: int, like: Any) -> Any:
 
 
 def of_mapped(state: State) -> State:
-    """The first element of a code with mapped axes that says that something failed."""
+    """The first element of a code with mapped axes that is a failure."""
     code, *values = state.values
     shape = aval_of(code).shape
     if not shape:

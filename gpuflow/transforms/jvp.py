@@ -1,4 +1,4 @@
-"""Forward-mode differentiation: one pass that carries a tangent beside every value."""
+"""Forward-mode differentiation: one pass that carries a tangent with every value."""
 
 from __future__ import annotations
 

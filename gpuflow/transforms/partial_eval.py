@@ -1,7 +1,7 @@
 """Partial evaluation: computations on unknown values are recorded, others are evaluated.
 
 Linearization runs jvp rules this way, with tangents as the unknowns. An op with known and unknown
-operands is recorded as a whole, unless it holds programs: those are taken apart.
+operands is recorded as a whole, unless it holds programs: those are split.
 """
 
 from __future__ import annotations

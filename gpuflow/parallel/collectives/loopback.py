@@ -1,5 +1,4 @@
-"""Collectives between memories of one process: each has a thread, and data are exchanged in the
-host.
+"""Collectives between memories of one process, by threads that exchange data in the host.
 
 It serves the simulator, whose memories NumPy sees; data of real GPUs go over NCCL instead.
 """

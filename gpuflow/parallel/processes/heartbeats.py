@@ -169,9 +169,7 @@ class Heartbeats:
             self._counts[rank] = messages.number_of(about, "count")
 
     def differ(self, reason: str) -> None:
-        """Notify the others that ranks differ in their operations: their collectives end with
-        that.
-        """
+        """Notify the others that ranks differ in their operations, which ends collectives."""
         self._tell({"differs": reason[:_LONGEST_REASON]})
 
     def _differ(self, reason: str, besides: int) -> None:

@@ -40,7 +40,7 @@ _IN_KERNELS = (Elementwise, Indexed, Reduction, TupleReduction)
 def plan_of_op(
     primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
 ) -> tuple[Plan, ClosedJaxpr] | None:
-    """The plan of an op that is a native program outside of jit, and its jaxpr; None: it is none.
+    """The plan of an op that is a native program outside of jit, and its jaxpr, or None.
 
     Library calls are, of blocks that are made so; so are large ops that kernels hold. The types of
     operands alone decide, so that the same op has the same bits each time.

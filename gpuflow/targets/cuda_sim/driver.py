@@ -52,7 +52,7 @@ USUAL_CHECKS = Checks(uninitialized_global=True)
 class SimApi:
     """One simulated GPU, which has done everything when a call returns.
 
-    Each has memory of its own, and refuses work while another one is the current device, as CUDA
+    Each has separate memory, and rejects work while another one is the current device, as CUDA
     does.
 
     Args:

@@ -1,7 +1,7 @@
 """User kernels with separate copies of arrays, to detect other accesses.
 
-Arrays of a program lie side by side in one piece of memory, where a kernel that runs over the end
-of one meets the next. Here each is an allocation, in which operands cannot be written.
+Arrays of a program are adjacent in one piece of memory, where a kernel that runs over the end of
+one reaches the next. In this module each is an allocation, in which operands cannot be written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convolutions as axes: few of them, sliding ones apart, and without holes in the left operand."""
+"""Convolutions as axes: few of them, sliding ones separate, and without lhs dilation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_APART = 8
 
 @record
 class Slide:
-    """One dimension of space: sizes of lhs, taps and places, strides of each, and how they meet."""
+    """One spatial dimension: sizes of lhs, taps and positions, their strides, and padding."""
 
     size: int
     taps: int
@@ -138,7 +138,7 @@ def dense_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
 
 
 def places_apart(problem: Problem, elements: int) -> list[Problem]:
-    """One problem for each place along an outer dimension, where few taps of all places fit."""
+    """One problem for each position along an outer dimension, if few taps are used by all."""
     width = prod(slide.places for slide in problem.slides) * max(
         (axis[0] for axis in problem.rows), default=1
     )
@@ -170,7 +170,7 @@ def with_taps_reversed(problem: Problem) -> Problem:
 
 
 def phases(problem: Problem) -> list[Problem]:
-    """Where lhs has holes, problems without holes: places that meet the same taps are one."""
+    """For lhs dilation, undilated problems: positions that use the same taps are one."""
     options = [_phases_of(slide) for slide in problem.slides]
     return [
         replace(

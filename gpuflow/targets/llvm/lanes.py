@@ -67,7 +67,7 @@ class Lane:
 
     @property
     def width(self) -> int:
-        """How many values it holds: 1 if it is no vector."""
+        """Number of values: 1 if it is not a vector."""
         kind = self.value.type
         return kind.count if isinstance(kind, ir.VectorType) else 1
 
@@ -233,7 +233,7 @@ def counted(dtype: str, start: int, width: int, step: int = 1) -> ir.Constant:
 
 
 def shuffle_mask(numbers: Iterable[int]) -> ir.Constant:
-    """The vector of numbers that says which elements a shuffle takes."""
+    """The vector of indices of a shuffle."""
     listed = list(numbers)
     return ir.Constant(llvm_type("int32", len(listed)), listed)
 
@@ -275,7 +275,7 @@ def polynomial(x: Lane, coefficients: Sequence[float]) -> Lane:
 
 
 def cast(x: Lane, dtype: str) -> Lane:
-    """Convert as ``nodes.Cast`` says: float to integer saturates, integers wrap."""
+    """Convert as ``nodes.Cast``: float to integer saturates, integers wrap."""
     builder, source, kind = x.builder, x.dtype, x.type_of(dtype)
     if source == dtype:
         return x

@@ -82,7 +82,7 @@ def narrow_by_bits(x: Lane, form: Format) -> Lane:
 
 
 def widen_by_bits(code: Lane, form: Format) -> Lane:
-    """The float32 of a code (uint32) in ``form``: place the bits, then scale by a power of two."""
+    """The float32 of a code (uint32) in ``form``: shift the bits, then scale by a power of two."""
     magnitude = code & ((1 << form.sign) - 1)
     placed = magnitude << (_FLOAT32_MANTISSA - form.mantissa)
     scaled = placed.bitcast("float32") * 2.0 ** (_FLOAT32_BIAS - form.bias)

@@ -21,7 +21,7 @@ BLOCK_BITS = 12
 
 
 def can_search(kernel: Kernel, s: Reduce) -> bool:
-    """Whether a Reduce finds places that follow from the index along its one axis."""
+    """Whether a Reduce finds indices that follow from the index along its one axis."""
     if len(s.axes) != 1 or not finds_first_largest(s):
         return False
     place = [axis.name for axis in kernel.axes].index(s.axes[0])

@@ -1,4 +1,4 @@
-"""Loops of a program that stand in a kernel ask now and then whether the call was interrupted.
+"""Polling for interrupts in program loops inside of kernels.
 
     operations_left = 1048576                   at the beginning
     for c0_part in range((n + 4095) >> 12):     a loop without loops in it, in parts, so that
@@ -40,7 +40,7 @@ def after_turn(printer: KernelPrinter, s: While | For) -> None:
 
 
 def count_loop(printer: KernelPrinter, s: For, counter: str, count: str) -> None:
-    """Print the turns of a loop that may have any number of them."""
+    """Print the iterations of a loop with any trip count."""
     if has_loops(s.body):
         with printer.indented(f"for {counter} in range({count}):"):
             printer.turn(s)

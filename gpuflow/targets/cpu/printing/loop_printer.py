@@ -284,7 +284,7 @@ class CpuPrinter(KernelPrinter):
         self._over_pieces(axis, self._points(axis, True), s.body, after)
 
     def border_name(self, axis: Axis) -> str:
-        """A new name for a place at which loops over an axis are cut."""
+        """A new name for a boundary at which loops over an axis are split."""
         return f"{axis.name}_border_{next(self._borders)}"
 
     def load_where(self, operand: Operand, offset: str, where: str, dtype: str) -> str | None:
@@ -341,7 +341,7 @@ class CpuPrinter(KernelPrinter):
         return ordered
 
     def close_running(self, ordered: dict[str, tuple[str, str]]) -> None:
-        """Turn the integers back into floats."""
+        """Convert the integers back to floats."""
         for out, (name, kind) in ordered.items():
             self.emit(f"{out} = unorder_{kind}({name})")
 
@@ -417,7 +417,7 @@ class CpuPrinter(KernelPrinter):
     def block_loop(self, axis: Axis, span: tuple[str, str], bits: int) -> Iterator[str]:
         """A loop over blocks of 2**bits points of a range; yields the arguments of another.
 
-        Ranges with a step, and Python's min, leave code behind that could raise.
+        Ranges with a step, and Python's min, generate code that could raise.
         """
         begin, end = span
         size, first = 1 << bits, f"{axis.name}_start"

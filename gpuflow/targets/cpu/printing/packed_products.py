@@ -1,10 +1,10 @@
 """The text of a kernel for products of matrices that BLAS has not: narrow floats, integers, bools.
 
-Blocks of both operands are converted while they are packed, into panels that lie in the order in
-which ``multiply_<kind>`` reads them (codegen/product_tiles.py). Any strides will do. A block of the
-product sums slices of the depth; between slices its sums lie in the result if that is of their
-dtype, else in the workspace. So each result is rounded once. Which sums are made in which order
-follows from the shapes alone.
+Blocks of both operands are converted while they are packed, into panels in the order in which
+``multiply_<kind>`` reads them (codegen/product_tiles.py), with any strides. A block of the product
+sums slices of the depth; between slices its sums are in the result if that is of their dtype, else
+in the workspace. So each result is rounded once. The sums and their order follow from the shapes
+alone.
 
 Source: K. Goto, R. van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
 """

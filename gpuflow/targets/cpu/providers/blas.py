@@ -1,8 +1,8 @@
 """A BLAS of our own: a private copy of NumPy's OpenBLAS that uses one thread.
 
-The pool splits products among threads. An OpenBLAS with threads of its own would fight with them:
-its idle threads spin, and it waits for all of them where another process holds a core. Where
-NumPy came without an OpenBLAS of the expected name, products go through NumPy.
+The pool splits products among threads. An OpenBLAS with its own threads would compete with them:
+its idle threads spin, and it waits for all of them while another process holds a core. If NumPy
+came without an OpenBLAS of the expected name, products go through NumPy.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 This module makes the decisions, none of which depends on the number of threads: results do not,
 either.
 
-With few taps a packed matrix has taps and depth as rows and places of the result as columns, and
-rows are summed (form 0). With more taps than places, as in the gradient of a kernel, it has places
-and a free dimension as rows and taps as columns, and columns are summed (form 1).
+With few taps a packed matrix has taps and depth as rows and positions of the result as columns, and
+rows are summed (form 0). With more taps than positions, as in the gradient of a kernel, it has
+positions and a free dimension as rows and taps as columns, and columns are summed (form 1).
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class ConvolutionCall:
     """The implementation of a convolution.
 
     Attributes:
-        words: the argument block; 0 for functions, slots and tables, and the offsets in bytes for
-            the addresses.
+        words: the argument block; 0 for functions, slots and tables, and the byte offsets for the
+            addresses.
         table, step_table: the rows of its tables, in bytes.
         extent, chunk: of the launch.
         points: the work, in elements of a cheap kernel that take as long.
         copied: a view that makes rhs dense, which is copied first; None: it is read in place.
         partial: elements of an array of partial sums; 0: results go where they belong.
-        summed: the words of gf_sum_parts behind the addresses.
+        summed: the arguments of gf_sum_parts after the addresses.
         rows: of gf_sum_parts.
         offset: in bytes, where gf_sum_parts starts in the output.
         copied_lhs: a view of lhs that is copied first, or None.
@@ -86,7 +86,7 @@ class ConvolutionCall:
 
 
 def workspace_places(call: ConvolutionCall, itemsize: int) -> tuple[list[int], int]:
-    """Where the copies of lhs and of rhs and the partial sums lie, and the bytes of all three."""
+    """Offsets of the copies of lhs and of rhs and of the partial sums, and the total size."""
     counts = [0 if view is None else prod(view.shape) for view in (call.copied_lhs, call.copied)]
     offsets, at = [], 0
     for count in (*counts, call.partial):
@@ -102,14 +102,14 @@ def convolution_call(
 
     Args:
         convolution: which dimensions are which.
-        left, right: where the operands lie.
+        left, right: locations of the operands.
         out: the result's shape.
         dtype: of operands and result.
         threads: how many share the work.
 
     Returns:
-        The calls, and whether they leave out places that are zero; None where there is nothing to
-        sum, or a packed matrix would be too large.
+        The calls, and whether they skip positions that are zero; None if there is nothing to sum,
+        or a packed matrix would be too large.
     """
     if 0 in (*left.shape, *right.shape, *out):
         return None

@@ -1,4 +1,4 @@
-"""The matrices of a convolution's products: how they lie, and blocks that fit into memory."""
+"""The matrices of a convolution's products: layouts, and blocks that fit into memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST_ROWS = 384  # summed at a time, where that makes room for more rows
 
 @record
 class Layout:
-    """How the matrix P of (u, i) and j lies."""
+    """Layout of the matrix P of (u, i) and j."""
 
     kind: int
     leading: int = 0
@@ -30,7 +30,7 @@ class Layout:
     u_is_row: bool = True
 
     def plain(self, form: int) -> bool:
-        """Whether P is stored as it stands on the left of a product: sums run along its rows."""
+        """Whether P is stored in the layout of a left operand: sums are over its rows."""
         return self.u_is_row == bool(form)
 
 
@@ -57,7 +57,7 @@ def packed_layout(
 
 
 def steps_of(slide: Slide, form: int) -> tuple[int, int]:
-    """How far positions are apart for neighbouring i, and for neighbouring j."""
+    """Strides of adjacent i, and of adjacent j."""
     return (slide.stride, slide.gap) if form else (slide.gap, slide.stride)
 
 
@@ -74,7 +74,7 @@ def blocks_of(
         form, kind, i_sizes, j_sizes, u: of the packed matrix.
         elements: the elements that fit into memory.
         wanted: into how many blocks the work should fall, where they do not become too small.
-        steps: how many sums there are beside the packed matrix.
+        steps: number of sums next to the packed matrix.
         most_parts: into how many parts the whole sum may fall.
 
     Returns:
@@ -188,7 +188,7 @@ def rhs_matrix(
 
 @record
 class Target:
-    """Where the result lies: as a matrix of o and x, in the output or in an array of sums."""
+    """The result as a matrix of output channels and positions, in the output or partial sums."""
 
     leading: int
     rhs_first: bool

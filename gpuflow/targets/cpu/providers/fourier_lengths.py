@@ -140,7 +140,7 @@ def chirp_transform(length: int, dtype: str) -> np.ndarray:
 
 @lru_cache(16)
 def turns(rows: int, columns: int, dtype: str) -> np.ndarray:
-    """e^(-2 pi i b k / (A B)) by block of columns, row and lane, both parts apart."""
+    """e^(-2 pi i b k / (A B)) by block of columns, row and lane, deinterleaved."""
     lanes = lanes_of(dtype)
     blocks = -(-columns // lanes)
     of_lanes = np.array(lines_of_lanes(dtype))

@@ -1,15 +1,16 @@
 """Transforms of blocks of lines as one function: read, passes in cache, write, as LLVM text.
 
-A block has as many lines as a vector has elements. It is read into memory of the thread, where both
-parts of an element of all lines lie together; the passes (``fourier_passes``) go back and forth
-there, and the result is written. So a line's elements may lie anywhere, in order or apart:
+A block has as many batch rows as a vector has elements. It is read into memory of the thread, with
+both components of an element of all rows contiguous; the passes (``fourier_passes``) alternate in
+that memory, and the result is written. So a row's elements may have any layout, contiguous or
+strided:
 
     columns   the lines of a block lie side by side: an element of all is two vectors
     rows      elements lie side by side: squares of elements and lines are transposed
     others    numbers one by one
 
-Where a block has fewer lines, the last one stands for those that are missing, and is written
-as often, with the same numbers.
+If a block has fewer rows, the last one is repeated for the missing ones, and is written as often,
+with the same values.
 
 A real line of even length is read as a complex one of half the length (Cooley, Lewis and Welch,
 The Fast Fourier Transform Algorithm, J. Sound Vib. 12, 1970); one of odd length as complex numbers

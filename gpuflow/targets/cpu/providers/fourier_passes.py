@@ -1,7 +1,7 @@
 """Passes of Fourier transforms of several lines at once, as LLVM text.
 
-A vector holds the same element of several lines, so that arithmetic is that of one line and no
-element is ever shuffled. A pass takes r elements that are far apart, transforms them, turns the
+A vector holds the same element of several rows, so that arithmetic is that of one row and no
+element is ever shuffled. A pass takes r elements with a large stride, transforms them, rotates the
 results, and writes them so that the next pass finds its own in order:
 
     y[q + s (r p + j)] = w^(p j) sum_k x[q + s (p + m k)] e^(-2 pi i j k / r)
@@ -40,7 +40,7 @@ Number = tuple[Value, Value]
 def roots(powers: Any, order: int) -> tuple[Any, Any]:
     """Both parts of e^(-2 pi i power / order).
 
-    Angles are mirrored into an eighth of a turn first, where their rounding is smallest.
+    Angles are mirrored into an eighth of a circle first, where their rounding is smallest.
     """
     eighths, rest = np.divmod(8 * (np.asarray(powers) % order), order)
     angles = np.where(eighths % 2 == 1, order - rest, rest) * (np.pi / 4 / order)
@@ -91,7 +91,7 @@ class Numbers:
         return self.shuffled(self.function.op(one), "poison", [0] * self.lanes)
 
     def shuffled(self, a: Value, b: Value, places: Sequence[int]) -> Value:
-        """Elements of two vectors: those of the second one are numbered behind the first."""
+        """Elements of two vectors: indices of the second one follow those of the first."""
         mask = ", ".join(f"i32 {k}" for k in places)
         kinds = f"{self.vector} {a}, {self.vector} {b}"
         return self.function.op(f"shufflevector {kinds}, <{len(places)} x i32> <{mask}>")

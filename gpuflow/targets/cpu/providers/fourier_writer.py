@@ -42,7 +42,7 @@ _PART = 1 << 10  # elements of a part of a long line
 
 @record
 class Side:
-    """Where elements lie: the first one, and the bytes between elements, lines and groups."""
+    """Layout of elements: the first address, and the byte strides of elements, rows and groups."""
 
     place: Place
     element: int
@@ -170,7 +170,7 @@ class Writer:
     def long_lines(
         self, shape: tuple[int, int], what: Lines, source: Side, target: Side, work: Place
     ) -> None:
-        """Transform each line as a matrix of ``shape``; elements of lines lie in order.
+        """Transform each row as a matrix of ``shape``; elements of rows are contiguous.
 
         Args:
             shape: rows and columns of a line.

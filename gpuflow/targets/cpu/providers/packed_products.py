@@ -74,11 +74,11 @@ class PackedCall(NamedTuple):
     Attributes:
         source: the kernel.
         words: the block, with 0 for the addresses.
-        places: where the addresses of operands and result stand among them.
+        places: the slots of the addresses of operands and result.
         own: where those of sums and packed blocks do; none where nothing is packed.
         extent: indices of the launch, each of which a thread may take.
         memory: bytes that packed blocks take.
-        sums: bytes of sums between slices of the depth, behind them; 0: they lie in the result.
+        sums: size of sums between slices of the depth, after them; 0: they are in the result.
         points: the work, in elements of a cheap kernel that take as long.
     """
 
@@ -124,7 +124,7 @@ def packed_call(
 
     Args:
         product: which dimensions are which.
-        left, right: where the operands lie.
+        left, right: locations of the operands.
         form: their dtypes.
         threads: how many share the work.
 

@@ -1,4 +1,4 @@
-"""Operands of products that cannot be read where they lie: copied to the workspace first."""
+"""Operands of products that cannot be read in place are copied to the workspace first."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Copies(NamedTuple):
 def readable(
     product: Product, step: CallStep, call_of: Callable[[View, View], Call | None]
 ) -> tuple[Call, Copies] | None:
-    """A call for the operands as they lie, or for copies of them.
+    """A call for the operands in place, or for copies of them.
 
     Args:
         product: which dimensions are which. A copy has them in the order of a stack of matrices.

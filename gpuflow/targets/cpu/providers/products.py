@@ -46,7 +46,7 @@ class ProductCall(NamedTuple):
         blas: BLAS's function.
         function: that of the native runtime which calls it.
         words: the block, with 0 for BLAS's function and the addresses.
-        operands: where the addresses of operands and result stand among them.
+        operands: the slots of the addresses of operands and result.
         extent, chunk: of the launch.
         points: the work, in elements of a cheap kernel that take as long.
     """
@@ -67,7 +67,7 @@ def product_call(
 
     Args:
         product: which dimensions are which.
-        left, right: where the operands lie.
+        left, right: locations of the operands.
         dtype: of operands and result.
         threads: how many share the work.
 

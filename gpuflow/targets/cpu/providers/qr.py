@@ -1,6 +1,6 @@
 """QR decompositions of small matrices as instructions of native programs, by our own LAPACK.
 
-LAPACK's matrices go by columns: each is copied into the workspace, where reflectors take its place.
+LAPACK's matrices are column-major: each is copied into the workspace, where reflectors replace it.
 R is copied from there, and then Q, of which reflectors become the columns. Threads share matrices.
 """
 

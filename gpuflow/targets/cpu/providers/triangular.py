@@ -1,8 +1,8 @@
 """Systems with triangular matrices as instructions of native programs, by our own BLAS.
 
-The result begins as a copy of the right-hand sides, in whose memory BLAS solves. Threads share its
-columns, or its rows where the matrix stands on the right. How many are solved together depends on
-the shapes only.
+The result begins as a copy of the right-hand sides, which BLAS solves in place. Threads share its
+columns, or its rows if the matrix is on the right. The number of columns that are solved together
+depends on the shapes only.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _function(letter: str) -> int:
 
 
 def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None:
-    """The systems, if BLAS has such ones and can read A where it lies."""
+    """The systems, if BLAS supports them and can read A in place."""
     del target
     a, b = step.operands
     if system.conjugate and not system.transpose:

@@ -231,7 +231,7 @@ class Argument:
     """An operand of a loop, or a result.
 
     Attributes:
-        place: where it begins.
+        place: its start address.
         index_step: bytes from an index to the next.
         line_step: bytes from a line to the next.
         steps: bytes from an element to the next, along each core dimension.

@@ -32,7 +32,7 @@ SMALLEST_IN_KERNEL = 1 << 12  # points
 
 
 def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
-    """A copy to row-major memory by a kernel, or None where that is no help.
+    """A copy to row-major memory by a kernel, or None if that does not help.
 
     It helps if the source is to be transposed, in tiles; or if a vector holds contiguous elements,
     or elements of small stride.
@@ -42,7 +42,7 @@ def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall |
         itemsize: bytes of an element.
 
     Returns:
-        The call; its first two words are to be the addresses of the source and of the target.
+        The call; its first two arguments are to be the addresses of the source and of the target.
     """
     sizes = tuple([size for size, _ in axes])
     if itemsize not in (1, 2, 4, 8) or prod(sizes) < SMALLEST_IN_KERNEL:

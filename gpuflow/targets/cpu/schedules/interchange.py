@@ -59,7 +59,7 @@ def columns_in_rows(kernel: Kernel) -> Kernel:
     """A column kernel with the loops over its columns inside of those over its rows.
 
     Args:
-        kernel: any kernel; one that is no column kernel stays as it is.
+        kernel: any kernel; one that is not a column kernel is returned unchanged.
     """
     if kernel.kind != "column":
         return kernel
@@ -106,7 +106,7 @@ def _axes_of(statement: Statement) -> tuple[str, ...]:
 
 
 def joined(items: Sequence[Statement], axis: str) -> list[Statement]:
-    """Loops over the columns of a strip that stand side by side become one."""
+    """Merge adjacent loops over the columns of a strip."""
     result: list[Statement] = []
     for item in items:
         last = result[-1] if result else None
@@ -167,7 +167,7 @@ class Interchange:
     """Rewrites loops over columns.
 
     Args:
-        kernel: that they stand in.
+        kernel: the kernel that contains them.
         size: columns of a strip.
 
     Attributes:

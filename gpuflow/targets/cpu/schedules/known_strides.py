@@ -2,8 +2,8 @@
 
     for i: y[i] = f(x[i * stride])        for i: y[i] = f(x[i * 2])
 
-LLVM reads a vector of such elements with a few whole loads where it knows how they lie, and one
-after the other where an argument says so; then nothing else of the loop is a vector either.
+LLVM reads a vector of such elements with a few whole loads if it knows their stride, and one after
+the other if it is an argument; then nothing else of the loop is vectorized either.
 
 A short innermost loop is written out, and vectors are those of the loop around it: with rows of
 two, both elements are stored at once, in whole vectors.

@@ -17,7 +17,7 @@ class Counting(Lanes, Protocol):
         ...
 
     def looks_same(self, s: Statement) -> bool:
-        """Whether a statement gives all lanes the same; notes constants and the like."""
+        """Whether a statement is uniform; notes constants and similar ones."""
         ...
 
 

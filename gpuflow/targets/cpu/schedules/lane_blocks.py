@@ -66,10 +66,10 @@ _DIVISION, _SERIES = 12, 48
 
 
 def lanes_in_blocks(kernel: Kernel) -> Kernel:
-    """A map whose points have loops of their own, with these around the loop over the points.
+    """A map whose points have inner loops, with these moved around the loop over the points.
 
     Args:
-        kernel: any kernel; one without such loops stays as it is.
+        kernel: any kernel; one without such loops is returned unchanged.
     """
     if not _applies(kernel) or kernel.axes[-1].is_short:
         return kernel
@@ -267,7 +267,7 @@ class _Blocks:
     # --- loops that all lanes leave at once ---
 
     def looks_same(self, s: Statement) -> bool:
-        """Whether a statement gives all lanes the same; notes constants and the like."""
+        """Whether a statement is uniform; notes constants and similar ones."""
         if self.is_cheap(s):
             assert isinstance(s, Const | Load)
             self.cheap[s.out] = s

@@ -104,13 +104,13 @@ class Code:
         self._statements.append(Store(array.name, value, offset))
 
     def read(self, access: Load) -> Value:
-        """Write a load as it is but for its result."""
+        """Write a load with another result."""
         out = self._of.fresh(access.out.dtype)
         self._statements.append(replace(access, out=out))
         return out
 
     def write(self, access: Store) -> None:
-        """Write a store as it is."""
+        """Write a store unmodified."""
         self._statements.append(access)
 
     def number(self, dtype: str, number: float) -> Value:
@@ -138,7 +138,7 @@ class Code:
         self, count: Value, init: Sequence[Value],
         turn: Callable[[Code, Value, Sequence[Value]], Sequence[Value]],
     ) -> tuple[Value, ...]:  # fmt: skip
-        """Write a loop of ``count`` turns.
+        """Write a loop of ``count`` iterations.
 
         Args:
             count: int64.

@@ -78,8 +78,8 @@ class Compaction:
         lanes: of the block.
         s: the loop; no loop is in it.
         mask: the lanes that run it; None: all.
-        turns: how many are done at once.
-        work: of a turn, about, in operations.
+        turns: number of iterations done at once.
+        work: approximate number of operations of an iteration.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Compaction:
         return value in of.arrays
 
     def write(self, out: list[Statement]) -> list[Local]:
-        """Write it behind ``out``; the arrays of its results."""
+        """Write it after ``out``; returns the arrays of its results."""
         code = Code(self.lanes, out)
         count = self._count_of_lanes(out)
         self._begin(code, count, out)

@@ -1,15 +1,15 @@
-"""Slices of a loop of lanes that lie behind each other in memory: some turns at a time, in tiles.
+"""Contiguous slices of a batched loop: some iterations at a time, in tiles.
 
     for k:                                  for each 128 turns from k on:
         for i:                                  copy a x: a[t, i] = x[i, k + t] for all i and t
             y[i, k] = f(x[i, k])                for t < 128: for i: b[t, i] = f(a[t, i])
                                                 copy y b: y[i, k + t] = b[t, i] for all i and t
 
-Lanes whose neighbours are far apart in an operand touch a cache line each in every turn, and are no
-vector. In a tile a line is read or written once for the turns whose slices are in it, and the
-turns have vectors. Where an element lies must follow from the turn alone, whatever the formula.
-Blocks whose lanes move (``lane_compaction``) have none: they have too many lanes. Nor have loops
-that only some lanes of a block run.
+Batch elements with a large stride in an operand touch a cache line each in every iteration, and
+cannot be vectorized. In a tile a line is read or written once for the iterations with slices in it,
+and the iterations have vectors. The offset of an element must follow from the iteration alone,
+whatever the formula. Blocks with compaction (``lane_compaction``) have none: they have too many
+elements. Nor have loops that only some elements of a block run.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Tiles:
         operands: of the kernel, by their names.
 
     Attributes:
-        turns: of a tile; 0: the loop has none.
-        body: of the loop with tiles in the place of memory; its params are the counter, where the
-            turn's row begins, and the carries.
+        turns: iterations of a tile; 0: the loop has none.
+        body: of the loop with tiles instead of memory; its params are the counter, the start of the
+            iteration's row, and the carries.
     """
 
     def __init__(self, lanes: Lanes, s: For, operands: dict[str, Operand]) -> None:
@@ -101,15 +101,15 @@ class Tiles:
         return s
 
     def rows(self, code: Code, turn: Value) -> Value:
-        """Where the row of a turn of the tile begins."""
+        """The start of the row of an iteration of the tile."""
         return code.apply("mul", turn, code.number("int64", self._lanes.size))
 
     def fill(self, first: Value, count: Value, out: list[Statement]) -> None:
-        """Read the slices of ``count`` turns from ``first`` on."""
+        """Read the slices of ``count`` iterations from ``first`` on."""
         self._move(Load, first, count, out)
 
     def empty(self, first: Value, count: Value, out: list[Statement]) -> None:
-        """Store the slices of ``count`` turns from ``first`` on."""
+        """Store the slices of ``count`` iterations from ``first`` on."""
         self._move(Store, first, count, out)
 
     def _move(

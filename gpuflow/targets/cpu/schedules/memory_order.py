@@ -62,7 +62,7 @@ MEMORY_ORDER = Schedule("loops exchanged", _applies, _choose, _rewrite)
 
 
 def all_values(call: KernelCall) -> dict[Argument, int]:
-    """The words of a call, with the extents and strides that its kernel has written out."""
+    """The arguments of a call, with the extents and strides that its kernel has written out."""
     kernel, values = call.kernel, values_of(call)
     for (operand, axis), distance in distances_of(kernel).items():
         values[Argument("stride", operand, axis)] = distance.within(call.words)
@@ -75,7 +75,7 @@ def all_values(call: KernelCall) -> dict[Argument, int]:
 def are_unit(
     kernel: Kernel, values: Mapping[Argument, int], innermost: Axis
 ) -> tuple[bool, ...]:
-    """Which operands lie contiguously along an axis."""
+    """The operands that are contiguous along an axis."""
     return tuple(
         values[Argument("stride", operand.name, innermost.name)] == 1
         for operand in kernel.operands

@@ -1,4 +1,4 @@
-"""Few long rows on the CPU: the phases of a row kernel become kernels of their own.
+"""Few long rows on the CPU: the phases of a row kernel become separate kernels.
 
 A launch gives each thread whole rows. Where there are fewer rows than threads, each reduction of a
 row is a kernel, and so is the final loop over the row; results of reductions go through scratch

@@ -1,9 +1,9 @@
 """Row kernels on the CPU: cache expensive values of one loop over a row for a later one.
 
-KernelIR evaluates the values of a row anew in every loop over it, which suits a GPU. Here exp or
-tanh cost more than memory that is in the cache: the last reduction writes such a value into the
-output's row, and the final loop, which stores that row, reads it. A value that has been rounded to
-the row's dtype loses nothing there.
+KernelIR recomputes the values of a row in every loop over it, which suits a GPU. On CPUs exp or
+tanh cost more than cached memory: the last reduction writes such a value into the output's row, and
+the final loop, which stores that row, reads it. A value that has been rounded to the row's dtype
+loses nothing there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def keep_row_values(kernel: Kernel) -> Kernel:
         kernel: any kernel.
 
     Returns:
-        The same kernel where there is nothing to keep. Operands keep their places; one that is
+        The same kernel if there is nothing to keep. Operands keep their positions; one that is
         written may be read as well.
     """
     if kernel.kind != "row":

@@ -1,4 +1,4 @@
-"""Rows of a few elements: many rows at a time, each in a lane of its own.
+"""Rows of a few elements: many rows at a time, each in a separate lane.
 
     for i:                          strip i by 64:
         %1 = reduce j { load x }        for i: for j: x_tile[j, i] = x[i, j]

@@ -37,16 +37,16 @@ EXTRA_BUFFER = -2  # no buffer of the plan
 
 @record
 class FusedProduct:
-    """A product and the kernel behind it, as one call.
+    """A product and the kernel after it, as one call.
 
     Attributes:
-        product, kernel: which steps; the call stands where the kernel stood.
+        product, kernel: the two steps; the call replaces the kernel.
         run: a function of the addresses of left, right, out, bias and aux.
         offsets: bytes from the start of the buffers of left and right.
         out, bias, aux: buffers; None where there is none, EXTRA_BUFFER where none is free.
         aux_bytes: the size of ``aux``.
         pair: the product on the way there, of calls that share ``aux``.
-        moves_out: the place of ``out`` in the arena is still in use; it needs memory of its own.
+        moves_out: the memory of ``out`` in the arena is still in use; it needs separate memory.
     """
 
     product: int
@@ -62,7 +62,7 @@ class FusedProduct:
 
 
 def fused_products(plan: Plan, make: Make) -> list[FusedProduct]:
-    """The products of a plan that take the kernels behind them along.
+    """The products of a plan that are fused with the kernels after them.
 
     Args:
         plan: of the whole program.
@@ -76,7 +76,7 @@ def fused_products(plan: Plan, make: Make) -> list[FusedProduct]:
 
 
 def at_offsets(run: Fused, offsets: tuple[int, int]) -> Fused:
-    """The function for operands that start behind the start of their buffers."""
+    """The function for operands at an offset in their buffers."""
     at_left, at_right = offsets
 
     def shifted(left: int, right: int, *others: int) -> None:

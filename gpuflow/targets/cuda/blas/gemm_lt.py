@@ -117,7 +117,7 @@ def load_cublaslt() -> ModuleType | CtypesLt:
     """nvmath's bindings where they are installed, else the C library's functions.
 
     Raises:
-        OSError, AttributeError: neither is there.
+        OSError, AttributeError: if neither is available.
     """
     with suppress(Exception):  # an installation without its libraries fails in many ways
         from nvmath.bindings import cublasLt

@@ -1,7 +1,7 @@
-"""The lines of a kernel in which a block runs a program by itself; block_text.py says which.
+"""The lines of a kernel in which a block runs a program by itself, for block_text.py.
 
-Each kernel of the program is a device function, as the emitters print it for a block that is alone;
-numbers that a launch would bring stand in the text.
+Each kernel of the program is a device function, as the emitters print it for a single block; values
+that are arguments of a launch are part of the text.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class BlockText:
 
     Attributes:
         text: a module that ``build.build_cuda`` compiles.
-        operands: its parameters are the addresses of these: operands of the step and its outputs
-            behind them, by number, or constants. Behind them stands that of all blocks' arenas, if
-            these are not in shared memory.
+        operands: its parameters are the addresses of these: operands of the step followed by its
+            outputs, by index, or constants. The last one is the arenas of all blocks, if these are
+            not in shared memory.
         arena_bytes: of each block.
         is_shared: whether arenas are in shared memory.
     """
@@ -95,7 +95,7 @@ def element_of(place: Place, shape: Sequence[int], dtype: Any, number: str) -> P
 
 
 def plus(place: Place, count: int) -> Place:
-    """The place so many bytes behind."""
+    """The location at a byte offset."""
     variable, at = place
     if at.isdecimal():
         return variable, str(int(at) + count)
@@ -153,12 +153,12 @@ class BlockLines(Lines):
     # Places
 
     def parameter(self, what: int | Constant) -> Place:
-        """The place of an operand or output of the step, or of a constant."""
+        """The location of an operand or output of the step, or of a constant."""
         self.operands.append(what)
         return f"operand_{len(self.operands) - 1}", "0"
 
     def constant(self, operand: Operand) -> Place:
-        """The place of a literal."""
+        """The location of a literal."""
         return self.parameter(Constant(operand.value, operand.aval))
 
     def pointer(self, place: Place, kind: str) -> str:
@@ -177,7 +177,7 @@ class BlockLines(Lines):
 
         Args:
             call: of the kernel.
-            place: where a buffer is.
+            place: the location of a buffer.
         """
         kernel = at_fitting_width(replace(call.kernel, segmented=False), [call])
         launch = schedule_alone(kernel)

@@ -50,7 +50,7 @@ from gpuflow.targets.cuda.codegen.block_lines import (
 
 
 def turns_text(step: ProgramStep, most_shared: int) -> BlockText:
-    """The text for a scan that carries nothing, in which each block takes turns.
+    """The text for a scan without carries, with iterations distributed over blocks.
 
     Args:
         step: the scan.
@@ -71,7 +71,7 @@ def turns_text(step: ProgramStep, most_shared: int) -> BlockText:
 
 
 def loop_text(step: ProgramStep, most_shared: int) -> BlockText:
-    """The text for a loop that one block runs from its first turn to its last.
+    """The text for a loop that one block runs from its first iteration to its last.
 
     Arguments and errors are those of ``turns_text``.
     """

@@ -55,8 +55,8 @@ class CudaObject:
     """One built kernel.
 
     Attributes:
-        ptx: normalised PTX text; two builds of one source give equal text. Its ``.loc`` lines say
-            which line of the source each instruction comes from.
+        ptx: normalised PTX text; two builds of one source give equal text. Its ``.loc`` lines map
+            instructions to lines of the source.
         cubin: machine code for exactly one architecture.
         entry: name of the kernel in both.
         registers: registers per thread.
@@ -90,7 +90,7 @@ def build_cuda(
         compute_capability: (9, 0) for sm_90.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
         newest_ptx: the newest architecture that PTX is made for; the cubin is for the one asked.
-        with_lines: say which line of the source each instruction comes from.
+        with_lines: whether to map instructions to lines of the source.
 
     Raises:
         CudaBuildError: NVVM, the normaliser or nvJitLink refused the kernel.
@@ -348,8 +348,8 @@ def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
 def read_link_report(log: str) -> tuple[int, int, int]:
     """Registers per thread, bytes of spills and of static shared memory from nvJitLink's log.
 
-    The assembler's line has the kernel's own shared memory. Lines behind it may count 1024 bytes
-    more, which CUDA reserves in each block from sm_90 on: a block may have its limit besides.
+    The assembler's line has the kernel's own shared memory. Later lines may count 1024 bytes more,
+    which CUDA reserves in each block from sm_90 on: a block may have its limit in addition.
 
     Raises:
         CudaBuildError: the log does not have the form that is parsed here.

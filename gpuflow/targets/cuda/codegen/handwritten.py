@@ -121,7 +121,7 @@ def kernel_source(
 ) -> str:
     """The module text of a kernel: the functions it calls as device functions, and itself.
 
-    Numbers stand in place of their names: Numba asks for literals in places.
+    Values replace their names: Numba requires literals in some positions.
 
     Args:
         kernel, constants: as of ``build_handwritten``.

@@ -1,6 +1,6 @@
-"""The third-party packages behind a CUDA build: one check of them, and one loader of each.
+"""The third-party packages of a CUDA build: one check of them, and one loader of each.
 
-Only a build asks: kernels that lie in the cache run without any of these packages.
+Only a build needs them: cached kernels run without any of these packages.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def _series(version: str) -> str:
 
 @cache
 def toolchain_fault() -> str:
-    """Why no CUDA kernel can be built in this environment, as an error says it; "" where one can.
+    """Why no CUDA kernel can be built in this environment, as an error text; "" if one can.
 
-    It goes by versions: Numba brings an older ``numba.cuda`` of its own, which imports but does not
-    compile our kernels. Needs no GPU and does not import Numba.
+    It compares versions: Numba contains an older ``numba.cuda``, which imports but does not compile
+    our kernels. Needs no GPU and does not import Numba.
     """
     fault = pair_fault(version_of("numba"), version_of("numba-cuda"))
     if not fault and version_of("cuda-core") == "none":

@@ -58,7 +58,7 @@ class TriedAttention(Tried[AttentionCall, ChosenAttention, _Kind]):
 def small_call(
     lengths: tuple[int, int], dtype: np.dtype, size: int, group: int, causal: bool
 ) -> AttentionCall:
-    """A call of which every part counts: several of everything, and a scale of its own."""
+    """A call in which all arguments matter: sizes above 1, and a scale that is not the default."""
     return AttentionCall(
         _BATCH, *lengths, _KEY_HEADS * group, _KEY_HEADS, size, 3 / size, causal, dtype
     )

@@ -19,7 +19,7 @@ FORWARD, DATA, FILTER = "forward", "data", "filter"
 class ConvolutionCall:
     """``y[n, k, o] = sum of x[n, c, o stride + t dilation - padding] w[k, c, t]``, or a gradient.
 
-    Arrays are packed: row-major in this order, or with channels behind space.
+    Arrays are packed: row-major in this order, or with channels last.
 
     Attributes:
         kind: FORWARD, DATA (x of w and y) or FILTER (w of x and y).

@@ -159,12 +159,12 @@ def open_cudnn(path: str) -> Any:
 
 
 def is_refusal(status: int) -> bool:
-    """Whether a status says that the library does not take this call: others it may take."""
+    """Whether a status means that the library does not support this call: it may support others."""
     return _FIRST_REFUSAL <= status < _BEHIND_REFUSALS
 
 
 def status_text(library: Any, status: int) -> str:
-    """A status in cuDNN's words."""
+    """cuDNN's text of a status."""
     name = library.cudnnGetErrorString(status).decode()
     text = ctypes.create_string_buffer(_TEXT_BYTES)
     library.cudnnGetLastErrorString(ctypes.addressof(text), _TEXT_BYTES)

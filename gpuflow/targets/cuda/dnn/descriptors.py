@@ -40,7 +40,7 @@ class Descriptors:
         self.set_math(math)
 
     def set_math(self, math: int) -> None:
-        """Say how products are made."""
+        """Set the math mode of products."""
         self._set("cudnnSetConvolutionMathType", self.convolution, math)
 
     def _set(self, name: str, *arguments: Any) -> None:

@@ -18,7 +18,7 @@ Chosen = TypeVar("Chosen")
 
 
 class NotTaken(Exception):
-    """The library does not make a call; the text says why."""
+    """The library does not support a call; the text is the reason."""
 
 
 class CudnnDevice(ABC, Generic[Call, Chosen]):

@@ -1,7 +1,7 @@
 """cuDNN's graph interface: descriptors with attributes, and the plans of a graph.
 
-Names are those of the header without ``CUDNN_ATTR_`` and the like. A descriptor does not keep those
-that it refers to, so ``Graph`` keeps all that were made for one.
+Names are those of the header without prefixes such as ``CUDNN_ATTR_``. A descriptor does not keep
+those that it refers to, so ``Graph`` keeps all that were made for one.
 
 Source: NVIDIA, cuDNN 9: cudnn_graph.h.
 """

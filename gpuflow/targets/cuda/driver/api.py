@@ -306,7 +306,7 @@ class GpuApi(Protocol):
     def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None] | None:
         """A function of the addresses of left, right and out; None without such a library.
 
-        A fourth argument is the stream that is recorded, in place of ``stream``.
+        A fourth argument is the stream that is recorded, instead of ``stream``.
         """
         ...
 
@@ -315,8 +315,8 @@ class GpuApi(Protocol):
     ) -> Callable[..., None] | None:
         """A function of the addresses of left, right, out, bias and aux, 0 for unused ones.
 
-        The product is one of two matrices. None where the library has no such thing. A sixth
-        argument is the stream that is recorded, in place of ``stream``.
+        The product is one of two matrices. None if the library does not support it. A sixth
+        argument is the stream that is recorded, instead of ``stream``.
         """
         ...
 

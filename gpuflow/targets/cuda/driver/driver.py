@@ -1,7 +1,7 @@
 """The driver of GPUs, real and simulated: arrays, launches and programs over a GpuApi.
 
 A device has one compute stream: kernels and libraries run in the order in which they were called,
-and calls return before they have. Large copies from and to the host run beside it.
+and calls return immediately. Large copies from and to the host run concurrently.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class GpuDriver:
     def from_driver(self, data: Any, source: Any) -> DeviceArray:
         """A copy in device memory; from another GPU without waiting for either.
 
-        A program over several devices that calls a host function has the turn of both: there data
-        go through the host.
+        A program over several devices that calls a host function synchronizes both: its data go
+        through the host.
         """
         is_peer = isinstance(source, GpuDriver) and type(source.api) is type(self.api)
         if not is_peer or data.nbytes == 0 or served(DRIVERS) is not None:
@@ -225,7 +225,7 @@ class GpuDriver:
         return begun
 
     def copy(self, data: DeviceArray) -> DeviceArray:
-        """Row-major data of its own."""
+        """New row-major data."""
         result = self.empty(data.shape, data.dtype)
         self.copy_into(result, data)
         return result
@@ -292,7 +292,7 @@ class GpuDriver:
         self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any],
         arrays: list[Any], device: Device,
     ) -> list[Array]:  # fmt: skip
-        """The outputs of one op, through a program of its own."""
+        """The outputs of one op, through a separate program."""
         return self._ops.run(primitive, avals, params, arrays, device)
 
     def program_of_op(
@@ -364,7 +364,7 @@ class GpuDriver:
         self._kernels.unload_unused()
 
     def fault_of(self, error: BaseException) -> BaseException:
-        """The error to raise in place of one: a GpuFault, once, where a kernel failed."""
+        """The error that replaces one: a GpuFault, once, if a kernel failed."""
         if isinstance(error, GpuFault):
             return error
         if isinstance(error, StatusError):  # a library says no more than that something failed
@@ -383,7 +383,7 @@ class GpuDriver:
             return self._scratch.address
 
     def counters(self, count: int) -> int:
-        """One memory for all launches, as they leave zeros behind."""
+        """One memory for all launches, as each resets it to zeros."""
         with self._lock:
             if self._counters.size < count:
                 self._kept.append(self._counters)

@@ -1,7 +1,7 @@
 """Arrays of a GPU for other libraries, and theirs for us, in the memory where they are.
 
-Both ways go through CuPy's arrays, which speak DLPack. Streams meet by events: ours is CuPy's
-current one meanwhile.
+Both directions go through CuPy's arrays, which support DLPack. Streams are synchronized by events:
+ours is CuPy's current one meanwhile.
 
 Source: DLPack's Python specification, dlpack.__dlpack__ and __dlpack_device__; Numba's
 documentation of the CUDA Array Interface, version 3.

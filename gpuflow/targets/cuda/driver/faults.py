@@ -25,17 +25,17 @@ class GpuFault(RuntimeError):
 
 
 class StatusError(RuntimeError):
-    """A call of CUDA or of one of its libraries returned a status that says little."""
+    """A call of CUDA or of one of its libraries returned an uninformative status."""
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether an error of CUDA says that a kernel failed."""
+    """Whether an error of CUDA is a kernel failure."""
     text = str(error)
     return any(name in text for name in _STICKY)
 
 
 def fault(error: BaseException, suspects: Sequence[str], exactly: bool = False) -> RuntimeError:
-    """The error to raise in place of one of CUDA.
+    """The error that replaces one of CUDA.
 
     Args:
         error: the error of CUDA.

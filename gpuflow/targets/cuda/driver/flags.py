@@ -42,7 +42,7 @@ class FlagReader:
     Args:
         api: of the device.
         compute: the stream that kernels run on.
-        places: two bytes of pinned memory, nobody else's.
+        places: two bytes of exclusive pinned memory.
     """
 
     def __init__(self, api: GpuApi, compute: int, places: np.ndarray) -> None:
@@ -53,7 +53,7 @@ class FlagReader:
         """Start to copy a flag, after the current launches.
 
         Returns:
-            a function that waits until the flag is there, and gives it.
+            a function that waits until the flag is available, and returns it.
         """
         api, places, number = self._api, self._places, self._next
         self._next = 1 - number

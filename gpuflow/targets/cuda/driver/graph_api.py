@@ -73,11 +73,11 @@ def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.CDLL:
 
 
 class BoundLaunch(partial):  # a call costs no more than one of a plain partial
-    """A launch with the parameters that an array of words holds when it is called.
+    """A launch with the current parameters of an array of arguments.
 
     Attributes:
         node: the parameters of an equivalent graph node.
-        kept: the kernel, and the memory behind addresses.
+        kept: the kernel, and the memory at addresses.
     """
 
     node: NodeParameters

@@ -49,8 +49,8 @@ class Call:
     """One kernel, or a call of a library that only launches some.
 
     Attributes:
-        run: a ``Launch``, or a function of addresses and of the stream, as ``LibraryWork`` says.
-        places: for each argument its position among the addresses of the whole; None and a number.
+        run: a ``Launch``, or a function of addresses and of the stream, as in ``LibraryWork``.
+        places: for each argument its index among the addresses of the whole; None and a number.
     """
 
     run: Callable[..., Any]
@@ -67,7 +67,7 @@ class Call:
         return isinstance(self.run, Launch) and self.run.has_table
 
     def may_record(self, addresses: Sequence[int]) -> bool:
-        """Whether it can be recorded: not where launches of ours stand in for a library."""
+        """Whether it can be recorded: not if launches of ours replace a library."""
         return not isinstance(self.run, AlignedCall) or self.run.is_aligned(self.at(addresses))
 
     def at(self, addresses: Sequence[int]) -> list[int]:
@@ -89,7 +89,7 @@ class Place:
     Attributes:
         count: bytes.
         is_read: nobody writes there, so that a copy made before will do.
-        is_filled: the first call that touches it writes all of it; a copy is made behind.
+        is_filled: the first call that touches it writes all of it; a copy is made after.
     """
 
     count: int

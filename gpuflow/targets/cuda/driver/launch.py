@@ -1,4 +1,4 @@
-"""Launches of GPU kernels: the grid, the variant, and the words of the parameters."""
+"""Launches of GPU kernels: the grid, the variant, and the parameters."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Launch:
         run: the launch of the variant for aligned addresses.
         plain: makes the launch of the variant for any address.
         words: the parameters, or the contents of a table.
-        fixups: words that are an address: place, register and bytes from there.
+        fixups: arguments that are an address: slot, register and byte offset.
         aligned: register, byte offset, and the required alignment of the sum for ``run``.
-        upload: copies the words to the device, for segments.
+        upload: copies the arguments to the device, for segments.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class AlignedCall:
         aligned: of how many of them the addresses have to be multiples of ``alignment``.
         offsets: bytes from each argument of ``run``.
         count: arguments in all, without the stream.
-        plain: makes a function of the arguments behind those of ``run``.
+        plain: makes a function of the arguments after those of ``run``.
     """
 
     def __init__(

@@ -178,7 +178,7 @@ class CupyApi:
         return stream.ptr
 
     def pool(self) -> Pool:
-        """A pool of CuPy's, beside the one that CuPy's own arrays come from.
+        """A pool of CuPy's, separate from that of CuPy's own arrays.
 
         CuPy hands freed memory out again in the order of the stream that was current when it was
         allocated. A pool that only one of our streams uses needs no current stream: whatever it
@@ -298,8 +298,8 @@ class CupyApi:
     ) -> LaunchGraph | None:
         """A CUDA graph of the work.
 
-        Calls of libraries are captured on a stream of their own: while a stream is captured,
-        whatever any thread gives to it goes into the graph.
+        Calls of libraries are captured on a separate stream: while a stream is captured, all work
+        that any thread adds to it becomes part of the graph.
         """
         with self._lock:
             try:

@@ -75,7 +75,7 @@ class GpuDevice(Driver, Protocol):
         ...
 
     def fault_of(self, error: BaseException) -> BaseException:
-        """The error to raise in place of one: a GpuFault, once, where a kernel failed."""
+        """The error that replaces one: a GpuFault, once, if a kernel failed."""
         ...
 
     def free_unused(self) -> None:

@@ -1,4 +1,4 @@
-"""A stream beside a GPU's compute stream, for work that may run while kernels do.
+"""A stream next to a GPU's compute stream, for work that may run concurrently with kernels.
 
 Its work and that of kernels are ordered by events only; the host does not wait.
 """

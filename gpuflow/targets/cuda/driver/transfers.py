@@ -1,7 +1,7 @@
-"""Copies between the host and a GPU: small ones in order with kernels, large ones beside them.
+"""Copies between host and GPU: small ones in order with kernels, large ones concurrently.
 
-Large copies have a stream of their own and go through pinned memory, piece by piece: the device
-copies one piece while the host fills or empties another.
+Large copies have a separate stream and go through pinned memory, piece by piece: the device copies
+one piece while the host fills or empties another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Intrinsics of handwritten kernels: tensor cores, registers as arrays, asynchronous copies.
 
-An array "in registers" is a ``local_array`` whose indices are all constants once loops are written
-out. A matrix instruction takes places in such arrays: where its fragment begins.
+An array "in registers" is a ``local_array`` with indices that are constants once loops are
+unrolled. A matrix instruction takes indices in such arrays: the start of its fragment.
 
     load_matrices     four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8i to 8i + 7
                       give where the rows of matrix i begin, 16 bytes aligned

@@ -71,8 +71,8 @@ def column_group(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
 
     Args:
         combine, dtypes: as for ``row_group``.
-        lanes: columns of a thread. All of the first one's values come first; each lane has a part
-            of shared memory, so that all lanes meet at the same barriers.
+        lanes: columns of a thread. All of the first one's values come first; each column has a
+            segment of shared memory, so that all columns use the same barriers.
     """
     values = _numbered("a", [*dtypes] * lanes)
     shared = _numbered("shared", dtypes)

@@ -46,7 +46,7 @@ class MemberPrinter(CudaPrinter):
 
     @property
     def is_column(self) -> bool:
-        """Whether members lie along the block's y and groups along its x."""
+        """Whether members are along the block's y and groups along its x."""
         return self.launch.strategy == "column"
 
     def entry(self) -> None:
@@ -143,10 +143,10 @@ class MemberPrinter(CudaPrinter):
     def several_over_members(
         self, axes: Sequence[Axis], print_body: Callable[[], None]
     ) -> None:
-        """``over_members`` of a body that only reads: several turns stand behind each other.
+        """``over_members`` of a body that only reads, unrolled by several iterations.
 
-        The assembler then has their loads on their way at once, which it does not across the
-        turns of a loop whose step it does not know.
+        The assembler then overlaps their loads, which it does not across the iterations of a loop
+        with an unknown step.
         """
         self.in_members = True
         linear = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
@@ -169,7 +169,7 @@ class MemberPrinter(CudaPrinter):
     # Reductions
 
     def block(self, block: Block) -> None:
-        """Reductions that stand together and do not need each other share one loop."""
+        """Adjacent independent reductions share one loop."""
         together: list[Reduce] = []
         for statement in block.body:
             if isinstance(statement, Reduce) and self.is_shared(statement.axes[0]):

@@ -1,7 +1,7 @@
 """Phases of rows and full reductions: which loops the members of a group share, and in vectors.
 
-A phase is one loop over the axes of the members: reductions that stand together, or stores. Where
-every phase goes along the innermost axis, a member takes several neighbors at once.
+A phase is one loop over the axes of the members: adjacent reductions, or stores. If every phase
+iterates along the innermost axis, a member takes several neighbors at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PURE = (nodes.Const, nodes.Load, nodes.Apply, nodes.Select, nodes.Cast)
 
 @record
 class Phase:
-    """One loop over ``axes``: the bodies that are run at each of its places."""
+    """One loop over ``axes``: the bodies that are run at each of its points."""
 
     axes: tuple[str, ...]
     bodies: tuple[Block, ...]
@@ -105,9 +105,9 @@ def group_vectors(kernel: Kernel, block: Block, may_keep: bool) -> Vectors:
 def column_pairs(kernel: Kernel, block: Block) -> Vectors:
     """How a thread takes the elements of two neighboring columns, where that is of use.
 
-    It is for 16-bit floats, of which a warp reads 64 bytes at once where 128 are one access. Both
-    columns are printed, so there are no loops or branches in ``block``, and nothing is written that
-    may be read. A text too long to stand several times in its loop reads no more at once that way.
+    It is for 16-bit floats, of which a warp reads 64 bytes at once although 128 are one access.
+    Both columns are printed, so there are no loops or branches in ``block``, and nothing is written
+    that may be read. A text too long to be unrolled in its loop reads no more at once that way.
 
     Args:
         kernel: that it belongs to. Its innermost axis is the columns'.

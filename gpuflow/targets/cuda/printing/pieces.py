@@ -5,7 +5,7 @@
             over both axes:                     if inside: ...
         between them                        a barrier where one reads or writes what another wrote
 
-A local array lies in shared memory, with rows that are an element longer, so that lanes that walk
+A local array is in shared memory, with rows that are an element longer, so that lanes that walk
 down a column are in different banks.
 """
 
@@ -41,7 +41,7 @@ class PiecePrinter(CudaPrinter):
     # Strips
 
     def counted(self, loop: PointLoop) -> Axis:
-        """The axis that counts the turns of a loop over points: of a Strip, its pieces."""
+        """The axis that counts the iterations of a loop over points: of a Strip, its pieces."""
         assert loop.axis is not None
         axis = self.axes[loop.axis]
         if isinstance(loop, For):

@@ -90,7 +90,7 @@ class CudaPrinter(KernelPrinter):
         return replace(printed, text="\n".join([*self.lines[:at], *helpers, *self.lines[at:], ""]))
 
     def helper(self, name: str, text: str) -> None:
-        """Print a device function before the kernel, unless it is there already."""
+        """Print a device function before the kernel, once."""
         self.helpers.setdefault(name, text.strip())
 
     @contextmanager
@@ -167,7 +167,7 @@ class CudaPrinter(KernelPrinter):
                 self.emit(f"{name}_value = {widen(name, operand.dtype)}")
 
     def device_function(self) -> str:
-        """Print a device function in place of a kernel, behind those that it calls."""
+        """Print a device function instead of a kernel, after those that it calls."""
         super().source()
         at = self.signature_line
         helpers = [line for text in self.helpers.values() for line in [*text.splitlines(), ""]]

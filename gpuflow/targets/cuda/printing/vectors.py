@@ -7,8 +7,8 @@ They are read and written with 128-bit accesses:
     ...
     store_vector(o, i0, (lane_0, lane_1, lane_2, lane_3))
 
-The expression stands in a device function that is called once per lane: Numba types it once, which
-takes a quarter of the time that the expression written out for every lane would.
+The expression is in a device function that is called once per lane: Numba types it once, which
+takes a quarter of the time of the unrolled expression.
 
 A load at a computed offset is one access too, where sizes and addresses are multiples of a vector's
 (``computed_loads``). Kernels test that once, and load element by element where they are not:

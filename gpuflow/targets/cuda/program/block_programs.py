@@ -118,8 +118,8 @@ def block_launch(
         keep: keeps something alive as long as the program.
 
     Returns:
-        The launch, and the numbers of operands and of outputs behind them, for its registers. None:
-        it is not for blocks.
+        The launch, and the indices of operands followed by outputs, for its registers. None: it is
+        not for blocks.
     """
     if not config.environment.block_programs or not isinstance(step.eqn.primitive.lower, Loop):
         return None

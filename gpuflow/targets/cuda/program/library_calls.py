@@ -1,9 +1,10 @@
 """Library calls and host functions in programs of GPUs.
 
 A product of matrices goes to the GEMM. Everything else runs ``impl`` or the op's own call with the
-device's array module. Where that module cannot do it (CuPy has not all of NumPy), the call runs on
-the host from then on, which copies operands and results; where the op says that a call is one for
-the host, that call alone does. ``GpuDevice.host_calls`` says why. Collectives stay where they are.
+device's array module. If that module does not support it (CuPy lacks some of NumPy), the call runs
+on the host from then on, which copies operands and results; if the op declares a call as one for
+the host, that call alone does. ``GpuDevice.host_calls`` contains the reasons. Collectives remain on
+the device.
 """
 
 from __future__ import annotations

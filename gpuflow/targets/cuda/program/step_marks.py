@@ -1,8 +1,8 @@
 """Times of a GPU program's steps, while the profiler records: events around each step.
 
-The device is waited for before a program's first step and behind its last one, and not between
-them. Collectives that ran in a stream beside the steps have a row of their own. As in ``marks.py``,
-a driver that is printed while nothing records has no such lines.
+The host waits for the device before a program's first step and after its last one, and not between
+them. Collectives in a concurrent stream have a separate row. As in ``marks.py``, a driver that is
+printed while nothing records has no such lines.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Timeline:
         self._begun = self._event()
 
     def end(self, number: int) -> None:
-        """Behind a step."""
+        """Mark the end of a step."""
         self._events.append((number, self._begun, self._event()))
 
     def finish(self) -> None:
-        """Behind the last step: wait, and write the rows."""
+        """After the last step: wait, and write the rows."""
         self._device.synchronize()
         recording = state.recording
         if recording is None:

@@ -64,7 +64,7 @@ class Work:
             arguments: with which.
             comment: for readers of the text.
             writes: variables with addresses of its outputs.
-            fills: those of them behind which it writes everything, and reads nothing before.
+            fills: those of them that it writes completely, and does not read before.
         """
         texts = [str(number) if name is None else name for name, number in arguments]
         if isinstance(run, Launch):

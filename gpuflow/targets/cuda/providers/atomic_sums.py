@@ -24,7 +24,7 @@ def add_atomic_sums(
 
     Args:
         schedule: the target schedule. sums: the operation. kinds: the operands' dtypes.
-        sources: the array, unless it is fresh; places, inside and rows. outs: the result.
+        sources: the array, unless it is fresh; indices, validity and rows. outs: the result.
     """
     dtype, (out,) = storage_dtype(kinds[-1]), outs
     parts = 2 if dtypes.is_complex(dtype) else 1

@@ -1,4 +1,4 @@
-"""Copies of a convolution's operands, whose chunks or rows then lie together in memory.
+"""Copies of a convolution's operands, with contiguous chunks or rows.
 
 Kernels read an operand by other numbers than 16 bytes where neither its depth nor its free elements
 are innermost: channels in front, or kernels as ``OIHW``. Where tiles read such an operand often, a

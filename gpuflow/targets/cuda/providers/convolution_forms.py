@@ -28,7 +28,7 @@ class Form:
         depth: the axis of chunks.
         slides: three; with ``taps`` chunks are taps of the last one, and depth has size 1.
         offsets: where lhs and rhs begin, in elements.
-        copied: of which view each operand is a row-major copy; None: it is read where it lies.
+        copied: the view of which each operand is a row-major copy; None: it is read in place.
     """
 
     outer: Axes
@@ -55,7 +55,7 @@ class Form:
 
     @property
     def row_count(self) -> int:
-        """Free elements of the left operand times places, of the phase that has most."""
+        """Free elements of the left operand times positions, of the largest phase."""
         places = prod(-(-slide.places // every(slide)) for slide in self.slides)
         return prod(axis[0] for axis in self.rows) * places
 
@@ -66,7 +66,7 @@ class Form:
 
     @property
     def phases(self) -> int:
-        """How many sets of places there are that meet the same taps."""
+        """Number of phases: sets of positions that use the same taps."""
         return prod(min(every(slide), slide.places) for slide in self.slides)
 
     @property
@@ -99,12 +99,12 @@ class Form:
 
     @property
     def rows_inner(self) -> bool:
-        """Whether free elements of the left operand lie together, and are the fastest of rows."""
+        """Whether free elements of the left operand are contiguous, and the fastest of rows."""
         return self.rows[-1][0] > 1 and self.rows[-1][1] == 1
 
     @property
     def has_margins(self) -> bool:
-        """Whether some tap meets a margin."""
+        """Whether some tap reads padding."""
         return any(_leaves(slide) for slide in self.slides)
 
     def ways(self, chunk: int) -> tuple[int, int]:
@@ -137,12 +137,12 @@ class Form:
 
 
 def every(slide: Slide) -> int:
-    """How far apart places are that meet the same taps."""
+    """Distance of positions that use the same taps."""
     return slide.hole // gcd(slide.hole, slide.stride)
 
 
 def skip(slide: Slide) -> int:
-    """How far apart taps are that a place meets."""
+    """Distance of taps that a position uses."""
     return slide.hole // gcd(slide.hole, slide.gap)
 
 
@@ -152,7 +152,7 @@ def _leaves(slide: Slide) -> bool:
 
 
 def without_still_slides(problem: Problem) -> Problem:
-    """The problem with axes in place of slides of one tap or one place that meet no margin.
+    """The problem with sliding dimensions of one tap or position without padding as plain axes.
 
     So kernels of size 1, and their gradients, are products of matrices with few, long axes.
     """

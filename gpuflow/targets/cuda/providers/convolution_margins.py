@@ -26,7 +26,7 @@ FEWEST_PRODUCTS = 64
 
 @record
 class Margins:
-    """Where an image lies among zeros, or a part of it without them.
+    """Position of an image in its zero padding, or of a part of it without padding.
 
     Attributes:
         sizes, padded: spatial sizes of the image and of the padded image.
@@ -39,7 +39,7 @@ class Margins:
 
 
 def are_cheap(call: ConvolutionCall) -> bool:
-    """Whether copies are little beside the call, whose x has margins."""
+    """Whether copies are cheap compared with the call, for a padded x."""
     batch, outputs, *places = call.y
     products = batch * outputs * prod(places) * prod(call.w[1:])
     return products >= FEWEST_PRODUCTS * prod(call.x)

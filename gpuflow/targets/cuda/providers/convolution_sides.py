@@ -20,7 +20,7 @@ class Side:
     """One array of a convolution, in three roles.
 
     Attributes:
-        view: how it lies.
+        view: its layout.
         first: dimensions of the batch, of a filter the outputs.
         second: of the channels, outermost first.
         space: those that slide.

@@ -99,7 +99,7 @@ def add_convolution(
 
     Args:
         schedule: the target schedule. what: the operation.
-        places, views, kinds: both operands, how they lie there, and their dtype.
+        places, views, kinds: both operands, their layouts, and their dtype.
         out: the result, row-major.
     """
     target, aval = out

@@ -5,10 +5,10 @@
     tiles    where the innermost dimension of the target is none of the source's: through shared
              memory (kernels/transposing.py)
 
-Rows that are contiguous in the source, and lie at multiples of a vector, move in vectors of up to
-16 bytes; a launch at other addresses has the same threads, which copy one by one. Indices have 32
-bits where offsets allow it. How much a thread copies, and the sides from which tiles are taken, are
-guesses: nothing was measured on a GPU.
+Rows that are contiguous in the source, and aligned to a vector, move in vectors of up to 16 bytes;
+a launch at other addresses has the same threads, which copy one by one. Indices have 32 bits if
+offsets allow it. The elements per thread, and the sizes from which tiles are taken, are guesses:
+nothing was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CopyForm:
 
 
 def collapsed(view: View) -> list[tuple[int, int]]:
-    """Size and stride of each dimension, those that lie like one as one."""
+    """Size and stride of each dimension, with contiguous ones merged."""
     dims: list[tuple[int, int]] = []
     for size, stride in zip(view.shape, view.strides, strict=True):
         if size == 1:

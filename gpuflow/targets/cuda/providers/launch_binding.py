@@ -71,7 +71,7 @@ def block_launch(
 
     Args:
         one: the launch.
-        places: where the arrays that it names are.
+        places: the locations of its arrays.
         device: that it runs on.
     """
     one, kernel = that_fits(one, device)
@@ -155,7 +155,7 @@ def library_launch(
 
     Args:
         one: the call.
-        places: where the arrays that it names are.
+        places: the locations of its arrays.
         device: that it runs on.
     """
     run = _function_of(one.what, device)
@@ -222,7 +222,7 @@ class Bound(NamedTuple):
     Attributes:
         word: its name in the text of a driver.
         run: the function.
-        places: those whose addresses it is called with.
+        places: the addresses that it is called with.
         out: which of them it fills, where that is known.
     """
 
@@ -236,7 +236,7 @@ def bound(
     one: BlockLaunch | LibraryLaunch | GemmLaunch | UserLaunch, places: Sequence[Place],
     device: GpuDevice,
 ) -> Bound | None:  # fmt: skip
-    """A launch on arrays at these places; None: the device has no library for it."""
+    """A launch on arrays at these locations; None: the device has no library for it."""
     return _BINDINGS[type(one)](one, places, device)
 
 

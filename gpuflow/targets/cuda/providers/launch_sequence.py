@@ -1,7 +1,7 @@
 """Library calls as launches of handwritten kernels: the launches and their arrays, in order.
 
-Arrays have numbers: the operands, then the outputs, then the workspace, in which everything that
-passes from one launch to the next has a place. Operands that are not row-major are copied there.
+Arrays have indices: the operands, then the outputs, then the workspace, which holds all
+intermediate results of the launches. Operands that are not row-major are copied there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ THREADS = 256
 
 
 class At(NamedTuple):
-    """A place in memory: bytes from the start of an array.
+    """A memory location: byte offset from the start of an array.
 
     A literal operand and the workspace are arrays like others.
     """
@@ -44,13 +44,13 @@ class At(NamedTuple):
     offset: int = 0
 
     def plus(self, count: int) -> At:
-        """The place so many bytes behind."""
+        """The location at a byte offset."""
         return At(self.array, self.offset + count)
 
 
 @record
 class BlockLaunch:
-    """One launch of a handwritten kernel; arguments are places and numbers.
+    """One launch of a handwritten kernel; arguments are locations and numbers.
 
     ``plain`` has the constants of the build for arrays that do not begin at multiples of 16 bytes,
     where there is such a build. ``smaller`` does the same with smaller tiles, for devices on which
@@ -75,7 +75,7 @@ class UserLaunch:
     Attributes:
         kernel: the kernel to launch.
         types: of its parameters.
-        arguments: its words.
+        arguments: its arguments.
         touches: the argument slots that are addresses of arrays, and the access to these.
     """
 
@@ -108,11 +108,11 @@ class LibraryLaunch:
 
 @record
 class GemmLaunch:
-    """Calls of one GEMM at several places.
+    """Calls of one GEMM at several locations.
 
     Attributes:
         gemm: the operation of each call.
-        places: bytes from the start of the operands' buffers and of the output, for each call.
+        places: byte offsets in the operands' buffers and in the output, for each call.
     """
 
     gemm: Gemm
@@ -137,7 +137,7 @@ class Schedule:
         self._workspace = workspace
 
     def memory(self, count: int) -> At:
-        """A place for so many bytes in the workspace."""
+        """Allocate so many bytes in the workspace."""
         place = At(self._workspace, self.workspace_bytes)
         self.workspace_bytes += -(-max(count, 1) // ALIGNMENT) * ALIGNMENT
         return place
@@ -147,7 +147,7 @@ class Schedule:
         threads: int, constants: Mapping[str, Number], plain: Mapping[str, Number] | None = None,
         smaller: BlockLaunch | None = None, resident: int = 1,
     ) -> None:  # fmt: skip
-        """Add a launch; arguments are pairs of a type and a place or number.
+        """Add a launch; arguments are pairs of a type and a location or number.
 
         ``resident``: blocks that a multiprocessor must have registers for.
         """
@@ -168,8 +168,8 @@ class Schedule:
 
         Args:
             what: the call.
-            places: of its operands and outputs.
-            plain: from ``instead``: launches of the same, for arrays at any places. None: there
+            places: its operands and outputs.
+            plain: from ``instead``: launches of the same, for arrays at any locations. None: there
                 are none.
         """
         workspace, launches = self.memory(what.workspace_bytes), []
@@ -192,7 +192,7 @@ class Schedule:
         self.launch(kernel, arguments, grid, THREADS, constants)
 
     def row_major(self, place: At, view: View, dtype: np.dtype) -> At | None:
-        """Where an operand's elements lie row-major: there, or in a copy; None: neither."""
+        """The row-major location of an operand: itself, or a copy; None: neither."""
         start = place.plus(view.offset * dtype.itemsize)
         if view.is_contiguous:
             return start
@@ -218,7 +218,7 @@ def one_launch(
     threads: int, constants: Mapping[str, Number], plain: Mapping[str, Number] | None = None,
     smaller: BlockLaunch | None = None,
 ) -> BlockLaunch:  # fmt: skip
-    """A launch; arguments are pairs of a type and a place or number."""
+    """A launch; arguments are pairs of a type and a location or number."""
     kinds, values = zip(*arguments, strict=True)
     return BlockLaunch(
         kernel, kinds, tuple(sorted(constants.items())), threads, grid, (threads, 1, 1), values,
@@ -237,7 +237,7 @@ Add = Callable[[Schedule, Any, Sequence[At], Sequence[At], Sequence[Any]], bool]
 
 
 def on_rows(name: str, add: Add) -> Provider:
-    """A provider whose launches take row-major operands, copied where they lie otherwise."""
+    """A provider whose launches take row-major operands, copied if they are not."""
 
     def choose(block: Block, step: CallStep, target: Any) -> Schedule | None:
         del target

@@ -1,7 +1,7 @@
 """Convolutions by a library: the equivalent library call, and the required copies.
 
-A library tells a convolution from its two gradients; here all are convolutions of arrays in other
-roles. So each of the three is tried on the sizes and on how the arrays lie:
+A library distinguishes a convolution from its two gradients; in gpuflow all are convolutions of
+arrays in other roles. So each of the three is tried on the sizes and on the layouts of the arrays:
 
     forward   out = y of x = left and w = right
     data      out = x of y = left, whose holes are strides, and w = right, which is mirrored
@@ -60,9 +60,8 @@ class LibraryPlan:
     Attributes:
         chosen: its call.
         offsets: where both operands begin, in elements of their buffers.
-        copied: the view of the right operand that is packed for it; None: it lies as it must.
-        out_copied: how the result's elements lie where the library writes them, if it does not
-            write them to the result.
+        copied: the view of the right operand that is packed for it; None: its layout is supported.
+        out_copied: the layout of the library's result, if it does not write to the result.
         margins: of x, which is a copy with them, or without them if it is the result; None: x is
             the array itself.
     """
@@ -82,7 +81,7 @@ def planned(
 
     Args:
         what: the operation.
-        views, dtype: how both operands lie, and their dtype.
+        views, dtype: layouts of both operands, and their dtype.
         out: the result.
         library: whom to ask.
         deterministic: results must have the same bits in every run.
@@ -120,10 +119,10 @@ def add_planned(
     Args:
         schedule: to which.
         plan: of ``planned``.
-        places: where both operands' buffers begin.
+        places: locations of both operands' buffers.
         out: where the result does, row-major.
         shape: of the result.
-        add_plain: adds the convolution by launches of ours, which take arrays at any places.
+        add_plain: adds the convolution by launches of ours, which take arrays at any locations.
     """
     call, margins = plan.chosen.call, plan.margins
     dtype, image_bytes = call.dtype, prod(call.x) * call.dtype.itemsize

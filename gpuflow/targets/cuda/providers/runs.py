@@ -1,4 +1,4 @@
-"""Rows combined by place on GPUs: places are sorted, and runs of equal ones are reduced."""
+"""Reduction of rows by index on GPUs: indices are sorted, and runs of equal ones are reduced."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_runs(
 
     Args:
         schedule: the target schedule. runs: the operation. kinds: the operands' dtypes.
-        sources: places, inside and rows, row-major. outs: places, whether they count, and rows.
+        sources: indices, validity and rows, row-major. outs: indices, their validity, and rows.
     """
     stored = storage_dtype(kinds[2])
     if runs.combine is None:

@@ -69,7 +69,7 @@ def add_scan(schedule: Schedule, scan: Scan, kind: int, pointer: str, x: At, y: 
 
     Args:
         schedule: the target schedule. scan: the operation. kind, pointer: see ``number_kind``.
-        x, y: where the elements lie, and where the results go, which may be there too.
+        x, y: locations of the elements and of the results, which may be the same.
     """
     in_rows = scan.inner == 1 and scan.length > _LONG
     chunk = _row_chunk(scan) if in_rows else _column_chunk(scan)

@@ -21,7 +21,7 @@ def add_selected(
     schedule: Schedule, key: tuple[str, At], rows: tuple[int, int, int], kept: int,
     constants: dict[str, int],
 ) -> tuple[At, At]:  # fmt: skip
-    """Add the launches that find the ``kept`` least words of rows.
+    """Add the launches that find the ``kept`` smallest keys of rows.
 
     Args:
         schedule: to which. key: the type of a pointer to the keys, and where they are.
@@ -29,7 +29,7 @@ def add_selected(
         constants: of radix_sort.py, for blocks of 256 threads.
 
     Returns:
-        The words, (rows, kept), and where they stand in their rows, uint32: in the rows' order.
+        The keys, (rows, kept), and their indices in their rows, uint32: in the rows' order.
     """
     count, length, inner = rows[0] * rows[2], rows[1], rows[2]
     bits, size = constants["BITS"], constants["WORD_BITS"] // 8
@@ -74,7 +74,7 @@ def add_selected(
 
 
 def sorted_words(constants: dict[str, int]) -> dict[str, int]:
-    """Constants of radix_sort.py for words that were made with others."""
+    """Constants of radix_sort.py for keys that were made with others."""
     return {
         **constants, "KIND": sorting.WORDS, "NAN_ABOVE": 0, "ORDERED": 1, "DESCENDING": 0,
         "TOTAL_ORDER": 0, "PARTS": 1, "PART": 0,

@@ -39,7 +39,7 @@ class Key(NamedTuple):
     """The key of sorted rows.
 
     Attributes:
-        place, pointer: where it lies, and the type of a pointer to it.
+        place, pointer: its location, and the type of a pointer to it.
         kind, bits, nan_above: see kernels/radix_sort.py.
         parts, part: numbers of each element, and which one is meant.
     """
@@ -54,7 +54,7 @@ class Key(NamedTuple):
 
     @property
     def word_bits(self) -> int:
-        """Bits of its words."""
+        """Bits of its sort keys."""
         return 64 if self.bits > 32 else 32
 
 
@@ -114,7 +114,7 @@ def add_order(
 
     Args:
         schedule: the target schedule. keys: the sort keys. rows: (outer, length, inner).
-        constants: of the words: ``DESCENDING`` and ``TOTAL_ORDER``.
+        constants of the sort keys: ``DESCENDING`` and ``TOTAL_ORDER``.
 
     Returns:
         The order, uint32 (rows, length).

@@ -23,7 +23,7 @@ class GpuTarget(PlainTarget):
     """Some reductions are split; library calls are implemented by providers.
 
     Args:
-        atomic_sums, excess_precision: as ``Target`` says.
+        atomic_sums, excess_precision: as in ``Target``.
         convolutions, attentions: libraries of them; None: all are handwritten kernels.
     """
 

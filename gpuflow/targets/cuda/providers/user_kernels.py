@@ -1,4 +1,4 @@
-"""Kernels that users wrote, on GPUs: their words."""
+"""User kernels on GPUs: their arguments."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@
         total = sum(exp(x - top))       for each element of each row: ...         <- all blocks
         for each element: ...
 
-A row is done by one block. Where the rows are fewer than would fill a GPU, its reductions become
-row kernels of one pass, which ``splits`` takes apart further, and the final loop a map. How many
-rows are few, and how long a row pays for more launches, follows from the shape alone, so that
-results do not depend on the device. Not measured on a GPU.
+A row is done by one block. If the rows are fewer than would fill a GPU, its reductions become row
+kernels of one pass, which ``splits`` splits further, and the final loop a map. The thresholds for
+few rows, and for the length of a row from which more launches pay off, follow from the shape alone,
+so that results do not depend on the device. Not measured on a GPU.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Launch:
         small_tile: a group has at most 256 threads, for kernels that need many registers.
         pieces: of each axis of the points, how many a block does together; empty if a thread does
             each point by itself.
-        lanes: points have loops of their own, and each has a thread, in small blocks.
+        lanes: points have inner loops, and each has a thread, in small blocks.
         alone: one block does the kernel, as a step of its program: see ``schedule_alone``.
     """
 
@@ -191,7 +191,7 @@ def may_launch(
 
     Every vector operand starts at a multiple of ``width`` elements. With several axes each row
     starts at one too, and holds a multiple of ``width`` elements: there is no tail in the kernel.
-    Nor is there one where members share the innermost axis, or where columns go along it.
+    Nor is there one if members share the innermost axis, or if columns are along it.
 
     Args:
         addresses: by operand, the address of its first element.
@@ -225,7 +225,7 @@ def leaves_idle(launch: Launch, extents: Mapping[str, int], processors: int) -> 
 
 
 def scratch_bytes(launch: Launch, grid: Dim) -> int:
-    """Bytes of scratch memory that a launch needs beside its 4-byte counter; 0 if not full."""
+    """Size of scratch memory of a launch in addition to its 4-byte counter; 0 if not full."""
     return 8 * launch.components * grid[0]
 
 
@@ -361,8 +361,8 @@ def perfect_nest(
 ) -> list[PointLoop]:
     """Perfectly nested loops, from the outermost.
 
-    Statements that only compute may stand before an inner loop: they are computed per point. Any
-    may stand before a Strip; loops inside of Strips are those of one piece.
+    Statements that only compute may come before an inner loop: they are computed per point. Any may
+    come before a Strip; loops inside of Strips are those of one piece.
     """
     nest = [loop]
     *before, last = loop.body.body or (None,)

@@ -1,4 +1,4 @@
-"""Atomics on global and shared memory; lanes that meet at one place go in ascending order.
+"""Atomics on global and shared memory; lanes at one address go in ascending order.
 
 A GPU may take another order; results that depend on it differ there from run to run. float32 sums
 keep subnormal numbers, which atom.add.f32 of a GPU's global memory may flush.

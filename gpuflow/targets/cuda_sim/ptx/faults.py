@@ -34,7 +34,7 @@ class PtxError(RuntimeError):
     """A kernel did an operation that a GPU forbids, or that the interpreter does not support.
 
     Attributes:
-        place: where it happened; None while a module is read.
+        place: the location of the fault; None while a module is read.
     """
 
     def __init__(self, message: str, place: Place | None = None) -> None:

@@ -60,7 +60,7 @@ def finished(site: Site, function: Callable[..., Array]) -> Callable[..., Array]
 
 
 def packed(function: Callable[..., Array], part: np.dtype, word: np.dtype) -> Callable[..., Array]:
-    """A function of numbers as one of words that hold two."""
+    """A function of scalars as one of packed pairs."""
 
     def run(*words: Array) -> Array:
         pairs = [np.ascontiguousarray(x).view(part).reshape(-1, 2) for x in words]

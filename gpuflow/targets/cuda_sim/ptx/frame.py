@@ -97,7 +97,7 @@ class Frame:
             self.registers[slot] = merged(self.held(slot), new, index, self.count)
 
     def held(self, slot: int) -> Array:
-        """A register's values, also where no block has said that it reads them."""
+        """A register's values, also if no block has declared that it reads them."""
         if self.lanes is None or slot in self.registers:
             return self.registers[slot]
         values = self.run.registers[slot]

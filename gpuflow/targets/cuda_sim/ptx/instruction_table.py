@@ -1,8 +1,8 @@
-"""The table of instructions, and how an entry turns an instruction into a step.
+"""The table of instructions, and the conversion of an instruction to a step.
 
-An entry is a function from a Site (one instruction in its place) to a step. It asks the site for
-the slots of its operands, each with the type that it wants, and returns a closure over them:
-nothing of an instruction's text is looked at when it runs.
+An entry is a function from a Site (one instruction in its context) to a step. It requests the slots
+of its operands from the site, each with its type, and returns a closure over them: the
+instruction's text is not read at run time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Entry:
 
     Attributes:
         build: makes the step.
-        member: for instructions that lanes of a warp execute together, the operand that says which
-            lanes; None for all others.
+        member: for instructions that lanes of a warp execute together, the operand with the mask of
+            these lanes; None for all others.
     """
 
     build: Callable[[Site], Step]

@@ -125,9 +125,9 @@ class PtxKernel:
         Args:
             grid: blocks in x, y and z; missing ones are 1.
             block: threads in x, y and z.
-            words: the parameters, 8 bytes each; a narrower one is the low bytes of its word, and a
-                larger one takes several words.
-            memory: where the addresses among the parameters lie.
+            words: the parameters, 8 bytes each; a narrower one is the low bytes of its slot, and a
+                larger one takes several slots.
+            memory: the memory of the addresses among the parameters.
             shared_bytes: of dynamic shared memory.
             checks: the checks.
 

@@ -1,8 +1,8 @@
 """Tensor cores: mma, and how matrices come from shared memory to the lanes of a warp.
 
 A product of matrices is modeled as exact products, summed in float64 and rounded once to the type
-of the accumulator; a GPU keeps fewer bits in between, so that its results differ in the last place.
-The layouts are those of the PTX manual, "Matrix fragments for mma".
+of the accumulator; a GPU keeps fewer bits in between, so that its results differ in the last
+digits. The layouts are those of the PTX manual, "Matrix fragments for mma".
 """
 
 from __future__ import annotations

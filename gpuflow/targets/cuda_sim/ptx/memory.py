@@ -201,7 +201,7 @@ class DeviceMemory:
             self.tracks_writes = True
 
     def find(self, address: int) -> Allocation | None:
-        """The allocation that an address lies in."""
+        """The allocation that contains an address."""
         with self._lock:
             place = bisect_right(self._starts, address) - 1
             if place < 0:
@@ -216,11 +216,11 @@ class DeviceMemory:
             return np.array(self._starts, np.uint64), [self._allocations[s] for s in self._starts]
 
     def was_freed(self, address: int) -> bool:
-        """Whether an address lies in memory that was freed lately."""
+        """Whether an address is in recently freed memory."""
         return any(start <= address < start + max(size, 1) for start, size in self._freed)
 
     def describe(self, address: int) -> str:
-        """Where an address that no kernel may touch lies, in words."""
+        """Describe the location of an address that no kernel may touch."""
         if self.was_freed(address):
             return "is in freed memory"
         with self._lock:

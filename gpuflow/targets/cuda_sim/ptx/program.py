@@ -58,12 +58,12 @@ class Block:
     """Steps without a branch.
 
     Attributes:
-        number: its place in the program; lower ones run first.
+        number: its index in the program; lower ones run first.
         gate: the condition that lanes wait for before the steps run.
         steps, instructions: the steps, and the instruction that each belongs to.
         reads: slots that are read before they are written.
         writes: slots that are written, as a bit mask.
-        following: the next block, where that is known; else ``leave`` says.
+        following: the next block, if known; otherwise see ``leave``.
         leave: gives the next block, or SPLIT.
         targets: all blocks that may follow.
         live: slots whose values are wanted when the block is entered, as a bit mask.
@@ -110,11 +110,11 @@ class Program:
         blocks: all code; a branch to ``len(blocks)`` ends a lane.
         template: the slots' first values; constants are among them.
         specials: slots of special registers, with their names.
-        parameters: slots of parameters: byte in the words, and type.
+        parameters: slots of parameters: byte offset, and type.
         symbols: slots of addresses of global variables: name, offset and type.
-        words: how many words of eight bytes the parameters take.
+        words: number of eight-byte slots of the parameters.
         shared_bytes: of static shared memory.
-        dynamic_start: where shared memory whose size the launch says begins.
+        dynamic_start: start of shared memory with a size from the launch.
         shared_granule: the smallest access to shared memory, in bytes.
         local_bytes: of local memory, per thread.
         most_threads: the most threads of a block that it was built for; 0 for any.
@@ -123,8 +123,8 @@ class Program:
         sites: how many instructions access global memory.
         flows: of each instruction that computes values from registers, which it reads and sets.
         bases: the slots of the base addresses of ``sites``.
-        shared_roots: slots that hold the address of a shared variable, with its first byte and the
-            one behind its last; -1 for one whose size the launch says.
+        shared_roots: slots that hold the address of a shared variable, with its first byte and its
+            exclusive end; -1 for one with a size from the launch.
         followed: for each access the origin of its address, once computed (homes.py).
         suspects: registers that some path reads before it sets them.
     """

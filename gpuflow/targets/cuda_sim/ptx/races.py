@@ -5,10 +5,10 @@ last reads of two threads, each as a stamp:
 
     time << 34 | thread << 1 | whether it was atomic
 
-Two accesses of different threads, of which one is a plain write, must have a barrier of their
-block between them, a barrier of their warp, or fences and a signal (fences.py). Writing the value
-that is there already is no race with another write. Memory that is read by ld.global.nc must not be
-written in the launch at all.
+Two accesses of different threads, of which one is a plain write, must have a barrier of their block
+between them, a barrier of their warp, or fences and a signal (fences.py). Writing the current value
+is not a race with another write. Memory that is read by ld.global.nc must not be written in the
+launch at all.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class GlobalRaces:
         """Check a write of every lane, or an atomic, and remember it.
 
         Args:
-            unchanged: which lanes write the value that is there already.
+            unchanged: the lanes that write the current value.
 
         Returns:
             Which lanes share a granule with another lane of the same instruction; None for none.
@@ -238,7 +238,7 @@ class GlobalRaces:
         return result
 
     def report(self, frame: Frame, bad: int, before: str, now: str, other: int) -> None:
-        """Two threads have touched a place, and nothing says who came first."""
+        """Report that two threads have touched an element without an order between them."""
         geometry = frame.run.geometry
         lane = other - self._first
         where = f"thread {geometry.thread_position(lane)} of block {geometry.block_position(lane)}"
@@ -258,7 +258,7 @@ class GlobalRaces:
 
     @staticmethod
     def report_lanes(frame: Frame, bad: int) -> None:
-        """Threads have stored different values to one place by one instruction."""
+        """Report that threads have stored different values to one element by one instruction."""
         frame.fail(
             "race in global memory: several threads store different values to one element by one "
             "instruction",

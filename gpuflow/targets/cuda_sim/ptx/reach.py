@@ -1,4 +1,4 @@
-"""How instructions reach memory: each lane's address becomes a checked place in a space."""
+"""Memory accesses of instructions: each lane's address becomes a checked index in a space."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Access:
     def run(self, frame: Frame, step: Step, action: Action) -> None:
         """Do something with the memory of all lanes; lanes in different memory go separately.
 
-        ``action`` gets the elements of the space, and the lanes' places among them.
+        ``action`` gets the elements of the space, and the lanes' indices among them.
         """
         at = self.addresses(frame)
         space = self.space

@@ -1,4 +1,4 @@
-"""Run the blocks of a launch: which lanes go next, where they part and where they meet.
+"""Run the blocks of a launch: scheduling, divergence and reconvergence of lanes.
 
 Lanes at one instruction run together. If a branch diverges, the lanes with the lowest block of code
 go first, and wait for the others there: compilers lay code out so that this reconverges as early as
@@ -189,7 +189,7 @@ class Run:
     # --- lanes that part, meet and end ---
 
     def park(self, number: int, lanes: Array) -> None:
-        """Let lanes go on at a block when it is their turn."""
+        """Schedule lanes to continue at a block."""
         if number >= len(self.program.blocks):
             self.retire(lanes)
             return

@@ -4,10 +4,10 @@ Every granule (the smallest access of the kernel) remembers its last writer and 
 
     barriers passed by the lane << 32 | warp barriers passed << 12 | who
 
-``who`` is a thread of the block, or says that it was several. Two lanes of which one writes must
-have a barrier between them: their stamps must differ in the barriers, or, in one warp, in the warp
+``who`` is a thread of the block, or marks several. Two lanes of which one writes must have a
+barrier between them: their stamps must differ in the barriers, or, in one warp, in the warp
 barriers. A barrier of some of a block's threads counts for the whole block, so that a race may be
-missed but none is reported where there is none.
+missed, but there are no false reports.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class Shared:
 
         Args:
             frame: the lanes.
-            places: as ``places`` gives them.
+            places: the result of ``places``.
             size: bytes of each access.
             kind: the kind of access.
-            unchanged: for a write, which lanes write the value that is there already; such a write
-                after another lane's write is no race.
+            unchanged: for a write, the lanes that write the current value; such a write after
+                another lane's write is not a race.
 
         Returns:
             For a write, which lanes share a granule with another lane of the same instruction;
@@ -200,7 +200,7 @@ class Shared:
 
     @staticmethod
     def report_race(frame: Frame, clash: Array, before: str, now: str) -> None:
-        """Two lanes have touched a place, and no barrier says who came first."""
+        """Report that two lanes have touched an element without a barrier between them."""
         frame.fail(
             f"race in shared memory: what one thread has {before} must not be {now} by another "
             "without a barrier between",

@@ -1,4 +1,4 @@
-"""One instruction in its place: which slots its operands are."""
+"""One instruction in its context: the slots of its operands."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
 
 @record
 class Scope:
-    """A function's body as it stands in one place: device functions are put where they are called.
+    """A function's body at one call: device functions are inlined.
 
     Attributes:
         function: whose text it is.
-        instance: a number of its own, so that labels and parameters of two calls are two.
+        instance: a unique id, so that labels and parameters of two calls differ.
         actual: the caller's argument for each parameter and result.
         after: the label to return to; empty in the entry.
         callers: the functions around it, to find recursion.
@@ -68,7 +68,7 @@ class Site:
             its result to the width of the register.
         temporaries: slots that hold a value only within the instruction.
         accesses: whether it reaches memory.
-        chooses: whether its result is one of its first two operands, as the third says.
+        chooses: whether its result is one of its first two operands, selected by the third.
         may_be_undefined: whether some operands leave its result undefined.
     """
 
@@ -86,7 +86,7 @@ class Site:
     # --- the instruction's name ---
 
     def has(self, *modifiers: str) -> bool:
-        """Whether any of these stands in the name."""
+        """Whether any of these is in the name."""
         return self.instruction.has(*modifiers)
 
     def one_of(self, choices: Sequence[str], otherwise: str = "") -> str:
@@ -108,7 +108,7 @@ class Site:
         return TYPES[self.type_name(place)]
 
     def refuse(self, what: str) -> NoReturn:
-        """Say that the interpreter does not know this form."""
+        """Raise an error for a form that the interpreter does not support."""
         raise unreadable(
             f"instruction `{self.instruction.text}` {what}",
             self.instruction.source,

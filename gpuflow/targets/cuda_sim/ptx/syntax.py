@@ -35,13 +35,13 @@ class Instruction:
         return [modifier for modifier in self.modifiers if modifier in TYPES]
 
     def has(self, *modifiers: str) -> bool:
-        """Whether any of these stands in the name."""
+        """Whether any of these is in the name."""
         return any(modifier in self.modifiers for modifier in modifiers)
 
 
 @record
 class Label:
-    """A place that can be branched to."""
+    """A branch target."""
 
     name: str
 
@@ -52,7 +52,7 @@ class Variable:
 
     Attributes:
         space: shared, local, const, global or param.
-        count: elements; 0 for an array whose size the launch says.
+        count: elements; 0 for an array with a size from the launch.
         values: the initial elements as texts, ``[]`` where there are none.
     """
 
@@ -71,7 +71,7 @@ class Variable:
 
 @record(frozen=False)
 class Function:
-    """An entry or a device function, as it stands in the text."""
+    """An entry or a device function in the text."""
 
     name: str
     is_entry: bool

@@ -1,8 +1,8 @@
 """The types of PTX as NumPy dtypes.
 
 A register is an array of bits: its array may have any dtype of the register's width, and an
-instruction views it as the type that it works on. Packed pairs (``f16x2``) are words here, and
-instructions on them view the word as two values.
+instruction views it as its own type. Packed pairs (``f16x2``) are 32-bit integers, and instructions
+on them view them as two values.
 """
 
 from __future__ import annotations
