@@ -176,7 +176,7 @@ def _difference(f: Callable[..., Any], args: Any, tangents: Any, eps: float) -> 
 
 
 def _inner_product(xs: Any, ys: Any) -> Any:
-    """The real part of the sum of products; what has no derivative counts nothing."""
+    """The real part of the inner product; parts without derivative count nothing."""
     total: Any = np.float32(0)
     for x, y in safe_zip(tree.leaves(xs), tree.leaves(ys)):
         x, y = np.asarray(x), np.asarray(y)
@@ -212,7 +212,7 @@ def _check_close(xs: Any, ys: Any, atol: Tolerance, rtol: Tolerance, what: str) 
 
 
 def _check_types(xs: Any, ys: Any, what: str) -> None:
-    """Check that dtypes agree; those of tangents with those of what they belong to."""
+    """Check that dtypes agree; those of tangents with those of their primals."""
 
     def compare(x: Any, y: Any) -> None:
         kinds = {dtypes.tangent_dtype(np.asarray(z).dtype) for z in (x, y)}

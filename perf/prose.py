@@ -136,6 +136,14 @@ def messages_of(text: str) -> list[str]:
     return [one for one in strings if "Fix:" in one or re.match(r"\[[\w. ]+\] ", one)]
 
 
+def docstrings_in(text: str) -> Iterator[str]:
+    """The docstrings of a Python file: of the module, and of all classes and functions."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, kinds):
+            yield ast.get_docstring(node) or ""
+
+
 # --- a checkout --------------------------------------------------------------------------------
 
 
@@ -151,11 +159,26 @@ def pages(tree: Path) -> dict[str, Counts]:
     }
 
 
+def folder_of(path: Path, tree: Path) -> str:
+    """The folder of the package, or the module directly in it, that contains a file."""
+    return path.relative_to(tree / "gpuflow").parts[0].removesuffix(".py")
+
+
+def sources(tree: Path) -> dict[str, Counts]:
+    """The counts of the docstrings in each folder of the package, also of internal functions."""
+    by_folder: dict[str, list[str]] = {}
+    for path in sorted((tree / "gpuflow").rglob("*.py")):
+        blocks = by_folder.setdefault(f"docstrings in {folder_of(path, tree)}", [])
+        for text in docstrings_in(path.read_text(encoding="utf-8")):
+            blocks += blocks_of_docstring(text)
+    return {folder: counts_of(blocks) for folder, blocks in by_folder.items() if blocks}
+
+
 def messages(tree: Path) -> dict[str, Counts]:
     """The counts of the error messages of each folder of the package, and of the CLI's texts."""
     by_folder: dict[str, list[str]] = {}
     for path in sorted((tree / "gpuflow").rglob("*.py")):
-        folder = path.relative_to(tree / "gpuflow").parts[0].removesuffix(".py")
+        folder = folder_of(path, tree)
         text = path.read_text(encoding="utf-8")
         if folder == "cli":
             strings = [one for one in texts_in(ast.parse(text)) if one.count(" ") >= 2]

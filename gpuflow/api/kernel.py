@@ -85,7 +85,7 @@ class Kernel:
 
 
 class _KernelFunction(Protocol):
-    """What ``kernel`` is: a function, with that of programs of one block beside it."""
+    """A function of ``kernel``, with that of programs of one block."""
 
     block: Callable[..., Any]
 

@@ -46,7 +46,7 @@ class _Number:
 
 @record
 class _Rules:
-    """What is said of a kernel besides: functions, or None."""
+    """Further rules of a kernel: functions, or None."""
 
     jvp: Function | None = None
     forward: Function | None = None
@@ -209,7 +209,7 @@ class RawKernel:
         return function
 
     def _launch(self, args: list[Any]) -> Any:
-        """Bind the op: what ``out``, ``grid`` and ``arguments`` say of these arguments."""
+        """Bind the op with ``out``, ``grid`` and ``arguments`` evaluated for these arguments."""
         name = self.__name__
         arrays = [arg for arg in args if not isinstance(arg, np.generic)]
         handles = [

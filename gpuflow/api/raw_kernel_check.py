@@ -99,7 +99,7 @@ def _comparisons(
     kernel: Function, reference: Function | None, has_derivative: bool, has_gradient: bool,
     args: Sequence[Any], rng: np.random.Generator,
 ) -> Iterator[tuple[str, Any, Any, float]]:  # fmt: skip
-    """(what, got, wanted, tolerance) of each comparison."""
+    """(name, result, reference, tolerance) of each comparison."""
     arrays = [k for k, arg in enumerate(args) if isinstance(arg, np.ndarray)]
     floats = [k for k in arrays if dtypes.is_inexact(args[k].dtype)]
 

@@ -91,7 +91,7 @@ class _AliasLoader(Loader):
         """Let the import system make one, which ``exec_module`` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Register ours: the import system gives out what stands in ``sys.modules`` now."""
+        """Register ours: the import system returns the current entry of ``sys.modules``."""
         ours = importlib.import_module(self.ours)
         if self.ours.startswith("gpuflow.as_jax.") or "__getattr__" not in vars(ours):
             missing.explain(ours, module.__name__)

@@ -67,7 +67,7 @@ def _xla_device_count() -> int:
 
 
 def _xla_excess_precision() -> bool:
-    """What scripts for JAX ask for in XLA_FLAGS, or True, which is XLA's default as well."""
+    """The setting that scripts for JAX request in XLA_FLAGS, or True, XLA's default."""
     flags = os.environ.get("XLA_FLAGS", "")
     match = re.search(r"--xla_allow_excess_precision(?:=(\S*))?(?:\s|$)", flags)
     return match is None or (match[1] or "true").lower() not in ("false", "0")
@@ -264,7 +264,7 @@ Blocks = tuple[Mapping[str, Any], Mapping[str, Any]]  # values of settings and o
 
 
 class _Local(threading.local):
-    """What the blocks around a thread's code set; everything else is as the process has it.
+    """Settings of the blocks around a thread's code; others are those of the process.
 
     Attributes:
         changed, switched: values of settings and of switches, by name.

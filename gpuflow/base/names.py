@@ -88,7 +88,7 @@ def missing_name(
 
 @record(repr=False)
 class _Unknown:
-    """What an error says of a name, worked out when it is read: ``hasattr`` never reads it."""
+    """Error text of a name, computed when it is read: ``hasattr`` never reads it."""
 
     module: str
     short: str

@@ -143,7 +143,7 @@ _SORTED_KINDS = (optree.PyTreeKind.DICT, optree.PyTreeKind.DEFAULTDICT)
 
 
 def _classified(treedef: TreeDef) -> Any:
-    """What ``_sorted`` keeps of a structure."""
+    """Cached data of ``_sorted`` for a structure."""
     has_dict = is_plain = False
 
     def look(node: TreeDef) -> TreeDef:
@@ -190,7 +190,7 @@ def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> TreeDe
 
 
 def _explain(error: RuntimeError) -> None:
-    """Raise an error that says what optree means; other errors are those of users' functions."""
+    """Raise an error that explains optree's; other errors are those of users' functions."""
     text = str(error)
     if text.startswith("Maximum recursion depth exceeded during"):
         raise too_deep() from None

@@ -27,7 +27,7 @@ class _Worker:
     """A thread that makes one call after the other.
 
     Attributes:
-        tasks: what to call, and where the outcomes go.
+        tasks: the calls, and the destinations of their outcomes.
         began: whether the thread runs.
         busy: locked during a call.
     """

@@ -132,7 +132,7 @@ def is_elsewhere(leaf: Any) -> bool:
 
 
 def _parts_of(leaf: Array, is_first: bool) -> Iterator[tuple[Bounds, np.ndarray]]:
-    """What this process writes of an array: each part once, by the first device that has it."""
+    """The shards of an array that this process writes: each once, by its first device."""
     shape = leaf.aval.shape
     indices = leaf.sharding.devices_indices_map(shape)
     copies = replica_ids(indices)

@@ -168,7 +168,7 @@ class Manager:
             job()
 
     def _tidy(self) -> None:
-        """Delete steps that need not stay, and what killed processes left."""
+        """Delete steps that are not to be kept, and files of killed processes."""
         complete = self.steps()
         stay: set[int | None] = {*(complete if self.keep is None else complete[-self.keep :])}
         if self.best is not None:

@@ -96,7 +96,7 @@ def _restored(
 
 
 def _check_leaf(path: str, saved: dict[str, Any], leaf: Any) -> None:
-    """Check that a leaf of ``like`` is what was saved.
+    """Check that a leaf of ``like`` matches the saved leaf.
 
     Raises:
         ValueError: it has another shape or dtype, or is of another kind.
@@ -178,7 +178,7 @@ def _sharded(
 def _reader(
     saved: dict[str, Any], opened: Sequence[reading.ArrayFile]
 ) -> Callable[[leaves.Bounds], np.ndarray]:
-    """What reads a part of a saved array, from the pieces that it was written in."""
+    """Return a reader of slices of a saved array, from its written pieces."""
     name, pieces = saved["dtype"], saved.get("pieces", [])
     known: dict[int, np.ndarray] = {}
 

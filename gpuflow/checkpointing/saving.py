@@ -82,10 +82,10 @@ def _write_all(
 
 
 def _write_own(folder: Path, snapshot: Snapshot) -> dict[str, Any]:
-    """Write what this process has.
+    """Write the data of this process.
 
     Returns:
-        as JSON, the file and for each piece the number of its leaf and what a record says of it.
+        as JSON, the file and for each piece the index of its leaf and its part of the record.
     """
     named = _named_pieces(snapshot)
     arrays = {name: piece for name, (_, _, piece) in named.items()}
@@ -186,14 +186,14 @@ class Saving:
             raise self._error
 
     def _tell(self) -> None:
-        """Wait, and raise what nobody has been told yet."""
+        """Wait, and raise an error that was not raised yet."""
         self._thread.join()
         if not self._is_told:
             self.wait()
 
 
 def _nothing() -> None:
-    """What is left to do when it is done: values are let go."""
+    """The task after completion: values are released."""
 
 
 @record(frozen=False)

@@ -73,7 +73,7 @@ def described(tree: Any, op: str = "save") -> tuple[dict[str, Any], list[tuple[s
 
 
 def _encoded(key: Any) -> Any:
-    """A key as JSON: what a dict can be made of again, else the text of it in a list."""
+    """A key as JSON: a value that can be decoded, else its text in a list."""
     if isinstance(key, DictKey) and type(key.key) in PLAIN_KEYS and key.key == key.key:
         return key.key
     return [str(key)]

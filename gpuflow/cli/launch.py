@@ -94,7 +94,7 @@ def _launch(options: argparse.Namespace, said: Mapping[str, str]) -> int:
 
 
 def _program(options: argparse.Namespace) -> list[str]:
-    """What stands behind ``python``."""
+    """The arguments of ``python``."""
     return [*(["-m"] if options.module else []), options.script, *options.arguments]
 
 
@@ -243,7 +243,7 @@ def _threads(count: int) -> dict[str, str]:
 
 
 def _defaults(count: int) -> dict[str, str]:
-    """What each rank is told unless it is told otherwise."""
+    """Default environment variables of each rank."""
     return {**_threads(count), "GPUFLOW_TRACEBACK_FILTERING": "quiet_remove_frames"}
 
 

@@ -209,7 +209,7 @@ class Group:
         return status if status > 0 else 128 - status
 
     def _show(self, rank: int, what: str) -> None:
-        """Say what ended the group, with the traceback of the one rank, and a line of others'."""
+        """Report the failure that ended the group: the traceback of one rank, a line of others."""
         for other in self._output.tracebacks():
             if other != rank and self._output.take(other):
                 self._print(other, last_traceback(self._output.lines_of(other))[-1:])

@@ -109,5 +109,5 @@ def _bytes(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Text from another process, without what a terminal would obey."""
+    """Text from another process, without terminal control sequences."""
     return "".join(c if c.isprintable() else "?" for c in str(value or ""))

@@ -252,7 +252,7 @@ def _iterated(eqn: Eqn, operands: Sequence[Parts]) -> list[Parts]:
 
 
 def _product(product: Product, operands: Sequence[Parts]) -> Parts:
-    """A matrix product: what is summed over is not split any more."""
+    """A matrix product: contracted dimensions are not sharded any more."""
     (batch, rows, _), (right_batch, _, columns) = product.left, product.right
     left, right = operands[:2]
     both = [left[a] or right[b] for a, b in zip(batch, right_batch, strict=True)]
@@ -297,7 +297,7 @@ def _carried(
 
 
 def _common(several: Sequence[Parts]) -> Parts:
-    """What all of them are split over."""
+    """The common sharding axes of all of them."""
     first = several[0]
     return tuple(
         names if all(other[dim] == names for other in several) else ()

@@ -67,7 +67,7 @@ def _widened(before: ShapedArray, after: ShapedArray) -> ShapedArray:
 
 
 def _promoted(before: ShapedArray, after: ShapedArray) -> ShapedArray:
-    """The type of a carry that starts as ``before``, after a look at what the body makes of it."""
+    """The type of a carry that starts as ``before``, promoted with the result of the body."""
     can_change = before.weak_type and before.shape == after.shape and before.dtype != after.dtype
     if not can_change or dtypes.is_extended(after.dtype):
         return before

@@ -83,7 +83,7 @@ def forget_composites() -> None:
 
 
 class _Programs:
-    """The programs of one function, by what its calls have besides operands."""
+    """The programs of one function, by the non-operand arguments of its calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -187,7 +187,7 @@ def _key(
     args: tuple[Any, ...], kwargs: dict[str, Any], numeric: Container[str | int],
     operands: list[Any],
 ) -> Hashable:  # fmt: skip
-    """What a call has besides its operands, which are put on a list.
+    """The non-operand arguments of a call; operands are appended to a list.
 
     Raises:
         _UnfitError: an argument that no program takes.

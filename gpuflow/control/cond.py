@@ -283,7 +283,7 @@ def _effects(params: dict[str, Any]) -> frozenset[Any]:
 
 
 def _keys(flow: Flow) -> States | None:
-    """A key is used if any branch uses it; what all of them return unused is that."""
+    """A key is used if any branch uses it; keys that all branches return unused are unused."""
     branches, operands = flow.params["branches"], flow.states[1:]
     has_lanes = "lanes" in flow.params
     if has_lanes:

@@ -212,7 +212,7 @@ def _flat(function: Function, in_tree: tree.TreeDef, *leaves: Any) -> list[Any]:
 
 
 def _parts(values: Sequence[Any], counts: tuple[int, ...]) -> list[list[Any]]:
-    """What f, solve and tangent_solve close over, and the guess."""
+    """The captured values of f, solve and tangent_solve, and the guess."""
     parts, start = [], 0
     for count in counts:
         parts.append(list(values[start : start + count]))

@@ -420,7 +420,7 @@ class JitFunction(Generic[_P, _T]):
         self._signatures.add(key, entry, short)
 
     def _is_short(self, entry: Entry, settings: Settings) -> bool:
-        """Whether calls may run the executable: what has to be moved or checked needs ``_run``."""
+        """Whether calls may run the executable directly; moves and checks need ``_run``."""
         if settings.debug_nans or settings.debug_infs or settings.debug_key_reuse:
             return False
         if entry.refs is not None or self._options.device is not None:
@@ -460,7 +460,7 @@ class JitFunction(Generic[_P, _T]):
     def _trace_told(
         self, leaves: list[Any], arguments: _Arguments, key: tuple[Any, ...]
     ) -> Entry:
-        """``_trace``, and what is compiled at the first call otherwise, with both times logged."""
+        """``_trace``, and the compilation of the first call, with both times logged."""
         with told_time("traced", self.name, arguments.avals):
             entry = self._trace(arguments, key)
         if thread_state.trace is eval_trace:
@@ -495,7 +495,7 @@ class JitFunction(Generic[_P, _T]):
         self, trace: Trace, dynamic: tuple[Any, ...], dynamic_kwargs: dict[str, Any],
         refs: RefUse | None = None,
     ) -> Entry:  # fmt: skip
-        """What a trace is with the options of this function."""
+        """Convert a trace to an Entry with the options of this function."""
         donated = self._donated(dynamic, dynamic_kwargs)
         donated = (False,) * (len(trace.jaxpr.in_avals) - len(donated)) + donated
         options = self._options

@@ -62,7 +62,7 @@ def bind_kernel(
 
 
 def _split(items: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """What inputs of the program have, without the indices; and what indices have."""
+    """Batch axes of the program's inputs, without the indices; and those of indices."""
     first, count = params["first_index"], len(params["grid"])
     return [*items[:first], *items[first + count :]], [*items[first : first + count]]
 

@@ -154,7 +154,7 @@ def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, programs: Programs,
     counts: Counts,
 ) -> tuple[list[Any], list[int | None]]:  # fmt: skip
-    """Both programs are mapped over what the other one maps, until they agree."""
+    """Both programs are mapped over the mapped operands of the other, until they agree."""
     consts, transpose_consts, residuals, linear = _split([dim is not None for dim in dims], counts)
     results = [False] * len(programs[0].out_avals)
     while True:
@@ -177,7 +177,7 @@ def _batch(
 
 
 def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
-    """The function, which does not read what its transpose reads."""
+    """The function, which does not read operands of its transpose."""
     forward, backward = params["programs"]
     counts: Counts = params["counts"]
 

@@ -139,7 +139,7 @@ def scan_as(
 
 
 def _element_type(x: Any) -> Any:
-    """The type of what the body gets of ``x``: an array without the leading axis, or a ref."""
+    """The type of the body's ``x``: an array without the leading axis, or a ref."""
     aval = type_of(x)
     inner = aval.inner_aval if type(aval) is AbstractRef else aval
     element = inner.update(shape=inner.shape[1:])

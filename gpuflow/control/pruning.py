@@ -69,7 +69,7 @@ def prune_cond(eqn: Eqn, used: Flags) -> Eqn:
 def _settled(
     body: Jaxpr, carry: list[bool], ys: list[bool], num_consts: int
 ) -> tuple[Jaxpr, list[bool]]:
-    """The body without what nobody needs, and which carries it needs."""
+    """The body without unused values, and the carries that it needs."""
     while True:
         program = _with_outputs(body, [*carry, *ys])
         read = _read(program)

@@ -158,7 +158,7 @@ def _read_by(jaxpr: Jaxpr) -> set[Atom]:
 
 
 def _kept(jaxpr: Jaxpr, policy: Any) -> Kept:
-    """What may be stored of a program under a policy, and what is computed again."""
+    """The values of a program that a policy may store, and the recomputed ones."""
     program = inline(jaxpr, _is_opened)
     if policy is None:
         return Kept(program, program.eqns, (), program.eqns)
@@ -192,7 +192,7 @@ class Either:
 
 
 def _under_policy(jaxpr: ClosedJaxpr, policy: Any) -> ClosedJaxpr:
-    """The program whose checkpointed functions, at any depth, also store what ``policy`` does."""
+    """The program whose checkpointed functions, at any depth, also save values of ``policy``."""
     inner = jaxpr.jaxpr
     changed = inner.memo(("under policy", policy), lambda: _changed_policy(inner, policy))
     return jaxpr if changed is inner else ClosedJaxpr(changed, jaxpr.consts)
@@ -249,7 +249,7 @@ def _partial_eval(
     unknowns: tuple[bool, ...], *operands: Any, jaxpr: ClosedJaxpr, differentiated: bool,
     **params: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """What is known is computed, and again by the program that computes the rest."""
+    """Known values are computed, and again by the program that computes the rest."""
     known, closed, rest, out_unknowns = _parts(jaxpr, unknowns)
     known_values = [*closed, *[x for x, flag in safe_zip(operands, unknowns) if not flag]]
 
@@ -288,7 +288,7 @@ def _transpose(
 
 
 def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
-    """The program; one that computes again starts with a barrier over what it reads."""
+    """The program; a recomputation starts with a barrier over its operands."""
     jaxpr: ClosedJaxpr = params["jaxpr"]
     if not (params["differentiated"] and params["prevent_cse"]):
         return jaxpr
@@ -312,7 +312,7 @@ def _behind_barrier(jaxpr: Jaxpr) -> ClosedJaxpr:
 
 
 def _keys(flow: Flow) -> States | None:
-    """What is computed again for a derivative uses no key a second time."""
+    """Recomputation for a derivative does not count as a second use of a key."""
     return None if flow.params["differentiated"] else follow_programs(flow)
 
 

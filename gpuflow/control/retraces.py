@@ -115,7 +115,7 @@ class Retraces:
     def _reason(
         self, new: Signature, known: list[Signature], names: Callable[[], list[str]]
     ) -> tuple[str, str]:
-        """What differs from the traces before, and what to write."""
+        """The difference from previous traces, and the fix."""
         if not known:
             return (
                 "each is of a new function, defined at this line",
@@ -163,7 +163,7 @@ def _types(signature: Signature) -> tuple[tuple[Any, ...], ...]:
 def _difference(
     function: Callable[..., Any], new: Signature, before: Signature, names: list[str]
 ) -> tuple[str, str]:
-    """The first difference that matters most, and what to write."""
+    """The most relevant first difference, and the fix."""
     if new.treedef != before.treedef:
         trees = [tree_keys.skeleton(signature.treedef) for signature in (new, before)]
         text = f"the tree of arguments differs from the one before {tree_keys.difference(*trees)}"

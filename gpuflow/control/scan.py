@@ -158,7 +158,7 @@ def _batch(
 def _checked(
     categories: Categories, operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State | None]:
-    """What failed first is carried along."""
+    """The first failure is a further carry."""
     body, sites = checked_jaxpr(params["jaxpr"], categories)
     count, num_carry = params["num_consts"], params["num_carry"]
     num_outs = len(params["jaxpr"].out_avals)
@@ -184,7 +184,7 @@ def _checked(
 
 
 def _keys(flow: Flow) -> States | None:
-    """Two iterations tell what all do: constants and carries must not be used in both."""
+    """Two iterations represent all: constants and carries must not be used in both."""
     body, count, num_carry = (flow.params[k] for k in ("jaxpr", "num_consts", "num_carry"))
     split = count + num_carry
     consts, carry, xs = flow.states[:count], flow.states[count:split], flow.states[split:]
@@ -206,7 +206,7 @@ def _form(params: dict[str, Any]) -> ScanForm:
 
 
 def _simplify(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
-    """What need not be in the body leaves it, what it should know of comes in.
+    """Move invariants out of the body, and known facts into it.
 
     Then several iterations become one.
     """

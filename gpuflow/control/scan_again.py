@@ -104,7 +104,7 @@ def _is_cheap(eqn: Eqn) -> bool:
 
 
 def _needed(eqns: Sequence[Eqn], cheap: set[Var], wanted: set[Var]) -> tuple[list[Eqn], list[Var]]:
-    """The equations that make what is wanted, in order, and the variables that they read."""
+    """The equations of the requested values, in order, and the variables that they read."""
     left, found, reads = set(wanted), [], dict[Var, None]()
     for eqn in reversed(eqns):
         if left.isdisjoint(eqn.outputs):

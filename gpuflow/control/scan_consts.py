@@ -67,7 +67,7 @@ def _with_made(body: Jaxpr, made: Mapping[Var, Sequence[Eqn]]) -> Jaxpr:
 
 
 def _read(body: Jaxpr, places: Mapping[Eqn, Atom]) -> set[Atom]:
-    """What a body reads, without what says where it updates."""
+    """The operands of a body, without those that are only update indices."""
     read: set[Atom] = set(body.outvars)
     for eqn in reversed(body.eqns):
         if eqn.effects or not read.isdisjoint(eqn.outputs):

@@ -130,7 +130,7 @@ def _zeros(aval: ShapedArray) -> list[Any]:
 
 
 def _held(aval: ShapedArray, shape: Shape) -> ShapedArray:
-    """What a carry becomes that each lane has."""
+    """The result of a carry that each batch element has."""
     is_half = dtypes.is_floating(aval.dtype) and aval.dtype.itemsize < 4
     return ShapedArray(shape, np.dtype(np.float32) if is_half else aval.dtype)
 
@@ -138,7 +138,7 @@ def _held(aval: ShapedArray, shape: Shape) -> ShapedArray:
 def _summed(
     build: Any, total: _Total, out: Atom, init: Atom, definition: Definition
 ) -> Atom:
-    """The total of all lanes and what it began with."""
+    """The sum over the batch and the initial value."""
     is_zero = _is_zero(init, definition)
 
     def add_up(totals: Any, start: Any) -> list[Any]:
@@ -386,7 +386,7 @@ def _are_same(one: Jaxpr, other: Jaxpr) -> bool:
 
 
 def _is_zero(atom: Atom, definition: Definition) -> bool:
-    """Whether an atom is 0 throughout, by what the equations say that make it."""
+    """Whether an atom is 0 throughout, according to its equations."""
     if type(atom) is Literal:
         return bool(np.all(np.asarray(atom.value) == 0))
     eqn = definition(atom)

@@ -93,10 +93,10 @@ def _hoist(parts: Parts, build: Any) -> tuple[Parts, bool]:
 def _hoistable(
     body: Jaxpr, num_consts: int, places: Mapping[Eqn, Atom]
 ) -> tuple[list[Eqn], list[Var]]:
-    """Equations of consts alone that are worth storing, in order, and what the body reads of them.
+    """Equations of consts alone that are worth storing, in order, and the body's reads of them.
 
-    What is cheap to compute stays inside: storing it would cost more. So do ``places``, which
-    become updates at known places: they are not computed at all.
+    Cheap values are computed inside: storing them would cost more. So are ``places``, which become
+    updates at known indices: they are not computed at all.
     """
     varying = [k >= num_consts for k in range(len(body.invars))]
     fixed, _ = split_independent(body, varying)
@@ -143,7 +143,7 @@ def is_cheap(eqn: Eqn) -> bool:
 
 
 def _without(eqns: Sequence[Eqn], defined: Sequence[Var]) -> tuple[Eqn, ...]:
-    """The equations without those that define what are inputs now."""
+    """The equations without those of values that are inputs now."""
     taken = set(defined)
     kept = []
     for eqn in eqns:
@@ -162,7 +162,7 @@ def _without(eqns: Sequence[Eqn], defined: Sequence[Var]) -> tuple[Eqn, ...]:
 def _put_together(
     eqn: Eqn, build: Any, before: Parts, parts: Parts, sums: Sequence[Any]
 ) -> list[Atom]:
-    """The scan without what has left it, and the sums behind it; the outputs of the old one."""
+    """The scan without moved equations, and the sums after it; the outputs of the old one."""
     gone = {total.carry for total in sums}
     kept = [
         (var, out) for var, out in safe_zip(parts.carry, parts.carry_out) if var not in gone

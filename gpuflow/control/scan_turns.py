@@ -62,7 +62,7 @@ def _named(atom: Atom, names: dict[Atom, Atom]) -> Atom:
 
 
 def _sums_behind(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
-    """A scan without carries, and the sums of what its carries added; None: they do more."""
+    """A scan without carries, and the sums of its carries' terms; None if not possible."""
     body = simplified_body(eqn)
     if body.constvars or not eqn.params["num_carry"]:
         return None
@@ -88,7 +88,7 @@ def _total(init: Any, stack: Any) -> list[Any]:
 
 
 def _terms(parts: Parts) -> list[Var] | None:
-    """What each carry adds, in order; None if one does something else."""
+    """The term that each carry adds, in order; None if one is not a sum."""
     uses = uses_in(parts.eqns, (*parts.carry_out, *parts.ys))
     terms = []
     for carry, out in safe_zip(parts.carry, parts.carry_out):

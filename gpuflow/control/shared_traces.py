@@ -97,7 +97,7 @@ def _is_held(held: Any, value: Any) -> bool:
 
 
 def _read(function: Any) -> list[Any]:
-    """What a function reads from outside by name."""
+    """Values that a function reads from outside by name."""
     found = [function.__defaults__, *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         try:

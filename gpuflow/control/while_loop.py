@@ -334,7 +334,7 @@ def _inputs(params: dict[str, Any]) -> list[ShapedArray]:
 
 
 def _keys(flow: Flow) -> States | None:
-    """Two iterations tell what all do: constants and carries must not be used in both."""
+    """Two iterations represent all: constants and carries must not be used in both."""
     first, second = flow.params["num_condition_consts"], flow.params["num_body_consts"]
     states: States = flow.states
     if "lanes" in flow.params:

@@ -112,7 +112,7 @@ class _Kind:
     """Values that an annotation allows.
 
     Args:
-        text: what they are, as in "must be an integer".
+        text: the description, as in "must be an integer".
         plural: the same for several.
         example: one of them, as Python.
         holds: whether a value is one; it may raise any error for others.

@@ -30,7 +30,7 @@ class AxisType(enum.Enum):
 
 
 class _Axes:
-    """What a mesh with devices and one without say of their axes."""
+    """Common properties of meshes with and without devices."""
 
     axis_sizes: tuple[int, ...]
     axis_names: tuple[Any, ...]

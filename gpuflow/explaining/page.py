@@ -26,7 +26,7 @@ class _Highlighter:
     """Python as HTML, line by line; with pygments, if it is there, in colors.
 
     Attributes:
-        styles: what its classes look like.
+        styles: the styles of its classes.
         parts: pygments' function with its lexer and formatter; None: it is not there.
     """
 
@@ -204,7 +204,7 @@ def _source(
 
 
 def _card(part: _Part, target: Target, colors: _Highlighter, known: dict[str, str]) -> str:
-    """One step: what it is, costs, equations, why it ends, its text, and programs inside."""
+    """One step: name, costs, equations, reason of its end, text, and inner programs."""
     view, step, number = part.view, part.step, part.number
     prefix = number.rpartition(".")[0]
     equations = html.escape("\n".join(view.equations(step)))

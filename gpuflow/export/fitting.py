@@ -278,7 +278,7 @@ def _sizes_text(sizes: Sizes) -> str:
 
 
 def _shown(record: Any) -> str:
-    """What differs, in words."""
+    """Describe the difference."""
     if isinstance(record, list) and record and record[0] in ("number", "float"):
         return str(number_of(record))
     if isinstance(record, list) and record and isinstance(record[0], list):

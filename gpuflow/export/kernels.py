@@ -94,7 +94,7 @@ def give_kernels(record: dict[str, Any], code: memoryview) -> None:
 
 
 def _built_for() -> dict[str, str]:
-    """What decides whether kernels fit, in words for errors; ``cache_parts`` has all of it."""
+    """Text of the compatibility of kernels, for errors; ``cache_parts`` has all of it."""
     _, compiler, llvmlite, target = cache_parts()
     processor, flags, library = json.loads(target)
     return {

@@ -219,7 +219,7 @@ def _many_devices(what: str) -> str:
 
 
 def _check_portable(eqn: Eqn | None, primitive: Primitive) -> None:
-    """Raise ExportError for what another process does not have."""
+    """Raise ExportError for objects that other processes do not have."""
     check(
         not isinstance(primitive.lower, HostCall),
         lambda: (

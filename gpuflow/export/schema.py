@@ -108,7 +108,7 @@ def check_range(pair: Any, length: int, what: str) -> None:
 
 
 def _check_kernels(kernels: Any, length: int) -> None:
-    """Check the table of kernels. What is in their code cannot be checked: it is trusted."""
+    """Check the table of kernels. Their code cannot be checked: it is trusted."""
     check_fields(kernels, {"built", "processor", "table"}, "the kernels")
     built, processor = kernels["built"], kernels["processor"]
     expect(type(built) is dict and all(map(is_text, built.values())), "their target", built)

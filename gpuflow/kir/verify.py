@@ -119,7 +119,7 @@ def _verify_operand(kernel: Kernel, operand: Operand) -> None:
 
 
 def _verify_block(block: Block, state: State, context: Context) -> None:
-    """Check a block; what it defines is visible to it and to the blocks in it."""
+    """Check a block; its definitions are visible to it and to the blocks in it."""
     outside = dict(state.visible)
     if context.closed:
         state.visible.clear()

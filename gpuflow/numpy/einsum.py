@@ -238,7 +238,7 @@ def _combine(
     terms: Sequence[tuple[Any, Labels]], needed: set[Any], sizes: dict[Any, int],
     options: tuple[Any, ...],
 ) -> tuple[Any, Labels]:  # fmt: skip
-    """Multiply terms from left to right and sum over what nobody else needs."""
+    """Multiply terms from left to right and sum over letters that are not needed any more."""
     x, x_labels = squeeze_ones(*terms[0], sizes)
     for k, term in enumerate(terms[1:], 1):
         y, y_labels = squeeze_ones(*term, sizes)

@@ -126,7 +126,7 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
 
 
 def _from_gpu(x: Any, device: Any, copy: bool | None) -> Any:
-    """``from_dlpack`` of what is in the memory of a GPU."""
+    """``from_dlpack`` of an object in the memory of a GPU."""
     array = exchange.imported(x, copy)
     check(
         array is not None and (copy is not False or device in (None, array.device)),
@@ -139,12 +139,12 @@ def _from_gpu(x: Any, device: Any, copy: bool | None) -> Any:
 
 
 def _forget(view: np.ndarray) -> None:
-    """What is left to do when an array dies that shared its memory."""
+    """Callback when an array that shared its memory dies."""
     del view
 
 
 def _why_not_shared(host: np.ndarray, device: Device) -> str | None:
-    """What keeps an array on ``device`` from having the memory of ``host``; None: nothing does."""
+    """The reason why an array on ``device`` cannot share the memory of ``host``, or None."""
     if host.dtype != dtypes.canonicalize(host.dtype):
         return "64-bit numbers are narrowed without enable_x64"
     if not (host.flags.c_contiguous and host.flags.aligned):

@@ -112,7 +112,7 @@ def _in_turns(x: Any, fft_type: FftType, lengths: Sequence[int]) -> Any:
 
 
 def _scale(name: str, norm: str | None, count: int, fft_type: FftType) -> float:
-    """What norm asks for, relative to the transforms' own factors."""
+    """The factor of the norm, relative to the transforms' own factors."""
     check(
         norm in (None, "backward", "ortho", "forward"),
         lambda: (

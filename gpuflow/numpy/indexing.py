@@ -103,7 +103,7 @@ def _static_steps(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Step, .
 
 @record
 class _Cut:
-    """What slices and ints take of each axis.
+    """The slices and ints of each axis.
 
     Attributes:
         bounds: start, limit and step, which is positive.
@@ -209,7 +209,7 @@ def _insert_new_axes(x: Any, plan: Plan) -> Any:
 
 
 def _new_axes(plan: Plan, shape: Sequence[int]) -> dict[str, Any]:
-    """The params of broadcast_in_dim that inserts the axes of None into what is left."""
+    """The params of broadcast_in_dim that inserts the axes of None into the remaining ones."""
     kept = [d for d, entry in enumerate(plan.axes) if isinstance(entry, slice)]
     order: list[tuple[int, int, bool]] = [(d, 1, False) for d in kept]
     order += [(place, 0, True) for place in plan.new_axes]

@@ -46,10 +46,10 @@ _CONTAINERS = (list, tuple, set, dict)
 
 
 def _defer_to(name: str, self: Any, other: Any) -> Any:
-    """What an operator returns for an operand that is no array: other types get their turn.
+    """Return NotImplemented for an operand of another type, so that it can handle the operator.
 
     Raises:
-        TypeError: a container, or what is known to be none and has no turn.
+        TypeError: if it is a container, or known not to be an array.
     """
     if isinstance(other, _CONTAINERS):
         raise TypeError(
@@ -132,7 +132,7 @@ def _reversed(self: Any) -> Iterator[Array]:
 
 
 def _rows(self: Any, positions: Iterable[int]) -> Iterator[Any]:
-    """What is at ``positions`` along the first axis, each made when it is asked for."""
+    """The rows at ``positions`` along the first axis, each created on demand."""
     if type(self) is Array and not dtypes.is_extended(self.aval.dtype):
         return self.rows(positions)
     # Of keys too: their use is followed from operation to operation.

@@ -298,7 +298,7 @@ def _offset(name: str, k: Any, error: type[Exception]) -> Any:
     """The number of a diagonal as an int32, traced where ``k`` is.
 
     Raises:
-        TypeError, ValueError: as ``error`` says, what is no integer.
+        TypeError, ValueError: as ``error`` specifies, if it is not an integer.
     """
     k = k if is_value(k) else known_index(k)
     check(

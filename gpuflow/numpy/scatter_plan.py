@@ -95,7 +95,7 @@ Item = tuple[str, int]
 
 
 def _layout(plan: Plan, advanced: list[int], rank: int) -> tuple[list[Item], list[int]]:
-    """What each axis of ``x[index]`` is: an axis of x, or one of the index arrays; and new axes."""
+    """Source of each axis of ``x[index]``: an axis of x, of the index arrays, or a new axis."""
     arrays = [("array", k) for k in range(rank)]
     entries: list[tuple[int, bool, Item]] = []
     for d, entry in enumerate(plan.axes):

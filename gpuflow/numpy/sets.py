@@ -216,7 +216,7 @@ def _merged(name: str, first: Any, second: Any, assume_unique: bool, size: Any) 
 
 
 def _steps(values: Any, real: Any) -> Any:
-    """Where neighbors of a sorted vector differ; what is not real differs from everything."""
+    """Where neighbors of a sorted vector differ; nan differs from everything."""
     return lax.ne(values[1:], values[:-1]) | ~real[1:]
 
 

@@ -41,7 +41,7 @@ def _with_shape(name: str, x: Any) -> tuple[Any, tuple[int, ...]]:
 def _sizes(name: str, a: Any) -> tuple[int, ...]:
     """The shape of an array, a number, nested lists of numbers, or None, which has no axes.
 
-    What has a shape and a dtype of NumPy's has a shape here too, as sparse matrices.
+    Objects with NumPy's shape and dtype have a shape too, as sparse matrices.
     """
     if a is None or isinstance(a, list | tuple):
         try:
@@ -190,7 +190,7 @@ def _check_order(order: Any, shape: Any) -> None:
 
 
 def _fill_in(old: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """``sizes`` with -1 replaced by what is left."""
+    """``sizes`` with -1 replaced by the inferred size."""
     count, known = prod(old), prod(n for n in sizes if n != -1)
     unknown = sizes.count(-1)
     fits = known == count if unknown == 0 else known > 0 and count % known == 0

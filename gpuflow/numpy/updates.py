@@ -465,7 +465,7 @@ def _with_new_axes(
 
 
 def _placed(plan: Plan, aval: Any, values: Any) -> Any:
-    """The values at the array's positions; what lies outside the index is never used."""
+    """The values at the array's indices; values outside of the index are never used."""
     if not aval_of(values).ndim:
         return values
     config = []

@@ -104,7 +104,7 @@ def save_device_memory_profile(
 
 @record
 class _Frame:
-    """One level of a stack: what it is called, and of a line where it stands."""
+    """One level of a stack: its name, and the position of a line."""
 
     name: str
     file: str = ""

@@ -411,7 +411,7 @@ def _integer(value: Any) -> Any:
 
 
 def _clip_to(value: Any, dtype: Any) -> Any:
-    """An integer array limited to what ``dtype`` holds, in that dtype."""
+    """Clip an integer array to the range of ``dtype``, in that dtype."""
     source, target = ml_dtypes.iinfo(aval_of(value).dtype), ml_dtypes.iinfo(dtype)
     low, high = max(source.min, target.min), min(source.max, target.max)
     limited = lax.clamp(source.dtype.type(low), value, source.dtype.type(high))

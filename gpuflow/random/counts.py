@@ -186,7 +186,7 @@ def _by_gaps(key: Any, count: Any, p: Any, most: Any) -> Any:
 def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: Any) -> Any:
     """Transformed rejection with squeeze, for ``count * p`` of at least 10 and ``p <= 0.5``.
 
-    Nothing waits for what is ``unused``.
+    Elements marked ``unused`` do not delay the loop.
 
     Source: W. Hormann, The generation of binomial random variates, 1993: algorithm BTRS.
     """

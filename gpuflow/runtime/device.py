@@ -175,7 +175,7 @@ class Device:
 class _InUse:
     """The drivers and devices that this process has asked for; nearly always one.
 
-    The flags stay set; what they save is measured by perf/bench_flags.py.
+    The flags stay set; perf/bench_flags.py measures the savings.
 
     Attributes:
         drivers: all of them.

@@ -141,7 +141,7 @@ def _converted(
 ) -> tuple[list[Any], tuple[ShapedArray, ...], Device]:
     """Data, types and device of operands of which some are no Arrays, or deleted ones.
 
-    What is no Array goes to the last Array's device; without one to where it is wanted.
+    Values that are not Arrays go to the last Array's device; without one to the requested device.
     """
     used = [value.device for value in operands if type(value) is Array]
     device = used[-1] if used else wanted or default_device()
@@ -334,7 +334,7 @@ def not_finite(
 
 
 def _shown(value: Any, shape: tuple[int, ...], index: tuple[int, ...]) -> str:
-    """What an operand is where the result is not finite, or its range."""
+    """Describe an operand where the result is not finite, or its range."""
     aval = aval_of(value)
     if dtypes.is_extended(aval.dtype):
         return str(aval)

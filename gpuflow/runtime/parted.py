@@ -72,7 +72,7 @@ class PartedArray(Array):
         return whole
 
     def _held(self) -> list[tuple[Array, Holding]]:
-        """This process's parts, and what they are of the whole."""
+        """This process's shards, and their positions in the whole."""
         holding_of = holdings(self._sharding, self.aval.ndim)
         return [(part, holding_of[part.device.memory]) for part in self.parts]
 
@@ -222,7 +222,7 @@ def _unplugged(*arguments: Any) -> NoReturn:
 
 @record(frozen=False)
 class _Programs:
-    """What runs programs in several memories; set by wiring.py.
+    """Runner of programs in several memories; set by wiring.py.
 
     Attributes:
         evaluate: ``(primitive, operands, params) -> results``, where an operand is in parts.

@@ -72,7 +72,7 @@ def _look_into(
     replay: _Replay, closed: ClosedJaxpr, operands: Sequence[Any], source: SourceLine | None,
     place: str,
 ) -> FloatingPointError | None:  # fmt: skip
-    """What is wrong in a program, if its results are not finite when it runs op by op."""
+    """Find the origin of nonfinite results by running a program op by op."""
     jaxpr = inline(closed.jaxpr)
     env = _values(jaxpr, closed.consts, operands)
 
@@ -98,7 +98,7 @@ def _look_into(
 
 
 def _values(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> dict[Var, Any]:
-    """All values of a program, which runs op by op; what only tells others is left out."""
+    """All values of a program, run op by op; pure notifications are skipped."""
     env: dict[Any, Any] = dict(safe_zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands)))
     for eqn in jaxpr.eqns:
         if eqn.effects and not eqn.outputs:
@@ -112,7 +112,7 @@ def _values(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> dic
 def _inside(
     replay: _Replay, eqn: Eqn, values: list[Any], source: SourceLine | None, place: str
 ) -> FloatingPointError | None:
-    """What is wrong in a loop or a branch; None: the equation is neither, or nothing is."""
+    """Find the origin inside a loop or a branch; None if there is none."""
     rule = eqn.primitive.lower
     if isinstance(rule, Branch):
         number = int(as_numpy(values[0], aval_of(values[0])))
@@ -136,7 +136,7 @@ def _inside(
 def _scan_turns(
     replay: _Replay, form: ScanForm, values: list[Any]
 ) -> tuple[int | None, list[Any]]:
-    """The first turn that makes something that is refused, and what its body is given."""
+    """The first iteration with a rejected result, and the inputs of its body."""
     split = form.num_consts + form.num_carry
     consts, carry, xs = values[: form.num_consts], values[form.num_consts : split], values[split:]
     rows = [_Rows(x) for x in xs]

@@ -47,7 +47,7 @@ def array_of_scalar(value: Any) -> Array | None:
 
 
 def _kept(number: Any, kind: Any, value: Any) -> Array:
-    """The array of a number, by its kind and what tells it from others of that kind."""
+    """The array of a number, cached by its kind and value."""
     key, device = (config.trace_context(), kind, value), default_device()  # settings choose types
     array = _known.get(key)
     if array is None or array.device is not device:

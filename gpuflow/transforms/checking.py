@@ -76,7 +76,7 @@ def checked_jaxpr(
 def _evaluate(
     jaxpr: ClosedJaxpr, operands: Sequence[Any], categories: Categories
 ) -> tuple[list[Any], list[State]]:
-    """Bind every equation under the current trace, and note what each may find wrong."""
+    """Bind every equation under the current trace, and note possible failures of each."""
     inner = jaxpr.jaxpr
     env: dict[Var, Any] = dict(safe_zip(inner.constvars, jaxpr.consts))
     env.update(safe_zip(inner.invars, operands))
@@ -100,7 +100,7 @@ def _evaluate(
 def _apply(
     primitive: Any, operands: Sequence[Any], params: dict[str, Any], categories: Categories
 ) -> tuple[list[Any], list[State]]:
-    """Outputs of one equation, and what may have failed in it."""
+    """Outputs of one equation, and its possible failures."""
     if primitive.checked is not None:
         outs, state = primitive.checked(categories, operands, params)
         return outs, [] if state is None else [state]

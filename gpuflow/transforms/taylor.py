@@ -132,7 +132,7 @@ def _out_tangents(equation: _Equation, tangents: Sequence[Any]) -> Sequence[Any]
 
 
 def _key(primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Any:
-    """What an application is known by; None where its params cannot be compared."""
+    """Cache key of an application; None if its params cannot be compared."""
     named = tuple(
         (type(x), repr(x)) if type(x) in (bool, int, float, complex) else id(x) for x in operands
     )

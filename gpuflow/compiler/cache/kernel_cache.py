@@ -118,7 +118,7 @@ def cache_key(text: str, parts: tuple[str, ...]) -> str:
 
 @record(frozen=False)
 class _Slot:
-    """What ``KernelCache.once`` keeps; the lock makes concurrent callers wait for the first."""
+    """Value of ``KernelCache.once``; the lock makes concurrent callers wait for the first."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     ready: bool = False
@@ -322,7 +322,7 @@ class KernelCache:
             self._warn(f"cannot be written ({error})")
 
     def _look(self, written: int) -> None:
-        """Trim the folder when what was written may have brought it above its limit."""
+        """Trim the folder if new files may have brought it above its limit."""
         if not self.limit or self.folder is None:
             return
         with self._lock:

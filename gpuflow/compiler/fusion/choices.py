@@ -33,7 +33,7 @@ def _unplugged(*arguments: Any) -> NoReturn:
 
 @record(frozen=False)
 class _Rules:
-    """What ops say of choices; set by wiring.py.
+    """Rules of ops about selects; set by wiring.py.
 
     Attributes:
         choice: of an equation, where it takes other elements and the array that it may be an update

@@ -47,7 +47,7 @@ class _Cloner:
         return jaxpr.replace(eqns=tuple(self.eqns))
 
     def with_clones(self, eqn: Eqn) -> Eqn:
-        """The equation, reading copies of what is cheap."""
+        """The equation, reading copies of cheap values."""
         if not any(type(atom) is Var and atom in self.clonable for atom in eqn.inputs):
             return eqn
         inputs = [

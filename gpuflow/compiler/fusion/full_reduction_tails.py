@@ -172,7 +172,7 @@ def _with_neighbors(program: Program, apart: set[int], tails: Iterable[Sequence[
 
 
 def _unlike_finishes(program: Program, apart: set[int], alike: Sequence[_Full]) -> set[int]:
-    """What reductions do with their own results before it goes apart, unless all do the same.
+    """Epilogues of reductions to be split off, unless all reductions have the same.
 
     A sum that starts from 0 adds it to the first result only.
     """

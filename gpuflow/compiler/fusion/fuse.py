@@ -180,7 +180,7 @@ def _alias(
 ) -> tuple[Var, View] | None:
     """The buffer and view of a layout op, if its operand lies in memory anyway.
 
-    What is in ``stored`` gets a kernel, if one can be made.
+    Variables in ``stored`` get a kernel, if one can be made.
     """
     rule = eqn.primitive.lower
     if not isinstance(rule, Layout) or type(eqn.inputs[0]) is Literal:
@@ -291,7 +291,7 @@ class _Grouping:
         return None if region is None else (region, self.forms[group])
 
     def groups(self) -> list[int]:
-        """The groups in execution order, without mere names of what lies in memory."""
+        """The groups in execution order, without pure aliases of values in memory."""
         program, regions = self.program, self.regions
         return [k for k in self.graph.order() if k in regions or not _is_alias(program, k)]
 
@@ -346,8 +346,8 @@ def _is_alias(program: Program, position: int) -> bool:
 def _edges(program: Program) -> list[tuple[int, int]]:
     """Fusible producer-consumer edges, the largest ranks first.
 
-    Edges to reductions of outer axes come last: a column reduction can do what feeds it anyway,
-    but rows that it takes apart cannot be put together again.
+    Edges to reductions of outer axes come last: a column reduction can compute its producers
+    anyway, but rows that it splits cannot be merged again.
     """
     edges = []
     for reader, eqn in enumerate(program.jaxpr.eqns):

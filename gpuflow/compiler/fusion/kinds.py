@@ -172,7 +172,7 @@ class _Judge:
     def repeated(self, form: Form) -> int | None:
         """A costly equation that a loop which it does not need would run again, or None.
 
-        Loops over inner axes do not: what an equation needs of outer ones only is computed before
+        Loops over inner axes do not: equations that depend on outer ones only are computed before
         them.
         """
         costly = {self._axes(axes) for axes in self.outline.costly}

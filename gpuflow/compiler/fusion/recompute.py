@@ -130,7 +130,7 @@ class _Work:
         return True
 
     def _chain(self, var: Var, in_memory: set[Var]) -> list[int] | None:
-        """The equations that make ``var`` from what is in memory; None if they cost too much."""
+        """The equations that compute ``var`` from stored values; None if they cost too much."""
         chain: set[int] = set()
         cost = 0
         stack = [var]
@@ -166,7 +166,7 @@ class _Work:
         return sum(buffer.aval.ndim >= var.aval.ndim for buffer in needed - known)
 
     def _arrays_read(self, members: Sequence[int]) -> set[Var]:
-        """What equations take from outside."""
+        """External operands of equations."""
         inside = set(members)
         return {
             atom

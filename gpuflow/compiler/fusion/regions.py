@@ -306,7 +306,7 @@ class Joined:
         return self.axes(position, range(len(iteration.sizes)))
 
     def _crossing(self) -> list[tuple[int, int, int]]:
-        """What one region reads of the other: reader, operand, producer; in program order."""
+        """Reads of one region from the other: reader, operand, producer; in program order."""
         program, members = self.program, self.large.members
         eqns, producer, readers = program.jaxpr.eqns, program.producer, program.readers
         crossing = []
@@ -417,7 +417,7 @@ class Joined:
         return result
 
     def _leave_out(self, outline: Outline) -> None:
-        """Take away what was read or stored and is passed on inside now."""
+        """Remove reads and stores that are now internal."""
         for axis, number in self._gone_real.items():
             axis = self.classes.find(axis)
             outline.real[axis] -= number

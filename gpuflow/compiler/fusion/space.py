@@ -155,7 +155,7 @@ def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[in
 
 @cache
 def _is_supported(dtype: Any) -> bool:
-    """Whether kernels store it: not what has 2 or 4 bits, and not float8_e8m0fnu."""
+    """Whether kernels store it: not dtypes of 2 or 4 bits, and not float8_e8m0fnu."""
     if dtype == dtypes.float0:
         return False
     return storage_dtype(dtype).name in (*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS)

@@ -150,9 +150,10 @@ def turns_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
 
 
 def _candidates(form: ScanForm | WhileForm, front: Shape) -> list[Shape]:
-    """What the dimensions of lanes may be: those that all carries begin with.
+    """Candidates for the batch dimensions: leading dimensions of all carries.
 
-    Of a scan that carries nothing: its turns (``front``), and what all of its results begin with.
+    For a scan without carries: its iterations (``front``), and the common leading dimensions of its
+    results.
     """
     shapes = [aval.shape for aval in form.body.out_avals if aval.ndim]
     if front == (1,):

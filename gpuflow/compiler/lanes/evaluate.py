@@ -69,7 +69,7 @@ class Stored:
 
 
 class _OtherKindsError(Exception):
-    """What a loop carries, or branches give, has other kinds of dimensions than was thought.
+    """A loop's carries, or results of branches, have unexpected kinds of dimensions.
 
     Args:
         arrays: with the kinds that hold all.
@@ -337,7 +337,7 @@ class Evaluator:
         Args:
             operand: of control flow that each lane has for itself.
             own: the lanes that these dimensions are.
-            in_memory: what lies in memory, or is computed, is read when it is wanted.
+            in_memory: values in memory, or computed ones, are read on demand.
         """
         count = len(own)
         if in_memory and isinstance(operand, ComputedArray):
@@ -374,7 +374,7 @@ class Evaluator:
         """Emit a loop whose carries keep their kinds; it is emitted again with those they get.
 
         Args:
-            init: what carries begin with.
+            init: initial values of the carries.
             emit: the loop with such carries; its results.
         """
         carry = [self.values_of(array) for array in init]

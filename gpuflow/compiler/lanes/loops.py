@@ -51,7 +51,7 @@ def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
 
 
 def _kernel_of(eqn: Eqn) -> LaneForm | None:
-    """The program of what must become one kernel."""
+    """The program of a composite that must become one kernel."""
     rule = eqn.primitive.lower
     if not isinstance(rule, Inline) or rule.lanes is None:
         return None
@@ -130,7 +130,7 @@ def _alone(
 
 
 def _needed(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
-    """A loop without what nobody needs, and which of the outputs left anybody reads."""
+    """A loop without unused values, and its outputs that are read."""
     rule = eqn.primitive.lower
     if not isinstance(rule, Loop) or eqn.primitive.prune is None:
         return eqn, used
@@ -183,7 +183,7 @@ def _moved(
 
     Args:
         eqn, used, unrounded, definition: as of ``lane_equation``.
-        eqns, outs: what stands for it, and their outputs.
+        eqns, outs: its replacement, and their outputs.
     """
     own = {var for inner in eqns for var in inner.outputs}
     pairs = zip(outs, eqn.outputs, used, strict=True)
@@ -206,7 +206,7 @@ def _moved(
 
 
 def _beginnings(form: ScanForm | WhileForm) -> list[Shape]:
-    """What the dimensions of lanes may be where not all carries have them, the longest first."""
+    """Candidates for the batch dimensions if not all carries have them, longest first."""
     shapes = dict.fromkeys(aval.shape for aval in form.body.out_avals)
     found = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))
     return sorted((shape for shape in found if 1 not in shape), key=len, reverse=True)

@@ -67,7 +67,7 @@ def elementwise(
 def _emitting(
     of: Evaluator, eqn: Eqn, rule: Elementwise
 ) -> Callable[[Sequence[Element]], list[Element]]:
-    """What emits one element of each output from those of the operands."""
+    """A function that emits one element of each output from those of the operands."""
     ins, out = [atom.aval for atom in eqn.inputs], eqn.outputs[0].aval
     if rule.holds is not None and not rule.holds(*ins, out):
         raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of these")

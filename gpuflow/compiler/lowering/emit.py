@@ -131,7 +131,7 @@ class Emitter:
         return {self.axis_of[key] for key in domain}
 
     def _emit_invariants(self, opened: set[str]) -> None:
-        """Emit what depends on the opened loops only, reductions and what needs them excepted."""
+        """Emit invariants of the opened loops, except reductions and their dependents."""
         if opened == set(self.kept_axes) and not self.reduced_axes:
             return  # the innermost loop of a map: values are emitted as stores need them
         for e in self.space.members:
@@ -289,7 +289,7 @@ class Emitter:
         return {self.space.classes[position, d] for d in iteration.reduced}
 
     def _store_in_row(self, stored: Sequence[Var]) -> None:
-        """Store values of one point of a row; what they overwrite is read before the first."""
+        """Store values of one point of a row; overwritten operands are read before the first."""
         if len(stored) > 1:
             self._load_in_place(in_rows=True)
         for var in stored:
@@ -386,7 +386,7 @@ class Emitter:
             self.memo[-1][var] = self._rounded(var, value)
 
     def _lane_program(self, position: int, eqn: Eqn) -> None:
-        """Emit what a lane does at the current point; it stores some outputs itself."""
+        """Emit a batch element's program at the current point; it stores some outputs itself."""
         program = eqn.primitive.lower.program(eqn.params)
         keys = self.space.axes_of_output(self.program, position)
         reads = lane_reads(self.numbers, self.space, position)
@@ -434,7 +434,7 @@ class Emitter:
                 self.memo[-1][var] = next(results)
 
     def _rounded(self, var: Var, value: Element) -> Element:
-        """A value as its dtype holds it: it must not depend on what is stored and what is not."""
+        """A value rounded to its dtype, so that it does not depend on which values are stored."""
         if isinstance(value, Pair) or var in self.program.unrounded:
             return value
         return self.builder.round(value, storage_name(var.aval.dtype))

@@ -63,7 +63,7 @@ def _all_accesses(numbers: Numbers, space: Space) -> list[Access]:
 
 
 def _index_patterns(numbers: Numbers, space: Space, position: int) -> list[Access]:
-    """What an ``Indexed`` op may ask for: the linear index, or the index of each dimension.
+    """Indices for an ``Indexed`` op: the linear index, or the index of each dimension.
 
     The linear index lies like a contiguous array; an index varies along one axis alone, and so
     keeps that axis from collapsing with any other.

@@ -30,7 +30,7 @@ def join_calls(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
-    """Calls that may be made together: none is needed for what stands between them."""
+    """Calls that may be merged: none is needed by the steps between them."""
     groups: list[list[Eqn]] = []
     open_groups: dict[Hashable, list[Eqn]] = {}
     waiting: dict[Var, Hashable] = {}  # results of open groups, and the keys of these

@@ -35,7 +35,7 @@ def reads_first(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def _updates(jaxpr: Jaxpr) -> list[int]:
-    """The positions of updates of what is no number."""
+    """The indices of updates of arrays, not scalars."""
     return [
         k for k, eqn in enumerate(jaxpr.eqns)
         if isinstance(eqn.primitive.lower, Update) and type(eqn.inputs[0]) is Var
@@ -73,7 +73,7 @@ def _edges(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]
 def _readers_of_parts(
     jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], var: Var
 ) -> set[int]:
-    """What reads what may be a part of a variable under another name."""
+    """Readers of possible aliases of slices of a variable."""
     found: set[int] = set()
     names = [var]
     for name in names:
@@ -85,7 +85,7 @@ def _readers_of_parts(
 
 
 def _reachable(after: Sequence[set[int]], start: int) -> set[int]:
-    """What must come later than an equation."""
+    """The equations that must come after an equation."""
     found, waiting = set(after[start]), list(after[start])
     while waiting:
         new = after[waiting.pop()] - found

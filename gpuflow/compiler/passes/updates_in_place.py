@@ -95,7 +95,7 @@ class UpdateRule:
         return InMemory(tuple(pairs), tuple(earlier)) if pairs else None
 
     def _earlier_readers(self, position: int, operand: Atom, out: Var) -> list[int] | None:
-        """What reads an operand besides, all before the update; None if it must be copied."""
+        """Other readers of an operand, all before the update; None if it must be copied."""
         if type(operand) is Literal or not self._is_free(operand, out):
             return None
         every = self._all_names(operand)
@@ -141,7 +141,7 @@ class UpdateRule:
         return False
 
     def _updated(self, position: int, var: Var) -> Var | None:
-        """What an equation makes of a variable that it updates."""
+        """The updated value of a variable of an equation."""
         eqn = self.jaxpr.eqns[position]
         for operand, out in updated_pairs(eqn, self.kept):
             if eqn.inputs[operand] is var:
@@ -149,7 +149,7 @@ class UpdateRule:
         return None
 
     def _names(self, position: int) -> bool:
-        """Whether an equation may only give what it reads another name."""
+        """Whether an equation may only alias its operand."""
         return isinstance(self.jaxpr.eqns[position].primitive.lower, (Layout, Barrier))
 
     def _all_names(self, var: Var) -> list[Var]:

@@ -63,7 +63,7 @@ def bind(
 
 
 def _without_choices(plan: Plan) -> Plan:
-    """The plan without what providers chose: it follows from the steps, and may own memory."""
+    """The plan without the choices of providers, which follow from the steps."""
     steps = tuple([
         step._replace(choice=None) if isinstance(step, CallStep) else step for step in plan.steps
     ])
@@ -98,7 +98,7 @@ class _Binder:
 
     @cached_property
     def numbers(self) -> Numbers:
-        """What lowering computes with."""
+        """The size expressions of lowering."""
         return Numbers(self.whole, self.symbols)
 
     @cached_property

@@ -26,7 +26,7 @@ class _Joint:
 
 
 class _Joints:
-    """The steps that later ones may join: nothing since needs what they write."""
+    """Steps that later ones may join: their results are not needed since."""
 
     def __init__(self) -> None:
         self.open: dict[str, _Joint] = {}
@@ -34,7 +34,7 @@ class _Joints:
         self.readers: dict[int, list[_Joint]] = {}
 
     def close_before(self, step: Shape) -> None:
-        """Close what must be complete before ``step``."""
+        """Close the steps that must be complete before ``step``."""
         for buffer in (*step.reads, *step.overwrites):
             if buffer in self.writer:
                 self._close(self.writer[buffer])

@@ -114,7 +114,7 @@ def _is_row_major(atom: Atom, views: Views) -> bool:
 
 
 def _is_whole(atom: Atom, views: Views) -> bool:
-    """Whether an alias is all elements of what it is of, in their order."""
+    """Whether an alias is all elements of its source, in order."""
     if type(atom) is Literal or atom not in views:
         return False
     base, view = views[atom]
@@ -231,7 +231,7 @@ class _Maker:
         yield CallShape(group, position, tuple(slots), (*outputs, workspace), "program")
 
     def _copied_operands(self, members: Sequence[int]) -> Iterator[CopyShape]:
-        """Copies of what updates of a group may not overwrite, in buffers of their own."""
+        """Copies of operands that updates of a group may not overwrite, in separate buffers."""
         for e in members:
             eqn, done = self.jaxpr.eqns[e], self.program.updates.get(e)
             for operand, out in updated_pairs(eqn, self.kept):
@@ -243,7 +243,7 @@ class _Maker:
         return self.number_of[self.program.place(var)[0]]
 
     def _updated_inputs(self) -> dict[int, int]:
-        """Outputs that are donated inputs: updated, or as they are where that is what is wanted."""
+        """Outputs that are donated inputs: updated, or returned unmodified."""
         same = [self.number_of[var] for var, out in self.donations.items() if out is var]
         taken = dict(zip(same, same, strict=True))
         for var in self.program.updated():

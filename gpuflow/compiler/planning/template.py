@@ -172,7 +172,7 @@ def erase_sizes(
 
 
 def _params(eqn: Eqn, kept: Kept) -> Hashable:
-    """What fusion may know of an equation besides: params that are no sizes.
+    """Further facts for fusion about an equation: params that are not sizes.
 
     The programs of loops and branches have templates of their own.
     """

@@ -131,7 +131,7 @@ def _body(
     items: Sequence[Statement], known: dict[Value, str], chosen: Sequence[Statement],
     outputs: dict[Value, str],
 ) -> Block:  # fmt: skip
-    """What a phase does: the chosen ones of a row's statements and what they need.
+    """The body of a phase: the selected statements of a row and their dependences.
 
     Args:
         items: of the row.
@@ -204,7 +204,7 @@ class _Maker:
 
 
 def _innermost(body: Block) -> Block:
-    """A nest of loops with what stands before it moved into the innermost one."""
+    """A nest of loops with preceding statements moved into the innermost one."""
     *before, loop = body.body
     if not isinstance(loop, For):
         return body

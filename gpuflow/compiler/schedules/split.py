@@ -188,7 +188,7 @@ def _defined(statement: Statement) -> tuple[Value, ...]:
 
 
 def _rebuilt(block: Block, innermost: Sequence[Statement]) -> Block:
-    """The loops over kept axes around other statements, without what these do not need."""
+    """The loops over kept axes around other statements, without unneeded ones."""
     last = block.body[-1]
     if isinstance(last, For) and last.axis is not None:
         loop = replace(last, body=_rebuilt(last.body, innermost))

@@ -158,7 +158,7 @@ class PartWords(NamedTuple):
     def _start(
         self, block: _Block, extents: Mapping[str, int], group: int, first_result: int
     ) -> list[int]:
-        """What is as in the whole call, extents, and scratch memory, which is row-major."""
+        """Arguments of the whole call, extents, and scratch memory, which is row-major."""
         words = list(block.same(self.words))
         for place, axis in block.extents:
             words[place] = extents[axis]

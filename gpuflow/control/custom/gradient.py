@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 @record
 class _Residuals:
-    """A traced rule: what it closes over are leaves, the program is structure."""
+    """A traced rule: captured values are leaves, the program is static."""
 
     consts: tuple[Any, ...]
     jaxpr: ClosedJaxpr

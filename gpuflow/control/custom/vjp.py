@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def _closures_named(name: str) -> Iterator[None]:
-    """Say what went wrong when a rule used a closed-over value of another transformation."""
+    """Explain the error of a rule that used a captured value of another transformation."""
     try:
         yield
     except UnexpectedTracerError as error:
@@ -57,7 +57,7 @@ def _closures_named(name: str) -> Iterator[None]:
 
 @record
 class _Rules:
-    """One call of a custom_vjp function: its rules, and what its arguments are."""
+    """One call of a custom_vjp function: its rules, and descriptions of its arguments."""
 
     name: str
     symbolic_zeros: bool
@@ -234,7 +234,7 @@ class _Backward:
 
 
 def _described(value: Any) -> str:
-    """What a rule returned, for errors: a type, or a tree."""
+    """Describe a rule's result for errors: a type, or a tree."""
     if is_value(value):
         return str(aval_of(value))
     if isinstance(value, tuple | list):

@@ -45,7 +45,7 @@ def tangent_program(
 
 
 class _TangentRule:
-    """What the rules of both forward derivatives share: primals mapped with their tangents."""
+    """Common code of both forward derivatives: primals mapped with their tangents."""
 
     def __init__(
         self, rule: FlatRule, nonzeros: tuple[bool, ...], out_nonzeros: tuple[bool, ...]

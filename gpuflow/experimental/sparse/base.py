@@ -89,7 +89,7 @@ class JAXSparse:
         return self.shape[0]
 
     def _extra(self) -> str:
-        """What the text of an array says besides."""
+        """Further text of an array's repr."""
         text = f"nse={self.nse}"
         for name in ("n_batch", "n_dense"):
             count = getattr(self, name, 0)

@@ -143,7 +143,7 @@ def lobpcg_standard(
 
 
 def _product(A: Any) -> Callable[[Any], Any]:
-    """What multiplies with a matrix."""
+    """Return a function that multiplies by a matrix."""
     if isinstance(A, JAXSparse):
         return lambda X: A @ X
     return (lambda X: exact_dot(A, X)) if is_arraylike(A) else A

@@ -98,7 +98,7 @@ def _bind(
 
 
 def _sum(x: Any, axes: Names, axis_index_groups: Groups | None) -> Any:
-    """The sum; over axes of a shard_map with cotangents that know what varies."""
+    """The sum; over axes of a shard_map with varying-axis types for cotangents."""
     checked = tuple(name for name in axes if is_checked((name,)))
     if not checked or axis_index_groups is not None:
         return psum_p.bind(x, axes=axes, axis_index_groups=axis_index_groups)

@@ -97,7 +97,7 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any], varies: Any)
 
     Args:
         name: of the op.
-        along: ``(x, dim, dim of the token, elements) -> (result, dim)``: what it does along one
+        along: ``(x, dim, dim of the token, elements) -> (result, dim)``: the computation along one
             axis. A value varies between memories if it does so in each of them.
         transposed: ``(cotangent, token, axes) -> cotangent``.
         varies: ``(varying, varying of the token, axes) -> varying``, all of them as sets.

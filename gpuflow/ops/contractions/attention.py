@@ -45,7 +45,7 @@ def may_fuse(query: ShapedArray, key: ShapedArray, bias: ShapedArray | None) -> 
 
 
 def _extras(operands: Sequence[Any], present: Present) -> list[Any]:
-    """bias, mask, query_lengths and key_lengths; None for what is not there."""
+    """bias, mask, query_lengths and key_lengths; None for missing ones."""
     remaining = iter(operands)
     return [next(remaining) if there else None for there in present]
 

@@ -87,7 +87,7 @@ def _outer_shape(
 
 
 def _prepared(product: Callable[..., None], ins: Any, outs: Any, params: Any) -> Any:
-    """A call that writes ``product(xp, out, lhs, rhs, sizes)``, whose groups set what is not 0."""
+    """A call that writes ``product(xp, out, lhs, rhs, sizes)``; its groups set nonzero elements."""
     del params
     dtype = outs[0].dtype
     wide = accumulator(operand_dtype(*ins[:2]), dtype)

@@ -32,7 +32,7 @@ def _callback_shape(*avals: ShapedArray, callback: Any, effect: Effect) -> list[
 
 
 def _on_host(xp: Any, array: Any) -> np.ndarray:
-    """A read-only copy: a callback may keep what it gets, and memory of programs is reused."""
+    """A read-only copy: a callback may keep its arguments, and memory of programs is reused."""
     host = np.array(array) if xp is np else xp.asnumpy(array)
     host.flags.writeable = False
     return host

@@ -40,7 +40,7 @@ def _comparison(
     name: str, impl: Callable[..., Any], accepts: Callable[[Any], bool], of_equal: bool
 ) -> Any:
     def simplify(eqn: Any, definition: Any, build: Any) -> Any:
-        """What x compares to itself, if it is not a float: nan is not equal to itself."""
+        """The result of comparing x with itself, unless it is a float (nan != nan)."""
         del definition
         x, y = eqn.inputs
         if x is y and (wraps(x.aval.dtype) or dtypes.is_bool(x.aval.dtype)):

@@ -132,7 +132,7 @@ def sink_broadcasts(
 
 
 def _sink_repeats(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
-    """An op of what has one dimension more behind its reshape.
+    """Move a reshape that adds a dimension after an op.
 
     It repeats along it, as ``tile`` and ``repeat`` do, or an op chose elements along it, as padding
     between elements does, and can be in the kernel of this one.
@@ -172,7 +172,7 @@ def _has_own_dims(source: Eqn | None) -> bool:
 def _broadcast_source(
     atom: Atom, shape: tuple[int, ...], definition: Any
 ) -> tuple[Atom, tuple[int, ...]] | None:
-    """What ``atom`` is a broadcast of, and where its dimensions lie in ``shape``."""
+    """The source of the broadcast ``atom``, and its dimensions in ``shape``."""
     if not atom.aval.shape:
         return atom, ()
     source = producer(atom, broadcast_in_dim_p, definition)

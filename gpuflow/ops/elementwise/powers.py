@@ -273,7 +273,7 @@ def _half_pow_impl(xp: Any, x: Any, *, halves: int) -> Any:
 
 
 def _half_pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """As ``pow``: of -0 what it is of 0, and of -inf what it is of inf."""
+    """As ``pow``: -0 as 0, and -inf as inf."""
     del in_avals, out_aval
     (x,), halves, apply = values, params["halves"], builder.apply
     zero, one = builder.const(x.dtype, 0.0), builder.const(x.dtype, 1.0)

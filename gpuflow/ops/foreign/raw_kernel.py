@@ -40,7 +40,7 @@ def _call(
     xp: Any, outs: Sequence[Any], *arrays: Any, kernel: UserKernel,
     on_cpu: Callable[..., Any] | None, result_avals: tuple[ShapedArray, ...],
 ) -> None:  # fmt: skip
-    """Call the user's function for the CPU with what the kernel would get."""
+    """Call the user's CPU function with the kernel's arguments."""
     del result_avals
     assert xp is np, kernel.name  # on GPUs there is a provider for it
     check(

@@ -119,7 +119,7 @@ def _places(
 
 
 def _combined(old: Atom, new: Atom, definition: Any) -> tuple[str, Atom]:
-    """How an update combines elements, and with what."""
+    """The combining function and operand of an update."""
     source = definition(new)
     if source is None or not isinstance(source.primitive.lower, Elementwise):
         return "set", new
@@ -212,7 +212,7 @@ def _common(one: range, other: range) -> range:
 
 
 def _cut(atom: Atom, bounds: Sequence[Bound], definition: Any, build: Any) -> Atom:
-    """A slice of what stands in an elementwise op, computed for these elements alone.
+    """A slice of an elementwise op's operand, computed for these elements alone.
 
     Sizes of 1 and scalars repeat, and stay.
     """
@@ -245,7 +245,7 @@ def _cut(atom: Atom, bounds: Sequence[Bound], definition: Any, build: Any) -> At
 
 
 def _over(atom: Atom, sizes: Sequence[int], dims: Sequence[int], build: Any) -> Atom:
-    """What repeats in an elementwise op, over the dimensions that a window has."""
+    """A broadcast operand of an elementwise op, over the dimensions of a window."""
     shape = atom.aval.shape
     dropped = tuple(d for d, size in enumerate(shape) if size == 1)
     kept = [d for d, size in enumerate(shape) if size != 1]

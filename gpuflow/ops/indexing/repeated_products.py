@@ -37,7 +37,7 @@ def products_of_others(places: Any, factors: Any) -> Any:
 
 
 def _products_before(places: Any, factors: Any) -> Any:
-    """The product of what stands before each factor at its place, of sorted places."""
+    """The product of the factors before each one with the same index, for sorted indices."""
     count = aval_of(factors).shape[0]
     total = where(_is_shared(places, 1), _shifted(factors, 1, 1), 1)
     step = 1

@@ -63,7 +63,7 @@ def shares(size: int, count: int, width: int) -> int:
 
 
 def _place_dtype(size: int) -> Any:
-    """What holds all places and one more; the less there is to store and load the better."""
+    """Smallest dtype for all indices and one more, to save memory traffic."""
     return _UINT16 if size <= np.iinfo(_UINT16).max else _INT32
 
 

@@ -134,7 +134,7 @@ def _broadcast_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: A
 
 
 def _broadcast_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Nothing is broadcast; a broadcast of a broadcast; what makes its broadcast itself."""
+    """Simplify identity broadcasts, and broadcasts of broadcasts and of similar ops."""
     x, shape, dims = eqn.inputs[0], eqn.params["shape"], eqn.params["broadcast_dimensions"]
     if x.aval is eqn.outputs[0].aval:
         return [x]
@@ -306,7 +306,7 @@ def of_one_element(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 
 
 def _closed_sum(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """The sum of what counts: integers modulo a power of two, floats where all steps are exact."""
+    """Sum of an iota: integers modulo a power of two, floats if all steps are exact."""
     x, axes = eqn.inputs[0], eqn.params["axes"]
     count = prod(x.aval.shape[d] for d in axes)
 
@@ -335,7 +335,7 @@ def _closed_sum(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 
 
 def _sum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Let a library sum what it writes: a product sums over batch dimensions by contraction."""
+    """Let a library sum its own result: a product sums batch dimensions by contraction."""
     for rule in (of_one_element, _closed_sum):
         result = rule(eqn, definition, build)
         if result is not None:

@@ -126,7 +126,7 @@ def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any
 def _concatenate_sliced(
     eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any
 ) -> Any:
-    """The slice of one piece; or, if only slices read the whole, what was cut of several."""
+    """A slice of one piece; or, if only slices read the whole, slices of several."""
     dimension = eqn.params["dimension"]
     start, limit, step = bounds[dimension]
     parts, begin = [], 0

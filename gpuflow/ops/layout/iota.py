@@ -256,7 +256,7 @@ def triangles(line: Line, dtype: Any, build: Any) -> Any:
 
 
 def _wide(dtype: Any) -> Any:
-    """An integer dtype that holds every place; what wraps in it is not seen in a narrower one."""
+    """An integer dtype for every index; wrapped values would be hidden in a narrower one."""
     return dtype if dtype.itemsize >= 4 else np.dtype(np.int32)
 
 

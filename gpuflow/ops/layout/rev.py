@@ -33,7 +33,7 @@ def _rev_batch(
 
 
 def _rev_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
-    """What runs backwards along an axis needs its operand in memory."""
+    """Reversal along an axis requires the operand in memory."""
     del out
     return None if dimensions else [(d, d) for d in range(x.ndim)]
 
@@ -44,7 +44,7 @@ def _rev_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any
 
 
 def _rev_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Reversals of reversals join: what is reversed twice is not."""
+    """Merge reversals of reversals: double reversals cancel."""
     source, dimensions = definition(eqn.inputs[0]), eqn.params["dimensions"]
     if not dimensions:
         return [eqn.inputs[0]]

@@ -148,7 +148,7 @@ def _slice_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> A
 
 
 def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Nothing is cut; a slice of a slice; what makes its slice itself."""
+    """Simplify full slices, slices of slices, and slices of ops with their own rule."""
     x = eqn.inputs[0]
     bounds = _bounds(eqn)
     if x.aval is eqn.outputs[0].aval:
@@ -455,7 +455,7 @@ def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
 def _pad_sliced(
     eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any
 ) -> Any:
-    """What lies inside of the operand is a slice of it; the rest is padding of less."""
+    """The interior is a slice of the operand; the rest is less padding."""
     x, value = eqn.inputs
     config = eqn.params["padding_config"]
     shape = tuple(len(range(*bound)) for bound in bounds)

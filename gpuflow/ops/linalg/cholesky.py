@@ -49,7 +49,7 @@ def _cholesky_result(shape: Shape, dtype: Any) -> Outputs:
 
 
 def _cholesky_impl(xp: Any, a: Any) -> Any:
-    """Reads the lower triangle; what is above the result's is not cleared."""
+    """Reads the lower triangle; elements above the result's are not cleared."""
     if xp is not np:
         return device_lapack.cholesky(xp, a) if a.size else xp.zeros(a.shape, a.dtype)
     try:

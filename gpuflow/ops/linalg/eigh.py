@@ -104,7 +104,7 @@ def _eigh_impl(
 
 
 def _one_side(xp: Any, a: Any, lower: bool) -> Any:
-    """What is on the other side is not read, so it may be nan; asking a device would wait."""
+    """The other side is not read, so it may be nan; to check on a device would wait."""
     if xp is np and np.isfinite(a).all():
         return a
     return xp.tril(a) if lower else xp.triu(a)

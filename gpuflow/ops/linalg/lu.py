@@ -156,7 +156,7 @@ def _lu_flops(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -
 
 
 def _lu_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """What kernels do not hold is a call of a library, and then a kernel for the permutation."""
+    """Sizes beyond the kernels' are a library call, followed by a kernel for the permutation."""
     del definition
     (matrices,) = eqn.inputs
     if _what([matrices.aval], [], eqn.params).fits_a_warp:

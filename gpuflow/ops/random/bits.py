@@ -117,7 +117,7 @@ def _bits_numbers(in_avals: Any, params: Any) -> list[int]:
 
 
 def _halves(count: int) -> list[int]:
-    """What ``_legacy_words`` asks for: the middle of so many words, and their end."""
+    """The sizes for ``_legacy_words``: the middle of so many words, and their end."""
     return [-(-count // 2), count]
 
 

@@ -64,7 +64,7 @@ def ne(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def _of_keys(compare: Any, join: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
-    """What keys are stored as may be no number: nan is not equal to itself."""
+    """Keys may be stored as nan, which is not equal to itself."""
     compare.shape(aval_of(x), aval_of(y))
     rank = max(aval_of(x).ndim, aval_of(y).ndim)
     words = compare.bind(_words(x, rank), _words(y, rank))

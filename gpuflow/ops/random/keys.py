@@ -235,7 +235,7 @@ def random_consume(keys: Any) -> Any:
 
 
 def _define_same(name: str, rule: Callable[..., Any]) -> Primitive:
-    """An op that returns its keys, and says what becomes of them."""
+    """Define an op that returns its keys, with its rule of key use."""
 
     def shape(keys: ShapedArray) -> ShapedArray:
         check_keys(name, keys)

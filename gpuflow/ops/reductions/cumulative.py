@@ -159,7 +159,7 @@ def _along(axis: int, start: int | None, stop: int | None) -> tuple[slice, ...]:
 
 
 def _doubling(xp: Any, combine: Callable[..., Any], x: Any, axis: int) -> Any:
-    """The scan by any function, in log2(n) steps: for what the library cannot accumulate.
+    """The scan by any function, in log2(n) steps: for functions without a library call.
 
     Source: Hillis and Steele 1986, "Data parallel algorithms".
     """

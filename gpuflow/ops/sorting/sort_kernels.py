@@ -124,7 +124,7 @@ def _key_kernel(dtype: str, part: int | None, total: bool, descending: bool) -> 
 
 @cache
 def _order_kernel(key_dtype: str, is_first: bool) -> Kernel:
-    """Positions of rows in the order of their keys; what is equal keeps the order that it has.
+    """Indices of rows in the order of their keys; the order of equal keys is stable.
 
     ``is_first``: there is no order yet. Positions go back and forth between two halves of "p".
     """
@@ -344,7 +344,7 @@ class _Maker:
         return self._keys_at + self._lanes * self.in_row * 8
 
     def _by_rows(self, per_row: int) -> tuple[int, int]:
-        """Strides of (outer, inner) of what each row has so many of."""
+        """Strides of (outer, inner) of arrays with a number of elements per row."""
         return self.sizes[2] * per_row, per_row
 
     def chosen(self, dtype: str, rows: _Rows) -> Launch:

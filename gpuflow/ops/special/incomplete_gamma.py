@@ -86,7 +86,7 @@ TEMME = (
 
 @record(eq=False)
 class _Place:
-    """What is known of P and Q at (a, x).
+    """Intermediate results for P and Q at (a, x).
 
     Attributes:
         is_upper: whether ``exp(exponent) factor`` is Q; else it is P.
@@ -318,7 +318,7 @@ def _fraction(a: Dual, x: Expression, active: Expression) -> Dual:
 
 
 def _largest_part(dual: Dual) -> Expression:
-    """What a loop looks at: the magnitudes of a value and its derivative together."""
+    """Convergence measure: the magnitudes of a value and its derivative together."""
     size = dual.value.apply("abs")
     return size if dual.slope is None else size + dual.slope.apply("abs")
 

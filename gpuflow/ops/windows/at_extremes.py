@@ -160,7 +160,7 @@ def _scatter_impl(xp: Any, source: Any, operand: Any, **params: Any) -> Any:
 
 
 def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any]:
-    """First where the extremes stand, then who adds what: each element looks at few windows."""
+    """First find the extrema, then the terms: each element visits few windows."""
     del definition
     source, operand = eqn.inputs
     taps = build.apply(window_extreme_p, operand, **eqn.params)

@@ -381,7 +381,7 @@ def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Val
 def _covers(
     math: _Arithmetic, slide: _Slide, distance: Value, back: int | Value
 ) -> list[Value]:
-    """What must hold for a window to have a tap at this distance from its start."""
+    """The condition for a window to have a tap at this distance from its start."""
     conditions = []
     known = not isinstance(back, Value)
     if slide.low < 0:

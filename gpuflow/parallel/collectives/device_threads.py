@@ -22,7 +22,7 @@ class _Task:
     Attributes:
         work, number: the function and its argument.
         context, blocks: the caller's context variables and settings, for the duration of the call.
-        finished: gets what the call raised, or None, when it has ended.
+        finished: receives the error of the call, or None, when it has ended.
     """
 
     work: Work

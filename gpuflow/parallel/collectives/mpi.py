@@ -93,7 +93,7 @@ class MpiCommunicator(Immediate):
             self._watch.end()
 
     def _agree(self, text: str) -> None:
-        """Compare what the ranks are about to do: MPI does not, and sums what it is given.
+        """Compare pending operations of the ranks: MPI does not, and sums any data.
 
         Raises:
             CommunicationError: two ranks do different things; on all ranks.
@@ -197,7 +197,7 @@ class MpiCommunicator(Immediate):
 
 @record
 class _Texts:
-    """What gathers the texts that are compared."""
+    """Gathers the texts that are compared."""
 
     name: str
     all_gather: Callable[[np.ndarray], np.ndarray]

@@ -62,8 +62,8 @@ class _Sum:
 
     Attributes:
         array: the operand.
-        working: what NCCL reads: the operand, or a copy in a wider dtype.
-        result: what NCCL writes: ``out``, or an array in the wider dtype.
+        working: the input of NCCL: the operand, or a copy in a wider dtype.
+        result: the output of NCCL: ``out``, or an array in the wider dtype.
         out: where the caller wants it, if that was said.
         mark: an event behind it.
         thread: that gave it.
@@ -108,7 +108,7 @@ class NcclCommunicator:
 
     @contextmanager
     def _behind(self, operation: str, count: int) -> Iterator[Call]:
-        """For calls of NCCL that begin when what was computed so far is there.
+        """Context for NCCL calls that start after all previous computations.
 
         Args:
             operation: their name.
@@ -132,7 +132,7 @@ class NcclCommunicator:
 
     @contextmanager
     def _at_once(self, operation: str, count: int) -> Iterator[int]:
-        """The same for a stream; what is computed later waits for these calls."""
+        """The same for a stream; later computations wait for these calls."""
         with self._behind(operation, count) as call:
             yield self._side.address
         self._side.join(call.mark)
@@ -191,7 +191,7 @@ class NcclCommunicator:
         return _Sum(array, working, result, out, call.mark, threading.get_ident())
 
     def _take(self, pending: _Sum) -> Any:
-        """The result, for what is computed later."""
+        """The result, for later computations."""
         self._side.join(pending.mark)
         return self._finished(pending.result, pending.array, pending.out)
 

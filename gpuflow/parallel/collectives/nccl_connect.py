@@ -24,7 +24,7 @@ from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 @record(frozen=False)
 class _Process:
-    """What this process knows of its group.
+    """This process's data about its group.
 
     Attributes:
         signs: of the other processes.

@@ -164,7 +164,7 @@ class Watch:
             time.sleep(_LOOK)
 
     def _look(self) -> bool:
-        """Look at what is under way; whether anything is."""
+        """Check pending operations; returns whether there are any."""
         now, pending = time.monotonic(), None
         for side, queue in list(self._queues.items()):
             side.visit()
@@ -186,7 +186,7 @@ class Watch:
         return True
 
     def _asynchronous(self) -> str | None:
-        """What NCCL has found out in the background."""
+        """Asynchronous errors of NCCL."""
         for _, comm in list(self._comms):
             try:
                 with self._asking:
@@ -320,7 +320,7 @@ class Watch:
 
 
 def _text_of(error: Exception) -> str | None:
-    """What an error of NCCL says; None: it is none.
+    """The text of an NCCL error; None if there is none.
 
     CuPy raises a KeyError for the codes that it has no name for: 6, in CuPy 13, is an error of
     another rank, and 7 says that NCCL is not ready yet.

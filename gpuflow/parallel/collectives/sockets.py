@@ -65,7 +65,7 @@ class SocketCommunicator(Immediate):
     def _exchange_parts(
         self, call: Call, part_for: Callable[[int], np.ndarray], into: np.ndarray
     ) -> None:
-        """Send ``part_for(k)`` to each rank k, and receive what it sends in ``into[k]``."""
+        """Send ``part_for(k)`` to each rank k, and receive its data in ``into[k]``."""
         sends = [(self._members[k], bytes_of(part_for(k))) for k in self._others()]
         receipts = [Receipt(self._members[k], bytes_of(into[k : k + 1])) for k in self._others()]
         self._links.exchange(call, sends, receipts)
@@ -185,7 +185,7 @@ def _described(dtype: np.dtype, shape: tuple[int, ...]) -> str:
 def _adder(
     function: Callable[..., Any], local: np.ndarray, arriving: np.ndarray, total: np.ndarray
 ) -> Callable[[int], None]:
-    """A function that adds what has arrived so far, in blocks."""
+    """A function that adds received data, in blocks."""
     done = 0
 
     def add(count: int) -> None:

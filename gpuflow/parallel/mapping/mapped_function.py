@@ -44,7 +44,7 @@ class MappedFunction(Generic[Options, Program]):
         """The program for a structure and types of arguments, made once.
 
         Args:
-            key: those, and what else the program depends on.
+            key: those, and other dependencies of the program.
             make: makes it.
             keep: whether it may serve later calls: not if it closes over tracers.
 

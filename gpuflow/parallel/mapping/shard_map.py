@@ -45,10 +45,10 @@ from gpuflow.transforms.batching import batch_flat
 
 @record(frozen=False)
 class _Blocks:
-    """The program for one structure of arguments; what it gives is known once it was traced.
+    """The program for one structure of arguments; its result types are known after tracing.
 
     Attributes:
-        run: ``(*leaves) -> leaves``: what a memory has of them.
+        run: ``(*leaves) -> leaves``, on the shards of a memory.
         memories: where it runs; None: in one memory.
         within: how many elements of each axis a memory has.
         names: for each axis the name of its elements in a memory.
@@ -204,7 +204,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         self, blocks: _Blocks, specs: Sequence[PartitionSpec], program: Callable[..., list[Any]],
         *leaves: Any,
     ) -> list[Any]:  # fmt: skip
-        """The program of arrays, or of what a memory has of them."""
+        """The program on arrays, or on the shards of a memory."""
         axes, sizes = self._options.axes, blocks.within
         operands = [into_blocks(leaf, spec, axes, sizes) for leaf, spec in safe_zip(leaves, specs)]
         with blocks.scope():

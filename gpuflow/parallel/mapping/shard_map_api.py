@@ -70,7 +70,7 @@ class ShardMapped:
         return self._of(mesh, self._in_specs, (tree.structure(args), *statics), args)(*rest)
 
     def _statics(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> list[Any]:
-        """What is no array and has the spec None: it is handed on as it is."""
+        """Arguments that are not arrays and have the spec None: they are passed unchanged."""
         specs = tree.broadcast_prefix(self._in_specs, args, "shard_map in_specs")
         statics = [
             (k, type(leaf), leaf)
@@ -146,7 +146,7 @@ class ShardMapped:
     def _of(
         self, mesh: Mesh, in_specs: Any, more: tuple[Any, ...], args: tuple[Any, ...] = ()
     ) -> ShardMapFunction:
-        """The function for a mesh; ``more``: what else there is besides arrays."""
+        """The function for a mesh; ``more``: further arguments besides arrays."""
         key = mesh, more, config.mesh
         mapped = self._functions.get(key)
         if mapped is None:
@@ -216,7 +216,7 @@ def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
 
 
 def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh) -> None:
-    """Check that in_specs say of arrays on explicit axes what their types say.
+    """Check that in_specs agree with the types of arrays on explicit axes.
 
     Raises:
         ValueError: they do not.

@@ -275,7 +275,7 @@ class Partitioner:
     def _applied(
         self, eqn: Eqn, values: Sequence[Any], parts: Sequence[Parts]
     ) -> list[Split] | None:
-        """The equation on what the memory has; None if that is not what it means."""
+        """The equation on the shards; None if that does not compute the shard of the result."""
         wanted = [local_shape(v.aval, p, self.memories) for v, p in safe_zip(eqn.outputs, parts)]
         params = local_params(eqn, parts[0], wanted[0])
         try:
@@ -292,7 +292,7 @@ class Partitioner:
     def _product(
         self, eqn: Eqn, product: Product, operands: Sequence[Split]
     ) -> list[Split] | None:
-        """A stack of matrix products; what is summed over may be split too."""
+        """A stack of matrix products; contracted dimensions may be sharded too."""
         (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
         left, right = operands[:2]
         used: set[Any] = set()

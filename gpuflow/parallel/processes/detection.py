@@ -113,7 +113,7 @@ def _mpi(said: Variables) -> Cluster | None:
 
 
 def _common(*parts: str) -> str:
-    """A token of what is known to the group: it keeps groups apart, but is no secret."""
+    """A token from public data: it separates groups, but is not secret."""
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 

@@ -42,14 +42,14 @@ from gpuflow.runtime.device import device_counts, in_use, local_devices, set_pro
 
 @record(frozen=False)
 class _State:
-    """What ``initialize`` made.
+    """State that ``initialize`` creates.
 
     Attributes:
         world: the communicator of all processes.
         base: the same without checks, which counts its calls.
         overlap: whether sums run beside other work; None: where there is something to gain.
         by_launcher: whether ``gpuflow launch`` initialized the process, before its script.
-        error: what ends the process, where Python itself does not tell.
+        error: the error that ends the process, if Python itself does not report it.
     """
 
     world: OverlappedCommunicator | None = None

@@ -116,7 +116,7 @@ class Heartbeats:
                 self._look_for_silence()
 
     def _listen(self, seconds: float) -> None:
-        """Read what has arrived, and notice who is gone."""
+        """Read received data, and detect ended connections."""
         poll = select.poll()
         ranks = {}
         for rank, connection in self._others.items():

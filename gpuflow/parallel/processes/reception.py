@@ -33,7 +33,7 @@ class _Caller:
     Attributes:
         asked: the challenge.
         until: when the connection is closed.
-        pending: what has arrived.
+        pending: received data.
     """
 
     connection: socket.socket
@@ -111,7 +111,7 @@ class Reception:
                 self._send_away(next(iter(self._callers)), "too many called at once")
 
     def _hear(self, number: int) -> tuple[socket.socket, dict[str, Any]] | None:
-        """What a caller has sent; what it says if that is complete and proves the token."""
+        """Read from a caller; returns its message if that is complete and proves the token."""
         caller = self._callers.get(number)
         if caller is None:  # sent away since
             return None

@@ -145,7 +145,7 @@ def _check(entry: dict[str, Any], entries: dict[int, Any], size: int) -> None:
     """Whether a process can join.
 
     Raises:
-        WireError: it cannot, or does not say what it must.
+        WireError: if it cannot, or a required field is missing.
     """
     if entry.get("size") != size:
         got = str(entry.get("size"))[:50]
@@ -159,7 +159,7 @@ def _check(entry: dict[str, Any], entries: dict[int, Any], size: int) -> None:
 
 
 def _check_places(entry: Any) -> None:
-    """Whether an entry says what a process has, and where it is.
+    """Whether an entry describes the devices and the address of a process.
 
     Raises:
         WireError: it does not.

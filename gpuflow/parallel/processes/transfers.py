@@ -167,7 +167,7 @@ class Links:
                 self._wait(call, waiting, deadline)
 
     def _send(self, call: Call, item: Delivery) -> tuple[bool, bool]:
-        """Send what the system takes now: whether anything went out, and whether it was all."""
+        """Send as much as the system accepts; returns whether any and whether all was sent."""
         try:
             count = self._socket(call, item.peer).sendmsg(item.views)
         except BlockingIOError:

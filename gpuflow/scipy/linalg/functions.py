@@ -187,8 +187,8 @@ def _columns_of(
 
     Args:
         form: an upper triangular matrix (n, n). values: the diagonal of the result.
-        matrix_of: (what is known, k) -> the matrix of the system of column k.
-        right_of: (what is known, k) -> its right-hand side; elements from k on are not read.
+        matrix_of: (known columns, k) -> the matrix of the system of column k.
+        right_of: (known columns, k) -> its right-hand side; elements from k on are not read.
     """
     size = aval_of(form).shape[0]
     place, on_diagonal = np.arange(size, dtype=np.int32), is_diagonal((size, size))

@@ -66,7 +66,7 @@ def _start(unit: Any, space: int) -> tuple[Any, Any]:
 
 
 def _extended(operator: Operator, basis: Any, k: Any) -> tuple[Any, Any, Any]:
-    """Arnoldi's step: the basis with the product of its row k, the projections, and what is new.
+    """Arnoldi's step: the basis with the product of its row k, projections, and the new vector.
 
     Classical Gram and Schmidt, twice: rounding leaves nothing to a third time.
     Source: Giraud et al., The loss of orthogonality in the Gram-Schmidt orthogonalization process,

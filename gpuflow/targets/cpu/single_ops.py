@@ -72,8 +72,8 @@ def plan_of_op(
 def _is_moved(rule: Layout, x: ShapedArray, out: ShapedArray, params: dict[str, Any]) -> bool:
     """Whether elements change their order or repeat; NumPy copies others as fast.
 
-    What takes some of them is NumPy's as well: it is often called with places that are new. So are
-    small reversals, and from some size on kernels are faster.
+    Calls that take some of them use NumPy too: they often get new addresses. So do small reversals,
+    and from some size on kernels are faster.
     """
     if rule.steps is not None:
         return out.size == x.size >= _LARGE

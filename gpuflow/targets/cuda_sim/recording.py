@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _Current(threading.local):
-    """The device of this thread, and what it records instead of doing it."""
+    """The device of this thread, and its recorded work."""
 
     device: Any = None
     recording: list[Callable[[], object]] | None = None

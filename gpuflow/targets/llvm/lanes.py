@@ -216,7 +216,7 @@ def constant(builder: ir.IRBuilder, dtype: str, number: Number, width: int = 1) 
 
 @lru_cache(4096)
 def _known_constant(dtype: str, number: str, width: int) -> ir.Constant:
-    """A constant that is made once: llvmlite keeps what it has written of it."""
+    """A constant that is made once: llvmlite caches its text."""
     return _constant(dtype, float(number) if is_float(dtype) else int(number), width)
 
 

@@ -124,7 +124,7 @@ def _narrowed(builder: ir.IRBuilder, value: Instruction, storage: str) -> Instru
 
 
 def _merges(value: Instruction, place: Instruction) -> bool:
-    """Whether a store writes what an array had, or something else, by a condition.
+    """Whether a store conditionally keeps the old value.
 
     LLVM makes a masked store of that. Without AVX-512 it takes ten times as long as another one on
     many processors, and loads of the same memory behind it wait for it.

@@ -155,7 +155,7 @@ def processor_registers() -> list[list[int]]:
 
 
 def _read(path: Path) -> HostProcessor | None:
-    """What a file says; None if it is not there, or damaged."""
+    """The contents of a file; None if it is missing or damaged."""
     try:
         record = parse_json(read_private(path))
         checksum, values = record["checksum"], record["processor"]

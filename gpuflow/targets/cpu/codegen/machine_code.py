@@ -94,7 +94,7 @@ def _with_module(
     text: str, level: int, finish: Finish | None,
     use: Callable[[llvm.ModuleRef, llvm.TargetMachine], Result],
 ) -> Result:  # fmt: skip
-    """What ``use`` makes of an optimized module."""
+    """The result of ``use`` on an optimized module."""
 
     def build() -> Result:
         ensure_room()

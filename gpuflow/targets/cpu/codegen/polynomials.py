@@ -187,7 +187,7 @@ def _exponent(bits: Lane, dtype: str) -> Lane:
 
 
 def _logarithm(x: Lane, result: Lane) -> Lane:
-    """``result``, or what a logarithm of x is for 0, negative numbers, inf and nan."""
+    """``result``, or the special values of a logarithm for 0, negative numbers, inf and nan."""
     finite = select(x < math.inf, result, x)
     pole = select(x.equals(0), x.constant(-math.inf), math.nan)
     return select(x <= 0, pole, finite)

@@ -118,7 +118,7 @@ def target_named(name: str) -> CpuTarget:
 
 
 def _tuning(features: frozenset[str]) -> list[str]:
-    """What LLVM should know of a processor besides."""
+    """LLVM's additional tuning flags of a processor."""
     return [_NO_GATHERS] if "avx512f" in features else []
 
 

@@ -49,7 +49,7 @@ def load_strided(
 
 
 def _taken(loads: Sequence[Lane], starts: Sequence[int], step: int) -> Lane:
-    """The vector of every ``step``-th element of what vectors hold.
+    """The vector of every ``step``-th element of vectors.
 
     Args:
         loads: the vectors.

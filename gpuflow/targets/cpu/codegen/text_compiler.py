@@ -134,7 +134,7 @@ class _Function(Expressions):
     Args:
         module: to which it is added.
         node: its text.
-        names: what the text defined before.
+        names: functions that the text defined before.
 
     Attributes:
         vectors, scalars: how many loops over elements are written as loops of vectors, and how
@@ -351,8 +351,8 @@ def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool)
 def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:
     """Whether a loop leaves turns over from vectors, and they are better done one by one.
 
-    Of few turns, of which it knows how many, LLVM makes vectors with masks. Without AVX-512 masked
-    stores take as long as all else; only what takes long for a single element is worth them.
+    For small known trip counts, LLVM makes vectors with masks. Without AVX-512 masked stores take
+    as long as everything else; only expensive elements are worth them.
     """
     if cpu_target().has_masks or turns in (1, 2, 4, 8) or turns >= 2 * _LANES:
         return False
@@ -384,8 +384,8 @@ def _is_called(call: ir.CallInstr) -> bool:
 def _with_masks(module: ir.Module) -> ir.MDValue:
     """The mark of a long loop: its last elements are a vector that is not full.
 
-    Without it LLVM writes the loop three times: for vectors, for short vectors that what is left
-    over fills, and for single elements.
+    Without it LLVM writes the loop three times: for vectors, for short vectors of the remainder,
+    and for single elements.
     """
     true = ir.Constant(ir.IntType(1), 1)
     names = ("llvm.loop.vectorize.predicate.enable", "llvm.loop.vectorize.enable")

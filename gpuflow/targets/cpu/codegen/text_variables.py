@@ -25,7 +25,7 @@ else:
 
 
 class _Value(NamedTuple):
-    """What a name that is assigned once stands for, and where it was assigned."""
+    """The value of a name that is assigned once, and its position."""
 
     lane: Lane
     statements: int  # the number of the list
@@ -84,7 +84,7 @@ class Variables:
         return Lane(builder, builder.load(place), dtype)
 
     def _put_into_memory(self, name: str, known: _Value) -> None:
-        """Let what is read after the list of statements that assigns it have a place."""
+        """Give variables that are read after their list of statements a stack slot."""
         place = self._place(name, known.lane)
         builder = known.lane.builder
         with builder.goto_block(known.block):

@@ -177,8 +177,8 @@ class VectorLoop(Expressions):
                         yield id(node), Use(meaning.access, text_of(pointer), text_of(index))
 
     def _vector_width(self) -> int:
-        """The elements of a vector: what a register holds of the widest, but for float64 beside
-        shorter ones. Those are few, and arrays of sums.
+        """The elements of a vector: a register of the widest dtype, except float64 next to shorter
+        ones. Those are few, and arrays of sums.
         """
         target = cpu_target()
         if not target.is_x86 or "avx2" not in target.features:
@@ -190,7 +190,7 @@ class VectorLoop(Expressions):
         return register // (4 if 4 in sizes else max(sizes))
 
     def _short_width(self, turns: int) -> int:
-        """The elements of a loop that is one vector: LLVM makes of them what registers hold."""
+        """The elements of a loop that is one vector: LLVM splits it into registers."""
         if self._carries:
             raise Unfit("a sum of one vector, for several rows a turn")
         if cpu_target().has_masks or turns & (turns - 1) == 0:
@@ -276,8 +276,8 @@ class VectorLoop(Expressions):
     def _rest(
         self, count: Instruction
     ) -> tuple[ir.Block, ir.PhiInstr, Mapping[str, Lane], ir.Block]:
-        """The loop whose last vector may not be full, its counter and what it carries, and what is
-        behind it.
+        """The loop with a partial last vector, its counter and reduction variables, and the code
+        after it.
         """
         builder, width = self.builder, self._width
         function = builder.function
@@ -315,8 +315,8 @@ class VectorLoop(Expressions):
     def _bulk(
         self, count: Instruction, vectors: int, rest: ir.Block, after: ir.Block
     ) -> tuple[Instruction, ir.Block, Mapping[str, Lane]]:
-        """The loop over whole vectors, several a turn: how far it gets, the block behind it, and
-        what it carries to there.
+        """The main loop over whole vectors, several per iteration: its end, the block after it, and
+        its reduction variables.
         """
         builder = self.builder
         step = self._width * vectors
@@ -356,7 +356,7 @@ class VectorLoop(Expressions):
         return whole, done, together
 
     def _put_into_memory(self) -> None:
-        """Leave registers to what four vectors need at the same time."""
+        """Reserve registers for the values that four vectors need at the same time."""
         with self.builder.goto_block(self._start):
             for single, vector in [*self._spread.items()][_NEAR:]:
                 if vector.type.element != ir.IntType(1):  # of which memory holds bits
@@ -540,7 +540,7 @@ class VectorLoop(Expressions):
         return load_strided(self.builder, place, use.access, self._width, line.step, there)
 
     def _other_half(self) -> Lane:
-        """What the access before this one left: ``with_pairs`` saw that they are of a pair."""
+        """The other half of the previous access: ``with_pairs`` found that they are a pair."""
         assert self._half is not None
         return self._half
 
@@ -558,7 +558,7 @@ class VectorLoop(Expressions):
         return self.builder.gep(first, [_word(size * self._shift)]) if self._shift else first
 
     def _flush(self) -> None:
-        """Store what waits for it."""
+        """Store pending values."""
         stores, self._waiting = self._waiting, []
         if not stores:
             return

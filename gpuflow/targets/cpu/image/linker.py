@@ -101,7 +101,7 @@ class _Layout:
         )
 
     def _relocations(self) -> list[Relocation]:
-        """Those of what is in memory."""
+        """Relocations of data in memory."""
         tables = [section for section in self.sections if section.kind == RELOCATIONS]
         kept = [table for table in tables if self._is_kept(self.sections[table.info])]
         return [relocation for table in kept for relocation in relocations_of(table)]
@@ -200,7 +200,7 @@ class _Layout:
         return self.starts[symbol.section] + symbol.value
 
     def _write_word(self, place: int, number: int, addend: int) -> None:
-        """A word to which the loader adds what is known then."""
+        """A slot to which the loader adds an address."""
         symbol = self.symbols[number]
         if not symbol.is_elsewhere:
             self._write(place, "<q", self._value(number) + addend)

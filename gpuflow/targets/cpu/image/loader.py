@@ -169,7 +169,7 @@ class _Memory:
         self.address, self.size = address, size
 
     def protect(self, size: int, rights: int) -> None:
-        """Set what may be done with the first ``size`` bytes."""
+        """Set the protection of the first ``size`` bytes."""
         if _system().mprotect(self.address, size, rights) != 0:
             number = ctypes.get_errno()
             # No RuntimeError: building the kernel once more would not help.

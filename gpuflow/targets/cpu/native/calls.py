@@ -82,7 +82,7 @@ def _launch_segments(
 
 
 def _argument_block(call: KernelCall, code: Code, places: Places) -> int:
-    """The place of a call's block; instructions fill in what each call of the plan changes."""
+    """Allocate a call's argument block; instructions fill in slots that each call changes."""
     block = code.block(call.words)
     addresses, data = places.addresses, code.data
     for k, buffer in enumerate(call.buffers, block):

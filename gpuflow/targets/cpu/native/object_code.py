@@ -181,7 +181,7 @@ def _text(*names: str, values: Mapping[str, str] | None = None) -> str:
 
 
 def _pause() -> str:
-    """What a waiting thread does between two looks, as a function."""
+    """A function that a waiting thread calls between two polls."""
     instruction = _PAUSES.get(platform.machine())
     if instruction is None:
         return "define internal void @pause() {\n  ret void\n}\n"
@@ -226,14 +226,14 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
 
 
 def _do_nothing() -> None:
-    """Long loops call it: Python then raises here what another thread wants raised."""
+    """Long loops call it: Python then raises pending asynchronous exceptions."""
 
 
 _OBJECTS = {"gf_do_nothing": _do_nothing}
 
 
 def _known(imports: Iterable[str], cache: KernelCache) -> dict[str, int]:
-    """The addresses of what a module imports."""
+    """The addresses of a module's imports."""
     known = {}
     for name in imports:
         if name in _OBJECTS:

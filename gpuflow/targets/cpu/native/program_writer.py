@@ -260,7 +260,7 @@ class _MethodDef(ctypes.Structure):
 
 @record(frozen=False)
 class _Call:
-    """What a callable program needs while it lives."""
+    """Objects that a callable program needs while it lives."""
 
     code: Code
     block: np.ndarray
@@ -305,7 +305,7 @@ def _definition(method: int) -> _MethodDef:
 
 @cache
 def _new_function() -> Callable[[int, object, None], Callable[..., None]]:
-    """What makes a Python function of a method definition and the object that it is bound to."""
+    """Return the constructor of a Python function from a method definition and bound object."""
     create = ctypes.pythonapi.PyCFunction_NewEx
     create.restype = ctypes.py_object
     create.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]

@@ -173,7 +173,7 @@ class _Grower:
         self.loops = self.statements = 0
 
     def grown(self, block: Block, known: Known) -> Tree:
-        """The tree of a block, for points where what is known holds."""
+        """The tree of a block, for points where the known conditions hold."""
         facts = self.facts
         block = folded(facts, block, known)
         undecided = (
@@ -340,7 +340,7 @@ class _Pieces:
     def _core(
         self, tree: Core, span: tuple[str, str]
     ) -> Iterator[tuple[Block, tuple[str, str]]]:
-        """The range between the borders; then, by one text, what is before and behind it."""
+        """The range between the boundaries; then, by one text, the ranges before and after it."""
         first, last = span
         for on, holds in tree.literals:
             if isinstance(on, Holds):

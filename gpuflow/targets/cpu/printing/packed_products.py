@@ -178,7 +178,7 @@ def _pack(
 
     Args:
         x: its name. storage: its dtype.
-        panel: what it becomes.
+        panel: the packed form.
         lane, lanes: the axis of which a panel holds so many.
         size: the name of the axis's size.
         depth: of the lines in the text.

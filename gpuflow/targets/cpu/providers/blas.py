@@ -106,7 +106,7 @@ def _load(original: Path) -> ctypes.CDLL:
 
 
 def _load_kept(original: Path, copy: Path) -> ctypes.CDLL:
-    """Load the copy in the cache folder if it holds what the original holds, else a new one.
+    """Load the copy in the cache folder if it equals the original, else a new one.
 
     Raises:
         OSError: the copy cannot be kept, or not be loaded.

@@ -129,7 +129,7 @@ def _convolution_call(
 def _copied(
     view: View, start: Place, target: Place, dtype: np.dtype, services: NativeServices, code: Code
 ) -> Place:
-    """The place of a row-major copy of a view of what begins at ``start``."""
+    """The location of a row-major copy of a view at ``start``."""
     register, offset = start
     source = register, offset + view.offset * dtype.itemsize
     copy_view(view, dtype.itemsize, source, target, services, code)

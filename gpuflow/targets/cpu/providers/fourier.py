@@ -49,7 +49,7 @@ class _Plan:
     """How a call is made.
 
     Attributes:
-        block: what it is.
+        block: its block.
         kind: of the last dimension.
         dtype: of real numbers.
         shape: rows and columns of a line of the last dimension.

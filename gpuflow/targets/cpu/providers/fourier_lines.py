@@ -137,7 +137,7 @@ _MOVE_ARGUMENTS = [
 
 
 class _Mover:
-    """What the moves share."""
+    """Common data of the moves."""
 
     def __init__(self, function: FunctionText, dtype: str) -> None:
         self.function = function

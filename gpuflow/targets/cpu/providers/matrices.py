@@ -42,7 +42,7 @@ _LETTERS = {
 
 
 class _Routine(NamedTuple):
-    """A ufunc, and what of its call follows from the op.
+    """A ufunc, and the fixed data of its call.
 
     Attributes:
         name: of the ufunc.
@@ -60,7 +60,7 @@ class _Routine(NamedTuple):
 
 
 def _routine(block: Decomposition) -> _Routine | None:
-    """What makes a block, or None for what has no ufunc."""
+    """The routine of a block, or None if it has no ufunc."""
     params = block.params
     if isinstance(block, Cholesky):
         return _Routine("cholesky_lo", "x", (0,), None, 1)

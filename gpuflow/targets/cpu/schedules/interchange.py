@@ -144,7 +144,7 @@ def without_detours(items: Sequence[Statement], axis: str, arrays: set[str]) -> 
 
 
 def _forwarded(body: Block, arrays: set[str]) -> Block:
-    """The body of a loop whose loads of what it has stored before are gone."""
+    """The body of a loop with forwarded loads of its own stores."""
     stored: dict[str, Value] = {}
     known: dict[Value, Value] = {}
     kept: list[Statement] = []
@@ -232,7 +232,7 @@ class Interchange:
         return is_parallel and is_outer and 0 < len(direct) == len(inner)
 
     def _find_arrays(self, parts: Sequence[Part]) -> None:
-        """Results of reductions and what a later part uses are kept."""
+        """Results of reductions and operands of later segments are kept."""
         for place, part in enumerate(parts):
             later = {v for other in parts[place + 1 :] for v in taken(other.statements)}
             for statement in part.statements:
@@ -333,7 +333,7 @@ class Interchange:
     def _row(
         self, s: Reduce, functions: Sequence[str], keys: dict[Value, tuple[str, Local]]
     ) -> For:
-        """Combine the elements of one row with what is running."""
+        """Combine the elements of one row with the running values."""
         arrays = [keys[out][1] if out in keys else self.arrays[out] for out in s.outs]
         row = _Column(self, s.body.body, s.body.results)
         running = [row.load(array) for array in arrays]
@@ -390,7 +390,7 @@ class _Column:
         self._statements += renamed(Block(body=tuple(items)), self._values, {}).body
 
     def value(self, value: Value) -> Value:
-        """What stands for a value here."""
+        """The replacement of a value in this context."""
         self.body()
         return self._values.get(value, value)
 

@@ -36,7 +36,7 @@ def alike_loops(lanes: Counting, block: Block) -> dict[int, tuple[int, ...]]:
 def _find(
     lanes: Counting, found: dict[int, tuple[int, ...]], block: Block, in_lanes: bool
 ) -> None:
-    """Add the loops of a block; what all lanes have alike is in ``same`` and ``cheap``."""
+    """Add the loops of a block; uniform values are in ``same`` and ``cheap``."""
     for s in block.body:
         if not in_lanes or lanes.looks_same(s):
             lanes.same.update({value: value for value in results_of(s)})

@@ -135,10 +135,10 @@ class _Counted(NamedTuple):
     """A loop of turns whose number all lanes of a block have in common.
 
     Attributes:
-        body: its params are what all lanes have alike in a turn, and then the carries.
+        body: its params are the uniform values of an iteration, and then the carries.
         arrays: of the carries.
         mask: the lanes that run it; None: all.
-        arguments: writes what all lanes have alike, from the number of a turn.
+        arguments: writes the uniform values, from the index of an iteration.
         is_long: as of a For.
     """
 
@@ -156,8 +156,8 @@ class _Blocks:
         locals: the arrays that the rewritten loops use.
         axis: of the lanes.
         arrays: the arrays of values that parts have in common.
-        cheap: what each part writes again: constants, scalars and indices.
-        same: values that all lanes of a block have, with what they are now.
+        cheap: values that each segment recomputes: constants, scalars and indices.
+        same: uniform values of a block, with their current names.
         in_memory: operands that are no numbers: a loop that accesses one must stop at the end.
         still: operands that have one element for all lanes.
         alike: loops that all lanes of a block leave in the same turn, by their identity, with the
@@ -390,7 +390,7 @@ class _Blocks:
         self, outs: Sequence[Value], params: Sequence[Value], init: Sequence[Value],
         out: list[Statement],
     ) -> list[Local]:  # fmt: skip
-        """Give carries their arrays, with what they begin with."""
+        """Give carries their arrays, with their initial values."""
         code = Code(self)
         arrays = [self.keep(value) for value in outs]
         for array, param, value in zip(arrays, params, init, strict=True):
@@ -542,7 +542,7 @@ class _Blocks:
     def _turn(
         self, code: Code, loop: _Counted, turns: Sequence[Sequence[Value]] | None
     ) -> None:
-        """One or more turns of the body, or what becomes of carries when it has been written."""
+        """One or more iterations of the body, or the final values of carries."""
         arrays, body = loop.arrays, loop.body
         guard = None if loop.mask is None else code.load(loop.mask)
         carry = [code.load(array) for array in arrays]

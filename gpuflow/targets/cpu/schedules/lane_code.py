@@ -75,7 +75,7 @@ class Code:
         return not self._statements
 
     def value(self, value: Value) -> Value:
-        """What stands for a value here."""
+        """The replacement of a value in this context."""
         of = self._of
         if value in self._names:
             return self._names[value]
@@ -142,7 +142,7 @@ class Code:
 
         Args:
             count: int64.
-            init: what carries begin with.
+            init: initial values of the carries.
             turn: writes one with the counter and the carries, and returns the next carries.
         """
         index, *carry = (self._of.fresh(v.dtype) for v in (count, *init))

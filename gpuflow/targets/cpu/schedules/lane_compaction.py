@@ -94,7 +94,7 @@ class Compaction:
         self.going, self.place = lanes.array("bool"), lanes.array("int64")
 
     def _read(self) -> list[Value]:
-        """What lanes have each for themselves, and the loop reads."""
+        """Per-element operands that the loop reads."""
         of, cond, body = self.lanes, self.s.cond, self.s.body
         params = {*cond.params, *body.params}
         outside = dict.fromkeys((*taken((*cond.body, *body.body)), *cond.results, *body.results))

@@ -83,7 +83,7 @@ class Tiles:
     def _by_turn(
         self, items: Sequence[Statement], operands: dict[str, Operand]
     ) -> tuple[list[Statement], set[Value]]:
-        """Statements that give all lanes the same, and what of that changes from turn to turn."""
+        """Uniform statements, and their values that change between iterations."""
         steps: list[Statement] = []
         known: set[Value] = set()
         changing = {self._counter}
@@ -139,7 +139,7 @@ def _turns(lanes: int, dtypes: Sequence[str]) -> int:
 
 
 def _element(operand: Operand) -> str:
-    """The storage dtype of what an access moves."""
+    """The storage dtype of an access."""
     return PARTS.get(operand.dtype, operand.dtype)
 
 

@@ -139,7 +139,7 @@ def _turned_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
 def _lies_across(
     distances: Sequence[tuple[Distance, Distance, Distance]], words: Sequence[int]
 ) -> bool:
-    """Whether what is reduced has its neighbours along the last axis but one."""
+    """Whether reduced elements are adjacent along the last axis but one."""
     changing = False
     for reduced, first, last in distances:
         if reduced.within(words) != 0:

@@ -57,7 +57,7 @@ def keep_row_values(kernel: Kernel) -> Kernel:
 
 
 def _in_nest(kernel: Kernel, block: Block, parallel: set[str]) -> tuple[Block, str] | None:
-    """A block of the nest of loops over rows with what is inside them changed."""
+    """A block of the nest of loops over rows with its inner statements changed."""
     last = block.body[-1] if block.body else None
     if isinstance(last, For) and last.axis in parallel:
         rewritten = _in_nest(kernel, last.body, parallel)

@@ -55,7 +55,7 @@ MOST_WRITTEN_OUT = 110
 
 
 def _applies(kernel: Kernel) -> bool:
-    """Whether the rows of a kernel are short, and what it computes is worth turning them."""
+    """Whether the rows of a kernel are short, and transposing them pays off."""
     if kernel.kind != "row" or len(kernel.axes) < 2:
         return False
     *outer, last = kernel.axes

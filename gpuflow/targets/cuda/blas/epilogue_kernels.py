@@ -162,7 +162,7 @@ def _is_allowed(statement: Statement, allowed: frozenset[str], activation: str) 
 def _rounding(reader: MatrixKernel) -> str:
     """The function that rounds to the dtype that a kernel reads and writes.
 
-    A GEMM rounds once, at the end: the same but for what the kernel loses before.
+    A GEMM rounds once, at the end: the same, except for the kernel's earlier roundings.
     """
     return f"round_{reader.dtype.name}"
 

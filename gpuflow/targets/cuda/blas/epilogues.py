@@ -97,7 +97,7 @@ class _Candidate:
 
 @record
 class _Part:
-    """A product, the kernel behind it at a position, and what both are together."""
+    """A product, the kernel after it at a position, and their combination."""
 
     product: _Candidate
     position: int
@@ -144,7 +144,7 @@ class _Search:
         return []
 
     def _ways_back(self, readers: list[int]) -> list[int]:
-        """Kernels that may be the way back: they read the product, or what its reader wrote."""
+        """Kernels that may be backward passes: they read the product, or its reader's result."""
         if len(readers) != 1:
             return readers[1:] if len(readers) == 2 else []
         step = self._plan.steps[readers[0]]
@@ -228,7 +228,7 @@ class _Search:
         return calls
 
     def _may_move(self, part: _Part, buffers: list[int]) -> bool:
-        """Whether the product may run in the kernel's place, writing what the kernel wrote."""
+        """Whether the product may run instead of the kernel, writing the kernel's outputs."""
         steps, first = self._plan.steps, part.product.position
         needed = [self._place(b) for b in reads_of(steps[first])]
         between = [
@@ -243,7 +243,7 @@ class _Search:
         return not any(_overlap(a, b) for a, b in mine)
 
     def _place(self, buffer: int) -> tuple[Any, int, int]:
-        """In what, and from where to where a buffer lies."""
+        """The location of a buffer, and its lifetime."""
         plan = self._plan
         size = nbytes(plan.aval(buffer))
         if buffer in plan.offsets:

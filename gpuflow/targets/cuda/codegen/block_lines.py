@@ -167,7 +167,7 @@ class BlockLines(Lines):
         return self._name(expression, "at") if _is_known(place) else expression
 
     def _name(self, expression: str, stem: str) -> str:
-        """The variable that holds an expression of what is known at the head."""
+        """The variable of an expression of values that are known at the head."""
         return self._named.setdefault(expression, f"{stem}_{len(self._named)}")
 
     # What a block does together, before it meets
@@ -270,7 +270,7 @@ def _within(text: str, name: str) -> str:
 
 
 def _element_type(dtype: Any) -> str:
-    """What Numba knows the elements of a product as: 16-bit floats by their bits."""
+    """Numba's type of the elements of a product: 16-bit floats as their bits."""
     return "uint16" if storage_dtype(dtype).itemsize == 2 else np.dtype(dtype).name
 
 
@@ -293,7 +293,7 @@ def _number(word: int, kind: str) -> str:
 
 
 def _product_constants(product: Product, step: CallStep) -> Mapping[str, int]:
-    """What the text of a product has to know."""
+    """The constants of a product's text."""
     left, right = step.operands
     kind, other, result = [
         _KINDS.get(a.dtype) for a in (left.aval, right.aval, step.eqn.outputs[0].aval)

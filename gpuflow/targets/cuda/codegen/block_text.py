@@ -224,7 +224,7 @@ class _Writer(BlockLines):
         self.emit("barrier()")
 
     def _choose(self, moving: Sequence[_Carry], turn: str) -> None:
-        """Let variables point to what this turn reads of each carry, and writes."""
+        """Set the pointers of each carry for reading and writing in this iteration."""
         for carry in moving:
             self.emit(f"{carry.now}, {carry.later} = {carry.even}, {carry.odd}")
             with self.indented(f"if {turn} & 1:"):

@@ -53,7 +53,7 @@ def module_namespace(
 
 
 class _Digests:
-    """What tells definitions of a module apart: their texts, and those of what they name."""
+    """Digests of a module's definitions: their texts, and those of names that they use."""
 
     def __init__(self, statements: Iterable[ast.stmt]) -> None:
         self._binders = {name: one for one in statements for name in _bound_names(one)}

@@ -213,7 +213,7 @@ class _Unroller(ast.NodeTransformer):
         return super().visit(node)
 
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """What becomes of the statements of a body."""
+        """The unrolled statements of a body."""
         unrolled: list[ast.stmt] = []
         for statement in body:
             new = self.visit(statement)

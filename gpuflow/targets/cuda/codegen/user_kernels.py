@@ -201,7 +201,7 @@ def _is_numpys(name: str) -> bool:
 def _ptx_of_text(
     name: str, code: CudaText, types: Sequence[ParameterType], compute_capability: tuple[int, int]
 ) -> str:
-    """What NVRTC makes of a text."""
+    """NVRTC's output for a text."""
     nvrtc = load_nvrtc()
     file = f"{code.name}.cu"
     _, program = nvrtc.nvrtcCreateProgram(code.text.encode(), file.encode(), 0, [], [])

@@ -72,7 +72,7 @@ class CudnnDevice(ABC, Generic[Call, Chosen]):
 
     @abstractmethod
     def _choice(self, call: Call, deterministic: bool) -> Chosen:
-        """What the library, which is there, would do.
+        """The choice of the library, which is installed.
 
         Raises:
             NotTaken: if it does not take the call.

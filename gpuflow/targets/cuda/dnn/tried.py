@@ -62,18 +62,18 @@ class Tried(ABC, Generic[Call, Chosen, Kind]):
 
     @abstractmethod
     def _kind(self, call: Call) -> Kind:
-        """What one trial tells of: calls of equal kinds are right or wrong together."""
+        """Key of a trial: calls of equal kinds are correct or incorrect together."""
 
     @abstractmethod
     def _tried(self, kind: Kind, deterministic: bool) -> bool:
-        """Whether the library does what NumPy does; it says so where it does not."""
+        """Whether the library agrees with NumPy; warns if it does not."""
 
     def _run(
         self, chosen: Any, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]
     ) -> None:
-        """Do a call on the device, and write what it gives into ``results``.
+        """Run a call on the device, and write its outputs to ``results``.
 
-        These are copied there too, so that what the library leaves out stays as it is.
+        These are copied too, so that elements that the library does not write are unchanged.
         """
         device = self._device
         device.activate()

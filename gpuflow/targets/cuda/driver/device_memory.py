@@ -151,7 +151,7 @@ class Memory:
                 waiting.popleft()
 
     def _once_more(self, pool: Pool, count: int, error: MemoryError) -> PoolMemory:
-        """Free what can be freed and try again."""
+        """Free all unused memory and try again."""
         self.free_unused()
         try:
             return pool.malloc(count)

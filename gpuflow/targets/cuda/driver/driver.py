@@ -262,7 +262,7 @@ class GpuDriver:
         self.recent.clear()
 
     def _check(self) -> None:
-        """Behind a wait: whether what was waited for has been computed."""
+        """After a wait: check that the awaited work has succeeded."""
         if self.broken is not None:
             raise CommunicationError(self.broken)
 
@@ -316,7 +316,7 @@ class GpuDriver:
         self._idle.append(arena)
 
     def _forget_idle(self) -> None:
-        """Let go of all arenas that nobody uses, and of what was made for them."""
+        """Free all unused arenas, and data that depends on them."""
         idle, self._idle = set(self._idle), []
         with self._lock:
             programs = list(self._programs)

@@ -88,7 +88,7 @@ def _copied(driver: Any, theirs: Any, dtype: np.dtype) -> DeviceArray:
 
 
 def _block(driver: Any, theirs: Any) -> Block:
-    """A block that gives their memory back when our stream has done what it was given."""
+    """A block that frees their memory when the current work of our stream is done."""
     block = Block(driver.memory, theirs.data, theirs.nbytes)
     driver.memory.used += theirs.nbytes
     driver.memory.guard(block, driver.compute)
@@ -96,5 +96,5 @@ def _block(driver: Any, theirs: Any) -> Block:
 
 
 def _forget(block: Block) -> None:
-    """What is left to do when an array dies that shared its memory."""
+    """Callback when an array that shared its memory dies."""
     del block

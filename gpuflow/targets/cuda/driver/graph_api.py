@@ -154,7 +154,7 @@ class LaunchGraph:
         return node.value or 0
 
     def _captured(self, one: LibraryWork, side: int) -> ctypes.c_void_p:
-        """A graph of what a library launches."""
+        """A graph of a library's launches."""
         library, graph = self._library, ctypes.c_void_p()
         _check("begin capture", library.cuStreamBeginCapture_v2(side, _RELAXED))
         try:

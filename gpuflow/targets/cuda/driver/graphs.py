@@ -148,7 +148,7 @@ class RecordedLaunches:
             replay()
 
     def _staying(self, call_addresses: tuple[int, ...]) -> tuple[int, ...]:
-        """The addresses, with those of copies in place of what is copied."""
+        """The addresses, with copied operands replaced by their copies."""
         addresses = list(call_addresses)
         for at, memory in self._copies.items():
             addresses[at] = memory.address + call_addresses[at] % _ALIGNED
@@ -157,7 +157,7 @@ class RecordedLaunches:
     def _copy(
         self, call_addresses: tuple[int, ...], addresses: tuple[int, ...], before: bool
     ) -> None:
-        """Copy what is read before a replay, or what was written behind it."""
+        """Copy operands before a replay, or results after it."""
         for at in self._copies:
             place = self._places[at]
             if place.is_read is before:
@@ -172,7 +172,7 @@ class RecordedLaunches:
     def _replay_of(
         self, call_addresses: tuple[int, ...], addresses: tuple[int, ...]
     ) -> tuple[tuple[int, ...], Recorded | None]:
-        """What replays the launches for new addresses, and with which; None: launch them."""
+        """The replay of the launches for new addresses, and its parameters; None: launch them."""
         if self._plain < _PLAIN_CALLS:
             self._plain += 1
             return addresses, None

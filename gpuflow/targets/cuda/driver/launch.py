@@ -214,7 +214,7 @@ def _what_must_be_aligned(
     call: KernelCall, kernel: Kernel, cuda_kernel: CudaKernel,
     word_sources: Sequence[tuple[int | None, int]], sizes: Mapping[str, int],
 ) -> list[tuple[int, int, int]] | None:  # fmt: skip
-    """What has to hold of registers for the vector variant; None if it cannot run anyway."""
+    """Alignment conditions of registers for the vector variant; None if it cannot run anyway."""
     launch = cuda_kernel.source.launch
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
     place_of = {argument: place for place, argument in enumerate(arguments(kernel))}

@@ -44,7 +44,7 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def load_shared_by_gpu(typingctx, pointer, index):
-        """Read what another block wrote: from L2, past this multiprocessor's stale L1."""
+        """Read another block's write: from L2, past this multiprocessor's stale L1."""
 
         def emit(context, builder, signature, args):
             address = builder.gep(args[0], [args[1]])

@@ -130,7 +130,7 @@ def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def barrier(typingctx):
-        """Wait for all threads of the block; what they wrote before is visible after."""
+        """Wait for all threads of the block; their previous writes are visible after."""
 
         def emit(context, builder, signature, args):
             kind = ir.FunctionType(ir.VoidType(), [])
@@ -142,10 +142,10 @@ def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def count_block_done(typingctx, counter, last):
-        """Add one to ``counter``, or set it to 0 when it is ``last``; gives what it was.
+        """Add one to ``counter``, or reset it to 0 at ``last``; returns the old value.
 
-        Wrapping to 0 leaves the counter ready for the next launch. Release and acquire: what the
-        block wrote before is visible to the block that is told ``last``.
+        Wrapping to 0 leaves the counter ready for the next launch. Release and acquire: previous
+        writes of the block are visible to the block that gets ``last``.
         """
 
         def emit(context, builder, signature, args):

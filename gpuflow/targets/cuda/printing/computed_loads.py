@@ -114,13 +114,13 @@ class _Patterns:
         self._of: dict[int, _Pattern] = {}
 
     def add(self, statement: Statement) -> None:
-        """Find the patterns of what a statement defines."""
+        """Find the patterns of the values that a statement defines."""
         pattern = self._pattern(statement)
         for value in results_of(statement):
             self._of[value.number] = pattern
 
     def loaded(self, statement: Statement) -> _Loaded | None:
-        """The loads of a statement that loads for a whole vector, and what they need."""
+        """The loads of a statement that loads for a whole vector, and their operands."""
         if isinstance(statement, Load):
             return self._consecutive(statement)
         if isinstance(statement, If) and len(statement.outs) == 1:

@@ -89,7 +89,7 @@ class GroupPrinter(MemberPrinter):
             self.block(block)
 
     def _keep_row(self, block: Block) -> None:
-        """Load what a thread keeps of the row; all loads are on their way at once."""
+        """Load a thread's part of the row; all loads overlap."""
         loads = {s.operand: s for s in statements(block) if isinstance(s, Load)}
         accesses = Block(body=tuple(loads[name] for name in self.launch.kept))
         for number in range(self.launch.tile):
@@ -244,7 +244,7 @@ class GroupPrinter(MemberPrinter):
         self, axes: Sequence[Axis], bodies: Sequence[Block], moved: Sequence[Load | Store],
         reduces: Sequence[Reduce],
     ) -> list[str]:  # fmt: skip
-        """The body of the function for one element: it returns what is stored, then combined."""
+        """The body of the function for one element: it returns stored, then combined values."""
         rest = Block(body=tuple(s for b in bodies for s in b.body if s not in moved))
         results = []
         with self.function_body() as lines, ExitStack() as stack:

@@ -117,8 +117,8 @@ class MemberPrinter(CudaPrinter):
     def _diverging(self) -> Iterator[None]:
         """Columns of a block may disagree in a branch or trip count: no barrier may stand there.
 
-        What would be shared is then done by every member for itself. Rows need no such care: the
-        groups of a block meet at a barrier only when there is one group.
+        Shared values are then computed by every member. Rows need no such care: the groups of a
+        block meet at a barrier only when there is one group.
         """
         before = self.uniform
         self.uniform = before and not self.is_column
@@ -286,7 +286,7 @@ class MemberPrinter(CudaPrinter):
             super()._store(s)
 
     def _barrier_before_writing_in_place(self, *bodies: Block) -> None:
-        """Other members may still read, for an earlier phase, what this loop overwrites."""
+        """Other members may still read, in an earlier phase, overwritten elements."""
         stored = {s.operand for body in bodies for s in statements(body) if isinstance(s, Store)}
         if any(self.operands[name].mode is Mode.INOUT for name in stored):
             self.emit(self._group_barrier())

@@ -224,7 +224,7 @@ class VectorPrinter(PiecePrinter):
         return captured
 
     def _stored_value(self, one: ComputedLoad, width: int) -> None:
-        """Print what loads ``width`` elements, as they are stored."""
+        """Print the load of ``width`` elements, as they are stored."""
         self._stored = {load.out.number: width for load in one.loads}
         for statement in one.statements:
             self.statement(statement)

@@ -52,7 +52,7 @@ _BYTE = np.dtype(np.uint8)
 
 @record
 class _Work:
-    """What a program does, in seconds; ``steps`` are launches, or parts of a block's program."""
+    """Work of a program in seconds; ``steps`` are launches, or parts of a block's program."""
 
     steps: float = 0.0
     waits: float = 0.0
@@ -89,7 +89,7 @@ def _work(plan: Plan) -> _Work:
 
 
 def _turn(step: ProgramStep) -> _Work:
-    """What a loop does in a turn; the host waits for the condition of a while_loop."""
+    """The work of an iteration; the host waits for the condition of a while_loop."""
     works = [_work(inner.plan) for inner in step.programs]
     return works[0] if len(works) == 1 else works[0].plus(works[1]).plus(_Work(waits=1))
 

@@ -182,7 +182,7 @@ class _Places(NamedArrays):
             self.work.line(f"copyto({target}, {source})")
 
     def call_step(self, step: CallStep) -> None:
-        """Print what a provider makes of a call, or the call of a library or host function."""
+        """Print a provider's code of a call, or the call of a library or host function."""
         if step.choice is not None:
             buffers = [*step.outputs, *([] if step.workspace is None else [step.workspace])]
             places = [self._where(operand) for operand in step.operands]
@@ -226,7 +226,7 @@ class _Places(NamedArrays):
         )
 
     def fused_product(self, fused: FusedProduct) -> None:
-        """Print a product that does what a kernel would do to its result."""
+        """Print a product fused with a kernel's epilogue."""
         step = self.plan.steps[fused.product]
         assert isinstance(step, CallStep)
         operands = [self._address(operand) for operand in step.operands]
@@ -249,7 +249,7 @@ class _Places(NamedArrays):
         self.work.launch("multiply", run, arguments, name, writes=written, fills=out)
 
     def _aux(self, fused: FusedProduct) -> Argument:
-        """What the way there writes for the way back."""
+        """Auxiliary buffer that the forward epilogue stores for its backward pass."""
         if fused.aux is None:
             return None, 0
         if fused.aux != EXTRA_BUFFER:

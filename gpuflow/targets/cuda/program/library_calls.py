@@ -132,7 +132,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def _call_of(step: CallStep) -> _Call:
-    """What a step calls, as a function of the array module, outputs and operands."""
+    """The call of a step, as a function of the array module, outputs and operands."""
     primitive, params = step.eqn.primitive, step.eqn.params
     rule = primitive.lower
     if isinstance(rule, Library) and rule.prepare is not None:
@@ -155,7 +155,7 @@ def _through_impl(
 ) -> None:  # fmt: skip
     """Call ``impl`` and copy its results.
 
-    A host function may keep what it is given, which is its own copy anyway.
+    A host function may keep its arguments, which are copies anyway.
     """
     whole = operands
     if not may_keep:

@@ -67,7 +67,7 @@ class Timeline:
         self._write_side_work(recording, thread)
 
     def _write_side_work(self, recording: Recording, thread: int) -> None:
-        """Rows of what ran beside; what has not ended belongs to a program around this one."""
+        """Rows of concurrent work; unfinished work belongs to an enclosing program."""
         api, kept = self._device.api, []
         pending, self._device.side_work = self._device.side_work, []
         for work in pending:

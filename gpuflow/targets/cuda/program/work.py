@@ -121,7 +121,7 @@ class Work:
 
 
 def _place(name: str, launches: Sequence[_PrintedLaunch], count: int) -> Place:
-    """What launches do with the memory behind a variable."""
+    """The use of the memory of a variable by launches."""
     first = next(launch for launch in launches if name in launch.names)
     is_read = not any(name in launch.writes for launch in launches)
     return Place(count, is_read, name in first.fills)

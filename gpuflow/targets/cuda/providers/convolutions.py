@@ -65,7 +65,7 @@ _TILE_KINDS = {
 
 @record
 class _Call:
-    """What is launched on what.
+    """The launch and its operands.
 
     Attributes:
         kind, pointer, itemsize: of both operands' elements.
@@ -149,7 +149,7 @@ def _parts(wanted: int, most: int, call: _Call) -> int:
 
 
 def _sums(schedule: Schedule, call: _Call, parts: int) -> tuple[tuple[str, At], int]:
-    """Where sums go, and as what: to the result, or in parts to the workspace."""
+    """Destination and form of sums: the result, or partial sums in the workspace."""
     if parts == 1:
         return (call.out_pointer, call.out), call.out_kind
     wide = np.dtype(WIDE[call.kind])
@@ -256,7 +256,7 @@ def _best_tiles(forms: list[Form], call: _Call) -> tuple[Form, Tiling] | None:
 
 
 def _cost(form: Form, call: _Call) -> float:
-    """What a form costs in tiles of middle size: products, those with zeros too, and reading."""
+    """The cost of a form in tiles of middle size: products, including zeros, and reads."""
     chunk = _chunk(call)
     rows, columns = 64, 64 if form.column_count > 32 else 32
     is_plain = call.kind == scan.FLOAT32

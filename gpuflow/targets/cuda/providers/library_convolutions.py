@@ -313,7 +313,7 @@ def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
 
 @record
 class _Asking:
-    """A library that takes nothing, and notes what it is asked for."""
+    """A library that supports nothing, and records the requests."""
 
     calls: list[ConvolutionCall]
 

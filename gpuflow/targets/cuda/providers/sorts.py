@@ -198,7 +198,7 @@ def _add_keys_alone(
 
 
 class _Passes:
-    """What the passes over long rows share; made with the launches that count all digits.
+    """Common data of the passes over long rows; made with the launches that count all digits.
 
     Attributes:
         grid: of each pass, a block for each tile.
@@ -326,7 +326,7 @@ def add_sort(
 
 
 def _is_selected(sort: Sort, key: Key) -> bool:
-    """Whether a row is longer than what a block sorts, and what is wanted of it is not."""
+    """Whether a row is too long for a block's sort, and the requested selection is not."""
     tile = LONGEST_TILE[key.word_bits]
     return key.bits >= FEWEST_BITS and sort.kept <= tile < sort.length and key.parts == 1
 

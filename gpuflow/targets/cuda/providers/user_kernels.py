@@ -55,7 +55,7 @@ def _launch(
 
 
 def _numbas(aval: ShapedArray, dtype: np.dtype) -> tuple[list[int], list[int]]:
-    """What stands before and behind the address in an array of Numba.
+    """The fields before and after the address in an array of Numba.
 
     Its owner and parent, which are none, the number of elements and the bytes of one; then sizes,
     and bytes from one element to the next.

@@ -80,7 +80,7 @@ def _store(site: Site) -> Step:
 
 @instruction("membar", "fence")
 def _fence(site: Site) -> Step:
-    """Memory is in order here; that a fence was there is what the check of races asks for."""
+    """Memory is in order in the simulator; the race check records fences."""
     if site.has("proxy", "mbarrier_init"):
         return lambda frame: None
     beyond_block = not site.has("cta")

@@ -53,7 +53,7 @@ def _function(site: Site) -> Function:
 
 @instruction("atom")
 def _atomic(site: Site) -> Step:
-    """``atom.op d, [a], b``: d is what was there before."""
+    """``atom.op d, [a], b``: d is the old value."""
     return _step(site, 1, site.targets(0, site.dtype()))
 
 

@@ -118,7 +118,7 @@ def _run_reads(
 
 
 def _begun(frame: Frame, to: Access) -> None:
-    """Mark what was set as not to be touched."""
+    """Mark copied elements as not to be touched yet."""
     shared, copies = frame.run.shared, _copies(frame)
     at = to.addresses(frame)
     spots = np.atleast_2d(shared.granules(shared.places(frame, at, to.size), to.size))

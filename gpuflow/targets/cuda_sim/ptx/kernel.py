@@ -29,7 +29,7 @@ _STANDARD = Checks()
 
 
 class _Loaded:
-    """A parsed text, and what has been decoded of it."""
+    """A parsed text, and its decoded kernels."""
 
     def __init__(self, ptx: str) -> None:
         self.module: Module = parse(ptx)

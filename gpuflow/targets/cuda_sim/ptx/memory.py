@@ -37,7 +37,7 @@ class DeviceMemory:
         """Reserve address space; ``images`` keeps where a module's variables are.
 
         Args:
-            capacity: most bytes that may be allocated at once; None for what can be reserved.
+            capacity: maximum size of all allocations; None for the reservation limit.
         """
         wanted = RESERVED if capacity is None else max(4 * capacity, LEAST_RESERVED)
         self._map, reserved = reserve(wanted)
@@ -234,7 +234,7 @@ class DeviceMemory:
     # --- places ---
 
     def _place(self, room: int) -> int | None:
-        """Free address space of a size, with what was freed last coming last."""
+        """Free address space of a size, least recently freed first."""
         waiting = self._free[room]
         if len(waiting) > _QUARANTINE:
             return waiting.popleft()

@@ -31,7 +31,7 @@ _THREAD = (1 << 33) - 1
 
 
 class _Shadow:
-    """What is known of an allocation; each array is made when it is first needed."""
+    """State of an allocation; each array is created on demand."""
 
     def __init__(self, granules: int) -> None:
         self.granules = granules
@@ -182,7 +182,7 @@ class GlobalRaces:
             other[spots[lost]] = np.broadcast_to(mine, spots.shape)[lost]
 
     def _signals(self, frame: Frame, shadow: _Shadow, spots: Array, writes: bool) -> None:
-        """Strong accesses see what was signalled through a flag, and signal themselves."""
+        """Strong accesses receive the signals of a flag, and signal themselves."""
         threads = self._threads(frame)
         fenced = self.fences.has_fenced(threads) if writes else None
         if fenced is None and not shadow.logs:
