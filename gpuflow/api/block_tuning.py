@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gpuflow.numpy as jnp
 from gpuflow.api.programs import ensure_compile_time_eval, make_jaxpr
 from gpuflow.base import tree
+from gpuflow.base.lazy import LazyModule
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.cache.kernel_cache import Entry, cache_key
 from gpuflow.compiler.debugging import show
 from gpuflow.core.aval import ShapedArray
 from gpuflow.runtime.device import default_device
 from gpuflow.runtime.kernel_cache import kernel_cache
+
+if TYPE_CHECKING:
+    from gpuflow.compiler.cache import kernel_cache as disk
+else:
+    disk = LazyModule("gpuflow.compiler.cache.kernel_cache")
 
 _REPEATS = 5
 Parameters = tuple[tuple[str, Any], ...]
@@ -40,15 +45,15 @@ def fastest(
         args = tree.unflatten(in_tree, [jnp.ones(a.shape, a.dtype) for a in avals])
         programs = [str(make_jaxpr(function, static_argnums=0)(c, *args)) for c in choices]
 
-        def measure() -> Entry:
+        def measure() -> disk.Entry:
             times = [_seconds(function, choice, args) for choice in choices]
             lines = [f"{1e3 * t:9.4f} ms  {dict(c)}" for t, c in safe_zip(times, choices)]
             show(1, f"tuned {name}", lambda: "\n".join(lines))
             best = times.index(min(times))
-            return Entry(b"", "tuned", "\n".join(lines), name, info={"best": best})
+            return disk.Entry(b"", "tuned", "\n".join(lines), name, info={"best": best})
 
         parts = ("tuned", device.platform, str(device.device_kind))
-        return choices[cache.get(cache_key("\n".join(programs), parts), measure).info["best"]]
+        return choices[cache.get(disk.cache_key("\n".join(programs), parts), measure).info["best"]]
 
 
 def _seconds(function: Callable[..., Any], choice: Parameters, args: Any) -> float:
