@@ -29,6 +29,7 @@ _CODES = {
     )
 }  # fmt: skip
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_NUMPY = frozenset(map(np.dtype, "?bhilqBHILQefdFD"))  # what NumPy exports itself
 # DLTensor: data pointer (8 bytes), device (8), ndim (4), then code, bits and lanes of the dtype.
 _DTYPE_PLACE = 20
 # In front of it, the versioned form has version, context, deleter and flags, of 8 bytes each.
@@ -94,8 +95,8 @@ def imported(x: Any) -> np.ndarray:
     Raises:
         BufferError: if the dtype is not supported.
     """
-    if type(x) is np.ndarray and x.dtype in _CODES:
-        return x.view()
+    if type(x) is np.ndarray and (x.dtype in _CODES or x.dtype in _NUMPY):
+        return x.view()  # NumPy 2.0 exports no read-only memory
     try:
         capsule = x.__dlpack__(max_version=_NEWEST)
     except TypeError:  # a library from before versions
