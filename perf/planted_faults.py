@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 600  # seconds for each of the two runs of a fault
+LIMIT = 600  # seconds for each file or folder
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ FAULTS = (
     Fault(
         "batched cumsum", "batching", "gpuflow/ops/reductions/cumulative.py",
         "moved = axis + (axis >= dims[0])", "moved = axis + (axis > dims[0])",
-        ("tests/ops/test_cumulative.py", "tests/transforms", "tests/ops"),
+        ("tests/ops/test_cumulative.py", "tests/ops/test_every_op.py", "tests/transforms"),
     ),
     Fault(
         "odd words", "random", "gpuflow/ops/random/threefry.py",
@@ -102,8 +102,8 @@ FAULTS = (
         ("tests/parallel/test_communicators.py", "tests/parallel"),
     ),
     Fault(
-        "donated and shifted", "fusion", "gpuflow/compiler/lowering/donation.py",
-        "if access.offset != wanted.offset:", "if access is None:",
+        "donated and transposed", "fusion", "gpuflow/compiler/lowering/donation.py",
+        "space.sizes[key] == 1 or one == other for", "space.sizes[key] >= 1 or one == other for",
         ("tests/compiler/test_donation.py", "tests/compiler"),
     ),
     Fault(
@@ -236,18 +236,20 @@ def plant(fault: Fault, copy: Copy) -> Outcome:
     """Run the tests with a fault in the copy."""
     text = (ROOT / fault.path).read_text()
     start = time.monotonic()
+    # One after the other: collecting a folder takes longer than most files.
+    runs = [("default", [test], False) for test in fault.tests]
     # Without names of files, a sample runs.
-    sample = ["-o", f"testpaths={' '.join(fault.folders)}"]
-    runs = {"default": (list(fault.tests), False), "simulated GPU": (sample, True)}
+    runs.append(("simulated GPU", ["-o", f"testpaths={' '.join(fault.folders)}"], True))
     late = []
     copy.write(fault.path, text.replace(fault.old, fault.new))
     try:
-        for run, (arguments, simulated) in runs.items():
+        for run, arguments, simulated in runs:
             test, status = copy.failed(arguments, simulated)
             if status == 124:
-                late.append(run)
+                late.append(arguments[-1])
             elif status not in (0, 5):
-                return Outcome(fault, test, run, time.monotonic() - start)
+                # Where the process crashes, pytest notes no test.
+                return Outcome(fault, test or arguments[-1], run, time.monotonic() - start)
     finally:
         copy.write(fault.path, text)
     run = f"no time: {', '.join(late)}" if late else "both"

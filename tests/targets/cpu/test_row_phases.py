@@ -11,6 +11,7 @@ from cpu_harness import call_of, calls_of, normals
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow import lax
 from gpuflow.compiler.schedules.phases import phases_of
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.verify import verify
@@ -35,6 +36,16 @@ def statistics(x):
     return jnp.exp(x - top), (x - top).mean(-1), x.var(-1), top[..., 0], x.argmin(-1)
 
 
+def number_along(x, axis):
+    return lax.broadcasted_iota(jnp.int32, x.shape, axis)
+
+
+def by_row_number(x):
+    """Each row's phases count from that row on."""
+    triangle = number_along(x, x.ndim - 1) >= number_along(x, 0)
+    return gf.nn.softmax(jnp.where(triangle, x * (1 + number_along(x, 0)), -9.0), -1)
+
+
 FUNCTIONS = {
     "softmax": lambda x: gf.nn.softmax(x, -1),
     "log_softmax": lambda x: gf.nn.log_softmax(x, -1),
@@ -44,6 +55,7 @@ FUNCTIONS = {
     "statistics": statistics,
     "gradient": gf.grad(lambda x: (gf.nn.log_softmax(x, -1) ** 2).mean()),
     "row of weights": lambda x: gf.nn.softmax(x * jnp.arange(x.shape[-1]), -1),
+    "numbers of rows": by_row_number,
     "column of weights": lambda x: gf.nn.softmax(x, -1) * x[..., :1] + x.mean(-1, keepdims=True),
 }
 
