@@ -111,9 +111,9 @@ def test_some_arguments_are_given():
         api_util.argnums_partial(fun, 0, (1, [2], 3))
     partial, _ = api_util.argnums_partial(fun, 0, (1, [2], 3), require_static_args_hashable=False)
     assert partial.call_wrapped(10) == (10, [2], 3)
-    with pytest.raises(TypeError, match=r"\[check_callable\] the function must be callable; got 3"):
+    with pytest.raises(TypeError, match=r"\[check_callable\] .* be a function; got 3"):
         api_util.check_callable(3)
-    with pytest.raises(TypeError, match="got the generator"):
+    with pytest.raises(TypeError, match="got the generator function"):
         api_util.check_callable(lambda: (yield))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import as_items, as_member, canonicalize_axis
+from gpuflow.base.arguments import as_items, as_member, as_truth, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
@@ -63,10 +63,11 @@ def resize(
     if method is ResizeMethod.NEAREST:
         return _nearest(jnp.asarray(image), sizes, axes)
     (image,) = promote_dtypes_inexact(image)
+    smooth = as_truth("resize", "antialias", antialias)
     matrices = []
     for k in axes:
         scale = sizes[k] / old[k] if sizes[k] else 1.0
-        matrices.append(weight_matrix(np, (old[k], sizes[k]), scale, 0.0, method, antialias))
+        matrices.append(weight_matrix(np, (old[k], sizes[k]), scale, 0.0, method, smooth))
     return _apply(image, axes, matrices, precision)
 
 
@@ -127,6 +128,7 @@ def scale_and_translate(
     )
     (image,) = promote_dtypes_inexact(image)
     check_strict(scale, translation)
+    smooth = as_truth("scale_and_translate", "antialias", antialias)
     traced = isinstance(scale, Tracer) or isinstance(translation, Tracer)
     xp = jnp if traced else np
     if traced:
@@ -137,7 +139,7 @@ def scale_and_translate(
         scale, translation = np.asarray(scale, float), np.asarray(translation, float)
     with np.errstate(all="ignore"):  # a scale of 0 gives nan, without a warning
         matrices = [
-            weight_matrix(xp, (old[k], sizes[k]), scale[i], translation[i], method, antialias)
+            weight_matrix(xp, (old[k], sizes[k]), scale[i], translation[i], method, smooth)
             for i, k in enumerate(axes)
         ]
     return _apply(image, axes, matrices, precision)

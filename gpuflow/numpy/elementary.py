@@ -487,6 +487,11 @@ def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     if decimals == 0:
         return lax.round(x, _half_even)
     wide = convert(x, np.dtype(np.float32)) if dtype.itemsize < 4 else x
+    most = int(np.log10(np.finfo(aval_of(wide).dtype).max))
+    if decimals > most:
+        return x
+    if decimals < -most:
+        return select_where(lax.is_finite(x), convert(0, dtype), x)
     factor = like(10.0**decimals, wide)
     return convert(lax.div(lax.round(lax.mul(wide, factor), _half_even), factor), dtype)
 

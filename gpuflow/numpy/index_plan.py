@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integer
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
 from gpuflow.base.foreign import told
 from gpuflow.base.records import record
@@ -193,7 +193,7 @@ def _bound(value: Any, entry: slice) -> int | None:
         ),
         IndexError,
     )
-    return None if value is None else as_index(value)
+    return None if value is None else as_integer("index", "a bound of a slice", value)
 
 
 def _mask_positions(mask: Any) -> list[Any]:

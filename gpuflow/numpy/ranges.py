@@ -236,7 +236,7 @@ def eye(
         ValueError,
     )
     rows, columns = _diagonals(*sizes)
-    mask = lax.eq(lax.add(rows, _offset("eye", k, ValueError)), columns)
+    mask = lax.eq(lax.add(rows, _offset("eye", k, sizes, ValueError)), columns)
     wanted = user_dtype(float if dtype is None else dtype, "eye")
     return placed("eye", lax.convert_element_type(mask, wanted), device)
 
@@ -281,7 +281,8 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None
         Array([[1., 0., 0.],
                [1., 1., 0.]], dtype=float32)
     """
-    mask = _lower(as_index(N), as_index(N if M is None else M), _offset("tri", k, TypeError))
+    sizes = as_index(N), as_index(N if M is None else M)
+    mask = _lower(*sizes, _offset("tri", k, sizes, TypeError))
     return lax.convert_element_type(mask, user_dtype(np.float32 if dtype is None else dtype, "tri"))
 
 
@@ -294,8 +295,8 @@ def _is_whole(dtype: Any) -> bool:
     return dtypes.is_integer(dtype) or dtypes.is_bool(dtype)
 
 
-def _offset(name: str, k: Any, error: type[Exception]) -> Any:
-    """The number of a diagonal as an int32, traced where ``k`` is.
+def _offset(name: str, k: Any, sizes: tuple[int, int], error: type[Exception]) -> Any:
+    """The number of a diagonal as an int32, traced where ``k`` is; a known one is beside a matrix.
 
     Raises:
         TypeError, ValueError: as ``error`` specifies, if it is not an integer.
@@ -306,7 +307,9 @@ def _offset(name: str, k: Any, error: type[Exception]) -> Any:
         lambda: f"[{name}] k must be an integer; got {k!r}. Fix: k=1.",
         error,
     )
-    return lax.convert_element_type(k, np.int32) if hasattr(k, "aval") else np.int32(k)
+    if hasattr(k, "aval"):
+        return lax.convert_element_type(k, np.int32)
+    return np.int32(max(-sizes[0], min(int(k), sizes[1])))  # all diagonals beyond are empty
 
 
 @composite
@@ -330,7 +333,7 @@ def tril(m: ArrayLike, k: int = 0) -> Array:
                [3, 4]], dtype=int32)
     """
     m, rows, columns = _matrix("tril", m)
-    lower = _lower(rows, columns, _offset("tril", k, TypeError))
+    lower = _lower(rows, columns, _offset("tril", k, (rows, columns), TypeError))
     return where(lower, m, convert(0, aval_of(m).dtype))
 
 
@@ -355,7 +358,7 @@ def triu(m: ArrayLike, k: int = 0) -> Array:
                [0, 0]], dtype=int32)
     """
     m, rows, columns = _matrix("triu", m)
-    below = _lower(rows, columns, _offset("triu", k, TypeError) - np.int32(1))
+    below = _lower(rows, columns, _offset("triu", k, (rows, columns), TypeError) - np.int32(1))
     return where(below, convert(0, aval_of(m).dtype), m)
 
 
@@ -405,7 +408,7 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
         padded = lax.pad(v, convert(0, aval.dtype), [(max(k, 0), max(-k, 0), 0)])
         return where(eye(size, k=k, dtype=bool), padded[None, :], convert(0, aval.dtype))
     rows, columns = aval.shape
-    first_row, first_column = max(-k, 0), max(k, 0)
+    first_row, first_column = min(max(-k, 0), rows), min(max(k, 0), columns)
     count = max(0, min(rows - first_row, columns - first_column))
     places = (np.arange(count) + first_row) * columns + np.arange(count) + first_column
     return lax.row_gather(reshape(v, (rows * columns,)), places.astype(np.int32), "clip")

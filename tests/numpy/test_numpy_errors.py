@@ -25,6 +25,23 @@ def i():
 
 
 CASES = [
+    (lambda: x()[1.5:], TypeError, r"\[index\] a bound of a slice must be an integer; got 1.5"),
+    (lambda: x()[: "a"], TypeError, r"\[index\] a bound of a slice must be an integer; got 'a'"),
+    (lambda: gpuflow.ops.segment_sum(i(), i(), "a"), TypeError,
+     r"\[segment_sum\] num_segments must be an integer; got 'a'"),
+    (lambda: lax.concatenate(gpuflow.ShapeDtypeStruct((2,), "f"), 0), TypeError,
+     r"\[concatenate\] operands must be .*; got ShapeDtypeStruct.*Fix:"),
+    (lambda: gpuflow.image.resize(x(), (2, 2), "linear", antialias=np.ones((0, 3))), ValueError,
+     r"\[resize\] antialias must be true or false; got"),
+    (lambda: gpuflow.image.scale_and_translate(
+        x(), (2, 2), (0,), jnp.ones(1), jnp.ones(1), "linear", antialias=np.ones((0, 3))),
+     ValueError, r"\[scale_and_translate\] antialias must be true or false; got"),
+    (lambda: gpuflow.scipy.special.bessel_jn(x(), v=2**70), ValueError,
+     r"\[bessel_jn\] v must be from 0 to 1000.*got v=.*Fix:"),
+    (lambda: gpuflow.scipy.special.lpmn_values(2**70, 2**70, x()[0], True), ValueError,
+     r"\[lpmn_values\] n must be from 0 to 10000; got .*Fix:"),
+    (lambda: gpuflow.scipy.special.lpmn_values(-7, -7, x()[0], True), ValueError,
+     r"\[lpmn_values\] n must be from 0 to 10000; got -7"),
     (lambda: jnp.add(x(), [1, 2]), TypeError, r"\[add\].*got list at position 1.*jnp\.asarray"),
     (lambda: x() - [1, 2], TypeError, "operands must be arrays or numbers; got a list"),
     (lambda: jnp.sum([1, 2]), TypeError, "arrays or numbers"),
@@ -215,3 +232,32 @@ def test_dtypes_that_are_narrowed_are_told_of():
 def test_large_ints_become_floats():
     got = [float(jnp.asarray(2**n, jnp.float32)) for n in (40, 63, 70)]
     assert got == [2.0**40, 2.0**63, 2.0**70]
+
+
+@pytest.mark.parametrize("k", [2**70, 2**31 - 1, 5, -5, -(2**31), -(2**70)])
+def test_diagonals_beside_a_matrix(k):
+    """A known diagonal may be any int: what is beyond the matrix is empty or whole."""
+    sign = 1 if k > 0 else -1
+    np.testing.assert_array_equal(jnp.eye(3, 4, k=k), np.eye(3, 4, k=5 * sign))
+    np.testing.assert_array_equal(jnp.tri(3, 4, k=k), np.tri(3, 4, k=5 * sign))
+    np.testing.assert_array_equal(jnp.tril(x(), k), np.tril(X, 5 * sign))
+    np.testing.assert_array_equal(jnp.triu(x(), k), np.triu(X, 5 * sign))
+    assert jnp.diag(x(), k).shape == (0,)
+
+
+def test_decimals_beyond_the_range():
+    """10 to that power overflowed, or the result was nan: inf / inf and 0 / 0."""
+    values = np.array([1.5, -2.25, 0.0, np.inf, np.nan], np.float32)
+    for decimals in (39, 400, 2**70):
+        np.testing.assert_array_equal(jnp.round(values, decimals), values)
+        np.testing.assert_array_equal(
+            jnp.round(values, -decimals), [0.0, 0.0, 0.0, np.inf, np.nan]
+        )
+
+
+def test_bernoulli_numbers_far_out():
+    """Beyond the 258th they are infinite with alternating signs, and cost nothing to know."""
+    got = np.asarray(gpuflow.scipy.special.bernoulli(2_000_000))
+    assert got.shape == (2_000_001,) and (got[3::2] == 0).all()
+    assert (got[300::4] == -np.inf).all() and (got[302::4] == np.inf).all()
+    np.testing.assert_array_equal(gpuflow.scipy.special.bernoulli(301), got[:302])

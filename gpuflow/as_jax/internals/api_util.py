@@ -16,6 +16,7 @@ from gpuflow.as_jax.internals.linear_util import (
 )
 from gpuflow.base import tree, tree_keys
 from gpuflow.base.util import safe_zip as safe_zip
+from gpuflow.control import jit_options
 from gpuflow.core.aval import aval_of as shaped_abstractify  # noqa: F401
 
 
@@ -105,16 +106,8 @@ def _named_line(fun: Callable[..., Any]) -> str:
 
 
 def check_callable(fun: Any) -> None:
-    """Raise TypeError unless ``fun`` is callable and not a generator."""
-    if not callable(fun):
-        raise TypeError(
-            f"[check_callable] the function must be callable; got {fun!r}. Fix: pass a function."
-        )
-    if inspect.isgeneratorfunction(fun):
-        raise TypeError(
-            f"[check_callable] the function must return its result; got the generator {fun}. "
-            "Fix: return a list."
-        )
+    """Raise TypeError unless ``fun`` can be called, and returns its results."""
+    jit_options.check_callable(fun, "check_callable")
 
 
 def argnums_partial(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integer
 from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
@@ -204,7 +204,7 @@ def _number_of_segments(name: str, number: Any, ids: Any) -> int:
         ),
         ConcretizationTypeError,
     )
-    count = as_index(number)
+    count = as_integer(name, "num_segments", number)
     check(
         count >= 0,
         lambda: f"[{name}] num_segments must not be negative; got {count}. Fix: num_segments=0.",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from gpuflow.base.arguments import are_dimensions
+from gpuflow.base.arguments import are_dimensions, as_items
 from gpuflow.base.dtypes import is_extended
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
@@ -252,9 +252,10 @@ def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
         >>> lax.concatenate([jnp.array([1, 2]), jnp.array([3])], 0)
         Array([1, 2, 3], dtype=int32)
     """
-    if len(operands) == 1 and hasattr(operands[0], "aval"):
-        return operands[0]  # type: ignore[return-value]
-    return concatenate_p.bind(*operands, dimension=dimension)
+    arrays = as_items("concatenate", "operands", operands)
+    if len(arrays) == 1 and hasattr(arrays[0], "aval"):
+        return arrays[0]
+    return concatenate_p.bind(*arrays, dimension=dimension)
 
 
 concatenate_p = define(

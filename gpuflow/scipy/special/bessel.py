@@ -7,6 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
@@ -24,6 +25,9 @@ from gpuflow.scipy.special.common import (
 
 # Where the series in x end and those in 1 / x begin.
 _LIMIT = 4.0
+# Each order is a value of the recurrence's loop.
+_MOST_ORDERS = 1000
+_MOST_STEPS = 2**31 - 1
 
 
 def _far_place(size: Any) -> tuple[Any, Any]:
@@ -216,7 +220,8 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
         Floats of shape ``(v + 1, *z.shape)``.
 
     Raises:
-        ValueError: if an argument is complex.
+        ValueError: if an argument is complex, ``v`` is negative or very large, or ``n_iter`` is very
+            large.
 
     Example:
         >>> jnp.round(gf.scipy.special.bessel_jn(jnp.array([1.]), v=1), 3)
@@ -224,6 +229,12 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
                [0.44 ]], dtype=float32)
     """
     order, count = index(v), max(index(n_iter), index(v)) + 1
+    check(
+        0 <= order <= _MOST_ORDERS and count <= _MOST_STEPS,
+        lambda: f"[bessel_jn] v must be from 0 to {_MOST_ORDERS}, and n_iter below {_MOST_STEPS}; "
+        f"got v={order}, n_iter={n_iter}. Fix: bessel_jn(z, v=1, n_iter=50).",
+        ValueError,
+    )
     (z,) = real_operands("bessel_jn", z)
 
     @custom_jvp

@@ -20,6 +20,8 @@ from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import known
 from gpuflow.scipy.special.common import number_like
 
+_MOST_DEGREE = 10_000
+
 
 def _legendre(degree: Any, order: Any, cosine: Any, sine: Any, top: int) -> Any:
     """The normalized associated Legendre function of ``cosine``, for ``0 <= order <= degree``.
@@ -135,7 +137,7 @@ def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
 
     Raises:
         TypeError: if ``z`` is neither float32 nor float64.
-        ValueError: if ``z`` is not a vector.
+        ValueError: if ``z`` is not a vector, or ``n`` is negative or very large.
         NotImplementedError: if ``m`` and ``n`` differ.
 
     Example:
@@ -161,6 +163,11 @@ def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
             f"[lpmn_values] m and n must be equal; got {same} and {top}. Fix: a slice of the "
             "result for the larger one."
         )
+    check(
+        0 <= top <= _MOST_DEGREE,
+        lambda: f"[lpmn_values] n must be from 0 to {_MOST_DEGREE}; got {top}. Fix: n=1.",
+        ValueError,
+    )
     order, degree = np.mgrid[: top + 1, : top + 1]
     defined = order <= degree
     factor = np.where(defined, 1.0, 0.0)

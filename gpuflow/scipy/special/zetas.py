@@ -19,6 +19,8 @@ from gpuflow.scipy.special.common import real_operands, with_derivatives
 
 # Bernoulli numbers up to this one are exact fractions.
 _EXACT_NUMBERS = 40
+# Beyond this one they are infinite.
+_MOST_FINITE = 300
 # Terms of the sum before the integral takes over, and of the corrections.
 _TERMS = 12
 # B_2k / (2k)!. Source: DLMF 25.11.5.
@@ -92,7 +94,7 @@ def _bernoulli_numbers(n: int) -> list[float]:
         rest = sum((math.comb(m + 1, k) * b for k, b in enumerate(exact)), Fraction(0))
         exact.append(Fraction(1) if m == 0 else -rest / (m + 1))
     numbers = [float(b) for b in exact]
-    for m in range(len(numbers), n + 1):
+    for m in range(len(numbers), min(n, _MOST_FINITE) + 1):
         zetas = (1.0 + 2.0**-m + 3.0**-m) / (1.0 + 4.0 * 2.0**-m + 9.0 * 3.0**-m)
         ratio = -m * (m - 1) / (2.0 * math.pi) ** 2 * zetas
         numbers.append(numbers[m - 2] * ratio if m % 2 == 0 else 0.0)
@@ -121,4 +123,9 @@ def bernoulli(n: int) -> Array:
     if n < 0:
         raise ValueError(f"[bernoulli] n must be a non-negative integer; got {n}. Fix: n=0.")
     with np.errstate(over="ignore"):
-        return jnp.asarray(np.array(_bernoulli_numbers(n)).astype(dtypes.default_float()))
+        first = jnp.asarray(np.array(_bernoulli_numbers(n)).astype(dtypes.default_float()))
+    if n <= _MOST_FINITE:
+        return first
+    turn = (jnp.arange(n - _MOST_FINITE) + (_MOST_FINITE + 1)) % 4
+    rest = jnp.select([turn == 0, turn == 2], [-jnp.inf, jnp.inf], 0.0)
+    return jnp.concatenate([first, rest.astype(first.dtype)])
