@@ -11,7 +11,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.base.arguments import canonicalize_axis
+from gpuflow.base.arguments import are_several, as_integer, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
@@ -84,7 +84,7 @@ def idctn(
 
 def _sizes_and_axes(name: str, x: Any, s: Any, axes: Any) -> tuple[list[Any], tuple[int, ...]]:
     rank = aval_of(as_array(name, x)).ndim
-    sizes = None if s is None else [as_index(s)] if hasattr(s, "__index__") else list(s)
+    sizes = None if s is None else list(s) if are_several(s) else [as_integer(name, "s", s)]
     if axes is None:
         count = rank if sizes is None else len(sizes)
         check(
@@ -94,8 +94,8 @@ def _sizes_and_axes(name: str, x: Any, s: Any, axes: Any) -> tuple[list[Any], tu
         )
         along = tuple(range(rank - count, rank))
     else:
-        listed_axes = [axes] if hasattr(axes, "__index__") else axes
-        along = tuple(canonicalize_axis(as_index(d), rank, name) for d in listed_axes)
+        listed_axes = axes if are_several(axes) else [axes]
+        along = tuple(canonicalize_axis(d, rank, name) for d in listed_axes)
         check(
             len(set(along)) == len(along),
             lambda: f"[{name}] axes must differ; got {axes}. Fix: drop the repeats.",

@@ -471,3 +471,48 @@ def test_what_is_refused():
         sparse.eye(3, sparse_format="dok")
     with pytest.raises(ValueError, match="nse must be at least 0"):
         sparse.random_bcoo(random.key(0), (2, 2), nse=9)
+
+
+_WRONG_KINDS = {
+    "eye": lambda v: sparse.eye(v),
+    "empty": lambda v: sparse.empty((v,)),
+    "random_bcoo": lambda v: sparse.random_bcoo(gf.random.key(0), (v, 3)),
+    "bcoo_update_layout": lambda v: sparse.bcoo_update_layout(_square(), n_dense=v),
+    "bcoo_transpose": lambda v: sparse.bcoo_transpose(_square(), permutation=(v, 0)),
+    "bcoo_reshape": lambda v: sparse.bcoo_reshape(_square(), new_sizes=(v, 2)),
+    "bcoo_squeeze": lambda v: sparse.bcoo_squeeze(_square(), dimensions=(v,)),
+    "bcoo_rev": lambda v: sparse.bcoo_rev(_square(), dimensions=(v,)),
+    "bcoo_concatenate": lambda v: sparse.bcoo_concatenate([_square()], dimension=v),
+    "bcoo_slice": lambda v: sparse.bcoo_slice(
+        _square(), start_indices=(v, 0), limit_indices=(1, 1)
+    ),
+    "bcoo_dynamic_slice": lambda v: sparse.bcoo_dynamic_slice(_square(), (0, 0), (v, 1)),
+    "bcoo_reduce_sum": lambda v: sparse.bcoo_reduce_sum(_square(), axes=(v,)),
+    "BCOO": lambda v: sparse.BCOO((_square().data, _square().indices), shape=(v, 2)),
+    "bcoo_fromdense": lambda v: sparse.BCOO.fromdense(jnp.eye(2), nse=v),
+    "sum": lambda v: _square().sum(v),
+}
+
+
+def _square():
+    return sparse.BCOO.fromdense(jnp.eye(2))
+
+
+@pytest.mark.parametrize("name", _WRONG_KINDS)
+@pytest.mark.parametrize("value", [1.5, "a", {}], ids=str)
+def test_arguments_of_the_wrong_kind(name, value):
+    """Functions of sparse arrays name the argument, as others do."""
+    with pytest.raises(TypeError, match=rf"^\[{name}\] .* must be .*; got .*Fix: "):
+        _WRONG_KINDS[name](value)
+
+
+def test_dimensions_that_do_not_exist():
+    """They were taken modulo the rank."""
+    for call in (
+        lambda: sparse.bcoo_rev(_square(), dimensions=(7,)),
+        lambda: sparse.bcoo_concatenate([_square()], dimension=-3),
+        lambda: _square().sum(5),
+        lambda: sparse.bcoo_fromdense(jnp.eye(2), n_batch=2**70),
+    ):
+        with pytest.raises(ValueError, match=r"^\[\w+\] .*must .*; got .*Fix: "):
+            call()

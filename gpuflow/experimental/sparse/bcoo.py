@@ -10,8 +10,10 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integers, canonicalize_axes
 from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.control.mapped_axes import register_axes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
@@ -59,7 +61,7 @@ class BCOO(JAXSparse):
         unique_indices: bool = False,
     ) -> None:  # fmt: skip
         data, indices = jnp.asarray(args[0]), jnp.asarray(args[1])
-        sizes = tuple(to_int(size) for size in shape)
+        sizes = as_integers("BCOO", "shape", shape)
         a, b = aval_of(data), aval_of(indices)
         n_batch = b.ndim - 2
         end = n_batch + b.shape[-1] if b.ndim >= 2 else 0
@@ -187,7 +189,7 @@ class BCOO(JAXSparse):
         cls, shape: Sequence[int], *, dtype: DTypeLike | None = None,
         index_dtype: DTypeLike = "int32", n_dense: int = 0, n_batch: int = 0, nse: int = 0,
     ) -> BCOO:  # fmt: skip
-        sizes = tuple(to_int(size) for size in shape)
+        sizes = as_integers("empty", "shape", shape)
         end = len(sizes) - n_dense
         check(
             n_dense >= 0 and n_batch >= 0 and nse >= 0 and n_batch <= end,
@@ -276,8 +278,7 @@ class BCOO(JAXSparse):
 
     def sum(self, axis: Any = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Any:
         """Sum over axes: returns a sparse array, or a scalar for all axes."""
-        axes = [*range(self.ndim)] if axis is None else np.atleast_1d(axis).tolist()
-        axes = [d % self.ndim for d in axes]
+        axes = canonicalize_axes(axis, self.ndim, "sum")
         if dtype is None and not dtypes.is_inexact(self.dtype):
             # As of arrays: in the widest integer.
             dtype = dtypes.canonicalize(np.sum(np.zeros(0, self.dtype)).dtype)
@@ -477,11 +478,13 @@ def _added(lhs: BCOO, rhs: BCOO) -> BCOO:
     return lhs.like(data, indices)
 
 
+@explained
 def bcoo_todense(mat: BCOO) -> Array:
     """Convert to a dense array."""
     return places.dense_of(mat.data, mat.indices, mat.shape)
 
 
+@explained
 def bcoo_fromdense(
     mat: ArrayLike, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0,
     index_dtype: DTypeLike = np.int32,
@@ -497,6 +500,13 @@ def bcoo_fromdense(
         ConcretizationTypeError: if ``nse`` is needed and not given.
     """
     mat = jnp.asarray(mat)
+    rank = aval_of(mat).ndim
+    check(
+        n_batch >= 0 and n_dense >= 0 and n_batch + n_dense <= rank,
+        lambda: "[bcoo_fromdense] n_batch and n_dense must not be negative, and together be at "
+        f"most {rank}; got {n_batch} and {n_dense}. Fix: n_batch=0, n_dense=0.",
+        ValueError,
+    )
     if nse is None:
         count = places.stored_count(mat, n_batch, n_dense)
         check(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index as to_int
 from typing import Any, Self
 
 import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
+from gpuflow.base.arguments import as_integers
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.control.mapped_axes import register_axes
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.experimental.sparse import places
@@ -39,7 +40,7 @@ class BCSR(JAXSparse):
         unique_indices: bool = False,
     ) -> None:  # fmt: skip
         data, indices, indptr = (jnp.asarray(part) for part in args)
-        sizes = tuple(to_int(size) for size in shape)
+        sizes = as_integers("BCSR", "shape", shape)
         a, b, c = aval_of(data), aval_of(indices), aval_of(indptr)
         n_batch = b.ndim - 1
         check(
@@ -147,7 +148,7 @@ class BCSR(JAXSparse):
         cls, shape: Sequence[int], *, dtype: DTypeLike | None = None,
         index_dtype: DTypeLike = "int32", n_dense: int = 0, n_batch: int = 0, nse: int = 0,
     ) -> BCSR:  # fmt: skip
-        sizes = tuple(to_int(size) for size in shape)
+        sizes = as_integers("empty", "shape", shape)
         end = len(sizes) - n_dense
         check(
             end - n_batch == 2 and n_dense >= 0 and n_batch >= 0 and nse >= 0,
@@ -227,6 +228,7 @@ def _expanded(indices: Any, indptr: Any) -> Array:
     return places.over_batches(expand, aval_of(indices).ndim - 1)(indices, indptr)
 
 
+@explained
 def bcsr_fromdense(
     mat: ArrayLike, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0,
     index_dtype: DTypeLike = np.int32,
@@ -236,21 +238,25 @@ def bcsr_fromdense(
     return BCSR.from_bcoo(out)
 
 
+@explained
 def bcsr_todense(mat: BCSR) -> Array:
     """Convert to a dense array."""
     return mat.todense()
 
 
+@explained
 def bcsr_sum_duplicates(mat: BCSR, nse: int | None = None) -> BCSR:
     """Sum duplicates; stored zeros are kept."""
     return mat.sum_duplicates(nse, remove_zeros=False)
 
 
+@explained
 def bcsr_extract(indices: ArrayLike, indptr: ArrayLike, mat: ArrayLike) -> Array:
     """Return the elements of a dense array at the indices of a BCSR array."""
     return places.taken_at(_expanded(indices, indptr), mat, aval_of(mat).shape)
 
 
+@explained
 def bcsr_dot_general(
     lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any = None,
     preferred_element_type: DTypeLike | None = None, out_sharding: Any = None,
@@ -262,6 +268,7 @@ def bcsr_dot_general(
     )  # fmt: skip
 
 
+@explained
 def bcsr_broadcast_in_dim(
     mat: BCSR, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any = None
 ) -> BCSR:
@@ -274,6 +281,7 @@ def bcsr_broadcast_in_dim(
     )  # fmt: skip
 
 
+@explained
 def bcsr_concatenate(operands: Sequence[BCSR], *, dimension: int) -> BCSR:
     """See ``bcoo_concatenate``."""
     mats = [mat.to_bcoo() for mat in operands]

@@ -15,8 +15,10 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.arguments import as_items, canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.experimental.sparse import places
@@ -49,6 +51,7 @@ def unbatched(mat: BCOO) -> BCOO:
     return mat.same(data, jnp.reshape(indices, (math.prod(shape), -1)))
 
 
+@explained
 def bcoo_sort_indices(mat: BCOO) -> BCOO:
     """Sort the indices in ascending order, with padding last."""
     mat = spread(mat)
@@ -58,6 +61,7 @@ def bcoo_sort_indices(mat: BCOO) -> BCOO:
     )
 
 
+@explained
 def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
     """Sum duplicates: one element for each index, in ascending order.
 
@@ -95,6 +99,7 @@ def without_zeros(mat: BCOO, nse: int | None = None) -> BCOO:
     return bcoo_sum_duplicates(mat.like(mat.data, indices), nse)
 
 
+@explained
 def bcoo_update_layout(
     mat: BCOO, *, n_batch: int | None = None, n_dense: int | None = None,
     on_inefficient: str | None = "error",
@@ -192,6 +197,7 @@ def _sparse_to_batch(mat: BCOO) -> BCOO:
     return mat.like(data, places.padded(here, rest, mat.sparse_shape[1:]))
 
 
+@explained
 def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
     """Permute the dimensions.
 
@@ -224,6 +230,7 @@ def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
     )  # fmt: skip
 
 
+@explained
 def bcoo_reshape(
     mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None,
     sharding: Any = None,
@@ -276,6 +283,7 @@ def _length_of(sizes: Sequence[int], part: Sequence[int]) -> int | None:
     return None
 
 
+@explained
 def bcoo_broadcast_in_dim(
     mat: BCOO, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any = None
 ) -> BCOO:
@@ -336,9 +344,11 @@ def _sizes_of(indices: Any, outer: tuple[int, ...], mine: list[int]) -> list[int
     return sizes
 
 
+@explained
 def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
     """Remove dimensions of size 1."""
-    gone = {to_int(d) % arr.ndim for d in dimensions}
+    dims = as_items("bcoo_squeeze", "dimensions", dimensions)
+    gone = canonicalize_axes(dims, arr.ndim, "bcoo_squeeze")
     check(
         all(arr.shape[d] == 1 for d in gone),
         lambda: "[bcoo_squeeze] dimensions must have size 1; got "
@@ -366,10 +376,11 @@ def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
     )  # fmt: skip
 
 
+@explained
 def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
     """Concatenate along a dimension; all operands have the same batch and dense dimensions."""
     first = operands[0]
-    dimension = to_int(dimension) % first.ndim
+    dimension = canonicalize_axis(dimension, first.ndim, "bcoo_concatenate")
     same = {(mat.n_batch, mat.n_dense, mat.ndim) for mat in operands}
     sizes = {mat.shape[:dimension] + mat.shape[dimension + 1 :] for mat in operands}
     check(
@@ -417,10 +428,12 @@ def _moved(mat: BCOO, column: int, start: int, shape: tuple[int, ...]) -> BCOO:
     return mat.like(mat.data, places.padded(real, mat.indices + shift, sizes), shape)
 
 
+@explained
 def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
     """Reverse dimensions."""
     mat = spread(operand)
-    gone = {to_int(d) % mat.ndim for d in dimensions}
+    dims = as_items("bcoo_rev", "dimensions", dimensions)
+    gone = canonicalize_axes(dims, mat.ndim, "bcoo_rev")
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse
     turned = [d - first for d in gone if first <= d < end]
     real = places.inside(mat.indices, mat.sparse_shape)
@@ -438,6 +451,7 @@ def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
     )  # fmt: skip
 
 
+@explained
 def bcoo_slice(
     mat: BCOO, *, start_indices: Sequence[int], limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
@@ -467,6 +481,7 @@ def bcoo_slice(
     return _part(mat, data, indices, keep, (indices - low) // step, shape)
 
 
+@explained
 def bcoo_dynamic_slice(
     mat: BCOO, start_indices: Sequence[Any], slice_sizes: Sequence[int]
 ) -> BCOO:
@@ -509,6 +524,7 @@ def _part(
     return bcoo_sum_duplicates(part, fits) if fits < mat.nse and sizes else part
 
 
+@explained
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
     """Sum over axes; elements whose indices become equal are not summed yet."""
     gone = sorted({to_int(axis) for axis in axes})

@@ -13,6 +13,7 @@ import gpuflow.numpy as jnp
 from gpuflow import random
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.core.argument_kinds import explained
 from gpuflow.core.types import Array, DTypeLike
 from gpuflow.experimental.sparse import places
 from gpuflow.experimental.sparse.base import JAXSparse
@@ -32,6 +33,7 @@ def _format(name: str, sparse_format: str) -> Any:
     return _FORMATS[sparse_format]
 
 
+@explained
 def empty(
     shape: Sequence[int], dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
     sparse_format: str = "bcoo", **kwds: Any,
@@ -45,6 +47,7 @@ def empty(
     return kind._empty(shape, dtype=dtype, index_dtype=index_dtype, **kwds)
 
 
+@explained
 def eye(
     N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None,
     index_dtype: DTypeLike = "int32", sparse_format: str = "bcoo", **kwds: Any,
@@ -60,11 +63,13 @@ def eye(
     return mat if kind is BCOO else kind.from_bcoo(mat)
 
 
+@explained
 def todense(arr: Any) -> Array:
     """Convert a sparse array to a dense one; dense arrays are returned unchanged."""
     return arr.todense() if isinstance(arr, JAXSparse) else jnp.asarray(arr)
 
 
+@explained
 def random_bcoo(
     key: Any, shape: Sequence[int], *, dtype: DTypeLike = float,
     indices_dtype: DTypeLike | None = None, nse: float = 0.2, n_batch: int = 0, n_dense: int = 0,
