@@ -176,3 +176,19 @@ def test_the_greatest_few_of_long_rows_are_those_of_numpy(dtype, k):
                 np.asarray(a).view(f"V{a.dtype.itemsize}"),
                 np.asarray(b).view(f"V{b.dtype.itemsize}"),
             )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_no_zero_is_lost(dtype):
+    """NumPy's sort in vectors gives one of -0 and 0 twice: one zero of the other sign was lost."""
+    with gf.enable_x64(dtype == "float64"):
+        for size in (16, 33, 1000):
+            for place in range(0, size, 7):
+                x = np.resize([-0.0, 1.0, -2.0, -0.0], size).astype(gf.numpy.dtype(dtype))
+                x[place] = 0
+                zeros = np.signbit(x[x == 0].astype(float))
+                with gf.disable_jit():
+                    plain = np.asarray(lax.sort(x))
+                for got in (plain, np.asarray(lax.sort(x)), np.asarray(gf.jit(lax.sort)(x))):
+                    kept = np.signbit(got[got == 0].astype(float))
+                    np.testing.assert_array_equal(kept, zeros)

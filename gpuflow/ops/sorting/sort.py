@@ -176,11 +176,12 @@ def _sort_alone(xp: Any, out: Any, x: Any, dimension: int) -> bool:
     wide = x.dtype if x.dtype.itemsize > 2 else dtypes.float32
     values = out if wide == x.dtype else xp.empty(x.shape, wide)
     values[...] = x
-    values.sort(axis=dimension)
-    # Zeros of both signs are equal and keep their order, which only a stable sort knows.
+    # Zeros of both signs are equal and keep their order, which only a stable sort knows. NumPy's
+    # sort in vectors, by minima and maxima, may also give one zero twice and lose the other.
     negative = xp.signbit(values[values == 0])
     if negative.any() and not negative.all():
         return False
+    values.sort(axis=dimension)
     if values is not out:
         out[...] = values.astype(x.dtype)
     return True
