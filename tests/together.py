@@ -6,7 +6,7 @@
         ...
 
 is one test for each family, or several where a family has more than 50 cases. Without ``by`` the
-cases are split in order. pytest needs about 2 ms for an item (collecting, set-up, reports
+cases are split in order. pytest needs 2 to 5 ms for an item (collecting, set-up, reports
 between processes), more than such a case takes.
 
     CASE="jnp.add(x, y)" pytest tests/numpy/test_line.py
