@@ -18,6 +18,7 @@ import json
 import re
 import sys
 from contextlib import ExitStack
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from surface_dtype_cases import (  # noqa: E402
     operand_types,
     outcomes,
 )
+from together import together  # noqa: E402
 
 import gpuflow  # noqa: E402
 
@@ -48,7 +50,6 @@ RUNS = json.loads((DATA / "surface_runs.json").read_text())
 CALLS = list(STORED["calls"])
 DIFFERENCES = DATA / "surface_dtypes_differ.txt"
 REASONS = DATA / "surface_dtypes_reasons.txt"
-CHUNK = 25
 HEAD = """\
 # Where types of results differ from JAX's, by reason: settings | call | operands | ours | JAX's;
 # "!" is a refusal.
@@ -96,6 +97,19 @@ def known_differences() -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+@cache
+def _known_by_call() -> dict[str, set[str]]:
+    by_call: dict[str, set[str]] = {}
+    for line in known_differences():
+        by_call.setdefault(line.split(" | ")[1], set()).add(line)
+    return by_call
+
+
+def known_of(call: str) -> set[str]:
+    """The rows of a call."""
+    return _known_by_call().get(call, set())
+
+
 def reasons() -> dict[str, list[re.Pattern[str]]]:
     """The patterns of rows, by the reason that they have."""
     by_words = {}
@@ -116,13 +130,12 @@ def reason_of(line: str, known: dict[str, list[re.Pattern[str]]]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("start", range(0, len(CALLS), CHUNK))
-def test_types_are_jaxs(start):
-    calls = CALLS[start : start + CHUNK]
-    known = [line for line in known_differences() if line.split(" | ")[1] in calls]
-    lines = [line for call in calls for line in differences(call)]
-    assert sorted(set(lines) - set(known)) == []
-    assert sorted(set(known) - set(lines)) == []
+@together(size=25)
+@pytest.mark.parametrize("call", CALLS)
+def test_types_are_jaxs(call):
+    known, lines = known_of(call), set(differences(call))
+    assert sorted(lines - known) == []
+    assert sorted(known - lines) == []
 
 
 def test_each_difference_has_a_reason():
