@@ -33,11 +33,12 @@ def test_calls_run_side_by_side():
 
 
 def test_an_interrupted_caller_goes_and_the_call_ends():
-    may_end, ended = threading.Event(), threading.Event()
+    has_begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
     outcomes = []
 
     def call():
-        may_end.wait(20)
+        has_begun.set()
+        may_end.wait(60)
         ended.set()
 
     def work():
@@ -48,12 +49,13 @@ def test_an_interrupted_caller_goes_and_the_call_ends():
 
     thread = threading.Thread(target=work)
     thread.start()
-    time.sleep(0.1)
+    assert has_begun.wait(60)
+    time.sleep(0.1)  # until the caller waits
     raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident), ctypes.py_object(Stop)
     )
     assert raised == 1
-    thread.join(20)
+    thread.join(60)
     assert outcomes == ["stopped"]
     assert not ended.is_set()
     may_end.set()
