@@ -367,7 +367,7 @@ def test_operands_are_read_only():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"out": lambda x, y: (x, x)}, TypeError, r"must get the 3 parameters of .*multiply; got 4"),
+        ({"out": lambda x, y: (x, x)}, TypeError, r"the 3 parameters of .*multiply; got 4"),
         ({"out": lambda x, y: 3}, TypeError, r"out of multiply must be arrays.*got 3"),
         ({"out": None}, TypeError, r"multiply must have an output"),
         ({"out": None, "inout": (5,)}, TypeError, r"inout of multiply must be positions"),

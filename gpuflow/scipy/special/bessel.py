@@ -220,8 +220,8 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
         Floats of shape ``(v + 1, *z.shape)``.
 
     Raises:
-        ValueError: if an argument is complex, ``v`` is negative or very large, or ``n_iter`` is very
-            large.
+        ValueError: if an argument is complex, ``v`` is negative or very large, or ``n_iter`` is
+            very large.
 
     Example:
         >>> jnp.round(gf.scipy.special.bessel_jn(jnp.array([1.]), v=1), 3)
