@@ -27,16 +27,15 @@ def pure_callback(
     It may be called any number of times, or not at all if its results are unused.
 
     Args:
-        callback: a function of ``args`` and ``kwargs``, whose leaves arrive as read-only NumPy
-            arrays.
+        callback: a function of ``args`` and ``kwargs``, with read-only NumPy arrays as leaves.
         result_shape_dtypes: a pytree of ShapeDtypeStructs (or arrays) with the structure of the
             result.
         args, kwargs: pytrees of arrays.
         sharding: accepted as in JAX; there is one host.
-        vmap_method: behavior under vmap: ``"sequential"`` calls the function once for each element;
+        vmap_method: behavior under vmap. ``"sequential"`` calls the function once for each element.
             ``"expand_dims"`` and ``"broadcast_all"`` call it once with a leading axis on all
-            arguments, of size 1 or broadcast for unmapped arguments; ``"legacy_vectorized"`` leaves
-            unmapped arguments unchanged; None raises.
+            arguments, of size 1 or broadcast for unmapped ones. ``"legacy_vectorized"`` leaves
+            unmapped arguments unchanged. None raises.
 
     Returns:
         A pytree like ``result_shape_dtypes``.
@@ -80,8 +79,7 @@ def io_callback(
     It is called once at each execution, even if its results are unused.
 
     Args:
-        callback: a function of ``args`` and ``kwargs``, whose leaves arrive as read-only NumPy
-            arrays.
+        callback: a function of ``args`` and ``kwargs``, with read-only NumPy arrays as leaves.
         result_shape_dtypes: a pytree of ShapeDtypeStructs (or arrays) with the structure of the
             result; None for no result.
         args, kwargs: pytrees of arrays.

@@ -33,8 +33,8 @@ def callback(
     It also runs under jit, and once for each element under vmap. Derivatives ignore it.
 
     Args:
-        callback: a function of ``args`` and ``kwargs``, whose leaves arrive as NumPy arrays; its
-            result is ignored.
+        callback: a function of ``args`` and ``kwargs``, with NumPy arrays as leaves; its result is
+            ignored.
         args, kwargs: pytrees of arrays.
         ordered: whether calls happen in program order.
         partitioned: no effect: the shards of an array are in one memory, and the function gets the

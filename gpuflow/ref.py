@@ -176,8 +176,8 @@ def swap(ref: Ref, idx: IndexLike, value: ArrayLike) -> Array:
             integers are converted.
 
     Raises:
-        ValueError: if the shape or dtype differs, a static index is out of range, the ref is
-            frozen, or a vmapped or differentiated value is written to an enclosing ref.
+        ValueError: if the shape or dtype differs, a static index is out of range, or the ref is
+            frozen. Also if a vmapped or differentiated value is written to an enclosing ref.
     """
     before = get(ref, idx)
     _put("swap", ref, idx, value)

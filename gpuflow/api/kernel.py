@@ -105,10 +105,10 @@ def kernel(
 ) -> Callable[..., Any]:
     """Compile a function of an index to exactly one kernel, or raise an error with the reason.
 
-    The function is traced once, for one index, and may use the index freely: read arrays at
-    computed indices, run loops of dynamic length, branch, and draw random numbers. It returns the
-    values at its index and has no other outputs. It can use at most 128 values of an array at a
-    time; longer arrays are read element by element.
+    The function is traced once, for one index. It may read arrays at computed indices, run loops of
+    dynamic length, branch, and draw random numbers. It returns the values at its index and has no
+    other outputs. It can use at most 128 values of an array at a time; longer arrays are read
+    element by element.
 
     Forward-mode derivatives and vmap, which adds leading dimensions to the grid, are single kernels
     again. Gradients are not: they sum, for each element, over all indices that read it, and use the
@@ -125,9 +125,8 @@ def kernel(
         by those of one index. ``print(f.explain(*args))`` prints the source of the kernel.
 
     Raises:
-        TypeError: when the kernel is called, if the program cannot be one kernel (the message
-            contains the equation and its line), the function has effects, or the grid does not
-            consist of ints.
+        TypeError: when the kernel is called, if the program cannot be one kernel, has effects, or
+            the grid does not consist of ints. The message contains the equation and its line.
 
     Example:
         >>> @gf.kernel(grid=lambda x, index, scale: index.shape)

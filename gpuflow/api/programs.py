@@ -104,11 +104,11 @@ def jit(
         in_shardings, out_shardings: tree prefixes of Shardings for arguments and results; None uses
             the shardings of the arguments and infers those of the results.
         static_argnums, static_argnames: hashable arguments that are part of the signature.
-        donate_argnums, donate_argnames: arguments whose memory outputs may reuse; the call deletes
-            them.
+        donate_argnums, donate_argnames: donated arguments; outputs may reuse their memory, and the
+            call deletes them.
         keep_unused: accepted as in JAX; unused arguments are always part of the signature.
         device: the device of the computation, unless another transformation calls it; operands are
-            copied there.
+            copied to it.
         backend: the platform; its first device runs the function.
         inline: whether an enclosing trace records the function's ops instead of one jit equation.
         compiler_options: options of XLA; no effect.
@@ -314,7 +314,7 @@ def explain(
     """Explain how ``fun(*args, **kwargs)`` runs as a compiled program.
 
     For each step: the kernel or library call, its equations with source lines, inputs and outputs,
-    floating-point operations and bytes, the file with the generated source, and the reason why
+    floating-point operations and bytes, and the file with the generated source. Also the reason why
     results are stored instead of fused. For each loop that is not a kernel: the reason.
 
     Args:
@@ -322,9 +322,9 @@ def explain(
             ``gf.explain(lambda x: f(x, top=3), x)``.
         args, kwargs: pytrees of arrays or ShapeDtypeStructs.
         stage: the compilation stage to show instead of the plan. In order: "jaxpr", "passes",
-            "groups", "schedule" (KernelIR before and after each schedule), "kernels" (KernelIR of
-            the launched kernels), "text" (of the kernels), "binding" (arrays and argument slots) or
-            "driver" (the program that launches them).
+            "groups", "schedule" (KernelIR before and after each schedule), "kernels" (launched
+            KernelIR), "text" (of the kernels), "binding" (arrays and argument slots) or "driver"
+            (the launching program).
         platform: the target platform; the platform of new arrays by default. For stages up to
             "binding" another platform, such as "cuda", does not need to be available.
         top: number of steps that ``str`` shows, slowest first; None shows all.

@@ -86,7 +86,7 @@ class Manager:
         """Return the steps with a complete checkpoint, in order.
 
         Returns:
-            The numbers of the steps, without a step whose save is still running.
+            The numbers of the steps, without a step that is still being saved.
         """
         return [step for step, path in self._folders() if ownership.has_checkpoint(path)]
 

@@ -259,8 +259,8 @@ def save(path: str | os.PathLike[str], tree: Any) -> None:
         TypeError: if a leaf has another type, or is traced.
         ValueError: if the path is empty, or containers are nested more than 100 levels deep, as in
             a cycle.
-        CheckpointError: if the files cannot be written, as on a full disk (then it is an OSError
-            too, with its errno), or another process could not write its shards.
+        CheckpointError: if the files cannot be written, as on a full disk, or another process could
+            not write its shards. An error of the system is an OSError too, with its errno.
         FileExistsError: if the folder has a ``tree.json`` that ``save`` did not write.
         Exception: if an earlier ``save_async`` failed and its error was not raised yet. Nothing is
             saved then.
@@ -292,7 +292,7 @@ def save_async(path: str | os.PathLike[str], tree: Any) -> Saving:
         tree: the pytree to save, as for ``save``.
 
     Returns:
-        A Saving, whose ``wait()`` returns when the checkpoint is on disk.
+        A Saving; its ``wait()`` returns when the checkpoint is on disk.
 
     Raises:
         TypeError, ValueError: as for ``save``.

@@ -40,7 +40,7 @@ def cond(
 
     Args:
         pred: a bool scalar, or a number, which is True unless it is 0.
-        true_fun, false_fun: functions whose results have the same structure, shapes and dtypes.
+        true_fun, false_fun: functions with results of the same structure, shapes and dtypes.
         operands: pytrees of arrays.
         operand: a single operand, by keyword.
         linear: ignored, as in JAX.
@@ -117,7 +117,7 @@ def switch(
 
     Args:
         index: an integer scalar.
-        branches: functions whose results have the same structure, shapes and dtypes.
+        branches: functions with results of the same structure, shapes and dtypes.
         operands: pytrees of arrays.
         operand: a single operand, by keyword.
 

@@ -152,7 +152,7 @@ def reduce(
         out_sharding: accepted as in JAX.
 
     Returns:
-        A pytree of arrays without those dimensions.
+        A pytree of arrays without the reduced dimensions.
 
     Raises:
         TypeError: if trees, shapes or dtypes do not match.

@@ -62,7 +62,7 @@ def solve(
         f: ``(t, y, *args) -> dy/dt``, a tree like ``y``.
         y0: the state at the first time: a float or complex array, or a pytree of them. Scalars and
             integers are converted to floats.
-        ts: a tuple ``(t0, t1)`` of real scalars, for the state at ``t1`` alone; or a vector of at
+        ts: a tuple ``(t0, t1)`` of real scalars, for the state at ``t1`` alone. Or a vector of at
             least two times, starting at that of ``y0``, ascending or descending.
         args: arrays, or pytrees of them.
         method: ``Tsit5(rtol=, atol=)``, ``Tsit5(step=)`` or ``RK4(step=)``; None means ``Tsit5()``.
@@ -77,8 +77,8 @@ def solve(
 
         Derivatives are those of the method with its actual steps: step sizes chosen by the
         tolerances are constants. Forward mode runs the loop with tangents. Reverse mode repeats it
-        as a scan of ``max_steps`` steps that stores the state at each, and recomputes slopes; times
-        after the first and the event's time have derivatives too.
+        as a scan of ``max_steps`` steps, which stores the state at each and recomputes slopes.
+        Times after the first and the event's time have derivatives too.
 
     Raises:
         TypeError: if ``f`` or ``event`` returns another type, the method is not a method, or

@@ -1,9 +1,9 @@
 """LSTMs with the weights in one vector in cuDNN's order, as in JAX.
 
-The weights of a layer in one direction are, each with the gates i, f, g and o along its first
-dimension: W_ih f[4 hidden, inputs], W_hh f[4 hidden, hidden], b_ih and b_hh f[4 hidden]. A
-bidirectional layer has two sets of them, forward first. The vector contains W_ih and W_hh of all
-layers, then b_ih and b_hh of all.
+Each layer and direction has the weights W_ih f[4 hidden, inputs], W_hh f[4 hidden, hidden], b_ih
+and b_hh f[4 hidden]. The gates i, f, g and o are along their first dimension. A bidirectional layer
+has two sets of them, forward first. The vector contains W_ih and W_hh of all layers, then b_ih and
+b_hh of all.
 """
 
 from __future__ import annotations

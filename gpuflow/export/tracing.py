@@ -39,8 +39,7 @@ def export(
     Args:
         fun_jit: a function returned by ``jit``.
         platforms: platforms on which the function may be called; None means the platform of new
-            arrays. Kernels are built for that platform now, and for another one when it is called
-            there.
+            arrays. Kernels are built for that platform now, and for another one at its first call.
         disabled_checks: the checks that calls skip.
 
     Returns:

@@ -422,7 +422,7 @@ def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Arra
         axes: dimensions of ``src``.
 
     Returns:
-        An array whose first dimension is that of the index vectors.
+        An array with the dimension of the index vectors first.
 
     Example:
         >>> x, rows, columns = jnp.arange(6).reshape(3, 2), jnp.array([0, 2]), jnp.array([1, 1])

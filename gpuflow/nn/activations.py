@@ -405,7 +405,7 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
     """Return the first half of ``axis`` times the sigmoid of the second half.
 
     Args:
-        x: array whose ``axis`` has an even size.
+        x: array with an even size along ``axis``.
         axis: the axis to split in half.
 
     Returns:

@@ -26,7 +26,7 @@ from gpuflow.numpy.ufuncs import remainder
 def select(
     condlist: Sequence[ArrayLike], choicelist: Sequence[ArrayLike], default: ArrayLike = 0
 ) -> Array:
-    """Select elements from the first array whose condition is True.
+    """Select elements from the array of the first condition that is True.
 
     Args:
         condlist: sequence of arrays of conditions.
@@ -70,7 +70,8 @@ def choose(
 
     Args:
         a: integer array.
-        choices: sequence of arrays, or an array whose first axis counts them; all broadcast.
+        choices: sequence of arrays, or an array with the choices along its first axis; all
+            broadcast.
         out: must be None.
         mode: handling of out-of-bounds indices: ``"raise"`` (requires static indices), ``"wrap"``
             or ``"clip"``.
@@ -122,7 +123,7 @@ def compress(
     condition: ArrayLike, a: ArrayLike, axis: int | None = None, *, size: int | None = None,
     fill_value: ArrayLike = 0, out: None = None,
 ) -> Array:  # fmt: skip
-    """Return the slices along an axis whose condition is True.
+    """Return the slices along an axis at True conditions.
 
     Args:
         condition: vector of conditions; missing ones are False.
@@ -192,7 +193,7 @@ def _compress(
 def extract(
     condition: ArrayLike, arr: ArrayLike, *, size: int | None = None, fill_value: ArrayLike = 0
 ) -> Array:
-    """Return the elements whose condition is True, as a vector.
+    """Return the elements at True conditions, as a vector.
 
     Args:
         condition: array of conditions, with as many elements as ``arr``.

@@ -200,7 +200,7 @@ def platform(self: Any) -> str:
 
 
 def copy_to_host_async(self: Any) -> None:
-    """Start to copy to the host; CPU arrays are already there."""
+    """Start to copy to the host; CPU arrays need no copy."""
     del self
 
 

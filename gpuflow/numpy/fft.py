@@ -206,9 +206,8 @@ def fftn(
         a: array; it is converted to complex.
         s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
         axes: the axes to transform; None uses the last ``len(s)`` axes, or all.
-        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
-            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
-            transform by 1/n.
+        norm: None or ``"backward"`` scales the inverse by 1/n, with n the product of all lengths.
+            ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with lengths ``s`` along the axes.
@@ -236,9 +235,8 @@ def ifftn(
         a: array; it is converted to complex.
         s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
         axes: the axes to transform; None uses the last ``len(s)`` axes, or all.
-        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
-            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
-            transform by 1/n.
+        norm: None or ``"backward"`` scales the inverse by 1/n, with n the product of all lengths.
+            ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with lengths ``s`` along the axes.
@@ -266,9 +264,8 @@ def rfftn(
         a: array of real numbers.
         s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
         axes: the axes to transform; None uses the last ``len(s)`` axes, or all.
-        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
-            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
-            transform by 1/n.
+        norm: None or ``"backward"`` scales the inverse by 1/n, with n the product of all lengths.
+            ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with lengths ``s`` along the axes, and ``s[-1] // 2 +
@@ -298,9 +295,8 @@ def irfftn(
         s: lengths of the result; None uses those of ``a``, and ``2 * (m - 1)`` along the last axis
             of size m.
         axes: the axes to transform; None uses the last ``len(s)`` axes, or all.
-        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
-            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
-            transform by 1/n.
+        norm: None or ``"backward"`` scales the inverse by 1/n, with n the product of all lengths.
+            ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         Floats of the shape of ``a``, with lengths ``s`` along the axes.
@@ -337,9 +333,8 @@ def fft2(
         a: array; it is converted to complex.
         s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
         axes: the two axes to transform; None uses all, as for ``fftn``.
-        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
-            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
-            transform by 1/n.
+        norm: None or ``"backward"`` scales the inverse by 1/n, with n the product of all lengths.
+            ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with lengths ``s`` along the axes.
@@ -367,9 +362,8 @@ def ifft2(
         a: array; it is converted to complex.
         s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
         axes: the two axes to transform; None uses all, as for ``fftn``.
-        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
-            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
-            transform by 1/n.
+        norm: None or ``"backward"`` scales the inverse by 1/n, with n the product of all lengths.
+            ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with lengths ``s`` along the axes.
@@ -397,9 +391,8 @@ def rfft2(
         a: array of real numbers.
         s: lengths to which the axes are truncated or zero-padded; None keeps their sizes.
         axes: the two axes to transform; None uses all, as for ``fftn``.
-        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
-            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
-            transform by 1/n.
+        norm: None or ``"backward"`` scales the inverse by 1/n, with n the product of all lengths.
+            ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         A complex array of the shape of ``a``, with lengths ``s`` along the axes, and ``s[-1] // 2 +
@@ -428,9 +421,8 @@ def irfft2(
         s: lengths of the result; None uses those of ``a``, and ``2 * (m - 1)`` along the last axis
             of size m.
         axes: the two axes to transform; None uses all, as for ``fftn``.
-        norm: None or ``"backward"`` scales the inverse by 1/n, where n is the product of all
-            lengths; ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward
-            transform by 1/n.
+        norm: None or ``"backward"`` scales the inverse by 1/n, with n the product of all lengths.
+            ``"ortho"`` scales both by 1/sqrt(n); ``"forward"`` scales the forward transform by 1/n.
 
     Returns:
         Floats of the shape of ``a``, with lengths ``s`` along the axes.

@@ -408,7 +408,7 @@ def spacing(x: ArrayLike, /) -> Array:
 
 @composite
 def sinc(x: ArrayLike, /) -> Array:
-    """Compute ``sin(pi x) / (pi x)``, which is 1 at 0; derivatives of all orders exist there.
+    """Compute ``sin(pi x) / (pi x)``, which is 1 at 0, with derivatives of all orders.
 
     Args:
         x: array; integers are converted to floats.

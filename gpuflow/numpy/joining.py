@@ -79,8 +79,8 @@ def concatenate(
     """Concatenate arrays along an existing axis; with None they are flattened first.
 
     Args:
-        arrays: list or tuple of arrays, or an array, whose rows are concatenated; sizes are equal
-            except along ``axis``.
+        arrays: list or tuple of arrays, or an array, which is a sequence of its rows; sizes are
+            equal except along ``axis``.
         axis: the axis along which to concatenate.
         dtype: dtype of the result; the common dtype by default.
 
@@ -115,8 +115,8 @@ def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
     """Concatenate arrays along an existing axis; with None they are flattened first.
 
     Args:
-        arrays: list or tuple of arrays, or an array, whose rows are concatenated; sizes are equal
-            except along ``axis``.
+        arrays: list or tuple of arrays, or an array, which is a sequence of its rows; sizes are
+            equal except along ``axis``.
         axis: the axis along which to concatenate.
 
     Returns:
@@ -142,7 +142,7 @@ def stack(
     """Stack arrays of one shape along a new axis.
 
     Args:
-        arrays: list or tuple of arrays, or an array, whose rows are stacked.
+        arrays: list or tuple of arrays, or an array, which is a sequence of its rows.
         axis: position of the new axis in the result.
         dtype: dtype of the result; the common dtype by default.
 
@@ -181,7 +181,7 @@ def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Stack arrays as rows; vectors become rows first.
 
     Args:
-        tup: list or tuple of arrays, or an array, whose rows are concatenated.
+        tup: list or tuple of arrays, or an array, which is a sequence of its rows.
         dtype: dtype of the result; the common dtype by default.
 
     Returns:
@@ -205,7 +205,7 @@ def hstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Concatenate along the second axis; vectors along their only axis.
 
     Args:
-        tup: list or tuple of arrays, or an array, whose rows are concatenated; scalars become
+        tup: list or tuple of arrays, or an array, which is a sequence of its rows; scalars become
             vectors.
         dtype: dtype of the result; the common dtype by default.
 
@@ -232,7 +232,7 @@ def column_stack(tup: ArraysLike) -> Array:
     """Stack vectors as columns, and concatenate matrices along the second axis.
 
     Args:
-        tup: list or tuple of arrays, or an array, whose rows are concatenated.
+        tup: list or tuple of arrays, or an array, which is a sequence of its rows.
 
     Returns:
         An array of rank 2 or more and of the common dtype, concatenated along the second axis.
@@ -505,7 +505,7 @@ def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
     """Concatenate along the third axis; vectors become (1, n, 1), matrices (m, n, 1).
 
     Args:
-        tup: list or tuple of arrays, or an array, whose rows are concatenated.
+        tup: list or tuple of arrays, or an array, which is a sequence of its rows.
         dtype: dtype of the result; the common dtype by default.
 
     Returns:

@@ -208,7 +208,7 @@ def _compress(
     self: Any, condition: ArrayLike, axis: int | None = None, *, out: None = None,
     size: int | None = None, fill_value: ArrayLike = 0,
 ) -> Array:  # fmt: skip
-    """Return the slices along an axis whose condition is True; see ``jnp.compress``."""
+    """Return the slices along an axis at True conditions; see ``jnp.compress``."""
     return choices.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
 
 

@@ -49,8 +49,8 @@ def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = Fa
 
     Args:
         x: array; integers are converted to floats.
-        ord: for one axis any number, including inf and -inf; for two axes ``"fro"``, ``"nuc"``,
-            inf, -inf, 1, -1, 2 or -2; None: the square root of the sum of squares.
+        ord: for one axis any number, including inf and -inf. For two axes ``"fro"``, ``"nuc"``,
+            inf, -inf, 1, -1, 2 or -2. None: the square root of the sum of squares.
         axis: one axis, a pair of axes, or None for all axes of a vector or matrix.
         keepdims: whether reduced axes stay, with size 1.
 
@@ -176,9 +176,9 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro") 
     Args:
         x: matrices of shape (..., m, n); integers are converted to floats.
         keepdims: whether reduced axes stay, with size 1.
-        ord: ``"fro"``: square root of the sum of squares; ``"nuc"``: sum of the singular values; 2
-            or -2: largest or smallest singular value; 1 or -1: largest or smallest sum of absolute
-            values of a column; inf or -inf: the same for rows.
+        ord: ``"fro"``: square root of the sum of squares. ``"nuc"``: sum of the singular values. 2
+            or -2: largest or smallest singular value. 1 or -1: largest or smallest sum of absolute
+            values of a column. inf or -inf: the same for rows.
 
     Returns:
         An array of real floats of shape (...).

@@ -57,7 +57,7 @@ def pad(
         pad_width: number of elements to add: an int, a pair (before, after), or one such pair for
             each axis.
         mode: ``"constant"``, ``"edge"``, ``"empty"``, ``"linear_ramp"``, ``"maximum"``, ``"mean"``,
-            ``"median"``, ``"minimum"``, ``"reflect"``, ``"symmetric"``, ``"wrap"``; or a function
+            ``"median"``, ``"minimum"``, ``"reflect"``, ``"symmetric"`` or ``"wrap"``. Or a function
             of a padded vector, its pad widths, the axis and a dict, that returns the vector.
         kwargs: options of the mode. ``constant_values`` of ``"constant"`` and ``end_values`` of
             ``"linear_ramp"``: like ``pad_width``, 0 by default. ``stat_length``: number of elements

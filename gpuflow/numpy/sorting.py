@@ -117,10 +117,10 @@ def argsort(
 
 @composite
 def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
-    """Return the indices that sort by several keys, of which the last one is primary.
+    """Return the indices that sort by several keys; the last one is primary.
 
     Args:
-        keys: sequence of arrays of one shape, or an array whose rows are the keys.
+        keys: sequence of arrays of one shape, or an array with one key per row.
         axis: the axis along which to sort.
 
     Returns:

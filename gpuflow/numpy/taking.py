@@ -117,9 +117,9 @@ def take_along_axis(
         arr: array.
         indices: integer array of the same rank.
         axis: the axis to index; None flattens the array first.
-        mode: ``"fill"`` (the default, also ``"drop"``); ``"clip"``; ``"promise_in_bounds"``: all
-            indices are in [0, size), others read the nearest element and have no gradient;
-            ``"one_hot"``: a product with one-hot rows, which gives 0 out of bounds.
+        mode: ``"fill"`` (the default, also ``"drop"``) or ``"clip"``. With ``"promise_in_bounds"``
+            all indices are in [0, size); others read the nearest element and have no gradient.
+            ``"one_hot"`` multiplies by one-hot rows, which gives 0 out of bounds.
         fill_value: the value that replaces nan.
         wrap_negative_indices: whether negative indices count from the end.
 

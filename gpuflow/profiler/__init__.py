@@ -1,7 +1,7 @@
 """Traces of running programs, under the names of jax.profiler.
 
-A trace is a file in the Chrome format (``*.trace.json.gz``), which https://ui.perfetto.dev,
-chrome://tracing and TensorBoard's profile plugin show: kernels, libraries, loops, copies and
+A trace is a file in the Chrome format (``*.trace.json.gz``) for https://ui.perfetto.dev,
+chrome://tracing and TensorBoard's profile plugin. It shows kernels, libraries, loops, copies and
 builds, each on a separate row. During a recording, the steps of compiled programs run one by one.
 """
 

@@ -160,8 +160,8 @@ def table(path: str | os.PathLike[str] | None = None, top: int | None = 10) -> T
     """Summarize a trace: time by operation and by source line, and memory.
 
     Args:
-        path: a ``*.trace.json.gz`` file, or a folder, whose newest trace is used; by default the
-            last trace of this process.
+        path: a ``*.trace.json.gz`` file, or a folder, of which the newest trace is used; by default
+            the last trace of this process.
         top: number of rows of each table to show; None shows all.
 
     Returns:

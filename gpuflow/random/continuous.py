@@ -299,8 +299,8 @@ def double_sided_maxwell(
 ) -> Array:  # fmt: skip
     """Return ``loc + scale * s`` with ``s`` Maxwell-distributed and mirrored at 0.
 
-    As in JAX, the shape of the result is ``shape`` followed by that of the parameters, and its
-    dtype is the common dtype of the numbers and the parameters.
+    As in JAX, the shape of the result is ``shape`` followed by that of the parameters. Its dtype is
+    the common dtype of the numbers and the parameters.
 
     Args:
         key: a key from ``random.key``, or a raw key.

@@ -43,8 +43,8 @@ def gumbel(
         key: a key.
         shape: shape of the result.
         dtype: a float dtype.
-        mode: ``"high"`` uses twice as many bits, for large numbers, which are rare; ``"highest"``
-            makes full use of them in float32, and is like ``"high"`` in other dtypes; None:
+        mode: ``"high"`` uses twice as many bits, for large numbers, which are rare. ``"highest"``
+            makes full use of them in float32, and is like ``"high"`` in other dtypes. None means
             ``"low"``, or ``"high"`` with the setting ``high_dynamic_range_gumbel``.
         out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 

@@ -201,9 +201,9 @@ custom_vmap_p = register(
 class custom_vmap(Generic[_P, _T]):
     """Function with a custom vmap rule.
 
-    Derivatives of the function are derivatives of the rule under an enclosing vmap, in forward and
-    reverse mode: ``vmap(grad(f))`` is the gradient of the rule's outputs summed over the axis.
-    Reverse mode recomputes the function from its operands.
+    Derivatives of the function are derivatives of the rule under an enclosing vmap. So
+    ``vmap(grad(f))`` is the gradient of the rule's outputs summed over the axis. Reverse mode
+    recomputes the function from its operands.
 
     Args:
         fun: a function of arrays or trees.

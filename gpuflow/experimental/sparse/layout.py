@@ -526,7 +526,7 @@ def _part(
 
 @explained
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
-    """Sum over axes; elements whose indices become equal are not summed yet."""
+    """Sum over axes; elements with equal resulting indices are not summed yet."""
     gone = sorted({to_int(axis) for axis in axes})
     check(
         all(0 <= axis < mat.ndim for axis in gone),

@@ -165,7 +165,7 @@ def all_gather(
 
     Args:
         x: array of any dtype, or a tree of them.
-        axis_name: an axis name, or several, whose values are in row-major order.
+        axis_name: an axis name, or several, with values in row-major order.
         axis_index_groups: groups of equal size; the gather runs within each group.
         axis: position of the gathered dimension.
         tiled: whether to concatenate along ``axis`` instead of stacking.

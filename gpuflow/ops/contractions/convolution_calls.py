@@ -461,8 +461,7 @@ def conv_transpose(
         transpose_kernel: whether to flip the kernel and swap its input and output channels, which
             gives the gradient of the convolution with that kernel.
         precision, preferred_element_type: as in ``conv_general_dilated``.
-        use_consistent_padding: whether explicit padding is that of the convolution of which this is
-            the gradient.
+        use_consistent_padding: whether explicit padding is that of the forward convolution.
 
     Returns:
         An array in the order of ``dimension_numbers``.

@@ -17,13 +17,13 @@ from gpuflow.base.errors import check
 class Precision(enum.Enum):
     """Precision of products of float32 and complex64.
 
-    On GPUs, as in XLA, float32 operands of products and convolutions may be rounded to TF32, which
-    has 10 mantissa bits, unless one of them requests ``HIGHEST``; sums are in float32. ``DEFAULT``
+    On GPUs, as in XLA, float32 operands of products and convolutions may be rounded to TF32, unless
+    one of them requests ``HIGHEST``. TF32 has 10 mantissa bits; sums are in float32. ``DEFAULT``
     and ``HIGH`` are equivalent on GPUs. On the CPU, all of them use full float32.
 
-    ``"default"``, ``"fastest"`` and ``"bfloat16"`` are names of the first, ``"high"``,
-    ``"tensorfloat32"`` and ``"bfloat16_3x"`` of the second, ``"highest"`` and ``"float32"`` of the
-    third.
+    ``"default"``, ``"fastest"`` and ``"bfloat16"`` are names of ``DEFAULT``; ``"high"``,
+    ``"tensorfloat32"`` and ``"bfloat16_3x"`` of ``HIGH``; ``"highest"`` and ``"float32"`` of
+    ``HIGHEST``.
     """
 
     DEFAULT = 0

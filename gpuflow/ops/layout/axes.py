@@ -278,7 +278,7 @@ def reduce_sum(
         out_sharding: the Sharding or PartitionSpec of the result; None uses the default device.
 
     Returns:
-        An array without those dimensions, of the dtype of ``operand``; 0 for no elements.
+        An array without the reduced dimensions, of the dtype of ``operand``; 0 for no elements.
 
     Raises:
         ValueError: if an axis is repeated or out of range for ``operand``.

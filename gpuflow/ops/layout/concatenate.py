@@ -238,7 +238,7 @@ def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
     """Concatenate arrays along an existing dimension.
 
     Args:
-        operands: arrays of one dtype whose shapes agree except along ``dimension``.
+        operands: arrays of one dtype, with equal shapes except along ``dimension``.
         dimension: the dimension along which to concatenate.
 
     Returns:

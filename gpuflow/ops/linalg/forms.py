@@ -187,8 +187,8 @@ def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Arra
         lower: whether to read and write the lower triangle.
 
     Returns:
-        An array like ``a`` with the tridiagonal form and Householder vectors; the diagonal (..., n)
-        and the off-diagonal (..., n - 1), both real; and the factors of the vectors (..., n - 1).
+        An array like ``a`` with the tridiagonal form and Householder vectors. The diagonal (..., n)
+        and the off-diagonal (..., n - 1), both real. The factors of the vectors (..., n - 1).
 
     Raises:
         ValueError: if a matrix is empty or not square.

@@ -198,7 +198,7 @@ def lu(x: ArrayLike) -> list[Array]:
 
     Returns:
         Both factors in one array, U on and above the diagonal and L below it (with a unit
-        diagonal); the pivots i32[..., min(m, n)]: row k is swapped with row ``pivots[k]``; and the
+        diagonal). The pivots i32[..., min(m, n)]: row k is swapped with row ``pivots[k]``. The
         resulting permutation i32[..., m]: ``x[permutation] == L @ U``.
 
     Example:

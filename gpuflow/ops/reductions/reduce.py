@@ -131,7 +131,7 @@ def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
         axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
-        An array without those dimensions; the lowest value for no elements.
+        An array without the reduced dimensions; the lowest value for no elements.
 
     Raises:
         ValueError: if an axis is repeated or out of range for ``operand``.
@@ -153,7 +153,7 @@ def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
         axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
-        An array without those dimensions; the highest value for no elements.
+        An array without the reduced dimensions; the highest value for no elements.
 
     Raises:
         ValueError: if an axis is repeated or out of range for ``operand``.
@@ -258,7 +258,7 @@ def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
         axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
-        An array without those dimensions; 1 for no elements.
+        An array without the reduced dimensions; 1 for no elements.
 
     Raises:
         ValueError: if an axis is repeated or out of range for ``operand``.
@@ -326,7 +326,7 @@ def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
         axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
-        An array without those dimensions, of the dtype of ``operand``.
+        An array without the reduced dimensions, of the dtype of ``operand``.
 
     Raises:
         TypeError: if the dtype is not supported.
@@ -347,7 +347,7 @@ def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
         axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
-        An array without those dimensions, of the dtype of ``operand``.
+        An array without the reduced dimensions, of the dtype of ``operand``.
 
     Raises:
         TypeError: if the dtype is not supported.
@@ -368,7 +368,7 @@ def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
         axes: dimensions of ``operand`` to reduce; an empty sequence returns ``operand``.
 
     Returns:
-        An array without those dimensions, of the dtype of ``operand``.
+        An array without the reduced dimensions, of the dtype of ``operand``.
 
     Raises:
         TypeError: if the dtype is not supported.

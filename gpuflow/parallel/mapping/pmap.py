@@ -254,13 +254,13 @@ def pmap(
         axis_name: a hashable name for collectives over the devices, such as ``lax.pmean``.
         in_axes: the mapped axis of each argument: an int, None (replicated on all devices), or a
             tree prefix of the arguments. Keyword arguments are mapped over axis 0.
-        out_axes: position of the mapped axis in the outputs, in the same form; None for outputs
+        out_axes: position of the mapped axis in the outputs, in the same form. None for outputs
             that are equal on all devices: the first one is used (GPUFLOW_CHECK=1 compares them).
         static_broadcasted_argnums: hashable arguments that are part of the signature.
         devices: one for each element; the first devices of this process by default.
         backend: the platform of the devices.
         axis_size: size of the axis over all processes, required only if no argument is mapped.
-        donate_argnums: arguments whose memory outputs may reuse.
+        donate_argnums: donated arguments; outputs may reuse their memory.
         global_arg_shapes: deprecated; no effect, as in JAX.
 
     Returns:

@@ -81,8 +81,7 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
     Args:
         c: first columns, of shape (..., m).
-        r: first rows, (..., n), of which the first element is ignored; None uses the conjugate of
-            ``c``.
+        r: first rows, (..., n), with an ignored first element; None uses the conjugate of ``c``.
 
     Returns:
         An array of shape (..., m, n).
@@ -109,7 +108,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
     Args:
         c: first columns, of shape (..., m).
-        r: last rows, (..., n), of which the first element is ignored; None means zeros.
+        r: last rows, (..., n), with an ignored first element; None means zeros.
 
     Returns:
         An array of shape (..., m, n).
@@ -248,7 +247,7 @@ def _under_a_row(row: Any, below: Any) -> Any:
 
 @explained
 def companion(a: ArrayLike) -> Array:
-    """Return companion matrices, whose eigenvalues are the roots of polynomials.
+    """Return companion matrices, with the roots of polynomials as eigenvalues.
 
     Args:
         a: coefficients (..., n) with n > 1, highest power first.
@@ -301,7 +300,7 @@ def fiedler(a: ArrayLike) -> Array:
 
 @explained
 def fiedler_companion(a: ArrayLike) -> Array:
-    """Return banded matrices whose eigenvalues are the roots of polynomials.
+    """Return banded matrices with the roots of polynomials as eigenvalues.
 
     Args:
         a: coefficients (..., n), highest power first.
