@@ -2,28 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from gpuflow.base.collector import count_as_old as _count_as_old
-from gpuflow.base.collector import paused as _paused
-
-# The objects of modules stay alive. Searching them for garbage took a sixth of the import's time.
-with _paused:
-    from gpuflow import experimental as experimental
-    from gpuflow import numpy as numpy
-    from gpuflow import wiring as _wiring
-
-    _count_as_old()
-
 from gpuflow import ad_checkpoint as ad_checkpoint
 from gpuflow import custom_batching as custom_batching
 from gpuflow import custom_derivatives as custom_derivatives
 from gpuflow import debug as debug
 from gpuflow import errors as errors
+from gpuflow import experimental as experimental
 from gpuflow import flatten_util as flatten_util
 from gpuflow import lax as lax
+from gpuflow import numpy as numpy
 from gpuflow import random as random
 from gpuflow import ref as ref
 from gpuflow import tree as tree
 from gpuflow import tree_util as tree_util
+from gpuflow import wiring as _wiring
 from gpuflow.api.derivatives import grad as grad
 from gpuflow.api.derivatives import jvp as jvp
 from gpuflow.api.derivatives import linearize as linearize

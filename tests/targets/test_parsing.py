@@ -43,3 +43,15 @@ def test_the_collector_is_left_as_it_was(is_on):
     finally:
         (gc.enable if was else gc.disable)()
     assert ast.unparse(tree) == "x = 1"
+
+
+def test_a_fork_within_a_parse_frees_the_lock_and_the_collector():
+    collector = parsing._Collector()
+    collector.lock.acquire()
+    collector.is_stopped = True
+    gc.disable()
+    try:
+        collector.renew()
+        assert gc.isenabled() and not collector.lock.locked()
+    finally:
+        gc.enable()
