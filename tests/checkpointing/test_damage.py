@@ -46,6 +46,20 @@ def test_every_flipped_byte_is_found_or_means_nothing(folder, tmp_path):
     assert found > 150
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_damage_is_found_anywhere_in_a_large_array(tmp_path, share):
+    """All other arrays of this file are smaller than a page."""
+    wanted = np.random.default_rng(0).integers(0, 256, 300_001, np.uint8)
+    checkpointing.save(tmp_path, wanted)
+    np.testing.assert_array_equal(checkpointing.restore(tmp_path), wanted)
+    (arrays,) = tmp_path.glob("arrays-*")
+    content = bytearray(arrays.read_bytes())
+    content[len(content) - wanted.size + int(share * (wanted.size - 1))] ^= 4
+    arrays.write_bytes(content)
+    with pytest.raises(CheckpointError, match="Fix: restore an earlier checkpoint"):
+        checkpointing.restore(tmp_path)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_files_that_end_early(folder, share):
     for file in folder.iterdir():
