@@ -137,7 +137,7 @@ FAULTS = (
         "barrier of a row", "CUDA emitters", "gpuflow/targets/cuda/printing/combining.py",
         '        "        barrier()",\n        *_butterfly(combine, values, "        "),',
         '        *_butterfly(combine, values, "        "),',
-        ("tests/targets/cuda/test_cuda_kernels.py", "tests/targets/cuda"),
+        ("tests/targets/cuda/test_cuda_schedule.py", "tests/targets/cuda"),
     ),
     Fault(
         "32-bit indices", "CUDA emitters", "gpuflow/targets/cuda/schedules/index_bits.py",
@@ -147,13 +147,13 @@ FAULTS = (
     Fault(
         "saturated integers", "CUDA emitters", "gpuflow/targets/cuda/intrinsics/arithmetic.py",
         '((target.minval, "<"), (target.maxval, ">"))', '((target.minval, "<"),)',
-        ("tests/targets/cuda/test_cuda_intrinsics.py", "tests/targets/cuda"),
+        ("tests/targets/cuda/test_cuda_scalar.py", "tests/targets/cuda"),
     ),
     Fault(
         "views of donated memory", "runtime", "gpuflow/runtime/holders.py",
         "return to_data > most_to_data or to_memory > most_to_memory",
         "return to_data > most_to_data",
-        ("tests/runtime/test_holders.py", "tests/runtime"),
+        ("tests/runtime/test_holders.py", "tests/numpy/test_numpy_exchange.py", "tests/runtime"),
     ),
     Fault(
         "damage behind the first page", "checkpoints", "gpuflow/checkpointing/reading.py",
