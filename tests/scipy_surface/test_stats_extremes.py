@@ -193,3 +193,20 @@ def test_narrow_intervals_have_derivatives():
         slope = gf.grad(stats.truncnorm.cdf)(x, a, b)
         np.testing.assert_allclose(slope, stats.truncnorm.pdf(x, a, b), rtol=1e-6)
         assert jnp.isfinite(jnp.array(gf.grad(stats.truncnorm.logpdf, (1, 2))(x, a, b))).all()
+
+
+@pytest.mark.parametrize("size", [0.5, 3, 12, 1e3, 1e5, 1e6])
+def test_dirichlet_of_large_parameters(size):
+    """Differences of gamma functions lose all digits of float32."""
+    alpha = np.float32([size, 2 * size, 0.25 * size])
+    x = np.float32([0.25, 0.6875, 0.0625])  # exactly 1 together
+    near = np.float32([5 / 16, 9 / 16, 1 / 8])
+    for place in (x, near):
+        with mp.workdps(DIGITS):
+            exact = [mpf(float(v)) for v in alpha]
+            want = mp.loggamma(sum(exact)) - sum(map(mp.loggamma, exact))
+            want += sum((a - 1) * mp.log(mpf(float(v))) for a, v in zip(exact, place, strict=True))
+        got = stats.dirichlet.logpdf(place, alpha)
+        np.testing.assert_allclose(got, float(want), rtol=1e-5, atol=1e-5)
+        slopes = gf.grad(stats.dirichlet.logpdf, (0, 1))(place, alpha)
+        assert all(jnp.isfinite(slope).all() for slope in slopes)

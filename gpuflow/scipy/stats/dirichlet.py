@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
@@ -12,9 +14,26 @@ from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 from gpuflow.scipy.special.common import precision
 from gpuflow.scipy.special.logarithms import xlogy
+from gpuflow.scipy.special.stirling import log_ratio
+from gpuflow.scipy.stats.common import LARGE, log_poisson
 
 # How far the sum of a point may be from 1, if rounding its entries does not move it further.
 _TOLERANCE = 1e-6
+
+
+def _log_density(x: Any, alpha: Any, column: Any) -> Any:
+    """For numbers of ``x`` above 0; ``column`` is ``alpha`` along the first axis.
+
+    Large parts of the gamma functions cancel; then it is a product of Poisson probabilities, given
+    the sum.
+    """
+    total = jnp.sum(alpha)
+    constant = lax.lgamma(total) - jnp.sum(lax.lgamma(alpha))
+    small = jnp.sum(xlogy(column - 1.0, x), 0) + constant
+    parts = log_poisson(column, total * x) + log_ratio(column, x)
+    excess = total * (jnp.sum(x, 0) - 1.0)
+    large = jnp.sum(parts, 0) + excess - log_poisson(total, total) - jnp.log(total)
+    return jnp.where(total > LARGE, large, small)
 
 
 @composite
@@ -56,14 +75,14 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     )
     if shape[:1] != count:
         x = jnp.concatenate([x, 1.0 - jnp.sum(x, 0, keepdims=True)], 0)
-    constant = lax.lgamma(jnp.sum(alpha)) - jnp.sum(lax.lgamma(alpha))
-    powers = alpha.reshape(count + (1,) * (len(shape) - 1)) - 1.0
+    column = alpha.reshape(count + (1,) * (len(shape) - 1))
+    powers = column - 1.0
     tolerance = max(_TOLERANCE, count[0] * precision(x))
     on_simplex = jnp.all(x >= 0.0, 0) & (jnp.abs(jnp.sum(x, 0) - 1.0) < tolerance)
     # On an edge a power above 0 makes the density 0; else one below 0 makes it infinite.
     edge = x == 0.0
     vanishes, diverges = jnp.any(edge & (powers > 0.0), 0), jnp.any(edge & (powers < 0.0), 0)
-    log = jnp.sum(xlogy(powers, jnp.where(x > 0.0, x, 1.0)), 0) + constant
+    log = _log_density(jnp.where(x > 0.0, x, 1.0), alpha, column)
     log = jnp.where(diverges, jnp.inf, log)
     log = jnp.where(on_simplex & ~vanishes, log, -jnp.inf)
     return jnp.where(jnp.all(alpha > 0.0), log, jnp.nan)
