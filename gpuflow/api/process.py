@@ -13,6 +13,7 @@ import optree
 
 from gpuflow.api.places import process_count, process_index
 from gpuflow.base import tree
+from gpuflow.base.arguments import as_truth
 from gpuflow.base.config import config
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import default_backend, devices, process
@@ -156,7 +157,7 @@ def print_environment_info(return_string: bool = False) -> str | None:
             f"{process.count}; {environment.num_threads} threads, {environment.cpu_target} code)",
         ]
     )
-    if return_string:
+    if as_truth("print_environment_info", "return_string", return_string):
         return text
     print(text)
     return None

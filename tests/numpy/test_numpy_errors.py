@@ -25,6 +25,10 @@ def i():
 
 
 CASES = [
+    (lambda: gpuflow.print_environment_info(return_string=np.array([None, 1])), ValueError,
+     r"\[print_environment_info\] return_string must be true or false; got"),
+    (lambda: lax.conv_general_dilated_patches(jnp.ones((1, 1, 4)), (10**12,), (1,), "VALID"),
+     ValueError, r"\[conv_general_dilated_patches\] .* must have at most .*; got .*Fix:"),
     (lambda: x()[1.5:], TypeError, r"\[index\] a bound of a slice must be an integer; got 1.5"),
     (lambda: x()[: "a"], TypeError, r"\[index\] a bound of a slice must be an integer; got 'a'"),
     (lambda: gpuflow.ops.segment_sum(i(), i(), "a"), TypeError,

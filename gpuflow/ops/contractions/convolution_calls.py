@@ -38,6 +38,8 @@ class ConvDimensionNumbers(NamedTuple):
 # What conv_general_dilated takes as dimension numbers.
 ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
 
+_MOST_ELEMENTS = 2**31  # of the kernels that pick out the elements of a window
+
 
 @explained
 def conv_dimension_numbers(
@@ -548,7 +550,8 @@ def conv_general_dilated_patches(
 
     Raises:
         TypeError: if dtypes or ranks do not match.
-        ValueError: if strides or padding are inconsistent, or the precision is invalid.
+        ValueError: if strides or padding are inconsistent, the window is very large, or the
+            precision is invalid.
 
     Example:
         >>> lax.conv_general_dilated_patches(jnp.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")
@@ -561,6 +564,12 @@ def conv_general_dilated_patches(
     numbers = conv_dimension_numbers(aval_of(lhs).shape, probe, dimension_numbers)
     channels = aval_of(lhs).shape[numbers.lhs_spec[1]]
     size = prod(window)
+    check(
+        0 <= size * size * channels <= _MOST_ELEMENTS,
+        lambda: f"[conv_general_dilated_patches] the {channels * size} kernels of a window must "
+        f"have at most {_MOST_ELEMENTS} elements; got filter_shape={window}. Fix: a smaller one.",
+        ValueError,
+    )
     kernel = _one_hot_kernels(size, window, channels, aval_of(lhs).dtype)
     inverse = [0] * rank
     for k, d in enumerate(numbers.rhs_spec):
