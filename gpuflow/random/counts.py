@@ -197,7 +197,8 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: A
     center = count * p + 0.5
     quick = 0.92 - 4.2 / b
     alpha = (2.83 + 5.1 / b) * deviation
-    at_mode = probabilities.log_binomial(jnp.floor((count + 1) * p), count, p, 1 - p)
+    mode = jnp.floor((count + 1) * p)
+    at_mode = probabilities.log_binomial(mode, count - mode, p, 1 - p)
 
     def goes_on(state: Any) -> Any:
         step, _, accepted, _ = state
@@ -213,7 +214,8 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: A
         k = jnp.floor((2 * a / room + b) * u + center)
         outside = (k < 0) | (k > count)
         height = jnp.log(v * alpha / (a / (room * room) + b))
-        bound = probabilities.log_binomial(jnp.clip(k, 0, count), count, p, 1 - p) - at_mode
+        place = jnp.clip(k, 0, count)
+        bound = probabilities.log_binomial(place, count - place, p, 1 - p) - at_mode
         taken = inside | (~outside & (height <= bound))
         return step + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 
