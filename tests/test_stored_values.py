@@ -5,7 +5,7 @@
     programs       array_programs.txt and its siblings (stored_programs.py), with their outcomes
 
 Each test runs the expressions of one family, at most 40, and lists all that differ. One alone, by
-its text or a part of it: CASE="jnp.sinc(f)" pytest tests/test_stored_values.py
+its text or a part of it: CASE="jnp.sinc(f)" pytest tests/test_stored_values.py::test_expression
 
 Where JAX allows it, expressions also run under jit and vmap, and must give the same there.
 """

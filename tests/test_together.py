@@ -82,6 +82,15 @@ def test_cases_of_one_name_are_told_apart():
     assert names_of(test_small) == {"all": ["ones #0", "ones #1"]}
 
 
+def test_names_are_one_line():
+    @together()
+    @pytest.mark.parametrize("x", ["one\ntwo"])
+    def test_small(x):
+        del x
+
+    assert names_of(test_small) == {"all": ["one\\ntwo"]}
+
+
 def test_what_cases_cannot_have():
     def test_small(x):
         del x

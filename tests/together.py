@@ -9,7 +9,7 @@ is one test for each family, or several where a family has more than 50 cases. W
 cases are split in order. pytest needs 2 to 5 ms for an item (collecting, set-up, reports
 between processes), more than such a case takes.
 
-    CASE="jnp.add(x, y)" pytest tests/numpy/test_line.py
+    CASE="jnp.add(x, y)" pytest tests/numpy/test_file.py::test_line
 
 runs that case only, or, where no case has this name, those with this text in their names. A
 failure prints the command. Fixtures are set up once for each test; generators of the file start
@@ -194,10 +194,11 @@ def _cases_of(mark: pytest.Mark) -> Iterator[Case]:
             label = ids if callable(ids) else lambda value: None
             texts = [label(value) for value in values]
             given = "-".join(
-                _text(value if text is None else text, name, k)
-                for text, value, name in zip(texts, values, names, strict=True)
+                _text(value if text is None else text, own, k)
+                for text, value, own in zip(texts, values, names, strict=True)
             )
-        yield Case(str(given), dict(zip(names, values, strict=True)))
+        name = str(given).replace("\n", "\\n")  # one line, as pytest does
+        yield Case(name, dict(zip(names, values, strict=True)))
 
 
 def _text(value: object, name: str, k: int) -> str:
