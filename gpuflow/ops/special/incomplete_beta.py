@@ -215,7 +215,7 @@ def _complement_by_series(xp: Any, a: Any, b: Any, x: Any) -> Any:
 
 
 def _complement_impl(xp: Any, *operands: Any) -> Any:
-    """In float64. Near 0 neither 1 - x nor 1 less the function has digits of its own."""
+    """In float64. Near 0, both 1 - x and 1 minus the function lose all digits."""
     betainc = load_special(xp).betainc
     a, b, x = (v.astype(np.float64) for v in xp.broadcast_arrays(*operands))
     lower = betainc(a, b, x)
