@@ -187,7 +187,7 @@ def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
         )
     sizes = [type_of(leaf).shape[0] for leaf in leaves]
     if length is not None:
-        length = _known_length(op, length)
+        length = _static_length(op, length)
         check(
             length >= 0,
             lambda: f"[{op}] length must not be negative; got {length}. Fix: length=0 or more.",
@@ -209,7 +209,7 @@ def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
     return length
 
 
-def _known_length(op: str, length: Any) -> int:
+def _static_length(op: str, length: Any) -> int:
     """A length as an int."""
     if isinstance(length, Tracer):
         raise ConcretizationTypeError(

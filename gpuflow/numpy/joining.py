@@ -307,8 +307,8 @@ _MOST_SECTIONS = 1 << 24  # an array object takes more than 100 bytes
 
 def _is_count(indices_or_sections: Any) -> bool:
     """Whether it is a number of sections: arrays have ``__index__`` too."""
-    is_number = any(hasattr(indices_or_sections, name) for name in ("__index__", "__float__"))
-    return is_number and getattr(indices_or_sections, "ndim", 0) == 0
+    is_scalar = any(hasattr(indices_or_sections, name) for name in ("__index__", "__float__"))
+    return is_scalar and getattr(indices_or_sections, "ndim", 0) == 0
 
 
 @explained

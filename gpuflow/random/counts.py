@@ -214,8 +214,8 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: A
         k = jnp.floor((2 * a / room + b) * u + center)
         outside = (k < 0) | (k > count)
         height = jnp.log(v * alpha / (a / (room * room) + b))
-        place = jnp.clip(k, 0, count)
-        bound = probabilities.log_binomial(place, count - place, p, 1 - p) - at_mode
+        nearest = jnp.clip(k, 0, count)
+        bound = probabilities.log_binomial(nearest, count - nearest, p, 1 - p) - at_mode
         taken = inside | (~outside & (height <= bound))
         return step + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 

@@ -190,7 +190,7 @@ class Numbers:
     ) -> Number:
         """The argument word of a literal, or of a part of a complex one."""
         jaxpr = self.program.jaxpr
-        place = jaxpr.memo("literal places", lambda: _literal_places(jaxpr))[position][operand]
+        place = jaxpr.memo("literal slots", lambda: _literal_slots(jaxpr))[position][operand]
         kind = ("literal", place, dtype) if part is None else ("part", place, dtype, part)
         return self._number(scalar_to_word(dtype, value), kind)
 
@@ -245,23 +245,23 @@ def _followed(
     return strides
 
 
-def _literal_places(jaxpr: Jaxpr) -> list[dict[int, int]]:
-    """For each equation the numbers of its literals by operand.
+def _literal_slots(jaxpr: Jaxpr) -> list[dict[int, int]]:
+    """For each equation the slots of its literals by operand.
 
-    Copies of an equation have its literals, and the numbers of the first one: in a kernel of
-    several copies these are one expression.
+    Copies of an equation share the slots of the first one, so that a kernel of several copies
+    computes one expression.
     """
     first: dict[int, int] = {}
     count = 0
-    places = []
+    slots = []
     for eqn in jaxpr.eqns:
-        found = {}
+        by_operand = {}
         for operand, atom in enumerate(eqn.inputs):
             if type(atom) is Literal:
-                found[operand] = first.setdefault(id(atom), count)
+                by_operand[operand] = first.setdefault(id(atom), count)
                 count += 1
-        places.append(found)
-    return places
+        slots.append(by_operand)
+    return slots
 
 
 def _factors(number: Number) -> tuple[int, Sequence[int]]:

@@ -137,7 +137,7 @@ def erase_sizes(
     numbers: dict[Var, int] = {}
     types: dict[ShapedArray, Hashable] = {}
     literals: list[Any] = []
-    places: dict[int, int] = {}
+    slots: dict[int, int] = {}
 
     def typed(var: Var) -> Hashable:
         type_key = types.get(var.aval)
@@ -150,7 +150,7 @@ def erase_sizes(
     def code(atom: Atom) -> Hashable:
         if type(atom) is Literal:
             value = atom.value
-            first = places.setdefault(id(atom), len(literals))  # of copies, which share operands
+            first = slots.setdefault(id(atom), len(literals))  # of copies, which share operands
             literals.append(value)
             fixed = atom.aval.ndim == 0 and is_written_in(value)
             return ("literal", atom.aval.dtype, str(value) if fixed else first)

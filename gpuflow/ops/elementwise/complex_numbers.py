@@ -223,8 +223,8 @@ def _sign_impl(xp: Any, x: Any) -> Any:
         largest = xp.maximum(xp.abs(x.real), xp.abs(x.imag))
         near = xp.empty_like(x)
         near.real, near.imag = (
-            xp.where(xp.isinf(part) & xp.isfinite(other), xp.copysign(1, part), part / largest)
-            for part, other in ((x.real, x.imag), (x.imag, x.real))
+            xp.where(xp.isinf(a) & xp.isfinite(b), xp.copysign(1, a), a / largest)
+            for a, b in ((x.real, x.imag), (x.imag, x.real))
         )
         return xp.where(x == 0, x.dtype.type(0), near / xp.abs(near))
     return xp.where(x == 0, x, xp.sign(x))

@@ -122,11 +122,11 @@ def sign(builder: Builder, x: Pair) -> Pair:
     largest = apply("max", apply("abs", x.real), apply("abs", x.imag))
     endless = apply("eq", largest, _number(builder, x.real, float("inf")))
 
-    def scaled(part: Value, other: Value) -> Value:
-        """The part by the larger one, which is 1 where that alone is infinite."""
+    def scaled(component: Value, other: Value) -> Value:
+        """Divide by the larger component; 1 where the component alone is infinite."""
         alone = apply("and", endless, apply("is_finite", other))
-        unit = apply("copysign", _number(builder, part, 1), part)
-        return select(alone, unit, apply("div", part, largest))
+        unit = apply("copysign", _number(builder, component, 1), component)
+        return select(alone, unit, apply("div", component, largest))
 
     near = Pair(scaled(x.real, x.imag), scaled(x.imag, x.real))
     size = modulus(builder, near)

@@ -39,8 +39,8 @@ def _with_tail(xp: Any, name: str, a: Any, x: Any, is_lower: bool) -> Any:
     far = (a > _LARGE) & (x < a) & (x > 0) & xp.isfinite(a)
     if not bool(far.any()):
         return out
-    order, place = (xp.where(far, v, f).astype(np.float64) for v, f in ((a, 1.0), (x, 0.9)))
-    tail = _lower_tail(xp, order, place)
+    order, argument = (xp.where(far, v, f).astype(np.float64) for v, f in ((a, 1.0), (x, 0.9)))
+    tail = _lower_tail(xp, order, argument)
     return xp.where(far, tail if is_lower else 1 - tail, out).astype(out.dtype)
 
 

@@ -126,6 +126,6 @@ def bernoulli(n: int) -> Array:
         first = jnp.asarray(np.array(_bernoulli_numbers(n)).astype(dtypes.default_float()))
     if n <= _MOST_FINITE:
         return first
-    turn = (jnp.arange(n - _MOST_FINITE) + (_MOST_FINITE + 1)) % 4
-    rest = jnp.select([turn == 0, turn == 2], [-jnp.inf, jnp.inf], 0.0)
-    return jnp.concatenate([first, rest.astype(first.dtype)])
+    phase = (jnp.arange(n - _MOST_FINITE) + (_MOST_FINITE + 1)) % 4
+    tail = jnp.select([phase == 0, phase == 2], [-jnp.inf, jnp.inf], 0.0)
+    return jnp.concatenate([first, tail.astype(first.dtype)])

@@ -30,9 +30,9 @@ def _log_density(x: Any, alpha: Any, column: Any) -> Any:
     total = jnp.sum(alpha)
     constant = lax.lgamma(total) - jnp.sum(lax.lgamma(alpha))
     small = jnp.sum(xlogy(column - 1.0, x), 0) + constant
-    parts = log_poisson(column, total * x) + log_ratio(column, x)
+    terms = log_poisson(column, total * x) + log_ratio(column, x)
     excess = total * (jnp.sum(x, 0) - 1.0)
-    large = jnp.sum(parts, 0) + excess - log_poisson(total, total) - jnp.log(total)
+    large = jnp.sum(terms, 0) + excess - log_poisson(total, total) - jnp.log(total)
     return jnp.where(total > LARGE, large, small)
 
 

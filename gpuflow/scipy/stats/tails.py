@@ -52,8 +52,8 @@ def _log_lower_series(a: Any, x: Any) -> Any:
     one = jnp.ones_like(x)
     total, term = lax.fori_loop(0, _TERMS, add_term, (one, one))
     # What is left of the series of a large a is nearly geometric.
-    rest = term * x / (a + (_TERMS + 1.0) - x)
-    return log_poisson(a, x) + jnp.log(total + rest)
+    remainder = term * x / (a + (_TERMS + 1.0) - x)
+    return log_poisson(a, x) + jnp.log(total + remainder)
 
 
 def _log_upper_fraction(a: Any, x: Any) -> Any:

@@ -190,7 +190,7 @@ def _pause() -> str:
 
 
 @cache
-def _cache_parts() -> tuple[str, ...]:
+def _key_fields() -> tuple[str, ...]:
     """Facts besides a module's text that decide about its code."""
     digest = source_digest((codegen, image))
     return ("native", digest, version_of("llvmlite"), target_identity())
@@ -206,7 +206,7 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
     Returns:
         The addresses of its functions.
     """
-    key = cache_key(module.text, (f"level {module.level}", *_cache_parts()))
+    key = cache_key(module.text, (f"level {module.level}", *_key_fields()))
 
     def build() -> Entry:
         code = linkable(compiled(module.text, module.level).code, module.symbols)
