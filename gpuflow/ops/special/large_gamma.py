@@ -30,7 +30,7 @@ def _lower_tail(xp: Any, a: Any, x: Any) -> Any:
     corrections = xp.zeros_like(eta)
     for coefficients in reversed(TEMME[:3]):
         corrections = corrections / a + xp.polyval(xp.asarray(coefficients), eta)
-    rest = xp.exp(-a * half) / xp.sqrt(2 * math.pi * a) * corrections
+    rest = xp.exp(-a * half) / (math.sqrt(2 * math.pi) * xp.sqrt(a)) * corrections
     return 0.5 * load_special(xp).erfc(xp.sqrt(a * half)) - rest
 
 

@@ -229,7 +229,7 @@ def test_the_trial_of_a_right_library(causal, group, device, recwarn):
 ], ids=str)  # fmt: skip
 def test_the_trial_of_a_wrong_library(wrong, device):
     tried = TriedAttention(NumpyAttention(device.driver.api, **wrong), device.driver.api)
-    with pytest.warns(UserWarning, match="must give what NumPy gives for a small causal attention"):
+    with pytest.warns(UserWarning, match="must equal NumPy's for a small causal attention"):
         assert tried.choose(CALL, True) is None
     assert tried.choose(CALL, True) is None
 
