@@ -7,6 +7,7 @@ order of the CPU's rewrites, so folders of modules are in the key now.
 """
 
 import ast
+import gc
 import json
 import os
 import shutil
@@ -123,7 +124,10 @@ def sample():
 
 
 def modules_that_run(build, kernels):
-    """The modules of gpuflow with functions that are called while each kernel is built."""
+    """The modules of gpuflow with functions that are called while each kernel is built.
+
+    The garbage collector waits: finalizers of what other tests left would be among them.
+    """
     files = set()
 
     def note(frame, event, _):
@@ -131,12 +135,15 @@ def modules_that_run(build, kernels):
             files.add(frame.f_code.co_filename)
 
     for kernel in kernels:
-        before = sys.getprofile()
+        before, is_collecting = sys.getprofile(), gc.isenabled()
+        gc.disable()
         sys.setprofile(note)
         try:
             build(kernel)
         finally:
             sys.setprofile(before)
+            if is_collecting:
+                gc.enable()
     return {module_of(file) for file in files if Path(file).is_relative_to(PACKAGE)}
 
 

@@ -415,7 +415,7 @@ def test_explain_names_the_sources_that_are_launched(late):
     with gf.default_device(late):
         found = gf.explain(lambda a, b: [jnp.tanh(a) + 1, jnp.tanh(b) + 1], X, X[1:])
     (line,) = [line for line in found.text.splitlines() if "source" in line]
-    source = Path(line.split()[-1])
+    source = Path(line.split()[-1]).expanduser()
     assert "cuda." in source.read_text()
 
 

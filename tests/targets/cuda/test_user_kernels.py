@@ -331,7 +331,7 @@ def test_numbers_and_parameters_of_cuda_c_are_compared():
             2.0, VECTOR, VECTOR
         )
     )
-    assert "got 5 parameters for 4" in said
+    assert "got 5 for 4" in said
     said = _message(lambda: c_kernel(SAXPY.replace('extern "C"', ""))(2.0, VECTOR, VECTOR))
     assert 'extern "C"' in said
 

@@ -6,6 +6,7 @@ Only a build needs them: cached kernels run without any of these packages.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -110,13 +111,16 @@ def load_numba_cuda() -> NumbaCuda:
     """
     require_toolchain()
     try:
-        with _names_of_older_numpy():
+        with _names_of_older_numpy(), warnings.catch_warnings():
+            # With NumPy 2.5 it uses deprecated names, which `python -W error` would not survive.
+            warnings.simplefilter("ignore", DeprecationWarning)
             import numba.cuda.dispatcher
             from llvmlite import ir
             from numba import cuda, types
             from numba.cuda import libdevice
             from numba.cuda.extending import intrinsic
-    except (ImportError, AttributeError) as error:  # a package may have lost what another wants
+    # A package may lack a name that another imports; RuntimeError: the interpreter is ending.
+    except (ImportError, AttributeError, RuntimeError) as error:
         raise CudaToolchainError(_sentence(str(error))) from error
     return NumbaCuda(cuda, types, numba.cuda.dispatcher, libdevice, intrinsic, ir)
 
