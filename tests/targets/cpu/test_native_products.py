@@ -166,3 +166,16 @@ def test_a_broadcast_operand_is_no_matrix():
     stack = View((5, 8, 8), (0, 8, 1), 0, (True, False, False))
     call = product_call(STACK, stack, contiguous((5, 8, 8)), np.dtype(np.float32), 1)
     assert call is not None and call.words[16:18] == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_empty_operand_that_is_no_matrix_is_not_copied(dtype):
+    """It would be copied into a workspace, and without a byte to copy there was none."""
+
+    def product(x):
+        stack = jnp.broadcast_to(x, (2, 2, 0))
+        return jnp.arctan(x), jnp.einsum("abk,ck->abc", stack, x.sum(0).reshape(1, 0))
+
+    kept, result = gf.jit(product)(jnp.ones((2, 0), dtype))
+    assert kept.shape == (2, 0) and result.dtype == dtype
+    np.testing.assert_array_equal(result, np.zeros((2, 2, 1)))

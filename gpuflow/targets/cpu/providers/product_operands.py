@@ -43,7 +43,7 @@ class Copies(NamedTuple):
         result, at = [], 0
         for operand, order, size in zip(step.operands, self.orders, self.sizes, strict=True):
             place = operand_place(operand, code, places)
-            if order is not None:
+            if order is not None and size:  # an empty operand has nothing to copy
                 assert step.workspace is not None  # the plan has asked how many bytes
                 register, start = places.place(step.workspace)
                 itemsize = storage_dtype(operand.aval.dtype).itemsize
