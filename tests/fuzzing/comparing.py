@@ -65,8 +65,9 @@ def check_close(
 
 
 def compare(
-    program: Program, got: Sequence[Any], inputs: Sequence[Any], what: str, want: Any = None
-) -> None:
+    program: Program, got: Sequence[Any], inputs: Sequence[Any], what: str, want: Any = None,
+    singular: bool = False,
+) -> None:  # fmt: skip
     """Compare the outputs of a program with those of another way, by default its eager run."""
     with on_cpu():
         want = run(program, inputs) if want is None else want
@@ -74,5 +75,6 @@ def compare(
     assert len(got) == len(want)
     for k, value in enumerate(program.outputs):
         check_close(
-            got[k], want[k], [outs[k] for outs in noisy], program.is_exact(value), f"{what} {k}"
-        )
+            got[k], want[k], [outs[k] for outs in noisy], program.is_exact(value), f"{what} {k}",
+            singular=singular,
+        )  # fmt: skip

@@ -54,7 +54,7 @@ def _compare_gradients(program: Program, ways: Any, inputs: Any, weights: Any) -
     # The derivative of tanh is a difference from 1, whatever it is multiplied with; between
     # equations of one kernel narrow cotangents are not rounded.
     unit = max(EPSILONS.get(dtype, 1.2e-7) for dtype in all_dtypes(program)) / 1.2e-7
-    singular = _may_be_singular(program)
+    singular = may_be_singular(program)
     for what, got in ways.items():
         for n, number in enumerate(numbers):
             others = [grads[n] for grads in noisy]
@@ -67,7 +67,7 @@ SINGULAR = ("log", "log1p", "sqrt", "rsqrt", "cbrt", "div", "atan2", "exp", "exp
 FILLING = ("gather", "get_at", "row_gather", "cumprod", "reduce_prod", "cumlogsumexp")
 
 
-def _may_be_singular(program: Program) -> bool:
+def may_be_singular(program: Program) -> bool:
     """Whether cotangents of 0, which loops give to unused carries, may meet nan or infinity.
 
     Op by op such a carry has no cotangent at all, and the gradient stays finite.
@@ -272,7 +272,7 @@ def check_second_order(program: Program) -> None:
     size = 1 + max(float(np.abs(np.asarray(w)).max(initial=0)) for w in want)
     if not np.isfinite(size):
         return
-    singular = _may_be_singular(program)
+    singular = may_be_singular(program)
     for way in (forward_of_reverse, reverse_of_forward, reverse_of_reverse):
         got = gf.jit(way(loss(False)))(*primals)
         for k, (a, b) in enumerate(zip(got, want, strict=True)):
