@@ -34,7 +34,6 @@ def figures() -> dict[str, int]:
         "isinstance on lowering classes": source.lowering_checks.total(),
         "files with isinstance on lowering classes": len(source.lowering_checks),
         "functions that return Any": len(source.returns_any),
-        "names that say nothing": source.empty_names.total(),
         "retired words in definitions": source.retired.total(),
         **{f"files of {room}": n for room, n in source.rooms.items() if n > house.MOST_FILES},
         **{f"lines of code of {room}": n for room, n in source.code_of.items()},
