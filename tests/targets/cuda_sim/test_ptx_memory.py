@@ -59,6 +59,24 @@ def test_freed_memory_is_used_again_but_not_at_once():
     memory.free(big)
 
 
+def test_memory_that_is_freed_in_the_middle_of_a_search():
+    """As garbage collection does: the search ends with the tables that it began with."""
+    memory = DeviceMemory(1 << 20)
+    first, second, third = (memory.allocate(256) for _ in range(3))
+
+    class FreesWhenCompared(int):
+        def __lt__(self, other):
+            if memory.find(second) is not None and second not in freed:
+                freed.append(second)
+                memory.free(second)
+            return int(self) < other
+
+    freed = []
+    assert memory.find(FreesWhenCompared(third)).start == third
+    assert freed == [second] and memory.find(second) is None
+    assert memory.find(first).start == first and memory.used == 512
+
+
 def test_adopted_arrays_are_used_in_place():
     raw = np.zeros(100, np.uint8)
     memory, inside = DeviceMemory(), raw[3:67]

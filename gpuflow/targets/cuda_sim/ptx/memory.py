@@ -12,6 +12,8 @@ import sys
 import threading
 from bisect import bisect_right, insort
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -51,7 +53,8 @@ class DeviceMemory:
         self._allocations: dict[int, Allocation] = {}
         self._adopted: dict[int, Array] = {}
         self._freed: deque[tuple[int, int]] = deque(maxlen=4096)
-        self._lock = threading.RLock()
+        self._lock, self._depth = threading.RLock(), 0
+        self._to_free: deque[int] = deque()
         self._used = self._peak = 0
         self.tracks_writes = False
         self.images: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
@@ -79,7 +82,7 @@ class DeviceMemory:
             DeviceMemoryError: there is not so much.
         """
         room = _room(nbytes)
-        with self._lock:
+        with self._holding():
             if nbytes < 0 or (counted and self._used + nbytes > self.capacity):
                 raise self._full(nbytes)
             place = self._place(room)
@@ -101,26 +104,44 @@ class DeviceMemory:
         Raises:
             DeviceMemoryError: the address is not the start of an allocation.
         """
+        with self._holding():
+            self._to_free.append(address)
+
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        """Hold the lock; the outermost holder frees at its end.
+
+        Garbage collection may free an array between any two lines, while tables are searched.
+        """
         with self._lock:
-            allocation = self._allocations.pop(address, None)
-            if allocation is None:
-                known = "was freed already" if self.was_freed(address) else "was never allocated"
-                raise DeviceMemoryError(
-                    f"[device memory] an address that is freed must be allocated; {address:#x} "
-                    f"{known}. Fix: free each allocation once."
-                )
-            del self._starts[bisect_right(self._starts, address) - 1]
-            if self._adopted.pop(address, None) is not None:
-                return
-            self._used -= allocation.size if allocation.counted else 0
-            place, room = address - self._base, len(allocation.room)
-            self._freed.append((address, allocation.size))
-            self._free[room].append(place)
-            if room >= _LEAST_RETURNED and hasattr(self._map, "madvise"):
-                first = -(-place // _PAGE) * _PAGE
-                whole = (place + room) // _PAGE * _PAGE - first
-                if sys.platform == "linux":
-                    self._map.madvise(mmap.MADV_DONTNEED, first, whole)
+            self._depth += 1
+            try:
+                yield
+                while self._depth == 1 and self._to_free:
+                    self._free_one(self._to_free.popleft())
+            finally:
+                self._depth -= 1
+
+    def _free_one(self, address: int) -> None:
+        allocation = self._allocations.pop(address, None)
+        if allocation is None:
+            known = "was freed already" if self.was_freed(address) else "was never allocated"
+            raise DeviceMemoryError(
+                f"[device memory] an address that is freed must be allocated; {address:#x} "
+                f"{known}. Fix: free each allocation once."
+            )
+        del self._starts[bisect_right(self._starts, address) - 1]
+        if self._adopted.pop(address, None) is not None:
+            return
+        self._used -= allocation.size if allocation.counted else 0
+        place, room = address - self._base, len(allocation.room)
+        self._freed.append((address, allocation.size))
+        self._free[room].append(place)
+        if room >= _LEAST_RETURNED and hasattr(self._map, "madvise"):
+            first = -(-place // _PAGE) * _PAGE
+            whole = (place + room) // _PAGE * _PAGE - first
+            if sys.platform == "linux":
+                self._map.madvise(mmap.MADV_DONTNEED, first, whole)
 
     def view(self, address: int, nbytes: int, writes: bool = True) -> Array:
         """Bytes of an allocation as an array on the memory itself.
@@ -183,7 +204,7 @@ class DeviceMemory:
         around = (ctypes.c_uint8 * room).from_address(start)
         allocation = Allocation(start, end - start, np.ctypeslib.as_array(around), False)
         allocation.low, allocation.read_only = address - start, read_only
-        with self._lock:
+        with self._holding():
             self._adopted[address] = array
             self._allocations[address] = allocation
             insort(self._starts, address)
@@ -197,12 +218,12 @@ class DeviceMemory:
 
     def track_writes(self) -> None:
         """Start to track the bytes that are initialized; current allocations count as written."""
-        with self._lock:
+        with self._holding():
             self.tracks_writes = True
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that contains an address."""
-        with self._lock:
+        with self._holding():
             place = bisect_right(self._starts, address) - 1
             if place < 0:
                 return None
@@ -212,7 +233,7 @@ class DeviceMemory:
 
     def snapshot(self) -> tuple[Array, list[Allocation]]:
         """All allocations, by ascending start."""
-        with self._lock:
+        with self._holding():
             return np.array(self._starts, np.uint64), [self._allocations[s] for s in self._starts]
 
     def was_freed(self, address: int) -> bool:
@@ -223,7 +244,7 @@ class DeviceMemory:
         """Describe the location of an address that no kernel may touch."""
         if self.was_freed(address):
             return "is in freed memory"
-        with self._lock:
+        with self._holding():
             place = bisect_right(self._starts, address) - 1
             below = self._allocations[self._starts[place]] if place >= 0 else None
         if below is not None and address - below.start < len(below.room) + 65536:
