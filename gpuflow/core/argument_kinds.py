@@ -100,8 +100,21 @@ def _message(
     kinds = [_kind_of(text, names) for text in _alternatives(annotation, names)]
     known = [kind for kind in kinds if kind is not None]
     must = " or ".join(dict.fromkeys(kind.text for kind in known))
-    fix = mend(value, f"{name}={known[0].example}")
+    fix = _as_arguments(function, name, value) or mend(value, f"{name}={known[0].example}")
     return f"[{function.__name__}] {name} must be {must}; got {told(value)}. Fix: {fix}."
+
+
+def _as_arguments(function: Callable[..., Any], name: str, value: Any) -> str | None:
+    """The call that takes one integer after the other, where a tuple of them was given."""
+    if not isinstance(value, tuple | list) or not all(type(size) is int for size in value):
+        return None
+    first, *rest = inspect.signature(function).parameters.values()
+    parameters = [first, *rest][: len(value)]
+    if name != first.name or len(parameters) < len(value) or not value:
+        return None
+    if not all("int" in _split(str(one.annotation), "|") for one in parameters):
+        return None
+    return f"{function.__name__}({', '.join(map(str, value))})"
 
 
 # --- kinds -----------------------------------------------------------------------------------

@@ -49,21 +49,25 @@ def constant_slope_beyond(bound: float) -> Callable[..., Any]:
     return decorate
 
 
+def _exponent(x: Any, alpha: Any) -> Any:
+    return jnp.divide(jnp.minimum(x, 0.0), alpha)
+
+
 def celu_bent(x: Any, alpha: Any) -> Any:
     """``exp(min(x, 0) / alpha) - 1``."""
-    return jnp.expm1(jnp.divide(jnp.minimum(x, 0.0), alpha))
+    return jnp.expm1(_exponent(x, alpha))
 
 
 def celu_slope(t: Any, out: Any, x: Any, alpha: Any) -> Any:
     """``exp(min(x, 0) / alpha)``."""
     del out
-    return jnp.multiply(t, jnp.exp(jnp.divide(jnp.minimum(x, 0.0), alpha)))
+    return jnp.multiply(t, jnp.exp(_exponent(x, alpha)))
 
 
 def celu_slope_by_alpha(t: Any, out: Any, x: Any, alpha: Any) -> Any:
     """``exp(q) (1 - q) - 1`` with ``q = min(x, 0) / alpha``, which is -1 at -inf."""
     del out
-    quotient = jnp.divide(jnp.minimum(x, 0.0), alpha)
+    quotient = _exponent(x, alpha)
     power = jnp.exp(quotient)
     finite = jnp.where(jnp.equal(power, 0), 0, quotient)
     return jnp.multiply(t, jnp.subtract(jnp.expm1(quotient), jnp.multiply(finite, power)))

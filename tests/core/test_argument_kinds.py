@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,6 +85,21 @@ def test_what_is_explained_already_stays():
     assert is_formed(ValueError(said)) and not is_formed(ValueError("Fix: this"))
     with pytest.raises(ValueError, match=r"^\[inner\] k must be 1"):
         failing(ValueError(said))(X, "3")
+
+
+@pytest.mark.parametrize(
+    "call, fix",
+    [
+        (lambda: jnp.eye((2, 3)), "eye(2, 3)"),
+        (lambda: jnp.tri([4]), "tri(4)"),
+        (lambda: jnp.eye((2, 3, 4, 5)), "N=2"),  # k takes the third, and nothing the fourth
+        (lambda: jnp.eye(()), "N=2"),
+        (lambda: jnp.eye((2, 3.0)), "N=2"),
+    ],
+)
+def test_a_shape_where_sizes_are_single_arguments(call, fix):
+    with pytest.raises(TypeError, match=re.escape(f"Fix: {fix}.")):
+        call()
 
 
 def test_composites_explain_too():

@@ -16,8 +16,8 @@ from gpuflow.core.types import AccuracyLike, Array, ArrayLike
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.accuracy import check_accuracy
-from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
-from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_or, eq
+from gpuflow.ops.elementwise.arithmetic import add, div, floor, mul, neg, sub
+from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_or, eq, ne
 from gpuflow.ops.elementwise.complex_powers import exp2_of, power
 from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.nary import (
@@ -545,9 +545,13 @@ def _pow_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
 def _pow_jvp_base(t: Any, out: Any, x: Any, y: Any) -> Any:
     del out
     # The derivative of x ** 0 is 0, also at 0 and next to it.
-    power = pow(where(bitwise_and(has_infinite_reciprocal(x), eq(y, 0)), 1, x), sub(y, 1))
-    if dtypes.is_integer(aval_of(y).dtype):
-        return mul(t, mul(convert(y, aval_of(x).dtype), power))
+    base = where(bitwise_and(has_infinite_reciprocal(x), eq(y, 0)), 1, x)
+    dtype = aval_of(y).dtype
+    if dtypes.is_integer(dtype):
+        return mul(t, mul(convert(y, aval_of(x).dtype), pow(base, sub(y, 1))))
+    if dtypes.is_floating(dtype):  # y - 1 may round to an odd number, which keeps the sign of -0
+        base = where(bitwise_and(eq(x, 0), ne(y, floor(y))), 0, base)
+    power = pow(base, sub(y, 1))
     infinite = bitwise_or(eq(y, np.inf), eq(y, -np.inf))
     return mul(t, mul(where(bitwise_and(infinite, eq(power, 0)), 0, y), power))
 
