@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,16 @@ from gpuflow.numpy.shaping import expand_dims, moveaxis
 from gpuflow.numpy.solvers import inv
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import power
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg.algebra import real_dtype, spread, through_float32
 
 Order = float | str | None  # no operand: it chooses the formula
+
+
+def _root(total: Any, root: Callable[[Any], Any]) -> Any:
+    """``root(total)``, with the derivative 0 at 0, as of ``abs``: between slopes of both signs."""
+    is_zero = lax.eq(total, like(0, total))
+    return where(is_zero, 0, root(where(is_zero, 1, total)))
 
 
 def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
@@ -39,7 +47,7 @@ def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
         squares = lax.real(lax.mul(x, lax.conj(x)))
     else:
         squares = lax.mul(x, x)
-    return lax.sqrt(reductions.sum(squares, axes, keepdims=keepdims))
+    return _root(reductions.sum(squares, axes, keepdims=keepdims), lax.sqrt)
 
 
 @composite
@@ -165,8 +173,8 @@ def vector_norm(
         return reductions.sum(lax.ne(x, like(0, x)), axis, dtype, keepdims=keepdims)
     if ord == 1:
         return reductions.sum(absolute(x), axis, keepdims=keepdims)
-    powers = power(absolute(x), ord)
-    return power(reductions.sum(powers, axis, keepdims=keepdims), 1 / ord)
+    total = reductions.sum(power(absolute(x), ord), axis, keepdims=keepdims)
+    return power(total, 1 / ord) if ord < 0 else _root(total, lambda x: power(x, 1 / ord))
 
 
 @composite

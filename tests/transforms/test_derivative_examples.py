@@ -134,6 +134,26 @@ def test_functions_of_equal_eigenvalues(name):
     np.testing.assert_allclose(total, scipy.linalg.expm(a), rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.parametrize("order", [None, 1.5, 2, 3])
+@pytest.mark.parametrize("zero", [0.0, -0.0, 0j])
+def test_norms_of_zeros(order, zero):
+    """Slopes along a direction have both signs: 0 lies between, as for abs."""
+
+    def norm(x):
+        return jnp.linalg.norm(x, order)
+
+    x = jnp.full(3, zero)
+    for way in (gf.grad(norm), gf.jit(gf.grad(norm))):
+        assert way(x).tolist() == [0, 0, 0]
+    assert norm(x) == 0 and norm(jnp.zeros(0)) == 0
+    if order != 1.5:
+        assert gf.hessian(norm)(jnp.zeros(2)).tolist() == [[0, 0], [0, 0]]
+    x = jnp.array([[0.0, 0.0], [3.0, 4.0]])  # other rows have their own
+    slope = gf.grad(lambda x: jnp.linalg.norm(x, axis=1).sum())(x)
+    np.testing.assert_allclose(slope, [[0, 0], [0.6, 0.8]], rtol=1e-6)
+    assert np.isnan(gf.grad(norm)(jnp.array([np.nan, 1.0]))).all()
+
+
 def test_norms_of_matrices_with_equal_singular_values():
     """The nuclear norm is smooth there; the largest value has a subgradient of trace 1."""
     a = jnp.asarray(3.0 * _Q)
