@@ -38,7 +38,7 @@ from gpuflow.compiler.planning.plan import Inner, Plan, Programs, kept_by
 from gpuflow.compiler.planning.template import Template, erase_sizes, make_template
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
-from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
+from gpuflow.core.lowering import ScanForm, WhileForm
 
 # Equal equations are one before rules ask who reads what: slices of two equal sums are of one.
 PASSES: tuple[tuple[str, Pass], ...] = (
@@ -145,19 +145,20 @@ def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:
 
 
 def _has_programs(eqn: Eqn) -> bool:
-    return isinstance(eqn.primitive.lower, (Loop, Branch))
+    return eqn.primitive.lower.runs_programs
 
 
 def compile_inner(eqn: Eqn, target: Target) -> tuple[Inner, ...]:
     """The plans of the programs that a loop or branch runs."""
     rule = eqn.primitive.lower
-    if isinstance(rule, Branch):
+    if rule.branches is not None:
         return _compile_branches(rule.branches(eqn.params), target)
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
-        return (_inner(form.body, _carries(form), target),)
+        return (_inner(form.body, (form.first_carry, form.num_carry), target),)
     ahead = _body_ahead(form, target) if target.on_gpu else None
-    body = ahead or _inner(_with_condition(form), _carries(form), target)
+    carries = form.first_carry, form.num_carry
+    body = ahead or _inner(_with_condition(form), carries, target)
     return _inner(form.condition, (0, 0), target), body
 
 
@@ -190,20 +191,12 @@ def _body_ahead(form: WhileForm, target: Target) -> Inner | None:
     program, values = rewritten(_with_condition(form, takes_flag=True), target, _report)
     if not all(map(has_no_effect, program.eqns)):
         return None
-    first, count = _carries(form)
+    first, count = form.first_carry, form.num_carry
     donations, programs = carry_donations(program, first, count), _inner_programs(program, target)
     program = choices_in_place(program, donations, kept_by(programs))
     program, updated = guarded_updates(program, donations, program.invars[first + count])
     plan = _bound_with(programs, program, updated, True, target)
     return Inner(plan, tuple(values), ahead=True) if is_short(plan) else None
-
-
-def _carries(form: ScanForm | WhileForm) -> tuple[int, int]:
-    """The first carry among the inputs of a loop's body, and how many there are."""
-    if isinstance(form, ScanForm):
-        return form.num_consts, form.num_carry
-    first = form.num_condition_consts + form.num_body_consts
-    return first, len(form.body.out_avals)
 
 
 def _with_condition(form: WhileForm, takes_flag: bool = False) -> ClosedJaxpr:

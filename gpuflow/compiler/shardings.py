@@ -15,17 +15,7 @@ from gpuflow.compiler.fusion.space import iteration_of
 from gpuflow.compiler.passes.program import inline
 from gpuflow.core.blocks import Convolution, Product, Scan, Sort
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var, all_eqns
-from gpuflow.core.lowering import (
-    Branch,
-    Distributed,
-    Indexed,
-    Layout,
-    Library,
-    Loop,
-    ScanForm,
-    WhileForm,
-    block_of,
-)
+from gpuflow.core.lowering import ScanForm, WhileForm, block_of
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, names_of
 
@@ -58,10 +48,10 @@ def corresponding(eqn: Eqn) -> Correspondence | None:
     if not eqn.outputs:
         return None
     out, avals = eqn.outputs[0].aval, [atom.aval for atom in eqn.inputs]
-    if isinstance(rule, Layout | Indexed | Library) and rule.apart is not None:
-        links = rule.apart(avals, out, eqn.params)
+    if rule.partitionable is not None:
+        links = rule.partitionable(avals, out, eqn.params)
         return None if links is None else _linked(eqn, links)
-    if not isinstance(rule, Indexed | Library):
+    if not (rule.is_indexed or rule.is_library):
         iteration = iteration_of(eqn)
         if iteration is None or any(len(iteration.out) != var.aval.ndim for var in eqn.outputs):
             return None
@@ -219,14 +209,14 @@ def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Pa
             asked = parts_of(sharding, eqn.outputs[0].aval.ndim, mesh)
             return [constrained(asked, sharding.spec, operands[0])]
         return [operands[0]]
-    if isinstance(rule, Distributed):
+    if rule.is_split:
         shardings = eqn.params["out_shardings"]
         return [parts_of(s, v.aval.ndim, mesh) for s, v in zip(shardings, eqn.outputs, strict=True)]
-    if isinstance(rule, Loop):
+    if rule.form is not None:
         form = rule.form(eqn.params)
         follow = _scan if isinstance(form, ScanForm) else _while
         return follow(form, operands, mesh)
-    if isinstance(rule, Branch):
+    if rule.branches is not None:
         branch_outputs = [
             _outputs(branch.jaxpr, operands[1:], mesh) for branch in rule.branches(eqn.params)
         ]

@@ -39,7 +39,7 @@ from gpuflow.core.key_use import (
     restored,
     spend,
 )
-from gpuflow.core.lowering import Branch, Inline, LaneForm
+from gpuflow.core.lowering import Branch, BranchForm, Inline, LaneForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
 from gpuflow.core.staging import trace_to_jaxpr
@@ -329,7 +329,7 @@ def _lane_form(params: dict[str, Any]) -> LaneForm:
     """The index is an operand that all lanes have."""
     lanes: Lanes = params["lanes"]
     mapped = tuple((True, *lane.mapped) for lane in lanes)
-    return LaneForm(params["branches"], lane_shape(lanes), mapped)
+    return LaneForm(BranchForm(params["branches"]), lane_shape(lanes), mapped)
 
 
 cond_p = _define(

@@ -31,7 +31,7 @@ from gpuflow.control.programs import close, execute_alone
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import Flow, States, follow_program
-from gpuflow.core.lowering import Inline, LaneForm
+from gpuflow.core.lowering import Inline, LaneForm, ProgramForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Uniform, Zero
 from gpuflow.core.staging import trace_to_jaxpr
@@ -193,8 +193,8 @@ def _lane_form(params: dict[str, Any]) -> LaneForm:
     count = len(params["program"].in_avals) - len(grid)
     flags = [lane.mapped for lane in lanes] + [(False,) * count] * len(grid)
     return LaneForm(
-        params["program"], (*lane_shape(lanes), *grid), tuple(flags), params["first_index"],
-        len(grid), params["name"],
+        ProgramForm(params["program"]), (*lane_shape(lanes), *grid), tuple(flags),
+        params["first_index"], len(grid), params["name"],
     )  # fmt: skip
 
 

@@ -17,7 +17,6 @@ from gpuflow.control.programs import split_independent
 from gpuflow.control.scan_simplify import is_cheap
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Indexed
 
 # Elementwise operations that take about as long as storing a byte and loading it again, where the
 # stacks are larger than caches.
@@ -98,9 +97,7 @@ def _cheap(known: Jaxpr, stored: set[Var], num_consts: int) -> set[Var]:
 
 
 def _is_cheap(eqn: Eqn) -> bool:
-    rule = eqn.primitive.lower
-    moves = isinstance(rule, Indexed) and rule.moves
-    return (is_cheap(eqn) or moves) and not is_observable(eqn.effects)
+    return (is_cheap(eqn) or eqn.primitive.lower.selects) and not is_observable(eqn.effects)
 
 
 def _needed(eqns: Sequence[Eqn], cheap: set[Var], wanted: set[Var]) -> tuple[list[Eqn], list[Var]]:

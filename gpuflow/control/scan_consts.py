@@ -13,7 +13,6 @@ from gpuflow.compiler.fusion.choices import body_in_place, places_in_place
 from gpuflow.compiler.passes.program import Replacement
 from gpuflow.control.scan_simplify import is_cheap, simplified_body
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise, Update
 
 _MOST_EQUATIONS = 32  # of one const
 
@@ -54,7 +53,7 @@ def updated_elements(eqn: Eqn, definition: Any) -> int | None:
 
 
 def _elements(eqn: Eqn) -> int:
-    computed = eqn.inputs[3:] if isinstance(eqn.primitive.lower, Update) else eqn.outputs
+    computed = eqn.inputs[3:] if eqn.primitive.lower.is_update else eqn.outputs
     return sum(atom.aval.size for atom in computed)
 
 
@@ -89,7 +88,7 @@ def _from_numbers(atom: Atom, var: Var, definition: Any) -> list[Eqn]:
 
 
 def _is_known(eqn: Eqn) -> bool:
-    return is_cheap(eqn) or isinstance(eqn.primitive.lower, Elementwise)
+    return is_cheap(eqn) or eqn.primitive.lower.is_elementwise
 
 
 def _is_number(atom: Atom) -> bool:

@@ -17,7 +17,6 @@ from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, Layout, Library, Loop
 from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.nary import add_any_p
@@ -86,14 +85,14 @@ def products_first(parts: Parts, build: Any) -> Parts | None:
         # branch or loop each element does its own.
         if eqn.effects or eqn.primitive.batch is None or not known:
             continue
-        if isinstance(eqn.primitive.lower, Branch | Loop):
+        if eqn.primitive.lower.runs_programs:
             continue
         leaves = frozenset().union(*[origin[a] for a in eqn.inputs if type(a) is not Literal])
         origin.update({var: leaves for var in eqn.outputs})
         producers.update({var: eqn for var in eqn.outputs})
         rule = eqn.primitive.lower
         growth = sum(v.aval.size for v in eqn.outputs), sum(v.aval.size for v in leaves)
-        summable = isinstance(rule, Library) and rule.summed is not None
+        summable = rule.summed is not None
         if not (summable and leaves and growth[0] <= MOST_GROWTH * growth[1]):
             continue
         needed = _closure(eqn.outputs, producers)
@@ -223,9 +222,9 @@ def _product(term: Var, uses: Uses) -> list[Eqn] | None:
             return None
         eqns.insert(0, eqn)
         rule = eqn.primitive.lower
-        if isinstance(rule, Library) and rule.summed is not None:
+        if rule.summed is not None:
             return eqns
-        if not isinstance(rule, Layout) or type(eqn.inputs[0]) is Literal:
+        if rule.view is None or type(eqn.inputs[0]) is Literal:
             return None
         term = eqn.inputs[0]
 

@@ -27,7 +27,7 @@ from gpuflow.control.scan_fission import added_term, copy_program, uses_in
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Layout, Loop, Reduction, block_of
+from gpuflow.core.lowering import Reduction, block_of
 from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.convert import convert_element_type
@@ -161,7 +161,7 @@ def _inner_moved(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
             inputs = tuple(env.get(a, a) if type(a) is Var else a for a in eqn.inputs)
             eqn = eqn.replace(inputs=inputs)
         rule, moved, made = eqn.primitive.lower, None, [eqn]
-        if isinstance(rule, Loop) and rule.shared_sums is not None:
+        if rule.shared_sums is not None:
             moved = rule.shared_sums(eqn, lanes, around.get)
         if moved is not None:
             made, outs = moved
@@ -390,6 +390,6 @@ def _is_zero(atom: Atom, definition: Definition) -> bool:
     if type(atom) is Literal:
         return bool(np.all(np.asarray(atom.value) == 0))
     eqn = definition(atom)
-    if eqn is None or not isinstance(eqn.primitive.lower, Layout):
+    if eqn is None or eqn.primitive.lower.view is None:
         return False
     return _is_zero(eqn.inputs[0], definition)

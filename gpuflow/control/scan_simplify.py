@@ -18,7 +18,6 @@ from gpuflow.control.scan_fission import (
     sum_afterwards,
 )
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout
 
 
 def simplify_scan(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
@@ -136,10 +135,7 @@ def _hoistable(
 
 def is_cheap(eqn: Eqn) -> bool:
     """Whether an equation costs less to compute than its result to read."""
-    rule = eqn.primitive.lower
-    if isinstance(rule, Layout):
-        return True
-    return isinstance(rule, (Elementwise, Indexed)) and rule.cheap
+    return eqn.primitive.lower.price is not None
 
 
 def _without(eqns: Sequence[Eqn], defined: Sequence[Var]) -> tuple[Eqn, ...]:

@@ -10,7 +10,6 @@ from gpuflow.compiler.passes.program import inline
 from gpuflow.control.scan_fission import copy_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
-from gpuflow.core.lowering import Branch, Loop
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.layout.concatenate import concatenate
@@ -45,7 +44,7 @@ def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
 def _has_programs(body: ClosedJaxpr) -> bool:
     """Whether there are loops or branches in a program."""
     eqns = inline(body.jaxpr).eqns
-    return any(isinstance(eqn.primitive.lower, (Loop, Branch)) for eqn in eqns)
+    return any(eqn.primitive.lower.runs_programs for eqn in eqns)
 
 
 def _unrolled(

@@ -22,7 +22,6 @@ from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip, user_source_line
 from gpuflow.core.aval import KeyDType, ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
-from gpuflow.core.lowering import Indexed, Layout
 from gpuflow.core.trace import Evaluator, eval_trace
 
 
@@ -162,9 +161,8 @@ def follow(flow: Flow) -> States | None:
     rule = flow.primitive.keys
     if rule is not None:
         return rule(flow)
-    lower = flow.primitive.lower
-    moves = isinstance(lower, Layout) or (isinstance(lower, Indexed) and lower.moves)
-    return move(flow) if moves and not any(flow.states[1:]) else use_all(flow)
+    selects = flow.primitive.lower.selects
+    return move(flow) if selects and not any(flow.states[1:]) else use_all(flow)
 
 
 def follow_program(

@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from gpuflow.base.records import record
+from gpuflow.core.lowering import Lowering
 from gpuflow.core.trace import current_trace, thread_state
 
 
@@ -34,7 +35,7 @@ class Primitive:
         transpose: ``(cotangent, *operands, **params) -> cotangents``; operands to be transposed are
             ``UndefinedPrimal``; the cotangents of others are None. None: not linear.
         batch: ``(axis, operands, dims, **params) -> (outs, out_dims)``; ``axis`` is an AxisData.
-        lower: an instance of a class in core.lowering.
+        lower: an instance of a class in core.lowering; by default a step of its own, without rules.
         multiple_results: whether the op has a sequence of outputs.
         effects: ``params -> frozenset`` of the effects of an equation.
         may_communicate: whether the op holds rules of a user, which may use named axes although
@@ -77,7 +78,7 @@ class Primitive:
     again: Callable[..., Any] | None = None
     transpose: Callable[..., Any] | None = None
     batch: Callable[..., Any] | None = None
-    lower: Any = None
+    lower: Any = Lowering()
     multiple_results: bool = False
     effects: Callable[[dict[str, Any]], frozenset[Any]] = no_effects
     may_communicate: bool = False

@@ -17,7 +17,6 @@ from gpuflow.base.tables import Table, scaled
 from gpuflow.base.util import SourceLine
 from gpuflow.compiler.explain import eqns_of
 from gpuflow.compiler.planning.plan import Plan, ProgramStep, Step, bytes_of, flops_of
-from gpuflow.core.lowering import Loop, ScanForm
 from gpuflow.timing import format_seconds, three_digits
 
 _MOST_LETTERS = 44  # of a name in a table
@@ -116,9 +115,7 @@ def _predicted(plan: Plan, step: Step, ceilings: Ceilings) -> float:
             sum(_predicted(inner.plan, part, ceilings) for part in inner.plan.steps)
             for inner in step.programs
         ]
-        rule = step.eqn.primitive.lower
-        form = rule.form(step.eqn.params) if isinstance(rule, Loop) else None
-        return totals[0] * form.length if isinstance(form, ScanForm) else max(totals)
+        return step.eqn.primitive.lower.inner(step.eqn).total(totals)
     moving = bytes_of(plan, step) / ceilings.bytes_per_second
     return max(moving, flops_of(step) / ceilings.flops_per_second)
 

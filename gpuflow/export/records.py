@@ -28,7 +28,6 @@ from gpuflow.compiler.passes.program import inline, is_call
 from gpuflow.core.aval import NOT_MANUAL, ShapedArray, aval_of
 from gpuflow.core.dtype_names import dtype_of, name_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import HostCall
 from gpuflow.core.primitive import Primitive, registry
 from gpuflow.core.sharding import Mesh, Sharding
 from gpuflow.export.schema import check_list, check_type, expect, is_index, is_size, is_text
@@ -221,7 +220,7 @@ def _many_devices(what: str) -> str:
 def _check_portable(eqn: Eqn | None, primitive: Primitive) -> None:
     """Raise ExportError for objects that other processes do not have."""
     check(
-        not isinstance(primitive.lower, HostCall),
+        not primitive.lower.is_host_call,
         lambda: (
             f"[export] an exported program must not call Python; got {_where(eqn)[4:]}. Fix: take "
             "callbacks out of the exported function."

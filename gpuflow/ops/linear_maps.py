@@ -12,7 +12,6 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.core.jaxpr import Atom, Eqn
-from gpuflow.core.lowering import Elementwise
 
 
 @record
@@ -36,7 +35,7 @@ class LinearMap:
         if source is None:
             return None
         rule = source.primitive.lower
-        if isinstance(rule, Elementwise) and rule.image is not None:
+        if rule.image is not None:
             return rule.image(source, self, self.build)
         return self.leaf(source)
 

@@ -15,7 +15,6 @@ from gpuflow.base import dtypes
 from gpuflow.base.config import Settings, config
 from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Elementwise, Layout
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, check_not_leaked, source_line
@@ -146,7 +145,7 @@ def _converted(
     used = [value.device for value in operands if type(value) is Array]
     device = used[-1] if used else wanted or default_device()
     # Results of such ops are never an operand's memory.
-    may_keep = bool(used) and isinstance(primitive.lower, Elementwise)
+    may_keep = bool(used) and primitive.lower.is_elementwise
     arrays, avals = [], []
     for value in operands:
         known = array_of_scalar(value) if may_keep and type(value) is not Array else None
@@ -249,7 +248,7 @@ def _new_call(
     outs = primitive.shape(*avals, **params)
     rule = primitive.lower
     program = None if driver is None else driver.program_of_op(primitive, avals, params)
-    return Call(outs, isinstance(rule, Elementwise), isinstance(rule, Layout), program)
+    return Call(outs, rule.is_elementwise, rule.view is not None, program)
 
 
 def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:

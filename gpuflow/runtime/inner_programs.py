@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.jaxpr import Eqn
-from gpuflow.core.lowering import Branch, ScanForm, WhileForm
+from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.runtime.driver import Driver
 
 Arrays = list[Any]
@@ -37,7 +37,7 @@ def runner(
         ahead: whether the last program may run once more than the loop goes on, see ``Inner``.
     """
     rule = eqn.primitive.lower
-    if isinstance(rule, Branch):
+    if rule.branches is not None:
         return _branch_runner(bodies, values, kept)
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):

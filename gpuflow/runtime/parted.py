@@ -17,7 +17,6 @@ from gpuflow.base.records import record
 from gpuflow.compiler.shardings import asked_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type, storage_dtype
 from gpuflow.core.jaxpr import ClosedJaxpr, all_eqns
-from gpuflow.core.lowering import Distributed
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Index, Sharding
 from gpuflow.runtime.array import Array, as_numpy
@@ -199,14 +198,14 @@ def goes_over_memories(jaxpr: ClosedJaxpr) -> bool:
         program = jaxpr.jaxpr
         if not all(map(is_in_one_memory, asked_shardings(program))):
             return True
-        return any(isinstance(eqn.primitive.lower, Distributed) for eqn in all_eqns(program))
+        return any(eqn.primitive.lower.is_split for eqn in all_eqns(program))
 
     return jaxpr.jaxpr.memo("goes over memories", goes)
 
 
 def needs_parts(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> bool:
     """Whether an op has to run in several memories; only called once there are such arrays."""
-    if isinstance(primitive.lower, Distributed):
+    if primitive.lower.is_split:
         return False  # it knows how
     held = () if primitive.subjaxprs is None else primitive.subjaxprs(params)
     if any(type(program) is not ClosedJaxpr for program in held):

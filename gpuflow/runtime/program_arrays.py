@@ -21,7 +21,6 @@ from gpuflow.compiler.planning.plan import (
 )
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.jaxpr import Literal
-from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.driver import Driver
@@ -164,10 +163,10 @@ def library_call(step: CallStep, driver: Driver) -> Callable[..., None]:
     """A function of output and operand arrays; the executable has turned NumPy's warnings off."""
     primitive, params = step.eqn.primitive, step.eqn.params
     rule, xp = primitive.lower, driver.xp
-    if isinstance(rule, Library) and rule.prepare is not None:
+    if rule.prepare is not None:
         avals = [operand.aval for operand in step.operands]
         return partial(rule.prepare(avals, [var.aval for var in step.eqn.outputs], params), xp)
-    if isinstance(rule, Library) and rule.call is not None:
+    if rule.call is not None:
         return partial(rule.call, xp, **params)
 
     impl = primitive.impl

@@ -19,7 +19,7 @@ from gpuflow.compiler.passes.program import inline
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import COMMUNICATION
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
+from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import default_device
 from gpuflow.runtime.eager import evaluate, is_finite, not_finite, unchecked
@@ -114,13 +114,13 @@ def _inside(
 ) -> FloatingPointError | None:
     """Find the origin inside a loop or a branch; None if there is none."""
     rule = eqn.primitive.lower
-    if isinstance(rule, Branch):
+    if rule.branches is not None:
         number = int(as_numpy(values[0], aval_of(values[0])))
         programs = rule.branches(eqn.params)
         taken = min(max(number, 0), len(programs) - 1)
         here = f"{place}, in branch {taken} of {eqn.primitive.name}"
         return _look_into(replay, programs[taken], values[1:], source, here)
-    if not isinstance(rule, Loop):
+    if rule.form is None:
         return None
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):

@@ -20,7 +20,6 @@ from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
-from gpuflow.core.lowering import Indexed, Layout
 from gpuflow.core.rules import NAN, Fault
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.effects.checks import CHECK, Site, check_p, plain_site
@@ -125,9 +124,7 @@ def _apply(
 
 def _moves(primitive: Any) -> bool:
     """Whether results are elements of operands, so that nan in them was there before."""
-    if primitive.passes_nan or isinstance(primitive.lower, Layout):
-        return True
-    return isinstance(primitive.lower, Indexed) and primitive.lower.moves
+    return primitive.passes_nan or primitive.lower.selects
 
 
 def _may_be_nan(aval: ShapedArray) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
-from gpuflow.core.lowering import Inline
 from gpuflow.core.staging import StagingTrace, hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Trace, current_trace, thread_state
 
@@ -39,7 +38,7 @@ class PartialTrace(Trace):
                 return self.parent.process(primitive, operands, params)
         if primitive.partial_eval is not None:
             return self._by_rule(primitive, operands, params)
-        if isinstance(primitive.lower, Inline) and not primitive.lower.whole:
+        if primitive.lower.jaxpr is not None and not primitive.lower.whole:
             # A user's rule called a jitted function on primals and tangents together: only what
             # depends on tangents may be recorded.
             with current_trace(self):

@@ -14,7 +14,6 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
-from gpuflow.core.lowering import Inline
 from gpuflow.core.rules import Zero, zero_tangent
 from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state, with_trace
 from gpuflow.ops.zeros import instantiate
@@ -68,7 +67,7 @@ class TaylorTrace(Trace):
             with current_trace(self):
                 operands, params = primitive.close(operands, params)
         rule = primitive.lower
-        if isinstance(rule, Inline) and not rule.by_rule:
+        if rule.jaxpr is not None and not rule.by_rule:
             program = rule.jaxpr([aval_of(operand) for operand in operands], params)
             with current_trace(self):
                 outs = list(program(*operands))

@@ -15,7 +15,6 @@ from gpuflow.compiler.fusion.space import (
     NotOneKernelError,
     Program,
     Space,
-    operands_in_memory,
 )
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Update
@@ -111,7 +110,7 @@ def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key
         assert iteration is not None
         if isinstance(eqn.primitive.lower, Indexed | Update) and eqn.inputs:
             real += [(e, d) for d in range(len(iteration.sizes))]
-        in_memory = operands_in_memory(eqn)
+        in_memory = eqn.primitive.lower.operands_in_memory(eqn)
         for number, (atom, links) in enumerate(zip(eqn.inputs, iteration.reads, strict=True)):
             if type(atom) is Literal:
                 continue

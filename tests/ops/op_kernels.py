@@ -33,7 +33,7 @@ def _takes_pairs(rule: Any) -> bool:
     if isinstance(rule, Elementwise):
         return rule.pair is not None
     if isinstance(rule, Indexed):
-        return rule.moves
+        return rule.selects
     return isinstance(rule, Reduction) and rule.by_parts
 
 

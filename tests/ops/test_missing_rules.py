@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import gpuflow.ops
+from gpuflow.core.lowering import Lowering
 from gpuflow.core.primitive import registry
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "missing_rules.md"
@@ -23,6 +24,6 @@ def test_the_table_is_the_registry():
         (name, rule)
         for name, primitive in registry().items()
         for rule in RULES
-        if getattr(primitive, rule) is None
+        if getattr(primitive, rule) is None or type(getattr(primitive, rule)) is Lowering
     }
     assert documented == missing

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpuflow.compiler.fusion.space import is_fusible
 from gpuflow.compiler.passes.program import uses
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout
 
 MOST_CLONES = 16  # readers of a value with a copy of their own each
 CLONE_SPAN = 64  # equations behind a copy whose readers share it, where there are more
@@ -70,9 +69,6 @@ class _Cloner:
 
 def _is_clonable(eqn: Eqn, in_memory: set[Var]) -> bool:
     rule = eqn.primitive.lower
-    arrays = [atom for atom in eqn.inputs if type(atom) is not Literal]
-    if isinstance(rule, Layout):
+    if rule.view is not None:
         return True
-    if isinstance(rule, Indexed):
-        return rule.cheap and not arrays
-    return isinstance(rule, Elementwise) and rule.cheap and all(a in in_memory for a in arrays)
+    return rule.cheap and all(type(a) is Literal or a in in_memory for a in eqn.inputs)

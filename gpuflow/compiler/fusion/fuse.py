@@ -23,7 +23,6 @@ from gpuflow.compiler.fusion.space import (
     Space,
     is_fusible,
     iteration_of,
-    operands_in_memory,
 )
 from gpuflow.compiler.passes.program import uses
 from gpuflow.compiler.passes.updates_in_place import (
@@ -35,7 +34,6 @@ from gpuflow.compiler.passes.updates_in_place import (
     updated_pairs,
 )
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Barrier, Indexed, Layout, Library, Update
 from gpuflow.core.views import View, contiguous
 
 
@@ -68,7 +66,7 @@ def describe_program(
     turned = _turned_in_memory(jaxpr, readers)
     updates: dict[int, InMemory] = {}
     for position, eqn in enumerate(jaxpr.eqns):
-        if isinstance(eqn.primitive.lower, Barrier):
+        if eqn.primitive.lower.is_barrier:
             for atom, var in safe_zip(eqn.inputs, eqn.outputs):
                 assert type(atom) is not Literal, "a barrier's simplify rule drops literals"
                 aliases[var] = aliases.get(atom, _whole(atom))
@@ -83,7 +81,7 @@ def describe_program(
             continue
         iteration = iteration_of(eqn)
         iterations.append(iteration)
-        if iteration is not None and not isinstance(eqn.primitive.lower, Update):
+        if iteration is not None and not eqn.primitive.lower.is_update:
             fusible_outputs.update(out for out in eqn.outputs if out not in turned)
             continue
         done = rule.in_memory(position)
@@ -114,12 +112,12 @@ def _stored_parts(jaxpr: Jaxpr, readers: dict[Var, list[int]], kept: Kept) -> se
             first.setdefault(eqn.inputs[operand], k)
     parts: set[Var] = set()
     for eqn in jaxpr.eqns if first else ():
-        if not isinstance(eqn.primitive.lower, Layout) or eqn.inputs[0] not in first:
+        if eqn.primitive.lower.view is None or eqn.inputs[0] not in first:
             continue
         (out,), update = eqn.outputs, first[eqn.inputs[0]]
         first.setdefault(out, update)
-        behind = [jaxpr.eqns[k] for k in readers.get(out, ()) if k >= update]
-        if out in jaxpr.outvars or any(not _gives_name(reader) for reader in behind):
+        behind = [jaxpr.eqns[k].primitive.lower for k in readers.get(out, ()) if k >= update]
+        if out in jaxpr.outvars or any(rule.view is None for rule in behind):
             parts.add(out)
     return parts
 
@@ -133,7 +131,7 @@ def _stored_repeats(jaxpr: Jaxpr) -> set[Var]:
     repeats: set[Var] = set()
     for eqn in reversed(jaxpr.eqns):
         rule = eqn.primitive.lower
-        if not isinstance(rule, Layout) or rule.steps is not None:
+        if rule.view is None or rule.steps is not None:
             continue
         out = eqn.outputs[0]
         if out not in results:
@@ -156,23 +154,19 @@ def _turned_in_memory(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Var]:
 
     def is_read(var: Var, by_all: bool) -> bool:
         eqns = [jaxpr.eqns[k] for k in readers.get(var, ())]
-        found = [isinstance(eqn.primitive.lower, Library) for eqn in eqns]
+        found = [eqn.primitive.lower.is_library for eqn in eqns]
         return var not in jaxpr.outvars and bool(found) and (all if by_all else any)(found)
 
     others: dict[Var, list[bool]] = {}
     for eqn in jaxpr.eqns:
         rule = eqn.primitive.lower
-        if isinstance(rule, Layout) and type(eqn.inputs[0]) is Var:
+        if rule.view is not None and type(eqn.inputs[0]) is Var:
             operand, out = eqn.inputs[0], eqn.outputs[0]
             links = rule.links(operand.aval, out.aval, **eqn.params)
             is_turn = links is not None and len(links) == operand.aval.ndim == out.aval.ndim
             is_turn = is_turn and operand.aval.size == out.aval.size and rule.steps is None
             others.setdefault(operand, []).append(is_turn and is_read(out, True))
     return {var for var, fits in others.items() if all(fits) and is_read(var, False)}
-
-
-def _gives_name(eqn: Eqn) -> bool:
-    return isinstance(eqn.primitive.lower, Layout)
 
 
 def _alias(
@@ -183,7 +177,7 @@ def _alias(
     Variables in ``stored`` get a kernel, if one can be made.
     """
     rule = eqn.primitive.lower
-    if not isinstance(rule, Layout) or type(eqn.inputs[0]) is Literal:
+    if rule.view is None or type(eqn.inputs[0]) is Literal:
         return None
     operand = eqn.inputs[0]
     links = rule.links(operand.aval, eqn.outputs[0].aval, **eqn.params)
@@ -353,7 +347,7 @@ def _edges(program: Program) -> list[tuple[int, int]]:
     for reader, eqn in enumerate(program.jaxpr.eqns):
         if program.iterations[reader] is None:
             continue
-        for atom in eqn.inputs[operands_in_memory(eqn) :]:
+        for atom in eqn.inputs[eqn.primitive.lower.operands_in_memory(eqn) :]:
             source = None if type(atom) is Literal else program.producer.get(atom)
             if source is None or program.iterations[source] is None:
                 continue
@@ -372,7 +366,7 @@ def _reduces_outer_axes(iteration: Iteration | None) -> bool:
 
 def _reads_memory(eqn: Eqn) -> bool:
     """Whether the equation chooses elements of its operands, which must lie in memory."""
-    return isinstance(eqn.primitive.lower, Indexed) and bool(eqn.inputs)
+    return eqn.primitive.lower.is_indexed and bool(eqn.inputs)
 
 
 def _scalar_pairs(grouping: _Grouping) -> list[tuple[int, int]]:

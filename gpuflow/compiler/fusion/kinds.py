@@ -8,7 +8,6 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.regions import Axes, Classes, Joined, Region, region_of
 from gpuflow.compiler.fusion.space import Key, Kind, NotOneKernelError, Program, Space
 from gpuflow.core.jaxpr import Literal
-from gpuflow.core.lowering import Elementwise, Laned
 
 MOST_OPERANDS = 96
 MOST_NUMBERS = 400  # operands of a kernel without axes: CUDA takes 512 words
@@ -188,16 +187,11 @@ class _Judge:
             eqn, axes = program.jaxpr.eqns[e], self._axes(self.group.axes_of(e))
             readers = {r for var in eqn.outputs for r in program.readers.get(var, ())}
             around[e] = axes.union(*(around[r] for r in readers if r in around))
-            if axes and axes != around[e] and _is_costly(program, e):
+            if axes and axes != around[e] and eqn.primitive.lower.costly:
                 last = max(place.get(key, 0) for key in axes)
                 if any(place.get(key, last) < last for key in around[e] - axes):
                     return e
         return None
-
-
-def _is_costly(program: Program, position: int) -> bool:
-    rule = program.jaxpr.eqns[position].primitive.lower
-    return isinstance(rule, Laned) or (isinstance(rule, Elementwise) and not rule.cheap)
 
 
 def ordered_axes(

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuflow.compiler.fusion.space import is_fusible, operands_in_memory
+from gpuflow.compiler.fusion.space import is_fusible
 from gpuflow.compiler.passes.program import Replacement, uses
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout
 
 MOST_PARTS = 128  # each is a step
 MOST_TOGETHER = 32  # in memory, that one kernel joins
@@ -25,22 +24,17 @@ MOST_TOGETHER = 32  # in memory, that one kernel joins
 
 def stored_in_parts(jaxpr: Jaxpr) -> Jaxpr:
     """The program with in-place updates of arrays whose chunks are better stored separately."""
-    if not any(_has_parts(eqn) for eqn in jaxpr.eqns):
+    if not any(eqn.primitive.lower.in_parts is not None for eqn in jaxpr.eqns):
         return jaxpr
     judge, eqns = _Judge(jaxpr), list[Eqn]()
     for eqn in jaxpr.eqns:
         build = Replacement(eqn.source)
-        wanted = _has_parts(eqn) and judge.is_worth(eqn)
+        wanted = eqn.primitive.lower.in_parts is not None and judge.is_worth(eqn)
         if not wanted or eqn.primitive.lower.in_parts(eqn, build) is None:
             eqns.append(eqn)
             continue
         eqns += [*build.eqns[:-1], build.eqns[-1].replace(outputs=eqn.outputs)]
     return jaxpr.replace(eqns=tuple(eqns))
-
-
-def _has_parts(eqn: Eqn) -> bool:
-    rule = eqn.primitive.lower
-    return isinstance(rule, Indexed) and rule.in_parts is not None
 
 
 class _Judge:
@@ -65,10 +59,11 @@ class _Judge:
         if var in self.outputs:
             return True
         for reader in (self.eqns[k] for k in self.readers.get(var, ())):
-            if isinstance(reader.primitive.lower, Layout):
+            rule = reader.primitive.lower
+            if rule.view is not None:
                 if self._is_stored(reader.outputs[0]):
                     return True
-            elif not is_fusible(reader) or var in reader.inputs[: operands_in_memory(reader)]:
+            elif not is_fusible(reader) or var in reader.inputs[: rule.operands_in_memory(reader)]:
                 return True
         return False
 
@@ -80,8 +75,9 @@ class _Judge:
                 return False
             if len(self.readers[atom]) != 1:
                 return False
-            if not isinstance(eqn.primitive.lower, Layout):
-                return isinstance(eqn.primitive.lower, Elementwise | Indexed)
+            rule = eqn.primitive.lower
+            if rule.view is None:
+                return rule.is_elementwise or rule.is_indexed
             atom = eqn.inputs[0]
         return False
 
@@ -97,7 +93,7 @@ class _Judge:
                     continue
                 seen.add(eqn)
                 rule, owner = eqn.primitive.lower, owners.setdefault(eqn, number)
-                if owner != number and isinstance(rule, Elementwise) and not rule.cheap:
+                if owner != number and rule.costly:
                     return False
                 pending += eqn.inputs
         return True

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.kinds import Form, form_of
 from gpuflow.compiler.fusion.regions import Joined, Region, region_of
-from gpuflow.compiler.fusion.space import NotOneKernelError, Program, operands_in_memory
+from gpuflow.compiler.fusion.space import NotOneKernelError, Program
 from gpuflow.core.jaxpr import Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout
 
 Kernel = tuple[Region, Form]
 
@@ -88,7 +87,7 @@ class _Work:
             if reader not in self.group_of:
                 return True
             eqn = self.program.jaxpr.eqns[reader]
-            if var in eqn.inputs[: operands_in_memory(eqn)]:
+            if var in eqn.inputs[: eqn.primitive.lower.operands_in_memory(eqn)]:
                 return True
         return not self._readers(var, number)
 
@@ -144,7 +143,7 @@ class _Work:
             if position in chain:
                 continue
             eqn = self.program.jaxpr.eqns[position]
-            price = _price(eqn.primitive.lower)
+            price = eqn.primitive.lower.price
             if price is None or len(eqn.outputs) != 1 or self.program.iterations[position] is None:
                 return None
             chain.add(position)
@@ -174,12 +173,3 @@ class _Work:
             for atom in self.program.jaxpr.eqns[e].inputs
             if type(atom) is not Literal and self.program.producer.get(atom) not in inside
         }
-
-
-def _price(rule: object) -> int | None:
-    """Operations that an equation costs for each element; None for one that is not cheap."""
-    if isinstance(rule, Layout):
-        return 0
-    if isinstance(rule, Elementwise | Indexed):
-        return 1 if rule.cheap else None
-    return None

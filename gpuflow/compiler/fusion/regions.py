@@ -23,12 +23,8 @@ from gpuflow.compiler.fusion.space import (
     Key,
     NotOneKernelError,
     Program,
-    is_stored_inside,
-    is_update,
-    operands_in_memory,
 )
 from gpuflow.core.jaxpr import Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Laned, Update
 
 # Equations in the loops of a kernel: with more, chains are built no sooner, and run no faster; with
 # fewer, functions of our own (expi) are two kernels. The table is in docs/design/0024-fusion.md.
@@ -111,12 +107,12 @@ class Region:
             outline.reduced[frozenset(reduced)] = position
             outline.may_reduce = all(iteration.sizes[d] == 1 for d in iteration.reduced)
         rule = eqn.primitive.lower
-        outline.loops = isinstance(rule, Laned)
-        if outline.loops or (isinstance(rule, Elementwise) and not rule.cheap):
+        outline.loops = rule.is_lane_program
+        if rule.costly:
             outline.costly = frozenset((domain,))
-        if isinstance(rule, Update):
+        if rule.is_update:
             outline.updates = (position,)
-        if isinstance(rule, Laned) or (isinstance(rule, Indexed | Update) and eqn.inputs):
+        if rule.has_addresses(eqn):
             outline.real = {(position, d): 1 for d, n in enumerate(iteration.sizes) if n == 1}
         self._add_reads(position, iteration)
         if is_stored:
@@ -330,11 +326,12 @@ class Joined:
         assert iteration is not None
         assert producer is not None
         name = eqn.primitive.name
-        if number < operands_in_memory(eqn):
+        if number < eqn.primitive.lower.operands_in_memory(eqn):
             raise NotOneKernelError(f"{name} selects elements of it, so it must be complete")
-        if is_stored_inside(program.jaxpr.eqns[source], eqn.inputs[number]):
+        source_eqn, atom = program.jaxpr.eqns[source], eqn.inputs[number]
+        if source_eqn.primitive.lower.stores(source_eqn, atom):
             raise NotOneKernelError("the loop must have stored it before it is read")
-        if is_update(program, source):
+        if source_eqn.primitive.lower.is_update:
             raise NotOneKernelError("the update must be complete before it is read")
         for dim, axis in iteration.reads[number]:
             reader_axis = self.find((reader, axis))

@@ -17,17 +17,9 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.compiler.passes.updates_in_place import InMemory
-from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
-from gpuflow.core.lowering import (
-    Elementwise,
-    Indexed,
-    Laned,
-    Layout,
-    Reduction,
-    TupleReduction,
-    Update,
-)
+from gpuflow.core.lowering import Iteration
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
 
@@ -43,114 +35,17 @@ class Kind(Enum):
     FULL = "full"
 
 
-@record
-class Iteration:
-    """How one equation iterates.
-
-    Attributes:
-        sizes: of its iteration dimensions.
-        out: for each output dimension its iteration dimension.
-        reads: for each operand, pairs (operand dimension, iteration dimension).
-        reduced: iteration dimensions that the equation reduces.
-    """
-
-    sizes: tuple[int, ...]
-    out: tuple[int, ...]
-    reads: tuple[tuple[tuple[int, int], ...], ...]
-    reduced: tuple[int, ...] = ()
-
-
-_FUSIBLE = (Elementwise, Reduction, TupleReduction, Layout, Indexed, Update, Laned)
-
-
 def is_fusible(eqn: Eqn) -> bool:
     """Whether a generated kernel can hold ``eqn``."""
-    rule = eqn.primitive.lower
-    if not isinstance(rule, _FUSIBLE):
+    if not eqn.outputs or eqn.effects:
         return False
     atoms = (*eqn.inputs, *eqn.outputs)
-    if not eqn.outputs or eqn.effects or not all(_is_supported(a.aval.dtype) for a in atoms):
-        return False
-    if isinstance(rule, Laned):
-        return True
-    if has_complex(eqn) and not _takes_pairs(eqn):
-        return False
-    if isinstance(rule, Elementwise) and rule.holds is not None:
-        return rule.holds(*[atom.aval for atom in atoms])
-    if isinstance(rule, Layout):
-        return rule.links(eqn.inputs[0].aval, eqn.outputs[0].aval, **eqn.params) is not None
-    return True
-
-
-def has_complex(eqn: Eqn) -> bool:
-    """Whether an operand or a result of an equation is complex."""
-    return any(dtypes.is_complex(atom.aval.dtype) for atom in (*eqn.inputs, *eqn.outputs))
-
-
-def _takes_pairs(eqn: Eqn) -> bool:
-    """Whether an op's rule has a form for complex numbers."""
-    rule = eqn.primitive.lower
-    if isinstance(rule, Elementwise):
-        return rule.pair is not None
-    if isinstance(rule, Indexed):
-        return rule.moves
-    if isinstance(rule, Update):
-        return rule.combine(eqn.params) in (None, "add")
-    return isinstance(rule, Layout) or (isinstance(rule, Reduction) and rule.by_parts)
+    return all(_is_supported(a.aval.dtype) for a in atoms) and eqn.primitive.lower.is_fusible(eqn)
 
 
 def iteration_of(eqn: Eqn) -> Iteration | None:
     """How ``eqn`` iterates, or None if no generated kernel can hold it."""
-    if not is_fusible(eqn):
-        return None
-    out = eqn.outputs[0].aval
-    every = tuple(range(out.ndim))
-    rule = eqn.primitive.lower
-    if isinstance(rule, Elementwise):
-        reads = tuple(_elementwise_links(atom.aval, out) for atom in eqn.inputs)
-        return Iteration(out.shape, every, reads)
-    if isinstance(rule, Reduction | TupleReduction):
-        operand = eqn.inputs[0].aval
-        axes = tuple(eqn.params["axes"])
-        kept = tuple(d for d in range(operand.ndim) if d not in axes)
-        identity = tuple((d, d) for d in range(operand.ndim))
-        return Iteration(operand.shape, kept, (identity,), axes)
-    if isinstance(rule, Layout):
-        links = rule.links(eqn.inputs[0].aval, out, **eqn.params)
-        assert links is not None  # or it would not be fusible
-        return Iteration(out.shape, every, (tuple(links),))
-    if isinstance(rule, Update):
-        # It goes through the windows, not through the array that it changes.
-        windows = eqn.inputs[3].aval
-        dims = tuple(range(windows.ndim))
-        identity = tuple((d, d) for d in dims)
-        reads = ((), *[identity[: eqn.inputs[k].aval.ndim] for k in (1, 2)], identity)
-        return Iteration(windows.shape, dims, reads)
-    sizes = rule.sizes(eqn.params) if isinstance(rule, Laned) else out.shape
-    every = tuple(range(len(sizes)))
-    chosen = operands_in_memory(eqn)
-    reads = tuple(
-        () if k < chosen else tuple((d, d) for d in range(atom.aval.ndim))
-        for k, atom in enumerate(eqn.inputs)
-    )
-    return Iteration(sizes, every, reads)
-
-
-def operands_in_memory(eqn: Eqn) -> int:
-    """How many leading operands an equation needs in memory, whoever computes them."""
-    rule = eqn.primitive.lower
-    if isinstance(rule, Indexed):
-        return len(eqn.inputs) if rule.in_memory is None else rule.in_memory
-    if isinstance(rule, Laned):
-        return len(rule.program(eqn.params).reads)
-    return 1 if isinstance(rule, Update) else 0
-
-
-def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[int, int], ...]:
-    if operand.ndim != out.ndim:
-        return ()
-    pairs = enumerate(zip(operand.shape, out.shape, strict=True))
-    return tuple((d, d) for d, (size, full) in pairs if size == full)
+    return eqn.primitive.lower.iteration(eqn) if is_fusible(eqn) else None
 
 
 @cache
@@ -228,16 +123,3 @@ class Space:
 
 class NotOneKernelError(Exception):
     """No single kernel can compute a group; the message is the reason, as "it ..."."""
-
-
-def is_stored_inside(eqn: Eqn, var: Var) -> bool:
-    """Whether an equation itself stores an output, so that no other reads it in its kernel."""
-    rule = eqn.primitive.lower
-    if not isinstance(rule, Laned):
-        return False
-    return rule.program(eqn.params).writes[eqn.outputs.index(var)] is not None
-
-
-def is_update(program: Program, position: int) -> bool:
-    """Whether an equation changes an array in place."""
-    return isinstance(program.jaxpr.eqns[position].primitive.lower, Update)

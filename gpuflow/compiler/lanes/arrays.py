@@ -166,27 +166,6 @@ def joined_kind(first: int, second: int) -> int:
     raise NotLanesError("it mixes lanes")
 
 
-def expanded(array: LaneArray, shape: Sequence[int], kinds: Sequence[int]) -> np.ndarray:
-    """The items of an array along all small dimensions of a shape that it repeats itself to.
-
-    Args:
-        array: of the same rank, or a single number.
-        shape, kinds: of the result.
-    """
-    sizes = tuple(n for n, kind in zip(shape, kinds, strict=True) if kind == SMALL)
-    if not array.shape:
-        return np.broadcast_to(array.items, sizes)
-    place, index = 0, []
-    for d, kind in enumerate(kinds):
-        has = array.kinds[d] == SMALL
-        if kind == SMALL:
-            index.append(slice(None) if has else None)
-        elif has:
-            index.append(0)  # a size of 1 that is repeated along lanes
-        place += has
-    return np.broadcast_to(array.items[tuple(index)], sizes)
-
-
 def viewed(array: LaneArray, out_shape: Sequence[int], view: views.View) -> LaneArray:
     """A rearrangement of an array, given as a view of its row-major elements.
 
@@ -237,24 +216,6 @@ def _coordinates(
         elif kind >= 0 and coordinate:
             raise NotLanesError("it moves elements between lanes")
     return tuple(index)
-
-
-def mapped(
-    arrays: Sequence[LaneArray], shape: Sequence[int]
-) -> tuple[tuple[int, ...], list[np.ndarray]]:
-    """The kinds of an elementwise result, and the operands' items along its small dimensions."""
-    kinds = [REPEATED] * len(shape)
-    for array in arrays:
-        if not array.shape:
-            continue
-        for d, kind in enumerate(array.kinds):
-            if array.shape[d] != shape[d] or (shape[d] == 1 and kind == SMALL):
-                continue
-            kinds[d] = joined_kind(kinds[d], kind)
-    kinds = [
-        SMALL if kind == REPEATED and shape[d] == 1 else kind for d, kind in enumerate(kinds)
-    ]
-    return tuple(kinds), [expanded(array, shape, kinds) for array in arrays]
 
 
 def broadcast(array: LaneArray, kinds: Sequence[int]) -> np.ndarray:

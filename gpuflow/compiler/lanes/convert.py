@@ -20,23 +20,14 @@ from gpuflow.compiler.lanes.arrays import (
     is_computed,
     object_array,
 )
-from gpuflow.compiler.lanes.evaluate import Evaluator, Stored, Unrounded
+from gpuflow.compiler.lanes.evaluate import Evaluator, Unrounded
 from gpuflow.compiler.lanes.folding import flattened, storage_of
-from gpuflow.compiler.lanes.ops import computed, counted
+from gpuflow.compiler.lanes.points import computed
 from gpuflow.compiler.lanes.program import LaneProgram, lane_program_p
-from gpuflow.compiler.lanes.work import most_work, programs_of, work
+from gpuflow.compiler.lanes.work import most_work, work
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.jaxpr import Atom, Eqn, Literal, Var
-from gpuflow.core.lowering import (
-    Branch,
-    Elementwise,
-    Indexed,
-    Inline,
-    LaneForm,
-    Loop,
-    ScanForm,
-    WhileForm,
-)
+from gpuflow.core.lowering import LaneForm, ProgramForm, ScanForm, WhileForm
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Block, Mode, Operand, Value
 from gpuflow.kir.rewrite import taken
@@ -50,28 +41,15 @@ def may_be_lanes(eqn: Eqn) -> bool:
     rule = eqn.primitive.lower
     if eqn.effects:
         return False
-    if isinstance(rule, Inline):
-        return rule.lanes is not None and _has_loop(eqn)
-    return isinstance(rule, Loop)
+    return rule.form is not None or (rule.lanes is not None and _has_loop(eqn))
 
 
 def _has_loop(eqn: Eqn) -> bool:
     """Whether an equation is a loop, or a branch with a loop in it: others are selects."""
-    rule = eqn.primitive.lower
-    if isinstance(rule, Inline) and rule.lanes is not None:
-        form = rule.lanes(eqn.params).form
-        if isinstance(form, WhileForm):
-            return True
-        eqns = [inner for program in programs_of(form) for inner in program.jaxpr.eqns]
-        return any(_has_loop(inner) for inner in eqns)
-    if isinstance(rule, Loop):
-        return True
-    if isinstance(rule, Inline):
-        return any(_has_loop(inner) for inner in rule.program(eqn).jaxpr.eqns)
-    if isinstance(rule, Branch):
-        programs = rule.branches(eqn.params)
-        return any(_has_loop(inner) for program in programs for inner in program.jaxpr.eqns)
-    return False
+    form = eqn.primitive.lower.inner(eqn)
+    if form is None or form.is_loop:
+        return form is not None
+    return any(_has_loop(inner) for program in form.programs for inner in program.jaxpr.eqns)
 
 
 def lane_equation(
@@ -120,8 +98,7 @@ def attempts(
 ) -> list[_Attempt]:
     """The ways to see a loop or branch as lanes, the best first; arguments of ``lane_equation``."""
     rule = eqn.primitive.lower
-    if isinstance(rule, Inline):
-        assert rule.lanes is not None
+    if rule.lanes is not None:
         form = rule.lanes(eqn.params)
         kinds = []
         for k, atom in enumerate(eqn.inputs):
@@ -142,11 +119,11 @@ def attempts(
 
 def turns_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
     """Convert a scan without carries to a batched program."""
-    if not isinstance(form, ScanForm) or form.num_carry:
+    if not form.is_parallel:
         return None
     num_xs = len(form.body.in_avals) - form.num_consts
     is_x = (*[False] * form.num_consts, *[True] * num_xs)
-    return LaneForm(form.body, (form.length,), (is_x,))
+    return LaneForm(ProgramForm(form.body), (form.length,), (is_x,))
 
 
 def _candidates(form: ScanForm | WhileForm, front: Shape) -> list[Shape]:
@@ -180,11 +157,7 @@ def _kinds(
         turns: the first of them are the turns.
     """
     turn_kinds, lanes = ([0], lanes[1:]) if turns else ([SMALL], lanes)
-    if isinstance(form, ScanForm):
-        num_consts, first_x = form.num_consts, form.num_consts + form.num_carry
-    else:
-        num_consts = form.num_condition_consts + form.num_body_consts
-        first_x = len(eqn.inputs)
+    num_consts, first_x = form.first_carry, form.first_carry + form.num_carry
     kinds = []
     for k, atom in enumerate(eqn.inputs):
         shape = atom.aval.shape
@@ -224,7 +197,7 @@ class _Attempt:
             NotLanesError: it is none.
         """
         eqn, evaluator = self.eqn, self.evaluator
-        must = isinstance(self.form, LaneForm) and self.form.kernel is not None
+        must = self.form.kernel is not None
         operations = 0 if must else work(self.form, max(prod(self.lanes), 1))
         most = 0 if must else most_work(self.form)
         if operations > most:
@@ -292,11 +265,10 @@ class _Attempt:
         eqn = self.definition.get(atom) if type(atom) is Var else None
         if eqn is None or len(eqn.outputs) > 1:
             return None
-        rule = eqn.primitive.lower
-        if isinstance(rule, Indexed) and not eqn.inputs:
-            return counted(self.evaluator, eqn, rule)
-        if not isinstance(rule, Elementwise) or not rule.cheap:
+        if not eqn.primitive.lower.cheap:
             return None
+        if not eqn.inputs:
+            return computed(self.evaluator, eqn, [])
         arrays: list[Array] = []
         for operand in eqn.inputs:
             array: Array | None
@@ -307,24 +279,19 @@ class _Attempt:
             if array is None:
                 return None
             arrays.append(array)
-        return computed(self.evaluator, eqn, rule, arrays) if is_computed(arrays) else None
+        return computed(self.evaluator, eqn, arrays) if is_computed(arrays) else None
 
     def _run(
         self, operands: list[Array], places: dict[int, int]
     ) -> list[tuple[int, Array]]:
         """Emit the loop; the outputs that are wanted and are not stored yet."""
         evaluator, form = self.evaluator, self.form
-        if isinstance(form, LaneForm):
-            outs = evaluator.lane_form(form, operands)
-        else:
-            count = form.num_carry if isinstance(form, ScanForm) else 0
+        def store(k: int, index: Value, array: LaneArray) -> None:
+            if k in places:
+                self._store(places[k], array, self.eqn.outputs[k].aval, index)
 
-            def store(k: int, index: Value, array: LaneArray) -> None:
-                if count + k in places:
-                    var = self.eqn.outputs[count + k]
-                    self._store(places[count + k], array, var.aval, index)
-
-            outs = evaluator.loop(form, operands, Stored(store))
+        evaluator.store = store
+        outs = form.in_lane(evaluator, operands)
         return [(k, array) for k, array in enumerate(outs) if k in places]
 
     # --- outputs ---

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base.records import record
-from gpuflow.compiler.lanes import ops
+from gpuflow.compiler.lanes import ops, points
 from gpuflow.compiler.lanes.arrays import (
     REPEATED,
     SMALL,
@@ -28,7 +27,6 @@ from gpuflow.compiler.lanes.arrays import (
     NotLanesError,
     broadcast,
     check_small,
-    is_computed,
     joined_kind,
     object_array,
     small_kinds,
@@ -37,21 +35,8 @@ from gpuflow.compiler.lanes.arrays import (
 )
 from gpuflow.compiler.lanes.folding import FoldingBuilder, flattened, joined, storage_of
 from gpuflow.core.aval import ShapedArray, storage_name
-from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import (
-    Branch,
-    Elementwise,
-    Indexed,
-    Inline,
-    LaneForm,
-    Layout,
-    Library,
-    Loop,
-    Reduction,
-    ScanForm,
-    TupleReduction,
-    WhileForm,
-)
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import LaneForm, ScanForm, WhileForm
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Mode, Operand, Value
 from gpuflow.kir.scalar import PARTS, compute_dtype
@@ -59,13 +44,7 @@ from gpuflow.kir.scalar import PARTS, compute_dtype
 MOST_UNROLLED = 16  # turns of a scan inside of another loop whose slices are values
 _MOST_ROUNDS = 6
 Unrounded = Callable[[Jaxpr], frozenset[Var]]
-
-
-@record(eq=False)
-class Stored:
-    """Destination of a scan's slices of results: stored to memory as they are computed."""
-
-    store: Callable[[int, Value, LaneArray], None]
+Store = Callable[[int, Value, LaneArray], None]
 
 
 class _OtherKindsError(Exception):
@@ -91,6 +70,8 @@ class Evaluator:
         builder: the emitted code so far.
         parameters: values that are passed in, with their meaning.
         numbers: that are passed at run time: the lengths of loops.
+        store: ``(output, turn, slice) -> None``, where the outermost loop is a scan, stores the
+            slices of its results as they are computed.
     """
 
     def __init__(self, lanes: Sequence[int], unrounded: Unrounded) -> None:
@@ -99,6 +80,8 @@ class Evaluator:
         self.builder = FoldingBuilder({})
         self.parameters: dict[tuple[Any, ...], Value] = {}
         self.numbers: list[int] = []
+        self.store: Store | None = None
+        self._depth = 0
 
     # --- what comes from outside ---
 
@@ -210,13 +193,16 @@ class Evaluator:
             return self.constant(atom.value, atom.aval) if type(atom) is Literal else env[atom]
 
         self.unrounded |= self._unrounded_of(jaxpr)
-        for eqn in jaxpr.eqns:
-            try:
+        self._depth += 1
+        try:
+            for eqn in jaxpr.eqns:
                 results = self._equation(eqn, [read(atom) for atom in eqn.inputs])
-            except NotLanesError as error:
-                error.eqn = error.eqn or eqn
-                raise
-            env.update(zip(eqn.outputs, results, strict=True))
+                env.update(zip(eqn.outputs, results, strict=True))
+        except NotLanesError as error:
+            error.eqn = error.eqn or eqn
+            raise
+        finally:
+            self._depth -= 1
         return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, value: Any, aval: ShapedArray) -> LaneArray:
@@ -246,47 +232,26 @@ class Evaluator:
             raise NotLanesError(f"{eqn.primitive.name} has effects")
         for var in eqn.outputs:
             storage_of(var.aval)
-        if isinstance(rule, Inline):
-            form = None if rule.lanes is None else rule.lanes(eqn.params)
-            if form is not None:
-                if form.kernel is not None and form.sizes:
-                    raise NotLanesError(
-                        "it holds a kernel with a grid of its own",
-                        "call the function of that kernel, with one index",
-                    )
-                return self.lane_form(form, operands)
-            inner = rule.program(eqn)
-            return self.run(inner.jaxpr, operands, inner.consts)
-        if isinstance(rule, Loop):
-            return self.loop(rule.form(eqn.params), operands)
-        if isinstance(rule, Branch):
-            return self.branch(rule.branches(eqn.params), operands)
-        if isinstance(rule, Library) and rule.lanes is not None:
-            inner = rule.lanes(eqn)
-            if inner is not None:
-                return self.run(inner.jaxpr, operands, inner.consts)
-        one = len(eqn.outputs) == 1
-        if isinstance(rule, Indexed):
-            if not operands and one:
-                return [ops.counted(self, eqn, rule)]
-            return ops.indexed(self, eqn, rule, operands)
-        if one and isinstance(rule, Elementwise) and is_computed(operands):
-            return [ops.computed(self, eqn, rule, operands)]
-        if isinstance(rule, Layout):
-            return [ops.layout(self, eqn, rule, operands[0])]
-        arrays = [self.values_of(operand) for operand in operands]
-        if isinstance(rule, Elementwise):
-            return ops.elementwise(self, eqn, rule, arrays)
-        if isinstance(rule, Reduction):
-            return [ops.reduction(self, eqn, rule, arrays[0])]
-        if isinstance(rule, TupleReduction):
-            return [ops.tuple_reduction(self, eqn, rule, arrays[0])]
-        if isinstance(rule, Library):
-            return [ops.product(self, eqn, arrays)]
+        return rule.in_lane(self, eqn, operands)
+
+    def refused(self, eqn: Eqn) -> list[Array]:
+        """Of an op that no kernel holds, the error."""
         raise NotLanesError(
             f"{eqn.primitive.name} is no op of a kernel",
             "do it outside, and give its result to the kernel as an argument",
         )
+
+    def points(self, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
+        """The outputs of an op that kernels compute point by point."""
+        return points.emitted(self, eqn, operands)
+
+    def rearranged(self, eqn: Eqn, operand: Array) -> Array:
+        """The output of a rearrangement."""
+        return ops.layout(self, eqn, operand)
+
+    def product(self, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
+        """The outputs of a library call: products of small matrices."""
+        return [ops.product(self, eqn, [self.values_of(operand) for operand in operands])]
 
     def rounded(self, element: Element, var: Var) -> Element:
         """An element of a variable's value, rounded to its dtype."""
@@ -298,8 +263,13 @@ class Evaluator:
 
     def lane_form(self, form: LaneForm, operands: Sequence[Array]) -> list[Array]:
         """Batched control flow: batch dimensions are leading dimensions."""
+        if self._depth and form.kernel is not None and form.sizes:
+            raise NotLanesError(
+                "it holds a kernel with a grid of its own",
+                "call the function of that kernel, with one index",
+            )
         kinds: list[int] = []
-        is_program = isinstance(form.form, ClosedJaxpr)
+        is_program = form.is_program
         if is_program:
             kinds += range(len(form.sizes))
         for lane in form.lanes[len(kinds) :]:
@@ -318,11 +288,7 @@ class Evaluator:
         if is_program:
             indices = [self._index(kind) for kind in kinds[len(kinds) - form.indices :]]
             inner[form.first_index : form.first_index] = indices
-            results = self.run(form.form.jaxpr, inner, form.form.consts)
-        elif isinstance(form.form, WhileForm):
-            results = self.loop(form.form, inner)
-        else:
-            results = self.branch(form.form, inner)
+        results = form.form.in_lane(self, inner)
         outs: list[Array] = []
         for result in results:
             array = self.values_of(result)
@@ -360,14 +326,6 @@ class Evaluator:
         index = self.builder.cast(self.lane_index(lane), "int32")
         return uniform(index)
 
-    def loop(
-        self, form: ScanForm | WhileForm, operands: Sequence[Array], stored: Stored | None = None
-    ) -> list[Array]:
-        """A loop; a scan's slices of results are stored as ``stored`` specifies."""
-        if isinstance(form, WhileForm):
-            return self._while(form, operands)
-        return self._scan(form, operands, stored)
-
     def _settled(
         self, init: Sequence[Array], emit: Callable[[list[LaneArray]], Sequence[Value]]
     ) -> list[Array]:
@@ -387,7 +345,8 @@ class Evaluator:
                 del self.numbers[count:]
         raise NotLanesError("its carries change from turn to turn")
 
-    def _while(self, form: WhileForm, operands: Sequence[Array]) -> list[Array]:
+    def while_loop(self, form: WhileForm, operands: Sequence[Array]) -> list[Array]:
+        """A loop as long as its condition holds."""
         first, second = form.num_condition_consts, form.num_body_consts
         test, consts = operands[:first], operands[first : first + second]
 
@@ -428,9 +387,9 @@ class Evaluator:
             values += flattened(list(items.reshape(-1)))
         return values
 
-    def _scan(
-        self, form: ScanForm, operands: Sequence[Array], stored: Stored | None
-    ) -> list[Array]:
+    def scan(self, form: ScanForm, operands: Sequence[Array]) -> list[Array]:
+        """A loop of known length; the outermost one stores its slices of results."""
+        store = None if self._depth else self.store
         first, count, length = form.num_consts, form.num_carry, form.length
         consts, init = operands[:first], operands[first : first + count]
         xs = operands[first + count :]
@@ -441,7 +400,7 @@ class Evaluator:
             x = [self.slice_of(array, index, place) for array in xs]
             return self.run(jaxpr.jaxpr, [*consts, *carry, *x], jaxpr.consts)
 
-        if stored is None and (slices or any(isinstance(x, LaneArray) for x in xs)):
+        if store is None and (slices or any(isinstance(x, LaneArray) for x in xs)):
             return self._unrolled(form, init, step)
         turns = self.number(length)
 
@@ -452,9 +411,9 @@ class Evaluator:
                     last = builder.apply("sub", turns, builder.const("int64", 1))
                     index = builder.apply("sub", last, counter)
                 results = step(_restored(values, carry), index)
-                for k, array in enumerate(results[count:]):
-                    assert stored is not None
-                    stored.store(k, index, self.values_of(array))
+                for k, array in enumerate(results[count:], count):
+                    assert store is not None
+                    store(k, index, self.values_of(array))
                 return self._flat(results[:count], carry)
 
             return builder.for_count(turns, self._flat(carry, carry), body, is_long=True)

@@ -11,7 +11,7 @@ from gpuflow.compiler.lanes.evaluate import Unrounded
 from gpuflow.compiler.lanes.work import TURN_AS_ELEMENTS, UPDATE_AS_ELEMENTS
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Inline, LaneForm, Loop, ScanForm, WhileForm
+from gpuflow.core.lowering import LaneForm, ScanForm, WhileForm
 
 Shape = tuple[int, ...]
 
@@ -53,10 +53,8 @@ def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
 def _kernel_of(eqn: Eqn) -> LaneForm | None:
     """The program of a composite that must become one kernel."""
     rule = eqn.primitive.lower
-    if not isinstance(rule, Inline) or rule.lanes is None:
-        return None
-    form = rule.lanes(eqn.params)
-    return None if form.kernel is None else form
+    form = None if rule.lanes is None else rule.lanes(eqn.params)
+    return None if form is None or form.kernel is None else form
 
 
 def _kernel_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eqn:
@@ -94,7 +92,8 @@ def lane_equations(
         return [eqn]
     around = used, unrounded, definition
     ways = [with_turns_as_lanes, _alone, with_shared_sums]
-    if _carries(eqn) == 0:
+    form = eqn.primitive.lower.inner(eqn)
+    if form is not None and form.is_parallel:
         ways = [_alone, with_turns_as_lanes]
     for way in ways:
         made = way(eqn, *around)
@@ -106,20 +105,13 @@ def lane_equations(
 def _is_less_as_steps(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
     """Whether a loop updates so few elements that lanes, which go over all, would take longer."""
     rule = eqn.primitive.lower
-    if not isinstance(rule, Loop) or rule.updated is None:
+    if rule.updated is None:
         return False
     lanes = max((var.aval.size for var in eqn.outputs), default=0)
     if lanes <= TURN_AS_ELEMENTS:
         return False
     elements = rule.updated(eqn, definition.get)
     return elements is not None and TURN_AS_ELEMENTS + UPDATE_AS_ELEMENTS * elements < lanes
-
-
-def _carries(eqn: Eqn) -> int | None:
-    """How many carries a scan has."""
-    rule = eqn.primitive.lower
-    form = rule.form(eqn.params) if isinstance(rule, Loop) else None
-    return form.num_carry if isinstance(form, ScanForm) else None
 
 
 def _alone(
@@ -132,7 +124,7 @@ def _alone(
 def _needed(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
     """A loop without unused values, and its outputs that are read."""
     rule = eqn.primitive.lower
-    if not isinstance(rule, Loop) or eqn.primitive.prune is None:
+    if rule.form is None or eqn.primitive.prune is None:
         return eqn, used
     wanted = {var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used}
     eqn = eqn.primitive.prune(eqn, used)
@@ -148,7 +140,7 @@ def with_turns_as_lanes(
     iterations at once; values that iterations only sum are summed after it.
     """
     rule = eqn.primitive.lower
-    if not isinstance(rule, Loop) or rule.turns_apart is None:
+    if rule.turns_apart is None:
         return None
     moved = rule.turns_apart(eqn)
     return None if moved is None else _moved(eqn, used, *moved, unrounded, definition)
@@ -163,7 +155,7 @@ def with_shared_sums(
         eqn, used, unrounded, definition: as of ``lane_equation``.
     """
     rule = eqn.primitive.lower
-    if not isinstance(rule, Loop) or rule.shared_sums is None:
+    if rule.shared_sums is None:
         return None
     for lanes in _beginnings(rule.form(eqn.params)):
         moved = rule.shared_sums(eqn, lanes, definition.get)
@@ -196,7 +188,7 @@ def _moved(
         flags = [var in live for var in inner.outputs]
         if not any(flags):
             continue
-        if isinstance(inner.primitive.lower, Loop):
+        if inner.primitive.lower.form is not None:
             inner = lane_equation(*_needed(inner, flags), unrounded, definition)
             if inner is None:
                 return None

@@ -1,13 +1,10 @@
-"""The equations of a program, emitted for one lane element by element, by their lowering class."""
+"""Rearrangements and products of small matrices, in a program of one lane."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product as places
-from math import prod
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from gpuflow.base.dtypes import is_complex
 from gpuflow.compiler.lanes.arrays import (
@@ -21,93 +18,26 @@ from gpuflow.compiler.lanes.arrays import (
     NotLanesError,
     check_small,
     joined_kind,
-    mapped,
     object_array,
     viewed,
 )
-from gpuflow.compiler.lanes.folding import FoldingBuilder, storage_of
-from gpuflow.compiler.lanes.indexed import CounterContext, IndexContext
 from gpuflow.core import views
-from gpuflow.core.aval import storage_dtype, storage_name
+from gpuflow.core.aval import storage_name
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Eqn
-from gpuflow.core.lowering import (
-    Elementwise,
-    Indexed,
-    Layout,
-    Reduction,
-    TupleReduction,
-    block_of,
-)
+from gpuflow.core.lowering import block_of
 from gpuflow.core.views import View
-from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Value
-from gpuflow.kir.scalar import PARTS, compute_dtype
+from gpuflow.kir.scalar import compute_dtype
 
 if TYPE_CHECKING:
     from gpuflow.compiler.lanes.evaluate import Evaluator
 
 
-def elementwise(
-    of: Evaluator, eqn: Eqn, rule: Elementwise, arrays: Sequence[LaneArray]
-) -> list[LaneArray]:
-    """One element from the operands' elements."""
-    out = eqn.outputs[0].aval
-    emit = _emitting(of, eqn, rule)
-    kinds, expanded = mapped(arrays, out.shape)
-    sizes = tuple(n for n, kind in zip(out.shape, kinds, strict=True) if kind == SMALL)
-    check_small(sizes)
-    results: list[list[Element]] = [[] for _ in eqn.outputs]
-    for index in np.ndindex(*sizes):
-        for result, part in zip(results, emit([items[index] for items in expanded]), strict=True):
-            result.append(part)
-    return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
-
-
-def _emitting(
-    of: Evaluator, eqn: Eqn, rule: Elementwise
-) -> Callable[[Sequence[Element]], list[Element]]:
-    """A function that emits one element of each output from those of the operands."""
-    ins, out = [atom.aval for atom in eqn.inputs], eqn.outputs[0].aval
-    if rule.holds is not None and not rule.holds(*ins, out):
-        raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of these")
-    complex_ = any(is_complex(atom.aval.dtype) for atom in (*eqn.inputs, *eqn.outputs))
-    body = rule.pair if complex_ else rule.body
-    if body is None:
-        raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of complex numbers")
-
-    def emit(values: Sequence[Element]) -> list[Element]:
-        if isinstance(body, str):
-            emitted = of.builder.apply(body, *values)
-        else:
-            emitted = body(of.builder, values, ins, out, eqn.params)
-        parts = (emitted,) if isinstance(emitted, Element) else emitted
-        return [of.rounded(part, var) for part, var in zip(parts, eqn.outputs, strict=True)]
-
-    return emit
-
-
-def computed(
-    of: Evaluator, eqn: Eqn, rule: Elementwise, operands: Sequence[Array]
-) -> ComputedArray:
-    """The same of arrays whose elements are computed when they are wanted, and of numbers."""
-    emit = _emitting(of, eqn, rule)
-
-    def element(indices: Sequence[Value]) -> Element:
-        return emit([
-            of.load(operand, indices if operand.shape else ())
-            if isinstance(operand, ComputedArray)
-            else of.values_of(operand).flat()[0]
-            for operand in operands
-        ])[0]  # fmt: skip
-
-    return ComputedArray(eqn.outputs[0].aval.shape, element)
-
-
-def layout(of: Evaluator, eqn: Eqn, rule: Layout, array: Array) -> Array:
+def layout(of: Evaluator, eqn: Eqn, array: Array) -> Array:
     """A rearrangement; values that are not computed yet are read at their new position."""
     out = eqn.outputs[0].aval
-    view = rule.view(views.contiguous(array.shape), out, **eqn.params)
+    view = eqn.primitive.lower.view(views.contiguous(array.shape), out, **eqn.params)
     if view is None:
         raise NotLanesError(f"{eqn.primitive.name} copies")
     if not isinstance(array, LaneArray) and all(kind == SMALL for kind in array.kinds):
@@ -164,69 +94,6 @@ def _read_elsewhere(
     return ComputedArray(shape, element)
 
 
-def reduced(array: LaneArray, axes: Sequence[int]) -> tuple[LaneArray, np.ndarray]:
-    """The shape of a reduction, with items (kept..., reduced)."""
-    for d in axes:
-        if array.kinds[d] >= 0:
-            raise NotLanesError("it reduces over lanes")
-    kinds = tuple(
-        SMALL if d in axes else kind for d, kind in enumerate(array.kinds)
-    )
-    sizes = [n for n, kind in zip(array.shape, kinds, strict=True) if kind == SMALL]
-    check_small(sizes)
-    index = tuple(
-        slice(None) if array.kinds[d] == SMALL else None
-        for d, kind in enumerate(kinds) if kind == SMALL
-    )
-    items = np.broadcast_to(array.items[index], sizes)
-    small = [d for d, kind in enumerate(kinds) if kind == SMALL]
-    kept = [k for k, d in enumerate(small) if d not in axes]
-    gone = [k for k, d in enumerate(small) if d in axes]
-    count = prod(sizes[k] for k in gone)
-    items = items.transpose((*kept, *gone)).reshape((*[sizes[k] for k in kept], count))
-    dims = [d for d in range(len(array.shape)) if d not in axes]
-    shape = tuple(array.shape[d] for d in dims)
-    like = LaneArray(shape, tuple(kinds[d] for d in dims), items[..., :0])
-    return like, items
-
-
-def reduction(of: Evaluator, eqn: Eqn, rule: Reduction, array: LaneArray) -> LaneArray:
-    """A reduction over small dimensions, in order."""
-    like, items = reduced(array, tuple(eqn.params["axes"]))
-    dtype = eqn.inputs[0].aval.dtype
-    storage = storage_of(eqn.inputs[0].aval)
-    start = of.builder.const(compute_dtype(storage), rule.init(storage_dtype(dtype)))
-    if storage in PARTS and not rule.by_parts:
-        raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of complex numbers")
-
-    def total(elements: Sequence[Element]) -> Element:
-        if storage in PARTS:
-            parts = zip(*[(e.real, e.imag) for e in elements], strict=True)
-            sums = [fold(of.builder, rule.combine, start, part) for part in parts]
-            return Pair(*sums) if sums else Pair(start, start)
-        return fold(of.builder, rule.combine, start, elements)
-
-    sizes, out = items.shape[:-1], eqn.outputs[0]
-    elements = [of.rounded(total(list(items[i])), out) for i in np.ndindex(*sizes)]
-    return LaneArray(like.shape, like.kinds, object_array(elements, sizes))
-
-
-def tuple_reduction(
-    of: Evaluator, eqn: Eqn, rule: TupleReduction, array: LaneArray
-) -> LaneArray:
-    """A reduction of several values."""
-    like, items = reduced(array, tuple(eqn.params["axes"]))
-    builder, in_aval, out = of.builder, eqn.inputs[0].aval, eqn.outputs[0].aval
-    elements = []
-    for index in np.ndindex(*items.shape[:-1]):
-        running = list(rule.init(builder, in_aval, eqn.params))
-        for place, element in enumerate(items[index]):
-            new = rule.element(builder, element, builder.const("int64", place), eqn.params)
-            running = list(rule.combine(builder, *running, *new))
-        elements.append(of.rounded(rule.result(builder, running, out), eqn.outputs[0]))
-    return LaneArray(like.shape, like.kinds, object_array(elements, items.shape[:-1]))
-
-
 def product(of: Evaluator, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
     """A product of small matrices, in the order of its sums."""
     block = block_of(eqn)
@@ -281,71 +148,6 @@ def product(of: Evaluator, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
             total = term if total is None else of.builder.apply("add", total, term)
         elements.append(of.rounded(start if total is None else total, eqn.outputs[0]))
     return LaneArray(out.shape, tuple(kinds), object_array(elements, sizes))
-
-
-def indexed(of: Evaluator, eqn: Eqn, rule: Indexed, operands: Sequence[Array]) -> list[LaneArray]:
-    """An op that chooses elements for itself."""
-    out, avals = eqn.outputs[0].aval, [atom.aval for atom in eqn.inputs]
-    if any(is_complex(a.aval.dtype) for a in (*eqn.inputs, *eqn.outputs)) and not rule.moves:
-        raise NotLanesError(f"kernels do not hold {eqn.primitive.name} of complex numbers")
-    kinds = _indexed_kinds(eqn, rule, operands)
-    sizes = tuple(n for n, kind in zip(out.shape, kinds, strict=True) if kind == SMALL)
-    check_small(sizes)
-    results: list[list[Element]] = [[] for _ in eqn.outputs]
-    for index in np.ndindex(*sizes):
-        context = IndexContext(of, eqn, rule, operands, kinds, index)
-        emitted = rule.body(context, avals, out, eqn.params)
-        parts = (emitted,) if isinstance(emitted, Element) else emitted
-        for result, var, part in zip(results, eqn.outputs, parts, strict=True):
-            result.append(of.rounded(part, var))
-    return [LaneArray(out.shape, kinds, object_array(result, sizes)) for result in results]
-
-
-def counted(of: Evaluator, eqn: Eqn, rule: Indexed) -> ComputedArray:
-    """Handler of such an op without operands: its elements are computed on demand."""
-    out = eqn.outputs[0]
-
-    def element(indices: Sequence[Value]) -> Element:
-        context = CounterContext(of, eqn, rule, indices)
-        emitted = rule.body(context, [], out.aval, eqn.params)
-        (part,) = (emitted,) if isinstance(emitted, Element) else emitted
-        return of.rounded(part, out)
-
-    return ComputedArray(out.aval.shape, element)
-
-
-def _indexed_kinds(
-    eqn: Eqn, rule: Indexed, operands: Sequence[Array]
-) -> tuple[int, ...]:
-    """The kinds of an output's dimensions: those along which operands are lanes are, too."""
-    out, avals = eqn.outputs[0].aval, [atom.aval for atom in eqn.inputs]
-    links = None
-    if rule.apart is not None:
-        links = rule.apart(avals, out, eqn.params)
-    if links is None:
-        in_memory = len(operands) if rule.in_memory is None else rule.in_memory
-        links = [
-            [] if k < in_memory else [(d, d) for d in range(aval.ndim)]
-            for k, aval in enumerate(avals)
-        ]
-    kinds = [SMALL] * out.ndim
-    for array, pairs in zip(operands, links, strict=False):
-        for d, axis in pairs:
-            if axis < out.ndim and array.kinds[d] >= 0:
-                if kinds[axis] not in (SMALL, array.kinds[d]):
-                    raise NotLanesError("it mixes lanes")
-                kinds[axis] = array.kinds[d]
-    return tuple(kinds)
-
-
-def fold(builder: FoldingBuilder, fn: str, start: Value, elements: Sequence[Value]) -> Value:
-    """The elements combined from the first to the last."""
-    if not elements:
-        return start
-    total = elements[0]
-    for element in elements[1:]:
-        total = builder.apply(fn, total, element)
-    return total
 
 
 def _item(array: LaneArray, at: dict[int, int]) -> Value:

@@ -15,13 +15,12 @@ from dataclasses import replace
 
 from gpuflow.compiler.lanes.program import LaneProgram, Source
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
-from gpuflow.core.lowering import Laned, Layout
 from gpuflow.core.views import contiguous
 
 
 def stored_in_order(jaxpr: Jaxpr) -> Jaxpr:
     """The program without permutations that are the only readers of its results."""
-    if not any(isinstance(eqn.primitive.lower, Laned) for eqn in jaxpr.eqns):
+    if not any(eqn.primitive.lower.is_lane_program for eqn in jaxpr.eqns):
         return jaxpr
     readers = Counter(atom for eqn in jaxpr.eqns for atom in eqn.inputs if type(atom) is Var)
     results = {atom for atom in jaxpr.outvars if type(atom) is Var}
@@ -34,7 +33,7 @@ def stored_in_order(jaxpr: Jaxpr) -> Jaxpr:
     dropped: set[Eqn] = set()
     eqns: list[Eqn] = []
     for eqn in jaxpr.eqns:
-        if isinstance(eqn.primitive.lower, Laned):
+        if eqn.primitive.lower.is_lane_program:
             eqn = _stored(eqn, permuting, dropped)
         if eqn not in dropped:
             eqns.append(eqn)
@@ -44,7 +43,7 @@ def stored_in_order(jaxpr: Jaxpr) -> Jaxpr:
 def _permutation(eqn: Eqn) -> tuple[int, ...] | None:
     """The operand's dimension that each of the output is, where the output only exchanges them."""
     rule = eqn.primitive.lower
-    if not isinstance(rule, Layout) or type(eqn.inputs[0]) is not Var:
+    if rule.view is None or type(eqn.inputs[0]) is not Var:
         return None
     operand, out = eqn.inputs[0].aval, eqn.outputs[0].aval
     whole = contiguous(operand.shape)

@@ -6,11 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fusion.space import Key, Space, is_stored_inside, operands_in_memory
+from gpuflow.compiler.fusion.space import Key, Space
 from gpuflow.compiler.lowering.symbols import Number, Numbers
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Literal, Var
-from gpuflow.core.lowering import Update
 from gpuflow.kir.nodes import Mode, Operand
 
 Pairs = Iterable[tuple[Key, Number]]
@@ -108,7 +107,7 @@ def memory_reads(numbers: Numbers, space: Space) -> Iterator[tuple[int, Access]]
     program, inside = numbers.program, frozenset(space.members)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
-        for k in range(operands_in_memory(eqn), len(eqn.inputs)):
+        for k in range(eqn.primitive.lower.operands_in_memory(eqn), len(eqn.inputs)):
             atom = eqn.inputs[k]
             if type(atom) is not Literal and program.producer.get(atom) not in inside:
                 yield e, read_access(numbers, space, e, k)
@@ -118,10 +117,11 @@ def write_access(numbers: Numbers, space: Space, var: Var) -> Access:
     """The access of a stored output: its own buffer, row-major. Updates choose their elements."""
     program, dtype = numbers.program, storage_name(var.aval.dtype)
     position = program.producer[var]
-    if isinstance(program.jaxpr.eqns[position].primitive.lower, Update):
+    eqn = program.jaxpr.eqns[position]
+    if eqn.primitive.lower.is_update:
         return Access(program.place(var)[0], numbers.zero, (), dtype, Mode.INOUT)
-    if is_stored_inside(program.jaxpr.eqns[position], var):
-        number = program.jaxpr.eqns[position].outputs.index(var)
+    if eqn.primitive.lower.stores(eqn, var):
+        number = eqn.outputs.index(var)
         return lane_writes(numbers, space, position)[number]
     keys = space.axes_of_output(program, position)
     pairs = zip(keys, numbers.strides(var.aval.shape), strict=True)

@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fusion.space import Program, Space, is_stored_inside, operands_in_memory
+from gpuflow.compiler.fusion.space import Program, Space
 from gpuflow.compiler.lowering.access import Strides, read_access, write_access
 from gpuflow.compiler.lowering.symbols import Numbers
 from gpuflow.core.jaxpr import Literal, Var
@@ -97,7 +97,8 @@ def choose_in_place(
     for out in space.escaping:
         if out in program.views:
             continue
-        if is_stored_inside(program.jaxpr.eqns[program.producer[out]], out):
+        eqn = program.jaxpr.eqns[program.producer[out]]
+        if eqn.primitive.lower.stores(eqn, out):
             continue  # in an order of its own
         for var in sorted(free, key=program.jaxpr.invars.index) if out in program.outputs else ():
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
@@ -158,7 +159,7 @@ def _reads_where_it_writes(numbers: Numbers, space: Space, var: Var, out: Var) -
         for k, atom in enumerate(eqn.inputs):
             if type(atom) is Literal or program.place(atom)[0] is not var:
                 continue
-            if k < operands_in_memory(eqn):
+            if k < eqn.primitive.lower.operands_in_memory(eqn):
                 return False
             access = read_access(numbers, space, e, k)
             if access.offset != wanted.offset:

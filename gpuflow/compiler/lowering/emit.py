@@ -10,18 +10,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.fusion.space import (
-    Key,
-    Kind,
-    Space,
-    has_complex,
-    is_stored_inside,
-    operands_in_memory,
-)
+from gpuflow.compiler.fusion.space import Key, Kind, Space
+from gpuflow.compiler.lanes.program import LaneProgram
 from gpuflow.compiler.lowering.access import (
     Access,
     Accesses,
@@ -35,27 +30,17 @@ from gpuflow.compiler.lowering.access import (
 )
 from gpuflow.compiler.lowering.loops import is_written_short
 from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers
-from gpuflow.core.aval import storage_dtype, storage_name
+from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
-from gpuflow.core.lowering import (
-    Elementwise,
-    Indexed,
-    Laned,
-    Layout,
-    Reduction,
-    TupleReduction,
-    Update,
-)
+from gpuflow.core.lowering import Element
 from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store, Value
 from gpuflow.kir.replay import Replay
 from gpuflow.kir.scalar import PARTS, compute_dtype
 
 Values = tuple[Value, ...]
-Element = Value | Pair  # what stands for a variable: a pair if it is complex
 _PARTS_OF = {1: (None,), 2: (0, 1)}  # what the values are parts of
 _NAMED_OPS = 5
-_REDUCTIONS = (Reduction, TupleReduction)
 
 
 def is_written_in(value: Any) -> bool:
@@ -109,7 +94,7 @@ class Emitter:
         ops = [
             self.program.jaxpr.eqns[e].primitive.name
             for e in self.space.members
-            if not isinstance(self.program.jaxpr.eqns[e].primitive.lower, Layout)
+            if self.program.jaxpr.eqns[e].primitive.lower.view is None
         ]
         names = list(dict.fromkeys(ops))
         tail = "_etc" if len(names) > _NAMED_OPS else ""
@@ -136,7 +121,7 @@ class Emitter:
             return  # the innermost loop of a map: values are emitted as stores need them
         for e in self.space.members:
             eqn = self.program.jaxpr.eqns[e]
-            if e in self.space.dependent or isinstance(eqn.primitive.lower, _REDUCTIONS):
+            if e in self.space.dependent or eqn.primitive.lower.is_reduction:
                 continue
             if self._axes_of(self.space.domains[e]) <= opened:
                 self._values(e)
@@ -160,7 +145,7 @@ class Emitter:
         for e in space.members:
             eqn = self.program.jaxpr.eqns[e]
             # A reduction of dimensions of size 1 has no loop, and may stand in another's.
-            if isinstance(eqn.primitive.lower, _REDUCTIONS) and self._reduced_names(e):
+            if eqn.primitive.lower.is_reduction and self._reduced_names(e):
                 if self._known(eqn.outputs[0]) is None:
                     beside = [] if space.kind is Kind.ROW else full
                     self._emit_reductions(self._together(e), beside)
@@ -187,13 +172,13 @@ class Emitter:
         """Reductions that one loop can do: over the same axes, and none needs another's result."""
         names = self._reduced_names(position)
         rule = self.program.jaxpr.eqns[position].primitive.lower
-        if not names or isinstance(rule, TupleReduction):
+        if not names or not rule.shares_loop:
             return [position]
         stages = self._stages()
         later = [
             e
             for e in self.space.members
-            if e >= position and isinstance(self.program.jaxpr.eqns[e].primitive.lower, Reduction)
+            if e >= position and self.program.jaxpr.eqns[e].primitive.lower.shares_loop
         ]
         wanted = (stages[position], names)
         return [e for e in later if (stages[e], self._reduced_names(e)) == wanted]
@@ -207,77 +192,50 @@ class Emitter:
                 source = None if type(atom) is Literal else self.program.producer.get(atom)
                 if source in stages and source is not None:
                     rule = self.program.jaxpr.eqns[source].primitive.lower
-                    stages[e] = max(stages[e], stages[source] + isinstance(rule, _REDUCTIONS))
+                    stages[e] = max(stages[e], stages[source] + rule.is_reduction)
         return stages
 
     def _emit_reductions(self, positions: Sequence[int], beside: Sequence[Var] = ()) -> None:
         """One loop for several reductions, which also stores ``beside`` at its points."""
-        axes = self._reduced_names(positions[0])
-        outs = [self.program.jaxpr.eqns[e].outputs[0] for e in positions]
-        if isinstance(self.program.jaxpr.eqns[positions[0]].primitive.lower, TupleReduction):
-            self.memo[-1][outs[0]] = self._tuple_reduction(positions[0], axes, beside)
-            return
+        axes, builder = self._reduced_names(positions[0]), self.builder
+        eqns = [self.program.jaxpr.eqns[e] for e in positions]
+
+        def values(position: int, eqn: Eqn) -> Sequence[Value]:
+            return eqn.primitive.lower.values(Point(self, position), eqn)
+
         if not axes:
-            self.memo[-1][outs[0]] = self._operand(positions[0], 0)
+            (eqn,) = eqns
+            result = eqn.primitive.lower.folded(builder, values(positions[0], eqn), eqn)
+            self.memo[-1][eqn.outputs[0]] = result
             return
-        # The parts of complex numbers are reduced on their own.
-        combines, inits, counts = [], [], []
-        for e in positions:
-            eqn = self.program.jaxpr.eqns[e]
-            dtype = eqn.inputs[0].aval.dtype
-            counts.append(2 if storage_name(dtype) in PARTS else 1)
-            init = eqn.primitive.lower.init(storage_dtype(dtype))
-            start = self.builder.const(compute_dtype(storage_name(dtype)), init)
-            inits += [start] * counts[-1]
-            combines += [eqn.primitive.lower.combine] * counts[-1]
+        starts = [eqn.primitive.lower.starts(builder, eqn) for eqn in eqns]
+        parts, first = [], 0  # of the values in the loop, those of each reduction
+        for start in starts:
+            parts.append(slice(first, first + len(start)))
+            first += len(start)
 
         def body() -> list[Value]:
             self.memo.append({})
-            values = [part for e in positions for part in _parts(self._operand(e, 0))]
+            every = [
+                value for e, eqn in zip(positions, eqns, strict=True) for value in values(e, eqn)
+            ]
             self._store_in_row(beside)
             self.memo.pop()
-            return values
+            return every
 
         def combine(*sides: Value) -> list[Value]:
-            running, new = sides[: len(combines)], sides[len(combines) :]
+            running, new = sides[:first], sides[first:]
             return [
-                self.builder.apply(fn, a, b)
-                for fn, a, b in zip(combines, running, new, strict=True)
+                value
+                for eqn, part in zip(eqns, parts, strict=True)
+                for value in eqn.primitive.lower.combined(builder, running[part], new[part], eqn)
             ]
 
-        results = iter(self.builder.reduce(axes, inits, combine, body))
-        for out, count in zip(outs, counts, strict=True):
-            parts = [next(results) for _ in range(count)]
-            self.memo[-1][out] = Pair(*parts) if count == 2 else self._rounded(out, parts[0])
-
-    def _tuple_reduction(
-        self, position: int, axes: tuple[str, ...], beside: Sequence[Var]
-    ) -> Value:
-        """The result of a reduction of several values, in a loop of its own."""
-        eqn, builder = self.program.jaxpr.eqns[position], self.builder
-        rule, out = eqn.primitive.lower, eqn.outputs[0].aval
-
-        def values() -> Sequence[Value]:
-            one = self.numbers.one
-            index = self.index([(key, one) for key in self._reduced_keys(position)])
-            return rule.element(builder, self._operand(position, 0), index, eqn.params)
-
-        if not axes:
-            return rule.result(builder, values(), out)
-
-        def body() -> Sequence[Value]:
-            self.memo.append({})
-            components = values()
-            self._store_in_row(beside)
-            self.memo.pop()
-            return components
-
-        starts = rule.init(builder, eqn.inputs[0].aval, eqn.params)
-
-        def combine(*sides: Value) -> Sequence[Value]:
-            return rule.combine(builder, *sides)
-
-        return rule.result(builder, builder.reduce(axes, starts, combine, body), out)
+        inits = [value for start in starts for value in start]
+        results = builder.reduce(axes, inits, combine, body)
+        for eqn, part in zip(eqns, parts, strict=True):
+            result = eqn.primitive.lower.folded(builder, results[part], eqn)
+            self.memo[-1][eqn.outputs[0]] = self._rounded(eqn.outputs[0], result)
 
     def _reduced_names(self, position: int) -> tuple[str, ...]:
         keys = self._reduced_keys(position)
@@ -298,10 +256,11 @@ class Emitter:
     def _store(self, var: Var) -> None:
         position = self.program.producer[var]
         access = write_access(self.numbers, self.space, var)
-        if isinstance(self.program.jaxpr.eqns[position].primitive.lower, Update):
+        eqn = self.program.jaxpr.eqns[position]
+        if eqn.primitive.lower.is_update:
             self._store_update(position, access)
             return
-        if is_stored_inside(self.program.jaxpr.eqns[position], var):
+        if eqn.primitive.lower.stores(eqn, var):
             self._values(position)
             return
         name = self.operands.array(access)
@@ -357,7 +316,7 @@ class Emitter:
                 continue
             missing.add(position)
             eqn = self.program.jaxpr.eqns[position]
-            if not isinstance(eqn.primitive.lower, _REDUCTIONS):  # it has a loop of its own
+            if not eqn.primitive.lower.is_reduction:  # it has a loop of its own
                 stack += [x for x in eqn.inputs if type(x) is not Literal and self._is_inside(x)]
         return sorted(missing)
 
@@ -367,86 +326,19 @@ class Emitter:
         if self._known(eqn.outputs[0]) is not None:
             return
         rule = eqn.primitive.lower
-        if isinstance(rule, Laned):
-            self._lane_program(position, eqn)
-            return
-        out = eqn.outputs[0].aval
-        if isinstance(rule, _REDUCTIONS):
+        if rule.is_reduction:
             self._emit_reductions([position])
             return
-        if isinstance(rule, Indexed):
-            context = IndexContext(self, position)
-            avals = [atom.aval for atom in eqn.inputs]
-            emitted = rule.body(context, avals, out, eqn.params)
-        else:
-            operands = [self._operand(position, k) for k in range(len(eqn.inputs))]
-            emitted = operands[0] if isinstance(rule, Layout) else self._apply(eqn, rule, operands)
+        emitted = rule.emit(Point(self, position), eqn)
         results = (emitted,) if isinstance(emitted, Element) else emitted
         for var, value in zip(eqn.outputs, results, strict=True):
-            self.memo[-1][var] = self._rounded(var, value)
-
-    def _lane_program(self, position: int, eqn: Eqn) -> None:
-        """Emit a batch element's program at the current point; it stores some outputs itself."""
-        program = eqn.primitive.lower.program(eqn.params)
-        keys = self.space.axes_of_output(self.program, position)
-        reads = lane_reads(self.numbers, self.space, position)
-        writes = lane_writes(self.numbers, self.space, position)
-
-        def argument(source: tuple[Any, ...]) -> Value:
-            kind, *place = source
-            if kind == "element":
-                return _real(self._operand(position, place[0]))
-            if kind == "part":
-                return _parts(self._operand(position, place[0]))[place[1]]
-            if kind == "index":
-                return self.index([(keys[place[0]], self.numbers.one)])
-            if kind == "number":
-                number = self.numbers.declared(position)[place[0]]
-                return self.scalar("int64", number, (position, "number", place[0]))
-            which, dim = place
-            if kind == "stride":
-                stride = self.numbers.place(eqn.inputs[which]).strides[dim]
-            else:
-                stride = self.numbers.strides(eqn.outputs[which].aval.shape)[dim]
-            return self.scalar("int64", stride, (position, kind, which, dim))
-
-        def load(s: Load, offset: Value | None, where: Value | None) -> Value:
-            name = self.operands.array(reads[int(s.operand[1:])])
-            self.builder.declare(self.operands.table[name])
-            return self.builder.load(name, offset, where, s.part)
-
-        def store(s: Store, value: Value, offset: Value | None, where: Value | None) -> None:
-            number = int(s.operand[1:])
-            if eqn.outputs[number] not in self.space.escaping:
-                return  # nobody reads it, and it has no memory
-            name = self.operands.array(writes[number])
-            self.builder.declare(self.operands.table[name])
-            self.builder.store(name, value, offset, where, s.part)
-
-        values = [argument(source) for source in program.sources]
-        results = iter(Replay(self.builder, load, store).block(program.block, values))
-        for k, var in enumerate(eqn.outputs):
-            if k in writes:
-                self.memo[-1][var] = self.builder.const("bool", True)  # it is done
-            elif storage_name(var.aval.dtype) in PARTS:
-                self.memo[-1][var] = Pair(next(results), next(results))
-            else:
-                self.memo[-1][var] = next(results)
+            self.memo[-1][var] = value if rule.rounds else self._rounded(var, value)
 
     def _rounded(self, var: Var, value: Element) -> Element:
         """A value rounded to its dtype, so that it does not depend on which values are stored."""
         if isinstance(value, Pair) or var in self.program.unrounded:
             return value
         return self.builder.round(value, storage_name(var.aval.dtype))
-
-    def _apply(
-        self, eqn: Eqn, rule: Elementwise, operands: Sequence[Element]
-    ) -> Element | Sequence[Element]:
-        body = rule.pair if has_complex(eqn) else rule.body
-        if isinstance(body, str):
-            return self.builder.apply(body, *map(_real, operands))
-        avals = [atom.aval for atom in eqn.inputs]
-        return body(self.builder, operands, avals, eqn.outputs[0].aval, eqn.params)
 
     def _operand(self, position: int, number: int) -> Element:
         atom = self.program.jaxpr.eqns[position].inputs[number]
@@ -526,14 +418,26 @@ def _parts(value: Element) -> Values:
     return (value,) if isinstance(value, Value) else (value.real, value.imag)
 
 
-class IndexContext:
-    """Context of the body of an ``Indexed`` op; indices are int64 values."""
+class Point:
+    """The context of an equation's code in a kernel; see ``core.lowering.Context``."""
 
     def __init__(self, emitter: Emitter, position: int) -> None:
         self._emitter, self._position = emitter, position
         self._eqn, self._numbers = emitter.program.jaxpr.eqns[position], emitter.numbers
-        self._keys = emitter.space.axes_of_output(emitter.program, position)
         self.builder = emitter.builder
+
+    @cached_property
+    def _keys(self) -> list[Key]:
+        return self._emitter.space.axes_of_output(self._emitter.program, self._position)
+
+    def operand(self, number: int) -> Element:
+        """An operand's element at the point."""
+        return self._emitter._operand(self._position, number)
+
+    def reduced_index(self) -> Value:
+        """The index along the axis that the equation reduces."""
+        keys = self._emitter._reduced_keys(self._position)
+        return self._emitter.index([(key, self._numbers.one) for key in keys])
 
     def index(self, dim: int) -> Value:
         """The output index along ``dim``."""
@@ -585,7 +489,7 @@ class IndexContext:
 
     def element(self, operand: int, dims: Sequence[int]) -> Element:
         """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
-        if operand >= operands_in_memory(self._eqn):
+        if operand >= self._eqn.primitive.lower.operands_in_memory(self._eqn):
             return self._emitter._operand(self._position, operand)
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:
@@ -598,3 +502,52 @@ class IndexContext:
             if not repeats and self._keys[d] not in self._emitter.space.units
         ]
         return self._emitter._load(replace(access, strides=tuple(sorted(pairs))))
+
+    def replay(self, program: LaneProgram) -> list[Element]:
+        """The results of a program of one lane, which stores some outputs itself."""
+        emitter, eqn, position = self._emitter, self._eqn, self._position
+        numbers, builder, operands = self._numbers, self.builder, emitter.operands
+        reads = lane_reads(numbers, emitter.space, position)
+        writes = lane_writes(numbers, emitter.space, position)
+
+        def argument(source: tuple[Any, ...]) -> Value:
+            kind, *place = source
+            if kind == "element":
+                return _real(self.operand(place[0]))
+            if kind == "part":
+                return _parts(self.operand(place[0]))[place[1]]
+            if kind == "index":
+                return self.index(place[0])
+            if kind == "number":
+                return self.number(place[0])
+            which, dim = place
+            if kind == "stride":
+                stride = numbers.place(eqn.inputs[which]).strides[dim]
+            else:
+                stride = numbers.strides(eqn.outputs[which].aval.shape)[dim]
+            return emitter.scalar("int64", stride, (position, kind, which, dim))
+
+        def load(s: Load, offset: Value | None, where: Value | None) -> Value:
+            name = operands.array(reads[int(s.operand[1:])])
+            builder.declare(operands.table[name])
+            return builder.load(name, offset, where, s.part)
+
+        def store(s: Store, value: Value, offset: Value | None, where: Value | None) -> None:
+            number = int(s.operand[1:])
+            if eqn.outputs[number] not in emitter.space.escaping:
+                return  # nobody reads it, and it has no memory
+            name = operands.array(writes[number])
+            builder.declare(operands.table[name])
+            builder.store(name, value, offset, where, s.part)
+
+        values = [argument(source) for source in program.sources]
+        results = iter(Replay(builder, load, store).block(program.block, values))
+        elements: list[Element] = []
+        for k, var in enumerate(eqn.outputs):
+            if k in writes:
+                elements.append(builder.const("bool", True))  # it is done
+            elif storage_name(var.aval.dtype) in PARTS:
+                elements.append(Pair(next(results), next(results)))
+            else:
+                elements.append(next(results))
+        return elements

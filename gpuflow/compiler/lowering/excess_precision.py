@@ -17,11 +17,8 @@ from __future__ import annotations
 from gpuflow.base import dtypes
 from gpuflow.compiler.fusion.space import is_fusible
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction
-from gpuflow.kir.scalar import CONTINUOUS
 
 _HALVES = ("bfloat16", "float16")
-_SUMS = ("add", "mul")  # the result of other reductions is one of the values
 
 
 def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
@@ -63,14 +60,7 @@ def all_rounded(jaxpr: Jaxpr) -> frozenset[Var]:
 
 def _is_continuous(eqn: Eqn) -> bool:
     """Whether results differ little where operands do, and are floats."""
-    if not all(_is_float(var) for var in eqn.outputs):
-        return False
-    rule = eqn.primitive.lower
-    if isinstance(rule, Elementwise):
-        return rule.continuous or rule.body in CONTINUOUS
-    if isinstance(rule, Reduction):
-        return rule.combine in _SUMS
-    return isinstance(rule, Layout) or (isinstance(rule, Indexed) and rule.moves)
+    return all(_is_float(var) for var in eqn.outputs) and eqn.primitive.lower.is_continuous
 
 
 def _converts(eqn: Eqn) -> bool:

@@ -19,7 +19,6 @@ from gpuflow.compiler.lowering.access import (
     write_access,
 )
 from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers, may_be_equal
-from gpuflow.core.lowering import Indexed, Laned, Update
 from gpuflow.kir.nodes import Axis, Role
 
 Axes = tuple[tuple[Key, ...], ...]
@@ -50,33 +49,31 @@ def _all_accesses(numbers: Numbers, space: Space) -> list[Access]:
     result = [write_access(numbers, space, var) for var in space.escaping]
     result += [access for _, access in memory_reads(numbers, space)]
     for e in space.members:
-        rule = numbers.program.jaxpr.eqns[e].primitive.lower
-        if isinstance(rule, Indexed):
-            result += _index_patterns(numbers, space, e)
-        elif isinstance(rule, Laned):
+        eqn = numbers.program.jaxpr.eqns[e]
+        rule = eqn.primitive.lower
+        if rule.is_lane_program:
             result += lane_reads(numbers, space, e)
-            if rule.program(numbers.program.jaxpr.eqns[e].params).asks_for_indices:
-                result += _each_index(numbers, space, e)
-        elif isinstance(rule, Update):
+        if rule.is_update:
             result.append(window_access(numbers, space, e))
+        elif rule.linear:
+            result.append(_linear_index(numbers, space, e))
+        elif rule.uses_indices(eqn):
+            result += _each_index(numbers, space, e)
     return result
 
 
-def _index_patterns(numbers: Numbers, space: Space, position: int) -> list[Access]:
-    """Indices for an ``Indexed`` op: the linear index, or the index of each dimension.
-
-    The linear index lies like a contiguous array; an index varies along one axis alone, and so
-    keeps that axis from collapsing with any other.
-    """
-    eqn = numbers.program.jaxpr.eqns[position]
+def _linear_index(numbers: Numbers, space: Space, position: int) -> Access:
+    """The linear index of an op's output, which lies like a contiguous array."""
     keys = space.axes_of_output(numbers.program, position)
-    if eqn.primitive.lower.linear:
-        strides = numbers.strides(eqn.outputs[0].aval.shape)
-        return [index_access(numbers, space, zip(keys, strides, strict=True))]
-    return _each_index(numbers, space, position)
+    strides = numbers.strides(numbers.program.jaxpr.eqns[position].outputs[0].aval.shape)
+    return index_access(numbers, space, zip(keys, strides, strict=True))
 
 
 def _each_index(numbers: Numbers, space: Space, position: int) -> list[Access]:
+    """Indices along the dimensions of an op's output.
+
+    Each varies along one axis alone, and so keeps that axis from collapsing with any other.
+    """
     keys = space.axes_of_output(numbers.program, position)
     looped = [key for key in keys if key not in space.units]
     return [index_access(numbers, space, [(key, numbers.one)]) for key in looped]

@@ -212,7 +212,7 @@ class Numbers:
         operand = eqn.inputs[number]
         assert type(operand) is Var  # or it would be no alias
         lies, rule = self.place(operand), eqn.primitive.lower
-        if not isinstance(rule, Layout):
+        if rule.view is None:
             return lies
         view, avals = self.program.views[var][1], (operand.aval, var.aval)
         offset = lies.offset

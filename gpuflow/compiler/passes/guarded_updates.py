@@ -10,7 +10,6 @@ from __future__ import annotations
 from gpuflow.compiler.passes.program import Replacement
 from gpuflow.compiler.passes.updates_in_place import Donations
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
-from gpuflow.core.lowering import Update
 
 
 def guarded_updates(
@@ -31,7 +30,7 @@ def guarded_updates(
     for eqn in jaxpr.eqns:
         rule = eqn.primitive.lower
         operand = eqn.inputs[0] if eqn.inputs else None
-        if not isinstance(rule, Update) or type(operand) is not Var or operand not in origin:
+        if not rule.is_update or type(operand) is not Var or operand not in origin:
             eqns.append(eqn)
             continue
         build = Replacement(eqn.source)

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 from gpuflow.compiler.passes.program import Replacement
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Begun, Library
+from gpuflow.core.lowering import Begun
 
 
 def join_calls(jaxpr: Jaxpr) -> Jaxpr:
@@ -53,7 +53,7 @@ def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
 
 def _small(eqn: Eqn) -> Begun | None:
     rule = eqn.primitive.lower
-    begun = rule.begun if isinstance(rule, Library) else None
+    begun = rule.begun if rule.is_library else None
     if begun is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
         return None
     return begun if 0 < eqn.inputs[0].aval.nbytes <= begun.small else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gpuflow.compiler.passes.program import Replacement, uses
 from gpuflow.core.effects import COMMUNICATION
 from gpuflow.core.jaxpr import DropVar, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Begun, Elementwise, Layout, Library, Loop
+from gpuflow.core.lowering import Begun
 
 
 def overlap(jaxpr: Jaxpr) -> Jaxpr:
@@ -54,7 +54,7 @@ def _behind(jaxpr: Jaxpr, producer: dict[Var, int], var: Var) -> tuple[int, list
     while True:
         k = producer.get(var, -1)
         eqn = jaxpr.eqns[k]
-        if k < 0 or not isinstance(eqn.primitive.lower, Layout) or len(eqn.inputs) != 1:
+        if k < 0 or eqn.primitive.lower.view is None or len(eqn.inputs) != 1:
             return k, views[::-1]
         (source,) = eqn.inputs
         if type(source) is Literal:
@@ -86,13 +86,13 @@ def _first_reader(
 def _converts(eqn: Eqn) -> bool:
     """Whether an equation reads one value, and computes little from it."""
     inputs = [atom for atom in eqn.inputs if type(atom) is not Literal]
-    is_light = isinstance(eqn.primitive.lower, Layout | Elementwise)
+    rule = eqn.primitive.lower
+    is_light = rule.view is not None or rule.is_elementwise
     return is_light and len(inputs) == len(eqn.outputs) == 1 and not eqn.effects
 
 
 def _begun(eqn: Eqn) -> Begun | None:
-    rule = eqn.primitive.lower
-    return rule.begun if isinstance(rule, Library) else None
+    return eqn.primitive.lower.begun
 
 
 def _is_heavy(eqn: Eqn) -> bool:
@@ -100,7 +100,7 @@ def _is_heavy(eqn: Eqn) -> bool:
     if COMMUNICATION in eqn.effects:
         return False
     rule = eqn.primitive.lower
-    return isinstance(rule, Loop) or (isinstance(rule, Library) and rule.flops is not None)
+    return rule.form is not None or rule.flops is not None
 
 
 def _apart(eqn: Eqn, begun: Begun) -> tuple[Eqn, list[Eqn]]:

@@ -15,7 +15,6 @@ from gpuflow.base.util import SourceLine
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise, Inline, Layout
 from gpuflow.core.primitive import Primitive
 
 # --- inlining ------------------------------------------------------------------------------
@@ -23,7 +22,7 @@ from gpuflow.core.primitive import Primitive
 
 def is_inline(primitive: Primitive) -> bool:
     """Whether an equation of ``primitive`` is its inner program."""
-    return isinstance(primitive.lower, Inline)
+    return primitive.lower.jaxpr is not None
 
 
 def is_call(primitive: Primitive) -> bool:
@@ -200,7 +199,8 @@ def folded(eqn: Eqn) -> Literal | None:
     primitive, aval = eqn.primitive, eqn.outputs[0].aval if eqn.outputs else None
     if primitive.impl is None or primitive.multiple_results or aval is None or aval.shape:
         return None
-    if not isinstance(primitive.lower, (Elementwise, Layout)) or is_extended(aval.dtype):
+    rule = primitive.lower
+    if not (rule.is_elementwise or rule.view is not None) or is_extended(aval.dtype):
         return None
     numbers = [atom for atom in eqn.inputs if type(atom) is Literal]
     if not numbers or len(numbers) != len(eqn.inputs):

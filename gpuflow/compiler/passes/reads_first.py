@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from gpuflow.compiler.passes.program import uses
 from gpuflow.core.jaxpr import Jaxpr, Literal, Var
-from gpuflow.core.lowering import Barrier, Layout, Update
 
 
 def reads_first(jaxpr: Jaxpr) -> Jaxpr:
@@ -38,7 +37,7 @@ def _updates(jaxpr: Jaxpr) -> list[int]:
     """The indices of updates of arrays, not scalars."""
     return [
         k for k, eqn in enumerate(jaxpr.eqns)
-        if isinstance(eqn.primitive.lower, Update) and type(eqn.inputs[0]) is Var
+        if eqn.primitive.lower.is_update and type(eqn.inputs[0]) is Var
     ]  # fmt: skip
 
 
@@ -78,7 +77,7 @@ def _readers_of_parts(
     names = [var]
     for name in names:
         for reader in readers.get(name, ()):
-            if isinstance(jaxpr.eqns[reader].primitive.lower, (Layout, Barrier)):
+            if jaxpr.eqns[reader].primitive.lower.may_alias:
                 names += jaxpr.eqns[reader].outputs
         found.update(readers.get(name, ()) if name is not var else ())
     return found

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Barrier, Layout, Library, Update
 
 Donations = Mapping[Var, Var | None]
 Pairs = tuple[tuple[int, int], ...]  # numbers of an operand and of the output that has its memory
@@ -40,11 +39,9 @@ def carry_donations(program: Jaxpr, first: int, count: int) -> dict[Var, Var | N
 def updated_pairs(eqn: Eqn, kept: Kept) -> Pairs:
     """The operands that live on in outputs of an equation, if nobody else needs them."""
     rule = eqn.primitive.lower
-    if isinstance(rule, Update):
+    if rule.is_update:
         return ((0, 0),)
-    if isinstance(rule, Library):
-        return () if rule.updates is None else rule.updates(eqn.params)
-    return kept.get(eqn, ())
+    return kept.get(eqn, ()) if rule.updates is None else rule.updates(eqn.params)
 
 
 class InMemory(NamedTuple):
@@ -150,7 +147,7 @@ class UpdateRule:
 
     def _names(self, position: int) -> bool:
         """Whether an equation may only alias its operand."""
-        return isinstance(self.jaxpr.eqns[position].primitive.lower, (Layout, Barrier))
+        return self.jaxpr.eqns[position].primitive.lower.may_alias
 
     def _all_names(self, var: Var) -> list[Var]:
         names = [var]

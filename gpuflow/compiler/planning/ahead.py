@@ -15,7 +15,6 @@ from gpuflow.compiler.planning.plan import (
     flops_of,
 )
 from gpuflow.core.jaxpr import Eqn
-from gpuflow.core.lowering import Branch, HostCall, Laned, Loop
 
 # A turn that is too much must not take longer than what waiting for each flag would, which is about
 # 10 us on an H100. That moves 4e11 elements in a second, and does some 1e14 operations of products
@@ -31,7 +30,8 @@ def has_no_effect(eqn: Eqn) -> bool:
     the host wait for its index, so that nothing is won.
     """
     rule = eqn.primitive.lower
-    return not eqn.effects and not isinstance(rule, (Branch, HostCall, Laned, Loop))
+    may_wait = rule.runs_programs or rule.is_host_call or rule.is_lane_program
+    return not eqn.effects and not may_wait
 
 
 def is_short(plan: Plan) -> bool:

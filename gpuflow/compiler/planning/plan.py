@@ -23,7 +23,6 @@ from gpuflow.compiler.passes.updates_in_place import Donations, Kept, Pairs
 from gpuflow.compiler.planning.step_shapes import KernelShape
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, Library, Loop, ScanForm
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.nodes import Kernel
 
@@ -256,10 +255,7 @@ def aliased_outputs(plan: Plan) -> list[Atom]:
 def carry_count(eqn: Eqn) -> int:
     """How many of a step's first outputs a loop carries from one iteration to the next."""
     rule = eqn.primitive.lower
-    if not isinstance(rule, Loop):
-        return 0
-    form = rule.form(eqn.params)
-    return form.num_carry if isinstance(form, ScanForm) else len(eqn.outputs)
+    return 0 if rule.form is None else rule.form(eqn.params).num_carry
 
 
 def kept_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
@@ -269,7 +265,7 @@ def kept_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
     iterations.
     """
     plan = programs[-1].plan
-    first = 1 if isinstance(eqn.primitive.lower, Branch) else 0
+    first = 1 if eqn.primitive.lower.branches is not None else 0
     return tuple(
         (first + plan.in_place[out], k)
         for k, out in enumerate(plan.outputs)
@@ -389,13 +385,11 @@ def flops_of(step: Step) -> int:
         return sum(call.points * max(1, len(step.eqns) // len(step.calls)) for call in step.calls)
     if isinstance(step, ProgramStep):
         inner = [sum(flops_of(s) for s in program.plan.steps) for program in step.programs]
-        rule = step.eqn.primitive.lower
-        form = rule.form(step.eqn.params) if isinstance(rule, Loop) else None
-        return inner[0] * form.length if isinstance(form, ScanForm) else max(inner)
+        return step.eqn.primitive.lower.inner(step.eqn).total(inner)
     if not isinstance(step, CallStep):
         return 0
     rule = step.eqn.primitive.lower
-    if isinstance(rule, Library) and rule.flops is not None:
+    if rule.flops is not None:
         avals = [operand.aval for operand in step.operands]
         return rule.flops(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
     return 0

@@ -23,7 +23,6 @@ from gpuflow.compiler.planning.step_shapes import CallShape, CopyShape, KernelSh
 from gpuflow.compiler.schedules.schedule import is_plain
 from gpuflow.compiler.target import Target
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, HostCall, Layout, Library, Loop, Unwritten
 from gpuflow.core.views import View, contiguous
 
 Views = Mapping[Var, tuple[Var, View]]
@@ -90,7 +89,7 @@ def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool
     decided: list[bool] = []
     for group in groups:
         eqn = jaxpr.eqns[group.members[0]]
-        if isinstance(eqn.primitive.lower, Layout):
+        if eqn.primitive.lower.view is not None:
             decided.append(_is_row_major_copy(eqn))
         else:
             decided += [_is_row_major(atom, views) for atom in eqn.inputs]
@@ -101,12 +100,12 @@ def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool
 def depends_on_sizes(group: Group, jaxpr: Jaxpr) -> bool:
     """Whether ``decisions`` has to look at a group."""
     rule = jaxpr.eqns[group.members[0]].primitive.lower
-    return group.space is None and (isinstance(rule, Layout) or _takes_rows(rule))
+    return group.space is None and (rule.view is not None or _takes_rows(rule))
 
 
 def _takes_rows(rule: object) -> bool:
     """Whether operands must lie row-major."""
-    return isinstance(rule, (Loop, Branch)) or (isinstance(rule, Library) and rule.row_major)
+    return rule.runs_programs or (rule.row_major)
 
 
 def _is_row_major(atom: Atom, views: Views) -> bool:
@@ -124,7 +123,7 @@ def _is_whole(atom: Atom, views: Views) -> bool:
 def _is_row_major_copy(eqn: Eqn) -> bool:
     """Whether the output is the operand's elements in row-major order."""
     rule = eqn.primitive.lower
-    if not isinstance(rule, Layout) or type(eqn.inputs[0]) is Literal:
+    if rule.view is None or type(eqn.inputs[0]) is Literal:
         return False
     operand, out = eqn.inputs[0].aval, eqn.outputs[0].aval
     view = rule.view(contiguous(operand.shape), out, **eqn.params)
@@ -206,7 +205,7 @@ class _Maker:
 
     def _call(self, group: int, position: int) -> Iterator[Shape]:
         eqn = self.jaxpr.eqns[position]
-        if isinstance(eqn.primitive.lower, Unwritten):
+        if eqn.primitive.lower.is_unwritten:
             return
         slots = [self._slot(position, k) for k in range(len(eqn.inputs))]
         outputs = [self.number_of[var] for var in eqn.outputs]
@@ -223,8 +222,8 @@ class _Maker:
                 row_major = self._added(group, 1 + k)
                 yield CopyShape(slot, row_major)
                 slots[k] = Slot(position, k, row_major, False)
-        if not isinstance(rule, (Loop, Branch)):
-            kind = "host" if isinstance(rule, HostCall) else "library"
+        if not rule.runs_programs:
+            kind = "host" if rule.is_host_call else "library"
             yield CallShape(group, position, tuple(slots), tuple(outputs), kind)
             return
         workspace = self._added(group, 0)

@@ -17,7 +17,7 @@ from gpuflow.compiler.passes.updates_in_place import NOTHING_KEPT, Donations, In
 from gpuflow.compiler.planning.structure import Structure, depends_on_sizes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Barrier, Branch, Layout, Loop
+from gpuflow.core.lowering import Layout
 from gpuflow.core.views import View, contiguous
 
 _MOST_RECIPES = 64  # of one group: a class of sizes each
@@ -63,13 +63,13 @@ class Template:
             eqn = jaxpr.eqns[position]
             rule = eqn.primitive.lower
             done = self.updates.get(position)
-            count = len(eqn.outputs) if isinstance(rule, Barrier) else 1
+            count = len(eqn.outputs) if rule.is_barrier else 1
             pairs = [(k, k) for k in range(count)] if done is None else done.pairs
             for operand, out in pairs:
                 atom, var = eqn.inputs[operand], eqn.outputs[out]
                 assert type(atom) is Var  # or it would be no alias
                 buffer, view = views.get(atom) or (atom, contiguous(atom.aval.shape))
-                if isinstance(rule, Layout):
+                if rule.view is not None:
                     view = self._view(position, rule, view, var.aval, eqn.params)
                     assert view is not None, f"[bind] the key does not make {eqn} a view"
                 views[var] = buffer, view
@@ -176,7 +176,7 @@ def _params(eqn: Eqn, kept: Kept) -> Hashable:
 
     The programs of loops and branches have templates of their own.
     """
-    if isinstance(eqn.primitive.lower, (Loop, Branch)):
+    if eqn.primitive.lower.runs_programs:
         return eqn.effects, kept.get(eqn, ())
     if not eqn.params:
         return ()
@@ -187,7 +187,7 @@ def _params(eqn: Eqn, kept: Kept) -> Hashable:
 def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
     """Which dimensions a layout op keeps: a slice of a whole dimension keeps it."""
     rule = eqn.primitive.lower
-    if not isinstance(rule, Layout):
+    if rule.view is None:
         return None
     links = rule.links(eqn.inputs[0].aval, eqn.outputs[0].aval, **eqn.params)
     return None if links is None else tuple(links)

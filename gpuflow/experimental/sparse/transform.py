@@ -16,7 +16,6 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.stages import ShapeDtypeStruct
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Literal
-from gpuflow.core.lowering import Elementwise, Inline
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.trace import Tracer
 from gpuflow.experimental.sparse import layout, products
@@ -92,12 +91,12 @@ def _of_sparse(eqn: Eqn, values: Sequence[Any]) -> Sequence[Any]:
     rule = _RULES.get(primitive)
     if rule is not None:
         return [rule(*values, **eqn.params)]
-    if isinstance(primitive.lower, Inline):
+    if primitive.lower.jaxpr is not None:
         return _evaluated(primitive.lower.program(eqn), values)
     sparse = [value for value in values if _is_sparse(value)]
     rest = [value for value in values if not _is_sparse(value)]
     check(
-        isinstance(primitive.lower, Elementwise)
+        primitive.lower.is_elementwise
         and len(sparse) == 1
         and all(not isinstance(x, Tracer) and aval_of(x).ndim == 0 for x in rest)
         and _keeps_zero(eqn, values),

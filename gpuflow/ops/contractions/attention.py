@@ -220,7 +220,7 @@ attention_p = define(
     shape=_attention_shape,
     impl=_attention_impl,
     batch=lambda *arguments, **params: _batch(attention_p, *arguments, **params),
-    lower=Library(flops=_flops, what=_attention, apart=_apart),
+    lower=Library(flops=_flops, what=_attention, partitionable=_apart),
     multiple_results=True,
 )
 
@@ -229,7 +229,7 @@ attention_gradients_p = define(
     shape=_gradients_shape,
     impl=_gradients_impl,
     batch=lambda *arguments, **params: _batch(attention_gradients_p, *arguments, **params),
-    lower=Library(flops=_flops, what=_attention, apart=_apart),
+    lower=Library(flops=_flops, what=_attention, partitionable=_apart),
     multiple_results=True,
 )
 

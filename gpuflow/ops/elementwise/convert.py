@@ -11,7 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Elementwise, Indexed
+from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.kir.builder import Pair
@@ -143,7 +143,7 @@ def _convert_simplify(eqn: Any, definition: Any, build: Any) -> Any:
             return None
         return [build.apply(convert_element_type_p, first, **eqn.params)]
     rule = source.primitive.lower
-    if isinstance(rule, Indexed) and rule.converted is not None:
+    if rule.converted is not None:
         result = rule.converted(source, dtype, build)
         return None if result is None else [result]
     return None

@@ -14,7 +14,6 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Literal
-from gpuflow.core.lowering import Indexed
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p, squeeze_p
 
 Rule = Callable[..., "list[Atom] | None"]
@@ -166,7 +165,7 @@ def _sink_repeats(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
 def _has_own_dims(source: Eqn | None) -> bool:
     if source is None:
         return False
-    return source.primitive is broadcast_in_dim_p or isinstance(source.primitive.lower, Indexed)
+    return source.primitive is broadcast_in_dim_p or source.primitive.lower.is_indexed
 
 
 def _broadcast_source(

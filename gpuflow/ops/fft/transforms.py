@@ -176,7 +176,7 @@ fft_p = define(
     jvp=linear_jvp(lambda x, **params: fft_p.bind(x, **params)),
     transpose=unary_transpose(_fft_transpose),
     batch=_fft_batch,
-    lower=Library(flops=_fft_flops, what=_fft_block, apart=_fft_apart),
+    lower=Library(flops=_fft_flops, what=_fft_block, partitionable=_fft_apart),
 )
 
 

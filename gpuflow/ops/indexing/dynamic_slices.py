@@ -267,7 +267,7 @@ dynamic_slice_p = define(
     jvp=_slice_jvp,
     transpose=_slice_transpose,
     batch=_slice_batch,
-    lower=Indexed(_slice_body, _slice_numbers, moves=True, apart=_slice_apart),
+    lower=Indexed(_slice_body, _slice_numbers, selects=True, partitionable=_slice_apart),
     simplify=_slice_simplify,
     faults=lambda operands, params: _faults(
         operands[0], operands[1:], params["slice_sizes"], params["batch_dims"]
@@ -426,7 +426,7 @@ dynamic_update_slice_p = define(
     jvp=_update_jvp,
     transpose=_update_transpose,
     batch=_update_batch,
-    lower=Indexed(_update_body, _update_numbers, moves=True, apart=_update_apart),
+    lower=Indexed(_update_body, _update_numbers, selects=True, partitionable=_update_apart),
     keys=write,
     simplify=_update_simplify,
     faults=lambda operands, params: _faults(

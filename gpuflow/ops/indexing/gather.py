@@ -232,7 +232,7 @@ gather_p = define(
     jvp=_jvp,
     transpose=_transpose,
     batch=_batch,
-    lower=Indexed(_body, _numbers, moves=True, apart=_apart),
+    lower=Indexed(_body, _numbers, selects=True, partitionable=_apart),
     faults=_faults,
 )
 

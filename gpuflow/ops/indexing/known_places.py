@@ -19,7 +19,6 @@ from gpuflow.base import dtypes
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout
 from gpuflow.ops.elementwise.arithmetic import add_p, mul_p, rem_p, sub_p
 from gpuflow.ops.elementwise.comparison import and_p, eq_p, ge_p, gt_p, le_p, lt_p
 from gpuflow.ops.elementwise.convert import copy_p
@@ -121,7 +120,7 @@ def _places(
 def _combined(old: Atom, new: Atom, definition: Any) -> tuple[str, Atom]:
     """The combining function and operand of an update."""
     source = definition(new)
-    if source is None or not isinstance(source.primitive.lower, Elementwise):
+    if source is None or not source.primitive.lower.is_elementwise:
         return "set", new
     body = source.primitive.lower.body
     combine = _COMBINED.get(body) if isinstance(body, str) else None
@@ -134,14 +133,10 @@ def _combined(old: Atom, new: Atom, definition: Any) -> tuple[str, Atom]:
 def _moved(atom: Atom, definition: Any) -> Atom:
     """The array whose elements have only been moved."""
     source = definition(atom)
-    while source is not None and _moves(source.primitive.lower):
+    while source is not None and source.primitive.lower.selects:
         atom = source.inputs[0]
         source = definition(atom)
     return atom
-
-
-def _moves(rule: Any) -> bool:
-    return isinstance(rule, Layout) or (isinstance(rule, Indexed) and rule.moves)
 
 
 def _spans(which: Atom, definition: Any) -> dict[int, range] | None:
@@ -230,10 +225,10 @@ def _cut(atom: Atom, bounds: Sequence[Bound], definition: Any, build: Any) -> At
         rule = source.primitive.lower
         # What others read as well is stored, so that it need not be computed again.
         is_own = len(source.outputs) == 1 and definition.is_read_once(atom)
-        if isinstance(rule, Elementwise) and is_own:
+        if rule.is_elementwise and is_own:
             operands = [cut(part, own) for part in source.inputs]
             made = build.apply(source.primitive, *operands, **source.params)
-        elif isinstance(rule, (Indexed, Layout)) and rule.sliced is not None:
+        elif rule.sliced is not None:
             made = rule.sliced(source, own, cut, definition, build)
     if made is not None:
         return made

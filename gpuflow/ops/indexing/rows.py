@@ -275,7 +275,9 @@ row_gather_p = define(
     jvp=_gather_jvp,
     transpose=_gather_transpose,
     batch=_gather_batch,
-    lower=Indexed(_gather_body, _gather_numbers, in_memory=1, moves=True, apart=_gather_apart),
+    lower=Indexed(
+        _gather_body, _gather_numbers, in_memory=1, selects=True, partitionable=_gather_apart
+    ),
 )
 
 
@@ -466,7 +468,7 @@ row_scatter_add_p = define(
     jvp=_scatter_jvp,
     transpose=_scatter_transpose,
     batch=_scatter_batch,
-    lower=Library(apart=_scatter_apart),
+    lower=Library(partitionable=_scatter_apart),
     simplify=_scatter_simplify,
     size_params=frozenset({"shape"}),
 )

@@ -273,8 +273,8 @@ def define_scatter(
         transpose=transpose,
         batch=batch,
         lower=Library(
-            partial(_call, combine), on_gpu=partial(_on_gpu, combine), apart=_apart,
-            lanes=partial(scatter_of_lane, combine),
+            partial(_call, combine), on_gpu=partial(_on_gpu, combine), partitionable=_apart,
+            expanded=partial(scatter_of_lane, combine),
         ),
         simplify=partial(_simplify, combine),
         faults=_faults,

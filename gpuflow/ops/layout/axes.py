@@ -25,7 +25,7 @@ from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal
-from gpuflow.core.lowering import Indexed, Layout, Library, Reduction
+from gpuflow.core.lowering import Layout, Reduction
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.core.types import Array, ArrayLike, ShardingLike
@@ -146,7 +146,7 @@ def _broadcast_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
         params = {"shape": shape, "broadcast_dimensions": inner}
         return [build.apply(broadcast_in_dim_p, source.inputs[0], **params)]
     rule = source.primitive.lower
-    if isinstance(rule, Indexed) and rule.broadcast is not None:
+    if rule.broadcast is not None:
         result = rule.broadcast(source, shape, dims, build)
         return None if result is None else [result]
     return None
@@ -300,7 +300,7 @@ def of_one_element(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     source = definition(eqn.inputs[0])
     if any(shape[d] != 1 for d in axes) or source is None:
         return None
-    if not isinstance(source.primitive.lower, Layout):
+    if source.primitive.lower.view is None:
         return None
     return [build.apply(squeeze_p, eqn.inputs[0], dimensions=axes)]
 
@@ -319,8 +319,8 @@ def _closed_sum(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 
     def of_equation(source: Any) -> Any:
         rule = source.primitive.lower
-        if isinstance(rule, Indexed) and rule.summed is not None:
-            return rule.summed(source, axes, build)
+        if rule.closed_sum is not None:
+            return rule.closed_sum(source, axes, build)
         number = source.inputs[0] if source.primitive is broadcast_in_dim_p else None
         if type(number) is Literal and wraps(number.aval.dtype):
             return ones(number.aval.dtype, int(number.value))
@@ -344,7 +344,7 @@ def _sum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     if source is None or not definition.is_read_once(eqn.inputs[0]):
         return None
     rule = source.primitive.lower
-    if not isinstance(rule, Library) or rule.summed is None:
+    if rule.summed is None:
         return None
     result = rule.summed(source, eqn.params["axes"], build)
     return None if result is None else [result]

@@ -14,7 +14,6 @@ from math import prod
 from typing import Any
 
 from gpuflow.core.jaxpr import Literal
-from gpuflow.core.lowering import Elementwise
 
 Bound = tuple[int, int, int]  # start, limit, stride
 
@@ -66,5 +65,5 @@ def computed_parts(
 def _is_plain(eqn: Any) -> bool:
     """Whether an elementwise op knows no sizes."""
     primitive = eqn.primitive
-    is_elementwise = isinstance(primitive.lower, Elementwise)
+    is_elementwise = primitive.lower.is_elementwise
     return is_elementwise and not primitive.multiple_results and not primitive.size_params

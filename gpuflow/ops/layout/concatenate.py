@@ -223,7 +223,7 @@ columns_p = define(
     transpose=None,
     batch=None,
     lower=Indexed(
-        _columns_body, lambda in_avals, params: range(1, len(in_avals)), in_memory=0, moves=True
+        _columns_body, lambda in_avals, params: range(1, len(in_avals)), in_memory=0, selects=True
     ),
 )
 
@@ -266,8 +266,8 @@ concatenate_p = define(
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,
     lower=Indexed(
-        _concatenate_body, _concatenate_numbers, moves=True, sliced=_concatenate_sliced,
-        in_parts=_concatenate_in_parts, apart=_concatenate_apart,
+        _concatenate_body, _concatenate_numbers, selects=True, sliced=_concatenate_sliced,
+        in_parts=_concatenate_in_parts, partitionable=_concatenate_apart,
     ),
     simplify=_concatenate_simplify,
 )

@@ -205,7 +205,7 @@ iota_p = define(
         _iota_body,
         cheap=True,
         sliced=_iota_sliced,
-        summed=_iota_summed,
+        closed_sum=_iota_summed,
         broadcast=_iota_broadcast,
         converted=_iota_converted,
     ),

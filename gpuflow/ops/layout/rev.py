@@ -86,7 +86,7 @@ rev_p = define(
     lower=Layout(
         lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links,
         steps=lambda x, out, *, dimensions: [-1 if d in dimensions else 1 for d in range(x.ndim)],
-        apart=_rev_apart,
+        partitionable=_rev_apart,
     ),
     simplify=_rev_simplify,
 )

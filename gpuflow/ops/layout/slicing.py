@@ -18,7 +18,7 @@ from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Elementwise, Indexed, Layout
+from gpuflow.core.lowering import Indexed, Layout
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
@@ -167,9 +167,9 @@ def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         ]
         return [cut(source.inputs[0], joined)]
     rule = source.primitive.lower
-    if isinstance(rule, Elementwise):
+    if rule.is_elementwise:
         return computed_parts(eqn, bounds, cut, definition, build)
-    if not isinstance(rule, (Indexed, Layout)) or rule.sliced is None:
+    if rule.sliced is None:
         return None
     result = rule.sliced(source, bounds, cut, definition, build)
     return None if result is None else [result]
@@ -286,7 +286,7 @@ slice_p = define(
     jvp=linear_jvp(lambda x, **params: slice_(x, **params)),
     transpose=unary_transpose(_slice_transpose),
     batch=_slice_batch,
-    lower=Layout(_slice_view, _slice_links, _slice_steps, apart=_slice_apart),
+    lower=Layout(_slice_view, _slice_links, _slice_steps, partitionable=_slice_apart),
     simplify=_slice_simplify,
     size_params=frozenset({"start_indices", "limit_indices"}),
 )
@@ -544,8 +544,8 @@ pad_p = define(
     transpose=_pad_transpose,
     batch=_pad_batch,
     lower=Indexed(
-        _pad_body, _pad_numbers, moves=True, sliced=_pad_sliced, added=padded_joined,
-        in_parts=padded_in_parts, apart=_pad_apart,
+        _pad_body, _pad_numbers, selects=True, sliced=_pad_sliced, added=padded_joined,
+        in_parts=padded_in_parts, partitionable=_pad_apart,
     ),
     simplify=_pad_simplify,
 )

@@ -11,7 +11,7 @@ from gpuflow.base.arguments import are_dimensions, as_integers, as_items
 from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Layout, Library
+from gpuflow.core.lowering import Layout
 from gpuflow.core.rules import AxisData
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
@@ -59,7 +59,7 @@ def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
         joined = tuple(inner[d] for d in permutation)
         return [build.apply(transpose_p, source.inputs[0], permutation=joined)]
     rule = source.primitive.lower
-    if isinstance(rule, Library) and rule.transposed and definition.is_read_once(eqn.inputs[0]):
+    if rule.transposed and definition.is_read_once(eqn.inputs[0]):
         result = rule.transposed(source, permutation, build)
         return None if result is None else [result]
     return None

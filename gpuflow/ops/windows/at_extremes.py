@@ -77,7 +77,7 @@ select_and_gather_add_p = define(
     jvp=partial(jvp_of_linear, lambda: select_and_gather_add_p),
     transpose=partial(_transpose, lambda: select_and_scatter_add_p),
     batch=partial(batch_in_front, lambda: select_and_gather_add_p),
-    lower=Indexed(gathered, sizes, apart=window_apart),
+    lower=Indexed(gathered, sizes, partitionable=window_apart),
 )
 
 
@@ -176,7 +176,7 @@ select_and_scatter_add_p = define(
     jvp=partial(jvp_of_linear, lambda: select_and_scatter_add_p),
     transpose=partial(_transpose, lambda: select_and_gather_add_p),
     batch=partial(batch_in_front, lambda: select_and_scatter_add_p),
-    lower=Library(apart=window_apart),
+    lower=Library(partitionable=window_apart),
     tolerance=16,
 )
 

@@ -144,7 +144,7 @@ window_extreme_p = define(
     impl=_extreme_impl,
     jvp=_extreme_jvp,
     batch=partial(batch_in_front, lambda: window_extreme_p),
-    lower=Indexed(numbered, sizes, apart=window_apart),
+    lower=Indexed(numbered, sizes, partitionable=window_apart),
 )
 
 
@@ -199,7 +199,7 @@ window_spread_p = define(
     impl=_spread_impl,
     jvp=partial(jvp_of_linear, lambda: window_spread_p),
     batch=_spread_batch,
-    lower=Indexed(spread, sizes, apart=window_apart),
+    lower=Indexed(spread, sizes, partitionable=window_apart),
     size_params=frozenset({"shape"}),
     tolerance=16,
 )

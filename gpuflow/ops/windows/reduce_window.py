@@ -104,7 +104,7 @@ reduce_window_sum_p = define(
     jvp=linear_jvp(lambda x, **params: reduce_window_sum_p.bind(x, **params)),
     transpose=unary_transpose(_sum_transpose),
     batch=partial(_batch, lambda: reduce_window_sum_p),
-    lower=Indexed(reduction("add", lambda dtype: 0), sizes, apart=window_apart),
+    lower=Indexed(reduction("add", lambda dtype: 0), sizes, partitionable=window_apart),
     tolerance=16,
 )
 
@@ -128,7 +128,7 @@ def _extreme(
         impl=partial(_impl, combine, neutral),
         jvp=jvp,
         batch=partial(_batch, lambda: primitive),
-        lower=Indexed(reduction(function, neutral), sizes, apart=window_apart),
+        lower=Indexed(reduction(function, neutral), sizes, partitionable=window_apart),
     )
     return primitive
 

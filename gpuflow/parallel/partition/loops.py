@@ -11,7 +11,7 @@ from gpuflow.control.cond import bind_cond
 from gpuflow.control.scan import bind_scan
 from gpuflow.control.while_loop import bind_while
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
-from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
+from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.parallel.partition.resharding import Parts, needed
 
 # ``(value, parts) -> Split``
@@ -30,7 +30,7 @@ def partition_loop(
         make_split: makes a Split.
     """
     rule = eqn.primitive.lower
-    assert isinstance(rule, Loop)
+    assert rule.form is not None
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
         return _scan(partitioner, eqn, form, operands, make_split)
@@ -84,7 +84,7 @@ def partition_branch(
 ) -> list[Any]:
     """Branches, of results that all of them split; arguments as in ``partition_loop``."""
     rule = eqn.primitive.lower
-    assert isinstance(rule, Branch)
+    assert rule.branches is not None
     operand_parts = [x.parts for x in operands[1:]]
     wanted = _followed(partitioner, eqn, operands)
     branches = [

@@ -21,16 +21,7 @@ from gpuflow.compiler.shardings import constrained, corresponding
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import (
-    Barrier,
-    Branch,
-    Distributed,
-    Indexed,
-    Library,
-    Loop,
-    Reduction,
-    block_of,
-)
+from gpuflow.core.lowering import block_of
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
@@ -141,16 +132,16 @@ class Partitioner:
         rule = eqn.primitive.lower
         if eqn.primitive.sharding is not None:
             return [self._constrained(eqn, operands[0])]
-        if isinstance(rule, Distributed):
+        if rule.is_split:
             return self._distributed(eqn, operands)
         if not any(any(operand.parts) for operand in operands):
             return self._bound(eqn, [operand.value for operand in operands])
         outs: list[Split] | None = None
-        if isinstance(rule, Barrier):
+        if rule.is_barrier:
             outs = self._barrier(eqn, operands)
-        elif isinstance(rule, Loop):
+        elif rule.form is not None:
             outs = partition_loop(self, eqn, operands, Split)
-        elif isinstance(rule, Branch):
+        elif rule.branches is not None:
             outs = partition_branch(self, eqn, operands, Split)
         else:
             block = block_of(eqn)
@@ -325,18 +316,15 @@ class Partitioner:
 
 def _collective(eqn: Eqn) -> Primitive | None:
     """The collective that combines the results of memories; None if there is none."""
-    rule = eqn.primitive.lower
-    if not isinstance(rule, Reduction | Indexed | Library):
-        return None
     is_bool = dtypes.is_bool(eqn.outputs[0].aval.dtype)
     collectives = _COLLECTIVES_OF_BOOLS if is_bool else _COLLECTIVES
-    return collectives.get(rule.combine if isinstance(rule, Reduction) else "add")
+    return collectives.get(eqn.primitive.lower.combine_shards)
 
 
 def _unrounded(eqn: Eqn) -> Eqn:
     """A call that sums with results in float32 instead of floats of 16 bits or fewer."""
     rule, dtype = eqn.primitive.lower, eqn.outputs[0].aval.dtype
-    if not isinstance(rule, Library) or rule.dtype_param is None:
+    if rule.dtype_param is None:
         return eqn
     if not dtypes.is_floating(dtype) or dtype.itemsize > 2:
         return eqn

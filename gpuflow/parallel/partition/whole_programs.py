@@ -11,7 +11,6 @@ from gpuflow.base.util import safe_zip
 from gpuflow.compiler.shardings import asked_shardings, result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, all_eqns
-from gpuflow.core.lowering import Distributed
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding
 from gpuflow.core.staging import hoist_consts
@@ -126,7 +125,7 @@ def _memories(
         if memories is not None:
             yield memories
     for eqn in all_eqns(jaxpr.jaxpr):
-        if isinstance(eqn.primitive.lower, Distributed):
+        if eqn.primitive.lower.is_split:
             yield eqn.params["memories"]
 
 

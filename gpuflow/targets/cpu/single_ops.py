@@ -15,15 +15,7 @@ from gpuflow.compiler.pipeline import compile_plan, plan_of_call
 from gpuflow.compiler.planning.plan import Plan, calls_python
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import ClosedJaxpr, one_op
-from gpuflow.core.lowering import (
-    Elementwise,
-    Indexed,
-    Layout,
-    Library,
-    Reduction,
-    TupleReduction,
-    block_of,
-)
+from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, TupleReduction, block_of
 from gpuflow.core.primitive import Primitive
 from gpuflow.kir.scalar import FUNCTIONS
 from gpuflow.targets.cpu.providers.table import EAGER_BLOCKS
@@ -46,7 +38,7 @@ def plan_of_op(
     operands alone decide, so that the same op has the same bits each time.
     """
     rule = primitive.lower
-    if isinstance(rule, Library) and rule.what is not None:
+    if rule.what is not None:
         jaxpr = one_op(primitive, avals, params)
         if not isinstance(block_of(jaxpr.jaxpr.eqns[0]), EAGER_BLOCKS):
             return None
@@ -57,7 +49,7 @@ def plan_of_op(
         if not any(_is_large(aval, least) for aval in (*avals, *jaxpr.out_avals)):
             return None
         plan, values = compile_plan(jaxpr, target=NATIVE_TARGET)
-    elif isinstance(rule, Layout):
+    elif rule.view is not None:
         jaxpr = one_op(primitive, avals, params)
         (out,) = jaxpr.out_avals
         if out.size < _LARGE_COSTLY or not _is_moved(rule, avals[0], out, params):
@@ -94,7 +86,7 @@ def _is_costly(rule: Any) -> bool:
     So it is where kernels rather keep results than compute them again, and where it has no function
     that does the same.
     """
-    if not isinstance(rule, Elementwise):
+    if not rule.is_elementwise:
         return False
     function = FUNCTIONS.get(rule.body) if isinstance(rule.body, str) else None
     is_missing = function is not None and not isinstance(function.definition, np.ufunc)

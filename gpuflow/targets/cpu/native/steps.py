@@ -29,7 +29,7 @@ from gpuflow.compiler.planning.plan import (
     operand_places,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
-from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
+from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.targets.cpu.native.calls import NativeCall, launch
@@ -150,9 +150,9 @@ def _functions_of(step: ProgramStep, services: NativeServices) -> list[str]:
     if any(calls_python(inner.plan) for inner in step.programs):
         return []
     rule = step.eqn.primitive.lower
-    if isinstance(rule, Branch):
+    if rule.branches is not None:
         return ["gf_branch"]
-    assert isinstance(rule, Loop)
+    assert rule.form is not None
     if not isinstance(rule.form(step.eqn.params), ScanForm):
         return ["gf_while"]
     return ["gf_scan", "gf_apart"] if _parts(step, services) > 1 else ["gf_scan"]
@@ -165,10 +165,10 @@ def _parts(step: ProgramStep, services: NativeServices) -> int:
     costs little where there are many.
     """
     rule, threads = step.eqn.primitive.lower, services.threads
-    if not isinstance(rule, Loop) or threads == 1:
+    if rule.form is None or threads == 1:
         return 1
     form = rule.form(step.eqn.params)
-    if not isinstance(form, ScanForm) or form.num_carry or form.length < 2 * threads:
+    if not form.is_parallel or form.length < 2 * threads:
         return 1
     is_small = step.programs[0].plan.arena_bytes * threads <= _MOST_APART
     return threads if is_small else 1
@@ -188,7 +188,7 @@ def _program(
     outs = [places.place(buffer) for buffer in step.outputs]
     rule = step.eqn.primitive.lower
     kept = kept_outputs(step.eqn, step.programs)
-    if isinstance(rule, Branch):
+    if rule.branches is not None:
         moving = [out for out, keeps in zip(outs, kept, strict=True) if not keeps]
         registers = [(*operands[1:], *inner_values, *moving) for inner_values in values]
         code.branch(
@@ -198,7 +198,7 @@ def _program(
     start = address(places.memory.memory)
     free = (fixed(start + offset) for offset in spare)
     form = rule.form(step.eqn.params)
-    first = _first_carry(form)
+    first = form.first_carry
     carries = []
     for k in range(carry_count(step.eqn)):
         out, count = outs[k], nbytes(step.eqn.outputs[k].aval)
@@ -230,12 +230,6 @@ class _Carry:
     spare: Place
     count: int
     keeps: bool
-
-
-def _first_carry(form: ScanForm | WhileForm) -> int:
-    if isinstance(form, ScanForm):
-        return form.num_consts
-    return form.num_condition_consts + form.num_body_consts
 
 
 def _body(inner: Inner, emits: Sequence[Emit], memory: Arena) -> Code:
@@ -292,7 +286,7 @@ def _while(
     values: Sequence[Sequence[Place]], carries: Sequence[_Carry], code: Code,
 ) -> None:  # fmt: skip
     condition, body = programs
-    first, split = form.num_condition_consts, _first_carry(form)
+    first, split = form.num_condition_consts, form.first_carry
     flag_memory = code.array([0])
     flag = fixed(address(flag_memory))
     starts = [carry.start for carry in carries]

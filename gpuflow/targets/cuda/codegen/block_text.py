@@ -37,7 +37,7 @@ from gpuflow.compiler.planning.plan import (
     workspace_bytes,
 )
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
-from gpuflow.core.lowering import Branch, ScanForm, WhileForm
+from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.targets.cuda.codegen.block_lines import (
     BlockLines,
     BlockText,
@@ -146,7 +146,7 @@ class _Writer(BlockLines):
                 outs = [place(buffer) for buffer in step.outputs]
                 start = arena + plan.offsets[step.workspace]
                 (inner, _), spare = carried_places(step, start)
-                if isinstance(step.eqn.primitive.lower, Branch):
+                if step.eqn.primitive.lower.branches is not None:
                     self._branch(step, operands, outs, inner)
                 else:
                     self.loop(step, operands, outs, inner, [("arena", str(at)) for at in spare])
@@ -186,8 +186,7 @@ class _Writer(BlockLines):
             spare: the second place of each carry that has two.
         """
         form = step.eqn.primitive.lower.form(step.eqn.params)
-        is_scan = isinstance(form, ScanForm)
-        first = form.num_consts if is_scan else form.num_condition_consts + form.num_body_consts
+        is_scan, first = form.length is not None, form.first_carry
         kept, free = kept_outputs(step.eqn, step.programs), iter(spare)
         # The last turn of a scan writes into the outputs; of a while_loop nobody knows which it is.
         swapped = is_scan and form.length % 2 == 1

@@ -21,7 +21,6 @@ from gpuflow.compiler.planning.plan import (
     ProgramStep,
     flops_of,
 )
-from gpuflow.core.lowering import Loop, ScanForm
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.block_lines import (
@@ -71,9 +70,9 @@ def _work(plan: Plan) -> _Work:
     for step in plan.steps:
         if isinstance(step, ProgramStep):
             rule = step.eqn.primitive.lower
-            if isinstance(rule, Loop):
+            if rule.form is not None:
                 form = rule.form(step.eqn.params)
-                turns = form.length if isinstance(form, ScanForm) else 1
+                turns = 1 if form.length is None else form.length
                 work = work.plus(_turn(step).times(turns))
             else:
                 branches = [_work(program.plan) for program in step.programs]
@@ -101,7 +100,7 @@ def _pays(step: ProgramStep, turns: int, blocks: int, processors: int) -> bool:
         rounds, count = -(-turns // blocks), turns
     else:
         form = step.eqn.primitive.lower.form(step.eqn.params)
-        rounds = count = form.length if isinstance(form, ScanForm) else _UNKNOWN
+        rounds = count = _UNKNOWN if form.length is None else form.length
     by_host = count * (work.steps * _LAUNCH + work.waits * _WAIT + work.busy)
     by_blocks = _LAUNCH + rounds * (work.steps * _STEP + work.busy * processors)
     return by_host >= _LEAST and 2 * by_blocks <= by_host
@@ -121,12 +120,12 @@ def block_launch(
         The launch, and the indices of operands followed by outputs, for its registers. None: it is
         not for blocks.
     """
-    if not config.environment.block_programs or not isinstance(step.eqn.primitive.lower, Loop):
+    if not config.environment.block_programs or step.eqn.primitive.lower.form is None:
         return None
     form = step.eqn.primitive.lower.form(step.eqn.params)
-    apart = isinstance(form, ScanForm) and not form.num_carry
+    apart = form.is_parallel
     turns = form.length if apart else 1
-    if isinstance(form, ScanForm) and form.length == 0:
+    if form.length == 0:
         return None
     print_text = turns_text if apart else loop_text
     blocks = min(turns, _BLOCKS_PER_PROCESSOR * device.processors)

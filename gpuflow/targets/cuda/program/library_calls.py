@@ -20,7 +20,7 @@ from gpuflow.base.installation import pip_install
 from gpuflow.base.util import warn
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.effects import COMMUNICATION
-from gpuflow.core.lowering import Library, OnHost
+from gpuflow.core.lowering import OnHost
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.program_arrays import store_results
 from gpuflow.targets.cuda.driver.faults import GpuFault
@@ -135,10 +135,10 @@ def _call_of(step: CallStep) -> _Call:
     """The call of a step, as a function of the array module, outputs and operands."""
     primitive, params = step.eqn.primitive, step.eqn.params
     rule = primitive.lower
-    if isinstance(rule, Library) and rule.prepare is not None:
+    if rule.prepare is not None:
         avals = [operand.aval for operand in step.operands]
         return rule.prepare(avals, [var.aval for var in step.eqn.outputs], params)
-    if isinstance(rule, Library) and rule.call is not None:
+    if rule.call is not None:
         return partial(_with_params, rule.call, params)
     return partial(_through_impl, primitive, params, step.kind == "host")
 

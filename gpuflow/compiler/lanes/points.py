@@ -1,0 +1,273 @@
+"""Ops that kernels compute point by point, in a program of one lane.
+
+Each point of an equation's iteration along its small dimensions is emitted as kernels of groups
+emit theirs, by the op's own code; dimensions of lanes have the lane's index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuflow.compiler.lanes.arrays import (
+    REPEATED,
+    SMALL,
+    Array,
+    ComputedArray,
+    LaneArray,
+    NotLanesError,
+    check_small,
+    is_computed,
+    joined_kind,
+    object_array,
+)
+from gpuflow.compiler.lanes.folding import zero
+from gpuflow.core import views
+from gpuflow.core.aval import storage_name
+from gpuflow.core.jaxpr import Eqn
+from gpuflow.core.lowering import Element, Iteration, has_complex
+from gpuflow.kir.nodes import Value
+
+if TYPE_CHECKING:
+    from gpuflow.compiler.lanes.evaluate import Evaluator
+
+Kinds = tuple[int, ...]
+Place = dict[int, int]  # of the small dimensions of an iteration, the index
+
+
+def emitted(of: Evaluator, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
+    """The outputs of an equation; elements that are computed on demand stay so."""
+    rule = eqn.primitive.lower
+    is_on_demand = not operands or (rule.is_elementwise and is_computed(operands))
+    if is_on_demand and len(eqn.outputs) == 1:
+        return [computed(of, eqn, operands)]
+    _check_fusible(eqn)
+    # What chooses elements for itself reads them when it has chosen.
+    arrays = operands if rule.is_indexed else [of.values_of(operand) for operand in operands]
+    iteration = rule.iteration(eqn)
+    kinds = (_kinds_by_index if rule.is_indexed else _kinds)(eqn, arrays, iteration)
+    kept = [d for d in iteration.out if kinds[d] == SMALL]
+    reduced = [d for d in range(len(kinds)) if d in iteration.reduced]
+    sizes = [iteration.sizes[d] for d in kept]
+    reduced_sizes = [iteration.sizes[d] for d in reduced]
+    check_small([*sizes, *reduced_sizes])
+    results: list[list[Element]] = [[] for _ in eqn.outputs]
+    for index in np.ndindex(*sizes):
+        place = dict(zip(kept, index, strict=True))
+        if rule.is_reduction:
+            points = [
+                LanePoint(of, eqn, arrays, iteration, kinds, {**place, **dict(zip(reduced, rest))})
+                for rest in np.ndindex(*reduced_sizes)
+            ]
+            parts: Sequence[Element] = [_folded(of, eqn, points)]
+        else:
+            parts = _elements(LanePoint(of, eqn, arrays, iteration, kinds, place), eqn)
+        for result, part, var in zip(results, parts, eqn.outputs, strict=True):
+            result.append(of.rounded(part, var))
+    shape, out_kinds = eqn.outputs[0].aval.shape, tuple(kinds[d] for d in iteration.out)
+    return [LaneArray(shape, out_kinds, object_array(result, sizes)) for result in results]
+
+
+def computed(of: Evaluator, eqn: Eqn, operands: Sequence[Array]) -> ComputedArray:
+    """The output of an equation whose elements are computed when they are wanted.
+
+    Its operands are such arrays of its shape, and numbers; or there are none.
+    """
+    _check_fusible(eqn)
+    iteration = eqn.primitive.lower.iteration(eqn)
+    (out,) = eqn.outputs
+
+    def element(indices: Sequence[Value]) -> Element:
+        (part,) = _elements(AnyPoint(of, eqn, operands, iteration, indices), eqn)
+        return of.rounded(part, out)
+
+    return ComputedArray(out.aval.shape, element)
+
+
+def _check_fusible(eqn: Eqn) -> None:
+    rule = eqn.primitive.lower
+    if rule.is_fusible(eqn):
+        return
+    is_complex = has_complex(eqn) and not rule.takes_complex(eqn)
+    which = "of complex numbers" if is_complex else "of these"
+    raise NotLanesError(f"kernels do not hold {eqn.primitive.name} {which}")
+
+
+def _elements(point: LanePoint, eqn: Eqn) -> Sequence[Element]:
+    parts = eqn.primitive.lower.emit(point, eqn)
+    return (parts,) if isinstance(parts, Element) else parts
+
+
+def _folded(of: Evaluator, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
+    """A reduction over points, from the first to the last."""
+    rule, total = eqn.primitive.lower, None
+    for point in points:
+        values = rule.values(point, eqn)
+        total = values if total is None else rule.combined(of.builder, total, values, eqn)
+    if total is None:
+        total = rule.starts(of.builder, eqn)
+    return rule.folded(of.builder, total, eqn)
+
+
+def _kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
+    """The kinds of iteration dimensions: those that the operands have together."""
+    del eqn
+    kinds = [REPEATED] * len(iteration.sizes)
+    for array, pairs in zip(arrays, iteration.reads, strict=True):
+        for d, axis in pairs:
+            if iteration.sizes[axis] != 1 or array.kinds[d] != SMALL:
+                kinds[axis] = joined_kind(kinds[axis], array.kinds[d])
+    for axis, kind in enumerate(kinds):
+        if axis in iteration.reduced and kind >= 0:
+            raise NotLanesError("it reduces over lanes")
+        if kind == REPEATED and (axis in iteration.reduced or iteration.sizes[axis] == 1):
+            kinds[axis] = SMALL
+    return tuple(kinds)
+
+
+def _kinds_by_index(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
+    """The same of an op that needs its index: lanes of its operands are, and others are small."""
+    rule, out = eqn.primitive.lower, eqn.outputs[0].aval
+    links = None
+    if rule.partitionable is not None:
+        links = rule.partitionable([atom.aval for atom in eqn.inputs], out, eqn.params)
+    kinds = [SMALL] * out.ndim
+    for array, pairs in zip(arrays, iteration.reads if links is None else links, strict=False):
+        for d, axis in pairs:
+            if axis < out.ndim and array.kinds[d] >= 0:
+                if kinds[axis] not in (SMALL, array.kinds[d]):
+                    raise NotLanesError("it mixes lanes")
+                kinds[axis] = array.kinds[d]
+    return tuple(kinds)
+
+
+class LanePoint:
+    """The context of an equation's code at one point; see ``core.lowering.Context``.
+
+    Args:
+        of: receives the code.
+        eqn, operands: the equation, and its operands as arrays of the lane.
+        iteration, kinds: its dimensions, and what they are.
+        place: the indices along small dimensions.
+    """
+
+    def __init__(
+        self, of: Evaluator, eqn: Eqn, operands: Sequence[Array], iteration: Iteration,
+        kinds: Kinds, place: Place,
+    ) -> None:  # fmt: skip
+        self._of, self._eqn, self._operands = of, eqn, operands
+        self._iteration, self._kinds, self._place = iteration, kinds, place
+        self.builder = of.builder
+
+    def operand(self, number: int) -> Element:
+        """An operand's element at the point."""
+        array = self._of.values_of(self._operands[number])
+        axis_of = dict(self._iteration.reads[number])
+        index = tuple(self._place.get(axis_of.get(d, -1), 0) for d in array.small)
+        return array.items[index]
+
+    def index(self, dim: int) -> Value:
+        """The output's index along a dimension, as int64."""
+        place = self._place.get(dim)
+        if place is None:
+            return self._of.lane_index(self._kinds[dim])
+        return self.builder.const("int64", place)
+
+    def reduced_index(self) -> Value:
+        """The index along the axis that the equation reduces."""
+        (axis,) = self._iteration.reduced
+        return self.builder.const("int64", self._place[axis])
+
+    def linear_index(self, first_dim: int = 0) -> Value:
+        """The row-major index over output dimensions ``first_dim`` and later."""
+        shape = self._eqn.outputs[0].aval.shape
+        if any(kind >= 0 for kind in self._kinds[first_dim:]):
+            raise NotLanesError("it counts over lanes")
+        strides = views.contiguous(shape[first_dim:]).strides
+        places = enumerate(strides, first_dim)
+        return self.builder.const("int64", sum(self._place[d] * s for d, s in places))
+
+    def number(self, k: int) -> Value:
+        """The k-th of the numbers that the op declares."""
+        numbers = self._eqn.primitive.lower.numbers
+        avals = [atom.aval for atom in self._eqn.inputs]
+        return self.builder.const("int64", int(numbers(avals, self._eqn.params)[k]))
+
+    def border(self, dim: int, k: int) -> Value:
+        """The same."""
+        del dim
+        return self.number(k)
+
+    def load(
+        self, operand: int, indices: Sequence[Value], where: Value | None = None
+    ) -> Element:
+        """The operand's element at ``indices``; zero where ``where`` is false."""
+        array = self._operands[operand]
+        if not isinstance(array, LaneArray):
+            return self._of.load(array, list(indices), where)
+        builder, choices = self.builder, []
+        for d, (kind, index) in enumerate(zip(array.kinds, indices, strict=True)):
+            if kind >= 0:
+                if index != self._of.lane_index(kind):
+                    raise NotLanesError("it reads what belongs to other lanes")
+            elif kind == SMALL:
+                known = builder.known(index)
+                choices.append((index, [known] if known is not None else range(array.shape[d])))
+        known_where = None if where is None else builder.known(where)
+        dtype = storage_name(self._eqn.inputs[operand].aval.dtype)
+        if known_where == 0 or not array.items.size:
+            return zero(builder, dtype)
+
+        def pick(level: int, place: tuple[int, ...]) -> Element:
+            if level == len(choices):
+                return array.items[place]
+            index, candidates = choices[level]
+            inside = [k for k in candidates if 0 <= k < array.items.shape[level]]
+            if not inside:
+                return zero(builder, dtype)
+            *others, last = inside
+            result = pick(level + 1, (*place, last))
+            for k in reversed(others):
+                is_it = builder.apply("eq", index, builder.const(index.dtype, k))
+                result = builder.select(is_it, pick(level + 1, (*place, k)), result)
+            return result
+
+        element = pick(0, ())
+        if where is None or known_where:
+            return element
+        return builder.select(where, element, zero(builder, dtype))
+
+    def element(self, operand: int, dims: Sequence[int]) -> Element:
+        """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
+        return self.load(operand, [self.index(d) for d in dims])
+
+
+class AnyPoint(LanePoint):
+    """The same at any indices, of an op whose operands are computed on demand."""
+
+    def __init__(
+        self, of: Evaluator, eqn: Eqn, operands: Sequence[Array], iteration: Iteration,
+        indices: Sequence[Value],
+    ) -> None:  # fmt: skip
+        super().__init__(of, eqn, operands, iteration, (SMALL,) * len(indices), {})
+        self._indices = indices
+
+    def operand(self, number: int) -> Element:
+        array = self._operands[number]
+        if isinstance(array, ComputedArray):
+            return self._of.load(array, self._indices if array.shape else ())
+        return self._of.values_of(array).flat()[0]
+
+    def index(self, dim: int) -> Value:
+        return self._indices[dim]
+
+    def linear_index(self, first_dim: int = 0) -> Value:
+        strides = views.contiguous(self._eqn.outputs[0].aval.shape[first_dim:]).strides
+        builder = self.builder
+        total = builder.const("int64", 0)
+        for index, stride in zip(self._indices[first_dim:], strides, strict=True):
+            term = builder.apply("mul", index, builder.const("int64", stride))
+            total = builder.apply("add", total, term)
+        return total
