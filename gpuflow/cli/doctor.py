@@ -19,6 +19,7 @@ from gpuflow.base.variables import unknown_variables
 from gpuflow.cli.doctor_checks import is_on_bus
 from gpuflow.cli.doctor_gpu import findings, wants_gpu
 from gpuflow.compiler.cache.kernel_cache import KernelCache
+from gpuflow.compiler.cache.size import stored_files
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Kernel, Mode, Operand
 from gpuflow.targets.cuda.codegen.cached import compile_cuda
@@ -113,7 +114,7 @@ def cache(folder: Path) -> Iterator[tuple[str, str]]:
     elif not folder.exists():
         yield "cache", "empty"
     else:
-        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+        sizes = [file.stat().st_size for file in stored_files(folder)]
         yield "cache", f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB"
 
 

@@ -96,6 +96,16 @@ def test_entries_in_use_are_not_looked_at_with_each_write(tmp_path, monkeypatch)
     assert 2 <= len(looks) <= 20 and len(present(cache)) == 100
 
 
+def test_of_processes_that_write_little_few_look(tmp_path, monkeypatch):
+    """Each read the whole folder after its first write: a second, where that holds 1 GiB."""
+    looks = []
+    monkeypatch.setattr(kernel_cache, "trim", lambda *args: looks.append(args) or trim(*args))
+    for start in range(100):  # where the random numbers of a hundred processes lie
+        monkeypatch.setattr(os, "urandom", lambda count, start=start: (start * 1000).to_bytes(count))
+        store(KernelCache(tmp_path, limit=16 * 100_000), start, size=3000)
+    assert 3 <= len(looks) <= 5
+
+
 def test_the_copy_of_openblas_and_processors_count(tmp_path):
     cache = KernelCache(tmp_path)
     store(cache, 1, age=10)

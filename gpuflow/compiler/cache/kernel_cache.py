@@ -37,10 +37,9 @@ if TYPE_CHECKING:
 else:
     hashlib = LazyModule("hashlib")
 
-# At the folder's size: a process looks after its first write, when it may have filled what was
-# left below the limit, and for the sake of other processes that write as well.
-_WRITES_BETWEEN_LOOKS = 256
-_PARTS_OF_LIMIT = 16  # written between looks at least, where all entries are in use
+# The folder's size is read each time that processes have written this part of the limit together:
+# a folder of 1 GiB has some 300,000 files, which takes a second.
+_PARTS_OF_LIMIT = 16
 
 Loaded = TypeVar("Loaded")
 
@@ -136,8 +135,9 @@ class KernelCache:
     def __init__(self, folder: str | os.PathLike[str] | None, limit: int = 0) -> None:
         self.folder = Path(folder) if folder is not None else None
         self.limit = limit
-        self._writes = 0
-        self._left = 0  # bytes that may be written before the next look at the folder's size
+        # Bytes to write before the folder's size is read. Random at first: of many processes that
+        # write little, few read it.
+        self._left = int.from_bytes(os.urandom(8)) % (limit // _PARTS_OF_LIMIT + 1)
         self.stats = CacheStats()
         self._lock = threading.Lock()
         self._warned = False
@@ -327,8 +327,7 @@ class KernelCache:
             return
         with self._lock:
             self._left -= written
-            is_due = self._left < 0 or self._writes % _WRITES_BETWEEN_LOOKS == 0
-            self._writes += 1
+            is_due = self._left < 0
         if is_due:
             left = self.limit - trim(self.folder, self.limit)
             self._left = max(left, self.limit // _PARTS_OF_LIMIT)

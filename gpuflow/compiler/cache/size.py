@@ -58,7 +58,7 @@ def trim(folder: Path, limit: int) -> int:
         The bytes that it holds afterwards.
     """
     entries: dict[str, _Stored] = {}
-    for file in _files(folder):
+    for file in stored_files(folder):
         try:
             status = file.stat(follow_symlinks=False)
         except FileNotFoundError:
@@ -83,7 +83,8 @@ def trim(folder: Path, limit: int) -> int:
     return total
 
 
-def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
+def stored_files(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """The files of a cache in its folder; files of others are left out."""
     with os.scandir(folder) as parts:
         for part in parts:
             if part.is_dir(follow_symlinks=False) and _FOLDERS.fullmatch(part.name):
