@@ -548,7 +548,7 @@ def _pow_jvp_base(t: Any, out: Any, x: Any, y: Any) -> Any:
     base = where(bitwise_and(has_infinite_reciprocal(x), eq(y, 0)), 1, x)
     if dtypes.is_integer(aval_of(y).dtype):
         return mul(t, mul(convert(y, aval_of(x).dtype), pow(base, sub(y, 1))))
-    if dtypes.is_floating(aval_of(y).dtype):  # y - 1 may round to an odd number, which keeps the sign of -0
+    if dtypes.is_floating(aval_of(y).dtype):  # y - 1 may round to odd: -0 keeps its sign
         base = where(bitwise_and(eq(x, 0), ne(y, floor(y))), 0, base)
     power = pow(base, sub(y, 1))
     infinite = bitwise_or(eq(y, np.inf), eq(y, -np.inf))
