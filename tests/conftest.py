@@ -61,13 +61,6 @@ def pytest_collection_finish(session):
     gc.set_threshold(50_000, 10, 10)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers():
-    """A worker more than cores for ``-n auto``: tests of processes wait much of the time."""
-    is_known = hasattr(os, "sched_getaffinity")
-    return 1 + (len(os.sched_getaffinity(0)) if is_known else os.cpu_count() or 1)
-
-
 def pytest_report_header(config):
     """Say which part of the tests this is."""
     if not simulated_gpu.ON_SIMULATED_GPU:
