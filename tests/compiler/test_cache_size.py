@@ -101,7 +101,8 @@ def test_of_processes_that_write_little_few_look(tmp_path, monkeypatch):
     looks = []
     monkeypatch.setattr(kernel_cache, "trim", lambda *args: looks.append(args) or trim(*args))
     for start in range(100):  # where the random numbers of a hundred processes lie
-        monkeypatch.setattr(os, "urandom", lambda count, start=start: (start * 1000).to_bytes(count))
+        number = (1000 * start).to_bytes(8)
+        monkeypatch.setattr(os, "urandom", lambda count, number=number: number)
         store(KernelCache(tmp_path, limit=16 * 100_000), start, size=3000)
     assert 3 <= len(looks) <= 5
 
