@@ -28,6 +28,8 @@ _SMALLEST_FLOPS = 1 << 20  # less work than this is done sooner than a worker wa
 _SMALLEST_BLOCK, _MOST_BLOCKS, _MULTIPLE = 64, 16, 16  # rows or columns
 
 # op(A) X = B for stacks of matrices; an index is one block of columns or rows of one X.
+# BLAS gets the transposed system, in column-major order: cblas_strsm of OpenBLAS 0.3.31 multiplies
+# on 64-bit ARM where the order is row-major and A is on the left (its pull request 5898).
 #   0  cblas_TYPEtrsm  1 to 4  side, triangle, transposition, diagonal (CBLAS's numbers)
 #   5  size of A  6  X  7  A  8  rows of X  9  its columns, which are apart by the type's bytes
 #  10  blocks of one X  11  rows or columns of a block  12  whether columns are split
@@ -80,7 +82,7 @@ one:
   %x.matrix = getelementptr i8, ptr %x, i64 %x.offset
   %x.first = mul i64 %first, %step
   %x.at = getelementptr i8, ptr %x.matrix, i64 %x.first
-  call void %trsm(i32 101, i32 %side, i32 %triangle, i32 %transposed, i32 %diagonal, i64 %m, i64 %n, ONE, ptr %a.at, i64 %size, ptr %x.at, i64 %columns)
+  call void %trsm(i32 102, i32 %side, i32 %triangle, i32 %transposed, i32 %diagonal, i64 %n, i64 %m, ONE, ptr %a.at, i64 %size, ptr %x.at, i64 %columns)
   %next = add i64 %k, 1
   br label %look
 end:
@@ -133,8 +135,8 @@ def _emit(
     letter = BLAS_LETTERS[dtype.name]
     words = code.block(
         (
-            blas.trsm[dtype.name], _LEFT if system.left_side else _RIGHT,
-            _LOWER if system.lower else _UPPER, transposition,
+            blas.trsm[dtype.name], _RIGHT if system.left_side else _LEFT,
+            _UPPER if system.lower else _LOWER, transposition,
             _UNIT if system.unit_diagonal else _GENERAL, size, 0, 0, rows, columns, blocks, block,
             int(system.left_side), size * size * dtype.itemsize, rows * columns * dtype.itemsize,
             (1 if system.left_side else columns) * dtype.itemsize,
