@@ -103,8 +103,6 @@ class _Emitter:
 
     def statement(self, scope: _Scope, node: ast.stmt) -> None:
         match node:
-            case _Python():
-                node.run()
             case ast.Assign(targets=[target]):
                 self.store(scope, target, self.expression(scope, node.value))
             case ast.AugAssign():
@@ -119,7 +117,11 @@ class _Emitter:
             case ast.If():
                 self.if_(scope, node)
             case ast.While():
-                self.while_(scope, lambda: self.truth(scope, node.test), node.body)
+                self.while_(
+                    scope,
+                    lambda: self.truth(scope, node.test),
+                    lambda: self.statements(scope, node.body),
+                )
             case ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"))):
                 self.for_(scope, name, node)
             case ast.Return(value=value):
@@ -156,16 +158,16 @@ class _Emitter:
                 self.builder.branch(end)
         self.builder.position_at_end(end)
 
-    def while_(self, scope: _Scope, test: Callable[[], Any], body: Sequence[ast.stmt]) -> None:
+    def while_(self, scope: _Scope, test: Callable[[], Any], body: Callable[[], None]) -> None:
         head = self.builder.append_basic_block("head")
-        inside = self.builder.append_basic_block("body")
+        block = self.builder.append_basic_block("body")
         end = self.builder.append_basic_block("end")
         self.builder.branch(head)
         self.builder.position_at_end(head)
-        self.builder.cbranch(test(), inside, end)
-        self.builder.position_at_end(inside)
+        self.builder.cbranch(test(), block, end)
+        self.builder.position_at_end(block)
         with scope.deeper(end):
-            self.statements(scope, body)
+            body()
         if not self.builder.block.is_terminated:
             self.builder.branch(head)
         self.builder.position_at_end(end)
@@ -182,13 +184,13 @@ class _Emitter:
         def test() -> Any:
             return self.apply(operator.lt, [scope.load(self, counter), last]).value
 
-        def turn() -> None:
+        def iteration() -> None:
             self.assign(scope, name, scope.load(self, counter))
             self.statements(scope, node.body)
             new = self.apply(operator.add, [scope.load(self, counter), step])
             self.assign(scope, counter, new)
 
-        self.while_(scope, test, [_Python(turn)])
+        self.while_(scope, test, iteration)
 
     # --- variables ---
 
@@ -197,20 +199,20 @@ class _Emitter:
             case ast.Name(id=name):
                 self.assign(scope, name, value)
             case ast.Tuple(elts=targets):
-                for one, part in zip(targets, value, strict=True):
-                    self.store(scope, one, part)
+                for one, element in zip(targets, value, strict=True):
+                    self.store(scope, one, element)
             case ast.Subscript(value=array, slice=index):
-                pointer, place = self.expression(scope, array), self.expression(scope, index)
+                pointer, offset = self.expression(scope, array), self.expression(scope, index)
                 element = self.cast(value, pointer.kind.dtype)
-                self.call(operator.setitem, [pointer, place, element])
+                self.call(operator.setitem, [pointer, offset, element])
             case _:
                 raise Unsupported(ast.unparse(target))
 
     def assign(self, scope: _Scope, name: str, value: Any) -> None:
         if isinstance(value, tuple):
             scope.tuples[name] = len(value)
-            for k, part in enumerate(value):
-                self.assign(scope, f"{name}.{k}", part)
+            for k, element in enumerate(value):
+                self.assign(scope, f"{name}.{k}", element)
             return
         value = self.typed(value)
         kind = scope.kinds.setdefault(name, value.kind)
@@ -218,14 +220,14 @@ class _Emitter:
             both = self.typing.unify_types(kind, value.kind)
             if both is None:  # a new variable of the same name
                 kind = scope.kinds[name] = value.kind
-                scope.places.pop(name, None)
+                scope.slots.pop(name, None)
             elif both != kind:
                 raise _Retyped(name, both)
             value = self.cast(value, kind)
-        if name not in scope.places:
+        if name not in scope.slots:
             with self.builder.goto_block(self.entry):
-                scope.places[name] = self.builder.alloca(self.context.get_value_type(kind))
-        self.builder.store(value.value, scope.places[name])
+                scope.slots[name] = self.builder.alloca(self.context.get_value_type(kind))
+        self.builder.store(value.value, scope.slots[name])
 
     # --- expressions ---
 
@@ -302,9 +304,9 @@ class _Emitter:
         return Typed(self.types.CPointer(dtype), pointer)
 
     def bool_op(self, scope: _Scope, op: ast.boolop, values: Sequence[ast.expr]) -> Typed:
-        first, *rest = values
+        first, *others = values
         result = self.truth(scope, first)
-        if not rest:
+        if not others:
             return Typed(self.types.boolean, result)
         more = self.builder.append_basic_block("more")
         end = self.builder.append_basic_block("end")
@@ -312,13 +314,13 @@ class _Emitter:
         is_and = isinstance(op, ast.And)
         self.builder.cbranch(result, *((more, end) if is_and else (end, more)))
         self.builder.position_at_end(more)
-        other = self.bool_op(scope, op, rest).value
+        second = self.bool_op(scope, op, others).value
         last = self.builder.block
         self.builder.branch(end)
         self.builder.position_at_end(end)
         phi = self.builder.phi(result.type)
         phi.add_incoming(self.ir.Constant(result.type, int(not is_and)), start)
-        phi.add_incoming(other, last)
+        phi.add_incoming(second, last)
         return Typed(self.types.boolean, phi)
 
     def if_expression(
@@ -379,8 +381,8 @@ class _Emitter:
 
     def cast(self, value: Any, kind: Any) -> Typed:
         if not isinstance(value, Typed) and isinstance(kind, self.types.Number):
-            number = float(value) if isinstance(kind, self.types.Float) else int(value)
-            return Typed(kind, self.context.get_constant(kind, number))
+            constant = float(value) if isinstance(kind, self.types.Float) else int(value)
+            return Typed(kind, self.context.get_constant(kind, constant))
         value = self.typed(value)
         if value.kind == kind:
             return value
@@ -396,24 +398,24 @@ class _Emitter:
         arguments = list(arguments)
         kinds = tuple(self.kind_of(one) for one in arguments)
         key = (function, kinds)
-        known = _calls.get(key)
-        if known is None:
-            known = _calls[key] = self.resolve(function, kinds)
-        signature, emit = known
+        if key not in _calls:
+            _calls[key] = self.resolve(function, kinds)
+        signature, emit = _calls[key]
         values = []
-        for one, wanted in zip(arguments, signature.args, strict=True):
+        for one, parameter in zip(arguments, signature.args, strict=True):
             if isinstance(one, tuple):
-                parts = [self.cast(a, t).value for a, t in zip(one, wanted.types, strict=True)]
-                values.append(self.context.make_tuple(self.builder, wanted, parts))
+                pairs = zip(one, parameter.types, strict=True)
+                elements = [self.cast(element, kind).value for element, kind in pairs]
+                values.append(self.context.make_tuple(self.builder, parameter, elements))
             elif isinstance(one, Typed | int | float):
-                values.append(self.cast(one, self.types.unliteral(wanted)).value)
+                values.append(self.cast(one, self.types.unliteral(parameter)).value)
             else:
                 values.append(self.context.get_dummy_value())
         result = emit(self.context, self.builder, signature, values)
         kind = signature.return_type
         if isinstance(kind, self.types.BaseTuple):
-            parts = enumerate(kind.types)
-            return tuple([Typed(t, self.builder.extract_value(result, k)) for k, t in parts])
+            kinds = enumerate(kind.types)
+            return tuple([Typed(t, self.builder.extract_value(result, k)) for k, t in kinds])
         return Typed(kind, result)
 
     def kind_of(self, value: Any) -> Any:
@@ -442,14 +444,14 @@ class _Emitter:
         plain = tuple(map(self.types.unliteral, kinds))
         try:
             is_type = isinstance(function, self.types.Type)
-            known = function if is_type else self.typing.resolve_value_type(function)
+            callee = function if is_type else self.typing.resolve_value_type(function)
         except Exception as error:
             raise Unsupported(f"a call of {function!r}") from error
         try:
-            signature = known.get_call_type(self.typing, plain, {})
+            signature = callee.get_call_type(self.typing, plain, {})
         except Exception:  # where literals are required
-            signature = known.get_call_type(self.typing, kinds, {})
-        implementation = self.context.get_function(known, signature)
+            signature = callee.get_call_type(self.typing, kinds, {})
+        implementation = self.context.get_function(callee, signature)
         return signature, lambda context, builder, _, values: implementation(builder, values)
 
 
@@ -457,30 +459,22 @@ class _Emitter:
 _calls: dict[Any, tuple[Any, Callable[..., Any]]] = {}
 
 
-class _Python(ast.stmt):
-    """A statement that is emitted by a function."""
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        super().__init__()
-        self.run = run
-
-
 class _Scope:
     """The variables of one call of a function."""
 
     def __init__(self, kinds: dict[str, Any]) -> None:
-        self.kinds, self.places, self.tuples = dict(kinds), dict[str, Any](), dict[str, int]()
+        self.kinds, self.slots, self.tuples = dict(kinds), dict[str, Any](), dict[str, int]()
         self.result: Any = None
         self.exit: Any = None
         self.depth, self.loops = 0, list[Any]()
 
     def has(self, name: str) -> bool:
-        return name in self.places or name in self.tuples
+        return name in self.slots or name in self.tuples
 
     def load(self, emitter: _Emitter, name: str) -> Any:
-        if name in self.tuples and name not in self.places:
+        if name in self.tuples and name not in self.slots:
             return tuple([self.load(emitter, f"{name}.{k}") for k in range(self.tuples[name])])
-        return Typed(self.kinds[name], emitter.builder.load(self.places[name]))
+        return Typed(self.kinds[name], emitter.builder.load(self.slots[name]))
 
     @contextmanager
     def deeper(self, end: Any = None) -> Iterator[None]:
@@ -640,16 +634,16 @@ def _time_nvvm() -> list[float]:
 
 def main() -> None:
     """Print a table: seconds (median of builds in turn), registers, spills, vector accesses."""
-    turns = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     ways = {"Numba": builds.compile_ptx, "walk": compile_ptx}
-    rest: dict[str, float] = {}
+    shared: dict[str, float] = {}
     spent = _time_nvvm()
     heads = "kernel | Numba, s | walk, s | ratio | NVVM, linker, s | registers | spills | vectors"
     print(f"| {heads} |\n|{' --- |' * 8}")
     for name, arguments in _printed():
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         figures: dict[str, tuple[int, int, int]] = {}
-        for _ in range(turns):
+        for _ in range(repeats):
             for way, compile_text in ways.items():
                 spent.clear()
                 taken, built = _built(compile_text, arguments)
@@ -659,10 +653,10 @@ def main() -> None:
                 if way == "walk":
                     start = time.perf_counter()
                     builds.linked(built.ptx, built.entry, (9, 0))
-                    rest[name] = time.perf_counter() - start + sum(spent)
+                    shared[name] = time.perf_counter() - start + sum(spent)
         old, new = (statistics.median(seconds[way]) for way in ways)
         both = [f"{a}, {b}" for a, b in zip(figures["Numba"], figures["walk"], strict=True)]
-        print(f"| {name} | {old:.3f} | {new:.3f} | {old / new:.1f} | {rest[name]:.3f} |", *[
+        print(f"| {name} | {old:.3f} | {new:.3f} | {old / new:.1f} | {shared[name]:.3f} |", *[
             f"{one} |" for one in both
         ])  # fmt: skip
 
