@@ -108,9 +108,8 @@ def _as_arguments(function: Callable[..., Any], name: str, value: Any) -> str | 
     """The call that takes one integer after the other, where a tuple of them was given."""
     if not isinstance(value, tuple | list) or not all(type(size) is int for size in value):
         return None
-    first, *rest = inspect.signature(function).parameters.values()
-    parameters = [first, *rest][: len(value)]
-    if name != first.name or len(parameters) < len(value) or not value:
+    parameters = list(inspect.signature(function).parameters.values())[: len(value)]
+    if not value or len(parameters) < len(value) or name != parameters[0].name:
         return None
     if not all("int" in _split(str(one.annotation), "|") for one in parameters):
         return None

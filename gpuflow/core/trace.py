@@ -25,6 +25,7 @@ from gpuflow.base.errors import (
     TracerIntegerConversionError,
     UnexpectedTracerError,
 )
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.base.util import SourceLine, user_source_line
 from gpuflow.core.aval import HasAval, ShapedArray, register_value_type
 
@@ -338,7 +339,7 @@ def with_trace(make: Callable[[], _TraceKind], run: Callable[[_TraceKind], _Resu
 def _check_leaks(ended: weakref.ref[_TraceKind]) -> None:
     if ended() is None or not config.switches().check_tracer_leaks:
         return
-    gc.collect()  # tracers in dead cycles
+    collect_garbage()  # tracers in dead cycles
     leaked = _tracers_of(ended())
     if leaked:
         origins = [f"{tracer!r}, {tracer.describe() or 'an argument'}" for tracer in leaked]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import json
 import os
@@ -18,6 +17,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.cli import main, smi
 from gpuflow.profiler import memory, publishing
 from gpuflow.runtime.origins import Origins
@@ -204,7 +204,7 @@ def test_lines_are_those_of_arrays_that_live():
     assert line.file == __file__ and origins.of(data.reshape(10, 10)[2:]) is line
     assert origins.of(np.ones(100)) is None
     del data
-    gc.collect()
+    collect_garbage()
     assert not origins._known
 
 

@@ -1,7 +1,6 @@
 """jit: one trace for each signature, static and donated arguments, closures, operands, stages."""
 
 import functools
-import gc
 import inspect
 import threading
 import warnings
@@ -13,6 +12,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.errors import DeletedArrayError
 
 pytestmark = pytest.mark.simulated_gpu
@@ -310,7 +310,7 @@ def test_arrays_die_with_their_function():
     f, alive = make()
     assert alive() is not None
     del f
-    gc.collect()
+    collect_garbage()
     assert alive() is None
 
 

@@ -3,7 +3,6 @@
 import collections
 import copy
 import functools
-import gc
 import pickle
 import weakref
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import tree_util
+from gpuflow.base.garbage import collect_garbage
 
 X = jnp.arange(3.0)
 Calls = collections.Counter()
@@ -238,7 +238,7 @@ def test_objects_die_with_their_last_reference():
         one.apply(X)
     gone = weakref.ref(one), weakref.ref(one.weight)
     del one
-    gc.collect()
+    collect_garbage()
     assert [ref() for ref in gone] == [None, None]
 
 
@@ -250,7 +250,7 @@ def test_static_objects_are_forgotten_with_their_programs():
     gone = weakref.ref(one)
     del one
     f.clear_cache()
-    gc.collect()
+    collect_garbage()
     assert gone() is None
 
 

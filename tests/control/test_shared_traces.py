@@ -1,6 +1,5 @@
 """What is jitted twice is traced once, unless what it reads from outside is something else."""
 
-import gc
 import weakref
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow.base.garbage import collect_garbage
 
 X = jnp.arange(3.0)
 SCALE = 2.0
@@ -107,7 +107,7 @@ def test_what_is_gone_is_not_the_same_as_none():
 
     assert gf.jit(f)(X)[2] == 4
     chosen = None
-    gc.collect()
+    collect_garbage()
     assert gf.jit(f)(X)[2] == 2
 
 
@@ -168,5 +168,5 @@ def test_functions_that_name_themselves_die():
         return weakref.ref(f), weakref.ref(array)
 
     refs = make()
-    gc.collect()
+    collect_garbage()
     assert [ref() for ref in refs] == [None, None]

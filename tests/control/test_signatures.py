@@ -1,6 +1,5 @@
 """A jitted function remembers the signatures used last, and gives their memory back."""
 
-import gc
 import tracemalloc
 import weakref
 
@@ -10,6 +9,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.control import programs, signatures
 
 
@@ -72,7 +72,7 @@ def test_bodies_of_loops_are_bounded(monkeypatch):
         assert len(programs._programs[body]) <= 8
     owner = weakref.ref(body)
     del body
-    gc.collect()
+    collect_garbage()
     assert owner() is None
 
 
@@ -93,7 +93,7 @@ def test_what_is_forgotten_is_freed(how):
         f.clear_cache()
     else:
         gf.clear_caches()
-    gc.collect()
+    collect_garbage()
     assert all(one() is None for one in kept)
     assert (function() is None) == (how == "del")
 
@@ -106,16 +106,16 @@ def test_a_thousand_shapes_and_back():
             function(jnp.ones(size))
 
     grow(gf.jit(lambda x: jnp.sin(x).sum() + x[0]), range(5, 30))
-    gc.collect()
+    collect_garbage()
     tracemalloc.start(1)
     try:
         before = tracemalloc.get_traced_memory()[0]
         f = gf.jit(lambda x: jnp.sin(x).sum() + x[0])
         grow(f, range(1000, 1300))
-        gc.collect()
+        collect_garbage()
         full = tracemalloc.get_traced_memory()[0] - before
         del f
-        gc.collect()
+        collect_garbage()
         left = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

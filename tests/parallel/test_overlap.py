@@ -1,6 +1,5 @@
 """Sums that run beside other work: how programs are taken apart, and the thread that does them."""
 
-import gc
 import threading
 import time
 import weakref
@@ -11,6 +10,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base import recording
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.compiler.passes.overlap import overlap
 from gpuflow.core import communicator
 from gpuflow.core.aval import ShapedArray
@@ -241,7 +241,7 @@ def test_nothing_is_kept_of_programs_that_failed_nor_of_communicators():
     reference = weakref.ref(worker)
     del worker, inner
     for _ in range(100):  # its thread ends
-        gc.collect()
+        collect_garbage()
         if reference() is None:
             break
         time.sleep(0.05)

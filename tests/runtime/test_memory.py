@@ -1,6 +1,5 @@
 """The pool never hands out memory of living arrays; arenas grow and nest; donation in place."""
 
-import gc
 import itertools
 import os
 import signal
@@ -12,6 +11,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.ops.effects.callbacks import debug_callback
 from gpuflow.runtime import memory
 from gpuflow.runtime.memory import (
@@ -63,7 +63,7 @@ def test_views_keep_the_block():
         assert address(other) != place
         del other
         views.pop()
-    gc.collect()
+    collect_garbage()
     assert address(_new()) == place
 
 
@@ -117,7 +117,7 @@ def test_collection_inside_the_pool_does_not_deadlock():
     cycle.append(cycle)
     del cycle
     with memory._pool._lock:
-        gc.collect()
+        collect_garbage()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

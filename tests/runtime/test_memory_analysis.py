@@ -1,6 +1,5 @@
 """What a compiled program says of its memory is what it takes, to the byte."""
 
-import gc
 import sys
 import tracemalloc
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.compiler.planning.plan import scratch_of
 from gpuflow.runtime.memory import (
     ALIGNMENT,
@@ -126,7 +126,7 @@ def test_stated_is_allocated(name, donates, fresh_memory):
     stated = compiled.memory_analysis()
     assert stated.argument_size_in_bytes == leaf_bytes(state) + leaf_bytes(data)
     places = {address(leaf.data) for leaf in gf.tree_util.tree_leaves((state, data))}
-    gc.collect()
+    collect_garbage()
     tracemalloc.start()
     before = numpy_bytes()
     results = compiled(state, *data)
@@ -149,7 +149,7 @@ def test_a_call_takes_outputs_only(name, donates, fresh_memory):
     copies = [gf.tree_util.tree_map(lambda x: x + 0, state) for _ in range(2)]
     compiled(copies[0], *data)
     free_cached_memory()
-    gc.collect()
+    collect_garbage()
     tracemalloc.start()
     start = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()

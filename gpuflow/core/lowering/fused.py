@@ -164,10 +164,8 @@ class Indexed(Fused):
     """A map that computes for itself which elements of its operands to load.
 
     Attributes:
-        body: ``(context, in_avals, out_aval, params) -> value or tuple of values``. The context has
-            ``builder``, ``index(dim)``, ``linear_index()``, ``number(k)`` and ``border(dim, k)``,
-            ``load(operand, indices, where=None)``, ``element(operand, dims)``; see
-            compiler/lowering/emit.py. A kernel serves all sizes, so a body may branch on ranks,
+        body: ``(context, in_avals, out_aval, params) -> value or tuple of values``, with a
+            ``core.lowering.Context``. A kernel serves all sizes, so a body may branch on ranks,
             dtypes, params that are not ``size_params``, and on which sizes are 0, 1 or equal: on
             nothing else of its avals.
         numbers: ``(in_avals, params) -> numbers``, ints that follow from sizes; a kernel gets those

@@ -328,7 +328,7 @@ def _add_any_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
     """Parts of one array that are put back one by one are put together."""
     one, other = (definition(atom) for atom in eqn.inputs)
     if one is not None and other is not None and one.primitive is other.primitive:
-        rule = getattr(one.primitive.lower, "added", None)
+        rule = one.primitive.lower.added
         result = None if rule is None else rule(one, other, definition, build)
         if result is not None:
             return [result]

@@ -4,7 +4,6 @@ With ``KERNEL_TESTS=cuda_sim`` the tests run on the simulated GPU, which builds 
 kernels (perf/prebuild.py does so).
 """
 
-import gc
 import itertools
 import os
 import threading
@@ -18,6 +17,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, profiler
 from gpuflow.base.config import config
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.platforms import seems_to_have_gpu
 
 PLATFORM = os.environ.get("KERNEL_TESTS", "cuda")
@@ -169,7 +169,7 @@ def test_threads_share_a_device(device):
 
 
 def test_memory_is_counted_and_goes_back(device):
-    gc.collect()
+    collect_garbage()
     memory = device.driver.memory
     x = gf.device_put(BIG, device)
     x.block_until_ready()
@@ -177,7 +177,7 @@ def test_memory_is_counted_and_goes_back(device):
     for _ in range(10):
         y = gf.jit(lambda v: v + 1)(x)
         del y
-    gc.collect()
+    collect_garbage()
     assert memory.used <= used + BIG.nbytes and memory.peak >= 2 * BIG.nbytes
 
 

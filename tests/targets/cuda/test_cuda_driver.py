@@ -1,6 +1,5 @@
 """The driver of GPUs on a simulated one that works as late as it may."""
 
-import gc
 import re
 import warnings
 from functools import partial
@@ -16,6 +15,7 @@ from test_cuda_sim import PROGRAMS, _check_same
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.cuda.driver.device_memory import LARGE, in_units
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import GpuFault, StatusError, fault
@@ -315,7 +315,7 @@ def test_a_fault_is_one_error_wherever_it_comes_out(says_little, late, monkeypat
 
 def test_peak_memory_is_counted(late):
     memory = late.driver.memory
-    gc.collect()
+    collect_garbage()
     before = memory.used
     x = gf.device_put(BIG, late)
     assert memory.used == before + BIG.nbytes and memory.peak >= memory.used

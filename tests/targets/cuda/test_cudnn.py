@@ -1,6 +1,5 @@
 """Convolutions by cuDNN on the simulated GPU, with a library that does in NumPy what cuDNN does."""
 
-import gc
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -21,6 +20,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.cuda.dnn import cudnn
 from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
 from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
@@ -367,12 +367,12 @@ def test_each_call_is_given_to_the_stream_that_it_is_for(device):
 def test_descriptors_are_given_back(device):
     fake, library = _library(device)
     chosen = library.choose(_call(), True)
-    gc.collect()
+    collect_garbage()
     assert fake.alive == 0
     run = library.bind(chosen, 7)
     assert fake.alive == 4
     del run
-    gc.collect()
+    collect_garbage()
     assert fake.alive == 0
 
 

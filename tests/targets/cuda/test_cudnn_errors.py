@@ -1,7 +1,6 @@
 """What cuDNN's binding says where the library is missing, lacks something or refuses."""
 
 import ctypes
-import gc
 import re
 import sys
 from contextlib import nullcontext
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from fake_cudnn import BAD_PARAM, EXECUTION_FAILED, NOT_INITIALIZED, NOT_SUPPORTED, FakeCudnn
 
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.cuda.dnn import cudnn
 from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD
 from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
@@ -167,7 +167,7 @@ def test_descriptors_that_are_refused_are_given_back(name, fake):
     fake.statuses[name] = BAD_PARAM
     with pytest.raises(cudnn.CudnnError, match=rf"\] {name} must succeed .* \(2000\)"):
         Descriptors(fake, CALL, cudnn.DEFAULT_MATH, "xwy")
-    gc.collect()
+    collect_garbage()
     assert fake.alive == 0
 
 

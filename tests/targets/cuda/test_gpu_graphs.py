@@ -1,7 +1,6 @@
 """Graphs of launches: what is recorded, replayed and changed, and that bits stay the same."""
 
 import ctypes
-import gc
 from array import array
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,6 +14,7 @@ from test_cuda_sim import PROGRAMS
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.cuda.driver import graphs
 from gpuflow.targets.cuda.driver.api import LibraryWork, LoadedKernel
 from gpuflow.targets.cuda.driver.graph_api import (
@@ -342,7 +342,7 @@ def test_what_cannot_be_recorded_is_an_error(name):
     launch = bound_launch(cuda.launch, LoadedKernel(42, None), (3,), (128,), _words(5), 7)
     with pytest.raises(RuntimeError, match=r"\[cuda graph\] .* status 700 .*Fix:"):
         LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply)], nullcontext())
-    gc.collect()
+    collect_garbage()
     assert not cuda.graphs
 
 
@@ -354,7 +354,7 @@ def test_a_capture_ends_when_its_work_fails():
 
     with pytest.raises(ValueError, match="no"):
         LaunchGraph(cuda, 7, 9, [LibraryWork(fail)], nullcontext())
-    gc.collect()
+    collect_garbage()
     assert not cuda.capturing and not cuda.graphs
 
 

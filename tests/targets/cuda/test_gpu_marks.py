@@ -1,6 +1,5 @@
 """Rows of a trace and statistics of memory, on simulated GPUs."""
 
-import gc
 import itertools
 
 import numpy as np
@@ -11,6 +10,7 @@ from late_gpu import LateApi, gpu_devices
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import profiler
+from gpuflow.base.garbage import collect_garbage
 
 pytestmark = requires_cuda_tools
 X = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
@@ -96,7 +96,7 @@ def test_steps_do_not_wait_for_each_other_and_nothing_is_recorded(late, tmp_path
 
 
 def test_statistics_of_a_gpus_memory(device):
-    gc.collect()
+    collect_garbage()
     before = device.memory_stats()
     assert set(before) == KEYS
     x = gf.device_put(np.zeros(1 << 20, np.float32), device)

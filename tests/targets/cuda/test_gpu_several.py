@@ -1,6 +1,5 @@
 """Several GPUs in one process: each has its own memory, kernels and programs."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from late_gpu import LateApi, gpu_devices
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.core.communicator import turn
 from gpuflow.targets.cuda_sim.driver import SimApi
 
@@ -65,7 +65,7 @@ def test_arrays_of_two_devices_do_not_meet(two):
 
 
 def test_eager_ops_and_statistics_are_the_devices_own(two):
-    gc.collect()
+    collect_garbage()
     before = [device.memory_stats()["bytes_in_use"] for device in two]
     with gf.default_device(two[1]):
         x = jnp.ones((1 << 18,)) + 1

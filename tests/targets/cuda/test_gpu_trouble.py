@@ -16,6 +16,7 @@ from late_gpu import LateApi, gpu_devices
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import GpuFault
 from gpuflow.targets.cuda.driver.graphs import RecordedLaunches
@@ -225,7 +226,7 @@ def test_out_of_memory_gives_recordings_and_idle_arenas_back():
     free = where.driver.api.memory.capacity - where.driver.api.memory.used
     big = where.driver.empty((free + 1024,), np.dtype(np.uint8))  # more than is free as it is
     assert big.nbytes > free and where.driver.memory.used < used + big.nbytes
-    gc.collect()
+    collect_garbage()
     assert not any(one() for one in recorded) and not any(one() for one in arenas)
     del big
     np.testing.assert_array_equal(np.asarray(step(x)[0]), np.asarray(step(x)[0]))

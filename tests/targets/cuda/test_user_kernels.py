@@ -1,8 +1,6 @@
 """gf.raw_kernel on the simulated GPU: kernels as Numba's and CUDA's users write them."""
 
-import gc
 import linecache
-import time
 from dataclasses import replace
 
 import numba
@@ -15,6 +13,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.runtime.device import devices, local_devices
 from gpuflow.targets.cuda_sim.driver import SimApi
 from gpuflow.targets.cuda_sim.ptx.faults import PtxError
@@ -394,18 +393,14 @@ def test_a_module_is_loaded_once_and_unloaded_behind_its_last_launch(device, kin
         assert entries().count("two_memories") == 1
         assert len(api.loaded) == len(entries())
 
-    def are_unloaded():
-        gc.collect()
+    with gf.default_device(own):
+        programs(3)
+        collect_garbage(60)
         api.activate()
         driver._kernels.unload_unused()  # a late device has an event behind the launches
         driver.synchronize()
         driver._kernels.unload_unused()
-        return not entries() and not api.loaded
-
-    with gf.default_device(own):
-        programs(3)
-        # A collection of another thread that is under way makes this one return at once.
-        assert any(are_unloaded() or time.sleep(0.1) for _ in range(50))
+        assert not entries() and not api.loaded
 
 
 @on_sim
@@ -417,7 +412,7 @@ def test_planted_modules_that_are_unloaded_too_early_are_found(device):
         late.driver.synchronize()
         kernel = gf.raw_kernel(two_memories, out=lambda x: x, grid=(1, 32, 256))
         gf.jit(lambda x: kernel(x))(x)
-        gc.collect()
+        collect_garbage(60)
         late.driver._kernels.unload_unused()
         with pytest.raises(AssertionError, match="was unloaded before it ran"):
             late.driver.synchronize()

@@ -1,6 +1,5 @@
 """Programs on the simulated GPU: the path of a real one, with NumPy memory and our PTX."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from cuda_tools import requires_cuda_tools
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, random
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.cuda_sim.ptx.faults import PtxError
 
 pytestmark = [requires_cuda_tools, pytest.mark.simulated_gpu]
@@ -143,7 +143,7 @@ def test_donated_memory_is_reused(device):
 
 def test_memory_goes_back(device):
     gf.jit(lambda v: v * 2)(gf.device_put(X, device))
-    gc.collect()  # arrays of earlier tests that stand in cycles
+    collect_garbage()  # arrays of earlier tests that stand in cycles
     used = device.driver.memory.used
     for _ in range(3):
         result = gf.jit(lambda v: v * 2)(gf.device_put(X, device))

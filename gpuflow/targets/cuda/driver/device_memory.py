@@ -7,13 +7,13 @@ blocks wait for an event of that stream first.
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.base.util import SourceLine, user_source_line
 from gpuflow.targets.cuda.driver.api import DeviceEvent, GpuApi, Pool, PoolMemory
 
@@ -161,7 +161,7 @@ class Memory:
     def free_unused(self) -> None:
         """Return memory that no array uses, from all pools, to CUDA."""
         self._forget()
-        gc.collect()
+        collect_garbage()
         with self._lock:
             while self._waiting:
                 for mark in self._waiting[0][0]:

@@ -4,7 +4,6 @@ A device is as late as it may be (FAKE_CUDA_LATE=1), so what gpuflow forgets to 
 here each time.
 """
 
-import gc
 import sys
 import threading
 from pathlib import Path
@@ -20,6 +19,7 @@ from stand_in_cupy import HANDLES
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.ops.linalg.common import not_finite_as_nan
 from gpuflow.targets.cuda.driver import on_cupy
 from gpuflow.targets.cuda.driver.api import LibraryWork
@@ -201,11 +201,11 @@ def test_memory_that_other_streams_had_is_found(full):
     """Each stream has a pool; what one keeps for reuse must not make another one fail."""
     driver = DEVICES[0].driver
     share = driver.api.memory_bytes * 3 // 5
-    gc.collect()
+    collect_garbage()
     x = gf.device_put(np.zeros(share // 4, np.float32), DEVICES[0])  # in the copies' pool
     assert stand_in.kernels.used() >= share
     del x
-    gc.collect()
+    collect_garbage()
     block = driver.empty((share,), np.dtype(np.uint8))
     assert driver.memory.used >= share
     with pytest.raises(MemoryError, match=r"must have room for[\s\S]*made at[\s\S]*Fix:"):
@@ -276,7 +276,7 @@ def test_the_users_cupy_is_left_alone():
     pool = cupy.get_default_memory_pool()
     before = pool.used_bytes()
     lax.cumprod(gf.device_put(X.astype(np.complex64)), axis=0).block_until_ready()
-    gc.collect()
+    collect_garbage()
     assert cupy.cuda.get_current_stream() == stream
     assert pool.used_bytes() == before
     assert float(cupy.arange(6, dtype=cupy.float32).sum()) == 15
@@ -320,7 +320,7 @@ def test_planted_launches_without_the_attribute_are_refused(full, monkeypatch):
             allow(api, kernel, count)
 
     monkeypatch.setattr(on_cupy.CupyApi, "allow_shared", planted)
-    gc.collect()
+    collect_garbage()
     DEVICES[0].driver.synchronize()
     DEVICES[0].driver.free_unused()
     with pytest.raises(cupy.cuda.driver.CUDADriverError, match="INVALID_VALUE"):
@@ -329,7 +329,7 @@ def test_planted_launches_without_the_attribute_are_refused(full, monkeypatch):
 
 def test_modules_are_shared_and_unloaded_when_nothing_launches_them():
     def modules():
-        gc.collect()
+        collect_garbage()
         for _ in range(2):  # the first one has an event marked behind the launches
             for device in DEVICES:
                 device.driver.free_unused()
@@ -363,7 +363,7 @@ def test_a_capture_that_fails_leaves_no_graph():
 
     block = DEVICES[0].driver.empty((8,), np.dtype(np.uint8))
     assert api.record(DEVICES[0].driver.compute, [LibraryWork(work)]) is None
-    gc.collect()
+    collect_garbage()
     assert counted()["graphs"] == before
 
 
