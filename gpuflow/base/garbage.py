@@ -26,10 +26,8 @@ def collect_garbage(timeout: float = 1.0) -> bool:
     deadline = time.monotonic() + timeout
     gc.callbacks.append(note)
     try:
-        gc.collect()
-        while get_ident() not in threads and time.monotonic() < deadline:
+        while not gc.collect() and get_ident() not in threads and time.monotonic() < deadline:
             time.sleep(0.001)
-            gc.collect()
     finally:
         gc.callbacks.remove(note)
     return get_ident() in threads
