@@ -14,7 +14,6 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes, DTypeLike
 from gpuflow.numpy import reductions, sorting, statistics
 from gpuflow.numpy.arguments import as_array
-from gpuflow.numpy.elementary import sqrt
 from gpuflow.numpy.logic import isnan
 from gpuflow.numpy.logic import where as choose
 from gpuflow.numpy.promotion import convert, no_out, user_dtype
@@ -347,7 +346,8 @@ def nanstd(
     wanted = statistics.variance_dtypes("nanstd", aval_of(a).dtype, dtype)[1]
     work = statistics.working_dtype(wanted)
     narrow = work != wanted
-    out_ = sqrt(nanvar(a, axis, work if narrow else dtype, None, ddof, keepdims, where, mean))
+    squared = nanvar(a, axis, work if narrow else dtype, None, ddof, keepdims, where, mean)
+    out_ = reductions.root_of_sum(squared)
     return convert(out_, wanted) if narrow else out_
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,16 +29,9 @@ from gpuflow.numpy.shaping import expand_dims, moveaxis
 from gpuflow.numpy.solvers import inv
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import power
-from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg.algebra import real_dtype, spread, through_float32
 
 Order = float | str | None  # no operand: it chooses the formula
-
-
-def _root(total: Any, root: Callable[[Any], Any]) -> Any:
-    """``root(total)``, with the derivative 0 at 0, as of ``abs``: between slopes of both signs."""
-    is_zero = lax.eq(total, like(0, total))
-    return where(is_zero, 0, root(where(is_zero, 1, total)))
 
 
 def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
@@ -47,7 +39,7 @@ def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
         squares = lax.real(lax.mul(x, lax.conj(x)))
     else:
         squares = lax.mul(x, x)
-    return _root(reductions.sum(squares, axes, keepdims=keepdims), lax.sqrt)
+    return reductions.root_of_sum(reductions.sum(squares, axes, keepdims=keepdims))
 
 
 @composite
@@ -174,7 +166,9 @@ def vector_norm(
     if ord == 1:
         return reductions.sum(absolute(x), axis, keepdims=keepdims)
     total = reductions.sum(power(absolute(x), ord), axis, keepdims=keepdims)
-    return power(total, 1 / ord) if ord < 0 else _root(total, lambda x: power(x, 1 / ord))
+    if ord < 0:
+        return power(total, 1 / ord)
+    return reductions.root_of_sum(total, lambda x: power(x, 1 / ord))
 
 
 @composite

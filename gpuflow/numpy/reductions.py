@@ -21,11 +21,19 @@ from gpuflow.numpy.promotion import (
     broadcast_shapes,
     check_arraylike,
     convert,
+    like,
     no_out,
     user_dtype,
 )
 from gpuflow.numpy.shaping import broadcast_to, ravel, reshape
 from gpuflow.ops.collectives.named_axes import check_bound
+from gpuflow.ops.elementwise.select import where
+
+
+def root_of_sum(total: Any, root: Callable[[Any], Any] = lax.sqrt) -> Any:
+    """``root(total)``, with the derivative 0 at 0, as of ``abs``: between slopes of both signs."""
+    is_zero = lax.eq(total, like(0, total))
+    return where(is_zero, 0, root(where(is_zero, 1, total)))
 
 
 def keep_dims(out: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
