@@ -347,7 +347,7 @@ def nanstd(
     work = statistics.working_dtype(wanted)
     narrow = work != wanted
     squared = nanvar(a, axis, work if narrow else dtype, None, ddof, keepdims, where, mean)
-    out_ = reductions.root_of_sum(squared)
+    out_ = reductions.sqrt_of_sum(squared)
     return convert(out_, wanted) if narrow else out_
 
 

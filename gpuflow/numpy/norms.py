@@ -29,6 +29,7 @@ from gpuflow.numpy.shaping import expand_dims, moveaxis
 from gpuflow.numpy.solvers import inv
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import power
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg.algebra import real_dtype, spread, through_float32
 
 Order = float | str | None  # no operand: it chooses the formula
@@ -39,7 +40,7 @@ def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
         squares = lax.real(lax.mul(x, lax.conj(x)))
     else:
         squares = lax.mul(x, x)
-    return reductions.root_of_sum(reductions.sum(squares, axes, keepdims=keepdims))
+    return reductions.sqrt_of_sum(reductions.sum(squares, axes, keepdims=keepdims))
 
 
 @composite
@@ -168,7 +169,8 @@ def vector_norm(
     total = reductions.sum(power(absolute(x), ord), axis, keepdims=keepdims)
     if ord < 0:
         return power(total, 1 / ord)
-    return reductions.root_of_sum(total, lambda x: power(x, 1 / ord))
+    is_zero = lax.eq(total, like(0, total))  # there the derivative is 0, as of abs
+    return where(is_zero, 0, power(where(is_zero, 1, total), 1 / ord))
 
 
 @composite

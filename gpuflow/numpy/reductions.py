@@ -13,6 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.arguments import canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes, DTypeLike
 from gpuflow.numpy.logic import as_bool
@@ -30,10 +31,20 @@ from gpuflow.ops.collectives.named_axes import check_bound
 from gpuflow.ops.elementwise.select import where
 
 
-def root_of_sum(total: Any, root: Callable[[Any], Any] = lax.sqrt) -> Any:
-    """``root(total)``, with the derivative 0 at 0, as of ``abs``: between slopes of both signs."""
-    is_zero = lax.eq(total, like(0, total))
-    return where(is_zero, 0, root(where(is_zero, 1, total)))
+@custom_jvp
+def sqrt_of_sum(total: Any) -> Any:
+    """The square root, with the derivative 0 at 0, as of ``abs``: between slopes of both signs."""
+    return lax.sqrt(total)
+
+
+def _slope_of_sqrt(t: Any, out: Any, total: Any) -> Any:
+    del total
+    is_zero = lax.eq(out, like(0, out))
+    slope = lax.div(like(0.5, out), where(is_zero, 1, out))
+    return lax.mul(t, where(is_zero, 0, slope))
+
+
+sqrt_of_sum.defjvps(_slope_of_sqrt)
 
 
 def keep_dims(out: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:

@@ -25,7 +25,7 @@ from gpuflow.numpy.promotion import (
     promote_dtypes_inexact,
     user_dtype,
 )
-from gpuflow.numpy.reductions import finish, prepare, root_of_sum, sum
+from gpuflow.numpy.reductions import finish, prepare, sqrt_of_sum, sum
 from gpuflow.numpy.shaping import broadcast_to
 from gpuflow.numpy.ufuncs import subtract
 
@@ -205,7 +205,7 @@ def std(
     )
     work = None if dtypes.is_complex(aval_of(a).dtype) else working_dtype(wanted)
     squared = var(a, axis, work, None, less, keepdims, where=where, mean=mean)
-    return convert(root_of_sum(squared), wanted)
+    return convert(sqrt_of_sum(squared), wanted)
 
 
 def _real_type(dtype: Any) -> Any:
