@@ -43,7 +43,10 @@ def array_of_scalar(value: Any) -> Array | None:
         return array_of(value)
     if not isinstance(value, np.generic) and (type(value) is not np.ndarray or value.ndim):
         return None
-    return None if value.dtype.hasobject else _kept(value, value.dtype, value.tobytes())
+    if value.dtype.hasobject:
+        return None
+    # Elements do not change, as the memory of an array may.
+    return _kept(value[()], value.dtype, value.tobytes())
 
 
 def _kept(number: Any, kind: Any, value: Any) -> Array:

@@ -275,6 +275,17 @@ def test_scalars_of_numpy_are_their_values():
         x * np.array(None)
 
 
+def test_remembered_scalars_do_not_change_with_the_array_that_they_came_from():
+    x, number = jnp.ones(2), np.array(0.0, np.float32)
+    for value in (11.0, 12.0, 13.0):
+        number[...] = value
+        np.testing.assert_array_equal(lax.mul(x, number), [value, value])
+    number[...] = 0
+    for value in (11.0, 12.0, 13.0):
+        np.testing.assert_array_equal(lax.mul(x, np.float32(value)), [value, value])
+        np.testing.assert_array_equal(lax.mul(x, np.array(value, np.float32)), [value, value])
+
+
 def test_what_ops_remember_is_not_donated():
     """A result that is made of a remembered number has memory of its own."""
     twice = gf.jit(lambda x: x * 2, donate_argnums=0)
