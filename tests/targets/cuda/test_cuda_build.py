@@ -10,7 +10,6 @@ from cuda_harness import build, requires_cuda_tools
 
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.core.blocks import CudaText
-from gpuflow.targets.cuda.codegen import device_functions
 from gpuflow.targets.cuda.codegen.build import (
     _link_once,
     _with_lines,
@@ -266,23 +265,3 @@ def kernel(a, n):
 def _ptx(scale, offset, capability=(9, 0), kind="*float32"):
     text = _DEVICE.format(scale=scale, offset=offset)
     return normalise_ptx(compile_ptx(text, "kernel", (kind, "int64"), capability), "kernel")
-
-
-@requires_cuda_tools
-def test_equal_device_functions_are_compiled_once(monkeypatch):
-    """And a kernel's PTX is the same whichever was built before it."""
-    shared = {}
-    monkeypatch.setattr(device_functions, "_shared", shared)
-    first = _ptx(2.0, 1.0)
-    assert len(shared) == 2
-    other = _ptx(2.0, 5.0)
-    assert len(shared) == 2 and other != first
-    # What a function names counts as it does itself, and so does what it is compiled for.
-    tripled = _ptx(3.0, 1.0)
-    assert len(shared) == 4 and tripled != first
-    _ptx(2.0, 1.0, (8, 0))
-    assert len(shared) == 6
-    _ptx(2.0, 1.0, kind="*float64")
-    assert len(shared) == 6
-    shared.clear()
-    assert (_ptx(3.0, 1.0), _ptx(2.0, 5.0), _ptx(2.0, 1.0)) == (tripled, other, first)

@@ -6,7 +6,7 @@ that are arguments of a launch are part of the text.
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -48,6 +48,7 @@ import math
 
 import numpy as np
 """
+_DEFINED = re.compile(r"^def (\w+)\(", re.MULTILINE)
 
 
 class NotOfOneBlockError(Exception):
@@ -146,7 +147,7 @@ class BlockLines(Lines):
             for k, name in enumerate(names)
         ]
         lines += [f"    {name} = {expression}" for expression, name in self._named.items()]
-        functions = [_within(text, name) for text, name in self._functions.items()]
+        functions = [_renamed(text, name) for text, name in self._functions.items()]
         parts = [_HEAD, *functions, "\n".join([*lines, *self.lines]), ""]
         return BlockText("\n\n".join(parts), tuple(self.operands), arena_bytes, is_shared)
 
@@ -261,12 +262,11 @@ def _is_known(place: Place) -> bool:
     return is_of_head and at.isdecimal()
 
 
-def _within(text: str, name: str) -> str:
-    """Device functions in a function, so that their names meet no others; the last one is given."""
-    *_, last = text.split("\ndef ")
-    own = last.partition("(")[0].removeprefix("def ")
-    inside = textwrap.indent(text, "    ")
-    return f"def make_{name}():\n{inside}\n    return {own}\n\n\n{name} = make_{name}()\n"
+def _renamed(text: str, name: str) -> str:
+    """Device functions, the last one by this name and the others by names that contain it."""
+    *others, own = _DEFINED.findall(text)
+    names = {**{other: f"{other}_of_{name}" for other in others}, own: name}
+    return re.sub(r"(?<![\w.])(\w+)(?=\()", lambda found: names.get(found[1], found[1]), text)
 
 
 def _element_type(dtype: Any) -> str:

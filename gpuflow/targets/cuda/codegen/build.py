@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.targets.cuda.codegen.device_functions import module_namespace
+from gpuflow.targets.cuda.codegen.source_kernel import kernel_function
 from gpuflow.targets.cuda.codegen.toolchain import (
     CudaBuildError,
     NumbaCuda,
@@ -134,11 +134,10 @@ def compile_ptx(
     numba_cuda = load_numba_cuda()
     types = tuple(_numba_type(numba_cuda.types, name) for name in signature)
     with _readable_source(f"<gpuflow {entry}>", source) as filename:
-        namespace = module_namespace(numba_cuda, source, filename, compute_capability)
+        function = kernel_function(numba_cuda, source, entry, filename)
         return function_ptx(
-            numba_cuda, namespace[entry], types, compute_capability, launch_bounds,
-            with_lines=with_lines,
-        )  # fmt: skip
+            numba_cuda, function, types, compute_capability, launch_bounds, with_lines=with_lines
+        )
 
 
 def function_ptx(

@@ -1,0 +1,448 @@
+"""Emits a function of printed CUDA source: one walk over its syntax tree, LLVM instructions out.
+
+A variable is a stack slot, which LLVM turns into registers. It has one type: an assignment in a
+branch or loop to an earlier variable gives it the type that Numba unifies both types to, and the
+function is emitted again. Elsewhere, an assignment of another type makes a new variable of the
+same name.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from gpuflow.base.records import record
+from gpuflow.targets.cuda.codegen.numba_ops import NumbaOps, Typed, Unsupported
+
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+    ast.LShift: operator.lshift, ast.RShift: operator.rshift,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.USub: operator.neg, ast.Invert: operator.invert, ast.UAdd: operator.pos,
+}  # fmt: skip
+_RESULT = ".result"  # no name of Python
+
+
+class Module(Protocol):
+    """The definitions that a function may use."""
+
+    names: Mapping[str, Any]
+
+    def has_function(self, name: str) -> bool:
+        """Whether the module's text defines a device function."""
+
+    def call(self, ops: NumbaOps, name: str, arguments: Sequence[Any]) -> Any:
+        """The result of a device function."""
+
+
+_Origin = tuple[str, ast.stmt | None]
+Types = dict[_Origin, Any]
+
+
+@record
+class _Variable:
+    """A stack slot.
+
+    Attributes:
+        kind: Numba's type.
+        slot: its address.
+        path: the branches and loops around its first assignment, the outermost first.
+        origin: its key in the types that an earlier walk found: name and first assignment.
+        has_predecessor: whether another variable had the name before.
+    """
+
+    kind: Any
+    slot: Any
+    path: tuple[Any, ...]
+    origin: _Origin
+    has_predecessor: bool
+
+
+class FunctionEmitter:
+    """Emits the body of one function.
+
+    Args:
+        module: the text that the function is in.
+        ops: at the place of the first instruction.
+        types: types of variables that earlier walks found.
+        merged: names of variables that have one type, whichever branch assigns them.
+        line_scope: of the debug information; None: the instructions name no lines.
+    """
+
+    def __init__(
+        self, module: Module, ops: NumbaOps, types: Types, merged: set[str], line_scope: Any
+    ) -> None:  # fmt: skip
+        self._module, self._ops, self._builder = module, ops, ops.builder
+        self._types, self._merged, self._line_scope = types, merged, line_scope
+        self._entry = ops.builder.function.entry_basic_block
+        self._variables: dict[str, _Variable | int] = {}  # an int: the length of a tuple
+        self._path: list[Any] = []
+        self._loops: list[tuple[Any, Any]] = []  # blocks of "continue" and "break"
+        self._exit: Any = None
+        self._statement: ast.stmt | None = None
+        self.must_repeat = False
+
+    def run(self, node: ast.FunctionDef, arguments: Sequence[Any]) -> Any:
+        """Emit all of it: the result, a Typed, a tuple or None.
+
+        If ``must_repeat`` is set then, the instructions are to be thrown away, and to be emitted
+        again with the same ``types`` and ``merged``.
+        """
+        for argument, value in zip(node.args.args, arguments, strict=True):
+            self._assign(argument.arg, value)
+        result = self._body(node.body)
+        if self._exit is None:
+            return result
+        if not self._builder.block.is_terminated:
+            self._builder.branch(self._exit)
+        self._builder.position_at_end(self._exit)
+        return self._load(_RESULT) if _RESULT in self._variables else None
+
+    # --- statements ---
+
+    def _body(self, body: Sequence[ast.stmt]) -> Any:
+        """The result, if it ends with one at the end of the function."""
+        for statement in body:
+            if self._builder.block.is_terminated:
+                return None  # behind a return or break
+            self._statement = statement
+            self._mark_line(statement)
+            emit = getattr(self, f"_emit_{type(statement).__name__}", None)
+            if emit is None:
+                raise Unsupported(f"the statement {ast.unparse(statement)}")
+            result = emit(statement)
+        return result
+
+    def _mark_line(self, node: ast.stmt) -> None:
+        if self._line_scope is not None:
+            place = {"line": node.lineno, "column": 1, "scope": self._line_scope}
+            self._builder.debug_metadata = self._builder.module.add_debug_info("DILocation", place)
+
+    def _emit_Assign(self, node: ast.Assign) -> None:
+        value = self._value(node.value)
+        for target in node.targets:
+            self._store(target, value)
+
+    def _emit_AugAssign(self, node: ast.AugAssign) -> None:
+        old, value = self._read_target(node.target), self._value(node.value)
+        self._store(node.target, self._ops.apply(_OPERATORS[type(node.op)], old, value))
+
+    def _emit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):
+            self._value(node.value)
+
+    def _emit_Pass(self, node: ast.Pass) -> None:
+        """Nothing."""
+
+    def _emit_Return(self, node: ast.Return) -> Any:
+        result = None if node.value is None else self._value(node.value)
+        if not self._path and self._exit is None:
+            return result
+        if result is not None:
+            self._assign(_RESULT, result, path=())
+        if self._exit is None:
+            self._exit = self._builder.append_basic_block("exit")
+        self._builder.branch(self._exit)
+        return None
+
+    def _emit_Break(self, node: ast.Break) -> None:
+        self._builder.branch(self._loops[-1][1])
+
+    def _emit_Continue(self, node: ast.Continue) -> None:
+        self._builder.branch(self._loops[-1][0])
+
+    def _emit_If(self, node: ast.If) -> None:
+        then, end = self._block("then"), self._block("end")
+        orelse = self._block("else") if node.orelse else end
+        self._builder.cbranch(self._truth(node.test), then, orelse)
+        self._branch(then, node.body, end, (node, "then"))
+        if node.orelse:
+            self._branch(orelse, node.orelse, end, (node, "else"))
+        self._builder.position_at_end(end)
+
+    def _branch(self, block: Any, body: Sequence[ast.stmt], end: Any, key: Any) -> None:
+        self._builder.position_at_end(block)
+        with self._inside(key):
+            self._body(body)
+        if not self._builder.block.is_terminated:
+            self._builder.branch(end)
+
+    def _emit_While(self, node: ast.While) -> None:
+        if node.orelse:
+            raise Unsupported("else after a loop")
+        head, end = self._block("head"), self._block("end")
+        self._loop(head, end, head, lambda: self._truth(node.test), node)
+
+    def _emit_For(self, node: ast.For) -> None:
+        """A loop over a range, of any step that is not 0."""
+        match node:
+            case ast.For(
+                target=ast.Name(id=name), orelse=[],
+                iter=ast.Call(func=ast.Name(id="range"), args=args),
+            ):  # fmt: skip
+                bounds = [self._value(bound) for bound in args]
+            case _:
+                raise Unsupported(f"the loop over {ast.unparse(node.iter)}")
+        first, last, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+        ops, kind = self._ops, self._ops.counter_type(bounds)
+        counter = self._allocate(kind)
+        self._builder.store(ops.cast(first, kind).value, counter)
+        last = ops.cast(last, kind)
+        head, following, end = self._block("head"), self._block("next"), self._block("end")
+
+        def test() -> Any:
+            number = Typed(kind, self._builder.load(counter))
+            if not isinstance(step, Typed):
+                return ops.apply(operator.lt if step > 0 else operator.gt, number, last).value
+            rises = ops.apply(operator.gt, step, 0).value
+            both = [ops.apply(one, number, last).value for one in (operator.lt, operator.gt)]
+            return self._builder.select(rises, *both)
+
+        def begin() -> None:
+            self._assign(name, Typed(kind, self._builder.load(counter)))
+
+        self._loop(head, end, following, test, node, begin)
+        self._builder.position_at_end(following)
+        added = ops.apply(operator.add, Typed(kind, self._builder.load(counter)), step)
+        self._builder.store(ops.cast(added, kind).value, counter)
+        self._builder.branch(head)
+        self._builder.position_at_end(end)
+
+    def _loop(
+        self, head: Any, end: Any, following: Any, test: Callable[[], Any], node: Any,
+        begin: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        block = self._block("body")
+        self._builder.branch(head)
+        self._builder.position_at_end(head)
+        self._builder.cbranch(test(), block, end)
+        self._builder.position_at_end(block)
+        self._loops.append((following, end))
+        with self._inside(node):
+            if begin is not None:
+                begin()
+            self._body(node.body)
+        self._loops.pop()
+        if not self._builder.block.is_terminated:
+            self._builder.branch(following)
+        self._builder.position_at_end(end)
+
+    def _block(self, name: str) -> Any:
+        return self._builder.append_basic_block(name)
+
+    @contextmanager
+    def _inside(self, key: Any) -> Iterator[None]:
+        self._path.append(key)
+        yield
+        self._path.pop()
+
+    # --- variables ---
+
+    def _store(self, target: ast.expr, value: Any) -> None:
+        match target:
+            case ast.Name(id=name):
+                self._assign(name, value)
+            case ast.Tuple(elts=targets):
+                for one, element in zip(targets, value, strict=True):
+                    self._store(one, element)
+            case ast.Subscript(value=array, slice=index):
+                self._ops.store(self._value(array), self._value(index), value)
+            case _:
+                raise Unsupported(f"an assignment to {ast.unparse(target)}")
+
+    def _read_target(self, target: ast.expr) -> Any:
+        if isinstance(target, ast.Name):
+            return self._load(target.id)
+        if isinstance(target, ast.Subscript):
+            operands = [self._value(target.value), self._value(target.slice)]
+            return self._ops.call(operator.getitem, operands)
+        raise Unsupported(f"an assignment to {ast.unparse(target)}")
+
+    def _assign(self, name: str, value: Any, path: tuple[Any, ...] | None = None) -> None:
+        if isinstance(value, tuple):
+            for k, element in enumerate(value):
+                self._assign(f"{name}.{k}", element, path)
+            self._variables[name] = len(value)
+            return
+        if not isinstance(value, Typed | int | float):
+            raise Unsupported(f"{name} = {value!r}")
+        value = self._ops.typed(value)
+        variable = self._variable(name, value.kind, tuple(self._path) if path is None else path)
+        self._builder.store(self._ops.cast(value, variable.kind).value, variable.slot)
+
+    def _variable(self, name: str, kind: Any, path: tuple[Any, ...]) -> _Variable:
+        """The variable that an assignment of a value of a type writes."""
+        old = self._variables.get(name)
+        if not isinstance(old, _Variable):
+            return self._new(name, kind, path, False)
+        if old.kind == kind:
+            return old
+        is_outer = len(old.path) < len(path) and path[: len(old.path)] == old.path
+        if not (is_outer or name in self._merged or name.startswith(_RESULT)):
+            return self._new(name, kind, path, True)
+        both = self._unified(name, old.kind, kind)
+        if both != old.kind:
+            self._types[old.origin] = both
+            self.must_repeat = True
+        return old
+
+    def _new(
+        self, name: str, kind: Any, path: tuple[Any, ...], has_predecessor: bool
+    ) -> _Variable:
+        origin = name, self._statement
+        if origin in self._types:
+            kind = self._unified(name, self._types[origin], kind)
+        variable = _Variable(kind, self._allocate(kind), path, origin, has_predecessor)
+        self._variables[name] = variable
+        return variable
+
+    def _unified(self, name: str, one: Any, other: Any) -> Any:
+        both = self._ops.typing.unify_types(one, other)
+        if both is None:
+            raise Unsupported(f"the variable {name} of the types {one} and {other}")
+        return both
+
+    def _allocate(self, kind: Any) -> Any:
+        with self._builder.goto_block(self._entry):
+            return self._builder.alloca(self._ops.context.get_value_type(kind))
+
+    def _load(self, name: str) -> Any:
+        variable = self._variables[name]
+        if isinstance(variable, int):
+            return tuple([self._load(f"{name}.{k}") for k in range(variable)])
+        has_ended = tuple(self._path[: len(variable.path)]) != variable.path
+        if has_ended and variable.has_predecessor and name not in self._merged:
+            # Branches before assigned several types: the variable needs one for all.
+            self._merged.add(name)
+            self.must_repeat = True
+        return Typed(variable.kind, self._builder.load(variable.slot))
+
+    # --- expressions ---
+
+    def _value(self, node: ast.expr) -> Any:
+        """A Typed, a Python number, a tuple of these, or the object that a name refers to."""
+        emit = getattr(self, f"_value_of_{type(node).__name__}", None)
+        if emit is None:
+            raise Unsupported(f"the expression {ast.unparse(node)}")
+        return emit(node)
+
+    def _truth(self, node: ast.expr) -> Any:
+        return self._ops.truth(self._value(node))
+
+    def _value_of_Constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def _value_of_Name(self, node: ast.Name) -> Any:
+        name = node.id
+        if name in self._variables:
+            return self._load(name)
+        if name in self._module.names:
+            return self._module.names[name]
+        if not hasattr(builtins, name):
+            raise Unsupported(f"the undefined name {name}")
+        return getattr(builtins, name)
+
+    def _value_of_Tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
+        return tuple([self._value(one) for one in node.elts])
+
+    def _value_of_Attribute(self, node: ast.Attribute) -> Any:
+        name = ast.unparse(node)
+        if name.startswith("cuda.") and "cuda" not in self._variables:
+            return self._ops.cuda_attribute(name.removeprefix("cuda."))
+        owner = self._value(node.value)
+        if not hasattr(owner, node.attr):
+            raise Unsupported(f"the attribute {name}")
+        return getattr(owner, node.attr)
+
+    def _value_of_BinOp(self, node: ast.BinOp) -> Any:
+        sides = self._value(node.left), self._value(node.right)
+        return self._ops.apply(self._operator(node.op), *sides)
+
+    def _value_of_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        value = self._value(node.operand)
+        if not isinstance(node.op, ast.Not):
+            return self._ops.apply(self._operator(node.op), value)
+        if not isinstance(value, Typed):
+            return not value
+        return Typed(self._ops.types.boolean, self._builder.not_(self._ops.truth(value)))
+
+    def _operator(self, node: ast.AST) -> Callable[..., Any]:
+        if type(node) not in _OPERATORS:
+            raise Unsupported(f"the operator {type(node).__name__}")
+        return _OPERATORS[type(node)]
+
+    def _value_of_Compare(self, node: ast.Compare) -> Any:
+        """A chain computes inner operands once for each comparison: they have no effects."""
+        sides = [node.left, *node.comparators]
+        if len(node.ops) == 1:
+            left, right = map(self._value, sides)
+            return self._ops.apply(self._operator(node.ops[0]), left, right)
+        pairs = zip(sides, node.ops, node.comparators, strict=False)
+        return self._both(ast.And(), [ast.Compare(a, [op], [b]) for a, op, b in pairs])
+
+    def _value_of_BoolOp(self, node: ast.BoolOp) -> Typed:
+        return self._both(node.op, node.values)
+
+    def _both(self, op: ast.boolop, values: Sequence[ast.expr]) -> Typed:
+        """``and`` or ``or``, as a bool."""
+        first, *others = values
+        result = self._truth(first)
+        if not others:
+            return Typed(self._ops.types.boolean, result)
+        more, end, start = self._block("more"), self._block("end"), self._builder.block
+        is_and = isinstance(op, ast.And)
+        self._builder.cbranch(result, *((more, end) if is_and else (end, more)))
+        self._builder.position_at_end(more)
+        second = self._both(op, others).value
+        last = self._builder.block
+        self._builder.branch(end)
+        self._builder.position_at_end(end)
+        phi = self._builder.phi(result.type)
+        phi.add_incoming(self._ops.ir.Constant(result.type, int(not is_and)), start)
+        phi.add_incoming(second, last)
+        return Typed(self._ops.types.boolean, phi)
+
+    def _value_of_IfExp(self, node: ast.IfExp) -> Typed:
+        blocks = [self._block(name) for name in ("then", "else", "end")]
+        self._builder.cbranch(self._truth(node.test), *blocks[:2])
+        ends, values = [], []
+        for block, value in zip(blocks, (node.body, node.orelse), strict=False):
+            self._builder.position_at_end(block)
+            values.append(self._ops.typed(self._value(value)))
+            ends.append(self._builder.block)
+        kind = self._ops.typing.unify_types(*[value.kind for value in values])
+        if kind is None:
+            raise Unsupported(f"operands of two types in {ast.unparse(node)}")
+        for k, end in enumerate(ends):
+            self._builder.position_at_end(end)
+            values[k] = self._ops.cast(values[k], kind)
+            ends[k] = self._builder.block
+            self._builder.branch(blocks[2])
+        self._builder.position_at_end(blocks[2])
+        phi = self._builder.phi(values[0].value.type)
+        for value, end in zip(values, ends, strict=True):
+            phi.add_incoming(value.value, end)
+        return Typed(kind, phi)
+
+    def _value_of_Subscript(self, node: ast.Subscript) -> Any:
+        array, index = self._value(node.value), self._value(node.slice)
+        if isinstance(array, tuple):
+            return self._ops.element(array, index)
+        return self._ops.call(operator.getitem, [array, index])
+
+    def _value_of_Call(self, node: ast.Call) -> Any:
+        if node.keywords:
+            raise Unsupported(f"keywords in {ast.unparse(node)}")
+        arguments = [self._value(one) for one in node.args]
+        if isinstance(node.func, ast.Name) and self._module.has_function(node.func.id):
+            return self._module.call(self._ops, node.func.id, arguments)
+        if ast.unparse(node.func) == "cuda.local.array":
+            return self._ops.local_array(*arguments, self._entry)
+        return self._ops.call(self._value(node.func), arguments)

@@ -1,0 +1,227 @@
+"""Typed values of a CUDA kernel, and the LLVM instructions that Numba emits for operations on them.
+
+A function is resolved once per process for its argument types. Integer promotion, casts, libdevice
+and the intrinsics of gpuflow are therefore what they are in a function that Numba compiles.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
+
+_AXES = {"threadIdx": "tid", "blockIdx": "ctaid", "blockDim": "ntid", "gridDim": "nctaid"}
+# Attributes of numba.cuda, and the registers that they read.
+_REGISTERS = {
+    f"{ours}.{axis}": f"llvm.nvvm.read.ptx.sreg.{theirs}.{axis}"
+    for ours, theirs in _AXES.items()
+    for axis in "xyz"
+}
+_BITS_OF_COUNTERS = 32
+
+_Resolved = tuple[Any, Callable[..., Any]]
+# By function and argument types, without literals where none is needed: a signature, and a function
+# that emits the instructions.
+_known: dict[tuple[Any, tuple[Any, ...]], _Resolved] = {}
+
+
+class Unsupported(Exception):
+    """A construct that printed CUDA source may not have."""
+
+
+class Typed:
+    """An LLVM value and its Numba type."""
+
+    __slots__ = ("kind", "value")
+
+    def __init__(self, kind: Any, value: Any) -> None:
+        self.kind, self.value = kind, value
+
+
+class NumbaOps:
+    """Emits operations where a builder is.
+
+    Operands are Typed, Python numbers, types of numbers, or tuples of these. Numbers are computed
+    with as Python does as long as no operand is Typed.
+
+    Args:
+        tools: of a build.
+        typing, context: Numba's, of the kernel.
+        builder: llvmlite's.
+    """
+
+    def __init__(self, tools: NumbaCuda, typing: Any, context: Any, builder: Any) -> None:
+        self.types, self.ir, self.cuda = tools.types, tools.llvm, tools.cuda
+        self.tools, self.typing, self.context, self.builder = tools, typing, context, builder
+
+    def at(self, builder: Any) -> NumbaOps:
+        """The same for another builder."""
+        return NumbaOps(self.tools, self.typing, self.context, builder)
+
+    # --- types ---
+
+    def scalar_type(self, value: Any) -> Any:
+        """The type that a call of a class of numbers converts to; None for other values."""
+        if isinstance(value, type):
+            if value in (bool, np.bool_):
+                return self.types.boolean
+            if value in (int, float):
+                return self.types.int64 if value is int else self.types.float64
+            if issubclass(value, np.generic):
+                return getattr(self.types, np.dtype(value).name)
+            return None
+        return value if isinstance(value, self.types.Number | self.types.Boolean) else None
+
+    def type_of(self, value: Any) -> Any:
+        """Numba's type of an operand; that of an int is a literal."""
+        if isinstance(value, Typed):
+            return value.kind
+        if isinstance(value, bool | np.bool_):
+            return self.types.boolean
+        if isinstance(value, int):
+            return self.types.literal(value)
+        if isinstance(value, float):
+            return self.types.float64
+        if isinstance(value, tuple):
+            kinds = [self.types.unliteral(self.type_of(one)) for one in value]
+            return self.types.BaseTuple.from_types(kinds)
+        if (scalar := self.scalar_type(value)) is not None:
+            return self.types.NumberClass(scalar)
+        raise Unsupported(f"a value {value!r}")
+
+    def counter_type(self, bounds: Sequence[Any]) -> Any:
+        """The type of the variable of a loop over a range."""
+        kinds = [self.types.unliteral(self.type_of(bound)) for bound in bounds]
+        if all(kind.bitwidth <= _BITS_OF_COUNTERS and kind.signed for kind in kinds):
+            return self.types.int32
+        return self.types.uint64 if self.types.uint64 in kinds else self.types.int64
+
+    # --- values ---
+
+    def typed(self, value: Any) -> Typed:
+        """A scalar as a Typed."""
+        if isinstance(value, Typed):
+            return value
+        kind = self.types.unliteral(self.type_of(value))
+        return Typed(kind, self.context.get_constant(kind, value))
+
+    def cast(self, value: Any, kind: Any) -> Typed:
+        """A scalar as one of another type."""
+        if not isinstance(value, Typed) and isinstance(kind, self.types.Number):
+            number = float(value) if isinstance(kind, self.types.Float) else int(value)
+            return Typed(kind, self.context.get_constant(kind, number))
+        value = self.typed(value)
+        if value.kind == kind:
+            return value
+        return Typed(kind, self.context.cast(self.builder, value.value, value.kind, kind))
+
+    def truth(self, value: Any) -> Any:
+        """A scalar as an LLVM bit."""
+        return self.cast(value, self.types.boolean).value
+
+    def local_array(self, count: int, dtype: Any, entry: Any) -> Typed:
+        """Memory of a thread, allocated in the block ``entry``: a pointer to its first element."""
+        element = self.context.get_data_type(dtype)
+        with self.builder.goto_block(entry):
+            array = self.builder.alloca(self.ir.ArrayType(element, count))
+            pointer = self.builder.bitcast(array, element.as_pointer())
+        return Typed(self.types.CPointer(dtype), pointer)
+
+    def element(self, values: tuple[Any, ...], index: Any) -> Any:
+        """An element of a tuple; an index that is computed must be in bounds."""
+        if not isinstance(index, Typed):
+            return values[index]
+        kind = self.typing.unify_types(*[self.typed(one).kind for one in values])
+        if kind is None:
+            raise Unsupported("an element of a tuple of several types")
+        *others, result = [self.cast(one, kind).value for one in values]
+        for k, other in reversed(list(enumerate(others))):
+            is_it = self.apply(operator.eq, index, k).value
+            result = self.builder.select(is_it, other, result)
+        return Typed(kind, result)
+
+    def cuda_attribute(self, name: str) -> Any:
+        """The value of ``cuda.name``."""
+        if name in _REGISTERS:
+            return Typed(self.types.int32, self._read_register(_REGISTERS[name]))
+        return self.typing.resolve_getattr(self.types.Module(self.cuda), name)
+
+    def _read_register(self, name: str) -> Any:
+        function = self.builder.module.globals.get(name)
+        if function is None:
+            kind = self.ir.FunctionType(self.ir.IntType(32), [])
+            function = self.ir.Function(self.builder.module, kind, name)
+        return self.builder.call(function, [])
+
+    # --- functions ---
+
+    def apply(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """The result of an operator."""
+        if not any(isinstance(operand, Typed) for operand in operands):
+            return function(*operands)
+        return self.call(function, operands)
+
+    def store(self, array: Any, index: Any, value: Any) -> None:
+        """Store an element of an array."""
+        self.call(operator.setitem, [array, index, self.cast(value, array.kind.dtype)])
+
+    def call(self, function: Any, arguments: Sequence[Any]) -> Any:
+        """The result of a function that Numba knows: an operator, libdevice, an intrinsic."""
+        if (scalar := self.scalar_type(function)) is not None:
+            return self.cast(*arguments, scalar)
+        signature, emit = self._resolved(function, [self.type_of(one) for one in arguments])
+        values = [
+            self._argument(one, kind) for one, kind in zip(arguments, signature.args, strict=True)
+        ]
+        return self._result(emit(self.context, self.builder, signature, values), signature)
+
+    def _argument(self, value: Any, kind: Any) -> Any:
+        if isinstance(value, tuple):
+            pairs = zip(value, kind.types, strict=True)
+            elements = [self.cast(element, kind).value for element, kind in pairs]
+            return self.context.make_tuple(self.builder, kind, elements)
+        if isinstance(value, Typed | int | float):
+            return self.cast(value, self.types.unliteral(kind)).value
+        return self.context.get_dummy_value()
+
+    def _result(self, value: Any, signature: Any) -> Any:
+        kind = signature.return_type
+        if not isinstance(kind, self.types.BaseTuple):
+            return Typed(kind, value)
+        extract = self.builder.extract_value
+        return tuple([Typed(one, extract(value, k)) for k, one in enumerate(kind.types)])
+
+    def _resolved(self, function: Any, kinds: Sequence[Any]) -> _Resolved:
+        exact, plain = tuple(kinds), tuple(map(self.types.unliteral, kinds))
+        for key in ((function, plain), (function, exact)):
+            if key in _known:
+                return _known[key]
+        define = getattr(function, "_defn", None)
+        if define is not None:  # an intrinsic, which may ask for literals
+            found = define(self.typing, *exact) or define(self.typing, *plain)
+            if found is None:
+                raise Unsupported(f"{function._name} of {', '.join(map(str, exact))}")
+            return _known.setdefault((function, exact), found)
+        callee = self._callee(function)
+        try:
+            signature, key = callee.get_call_type(self.typing, plain, {}), (function, plain)
+        except Exception:  # as cuda.grid, of a literal
+            signature, key = callee.get_call_type(self.typing, exact, {}), (function, exact)
+        if signature is None:
+            raise Unsupported(f"{function} of {', '.join(map(str, exact))}")
+        emit = self.context.get_function(callee, signature)
+        return _known.setdefault(
+            key, (signature, lambda context, builder, _, values: emit(builder, values))
+        )
+
+    def _callee(self, function: Any) -> Any:
+        if isinstance(function, self.types.Type):
+            return function
+        try:
+            return self.typing.resolve_value_type(function)
+        except Exception as error:
+            raise Unsupported(f"a call of {function!r}") from error
