@@ -4,13 +4,14 @@ A kernel is a Python function that is never called:
 ``gpuflow.targets.cuda.driver.handwritten_kernels`` takes its text, with those of the functions and
 the numbers that it names, through the compile path of generated kernels.
 
-Two constructs are done to the text before Numba sees it:
+Two constructs are done to the text before it is compiled:
 
 - ``for k in unrolled(4):`` is the body, four times, with numbers in place of ``k``;
 - ``if CONSTANT:`` keeps only the branch that is taken, where the test is made of constants alone.
 
 Numba's rules for numbers hold: ``int32 op int32`` is int64, and float literals are float64; write
-``float32(0.5)``.
+``float32(0.5)``. Statements and expressions are those of
+``gpuflow/targets/cuda/codegen/function_emitter.py``.
 """
 
 from __future__ import annotations

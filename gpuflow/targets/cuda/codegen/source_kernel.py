@@ -43,9 +43,8 @@ def kernel_function(
                 _EmittedModule(text, ops).emit_kernel(node, values)
             except Unsupported as error:
                 raise CudaBuildError(
-                    f"[cuda build] {entry} must be of constructs that "
-                    f"docs/kernel_ir.md lists for printed CUDA source; got {error}. "
-                    "Fix: spell it with those."
+                    f"[cuda build] {entry} must be of constructs that function_emitter.py emits; "
+                    f"got {error}. Fix: report the printed source."
                 ) from error
             return context.get_dummy_value()
 

@@ -45,12 +45,11 @@ def _intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
 
 def source_namespace(tools: NumbaCuda) -> dict[str, Any]:
-    """Every name that printed source may use, in a fresh dictionary to execute it in."""
+    """Every name that printed source may use, in a fresh dictionary."""
     import_free = {
         "math": math,
         "cuda": tools.cuda,
         "libdevice": tools.libdevice,
-        "device_function": tools.cuda.jit(device=True),
     }
     names = ["boolean", "float32", "float64"]
     names += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
