@@ -1,4 +1,6 @@
-"""Times builds of CUDA kernels, each once, without a GPU: GPUFLOW_CACHE_DIR=$(mktemp -d) python perf/cuda_builds.py
+"""Times builds of CUDA kernels, each once, without a GPU.
+
+    GPUFLOW_CACHE_DIR=$(mktemp -d) python perf/cuda_builds.py
 
 Prints a Markdown table: processor seconds of each build, registers, spilled bytes, and accesses of
 several elements at once in the PTX. To compare two versions of gpuflow, run it in a checkout of

@@ -13,10 +13,13 @@ import builtins
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuflow.base.records import record
-from gpuflow.targets.cuda.codegen.numba_ops import NumbaOps, Typed, Unsupported
+from gpuflow.targets.cuda.codegen.numba_ops import NumbaOps, NumbaType, Operand, Typed, Unsupported
+
+if TYPE_CHECKING:
+    from llvmlite.ir import Block, NamedValue
 
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -38,7 +41,7 @@ class Module(Protocol):
     def has_function(self, name: str) -> bool:
         """Whether the module's text defines a device function."""
 
-    def call(self, ops: NumbaOps, name: str, arguments: Sequence[Any]) -> Any:
+    def call(self, ops: NumbaOps, name: str, arguments: Sequence[Any]) -> Operand:
         """The result of a device function."""
 
 
@@ -70,7 +73,7 @@ class FunctionEmitter:
 
     Args:
         module: the text that the function is in.
-        ops: at the place of the first instruction.
+        ops: with a builder at the first instruction.
         types: types of variables that earlier walks found.
         merged: names of variables that have one type, whichever branch assigns them.
         line_scope: of the debug information; None: the instructions name no lines.
@@ -89,7 +92,7 @@ class FunctionEmitter:
         self._statement: ast.stmt | None = None
         self.must_repeat = False
 
-    def run(self, node: ast.FunctionDef, arguments: Sequence[Any]) -> Any:
+    def run(self, node: ast.FunctionDef, arguments: Sequence[Any]) -> Operand:
         """Emit all of it: the result, a Typed, a tuple or None.
 
         If ``must_repeat`` is set then, the instructions are to be thrown away, and to be emitted
@@ -107,11 +110,11 @@ class FunctionEmitter:
 
     # --- statements ---
 
-    def _body(self, body: Sequence[ast.stmt]) -> Any:
+    def _body(self, body: Sequence[ast.stmt]) -> Operand:
         """The result, if it ends with one at the end of the function."""
         for statement in body:
             if self._builder.block.is_terminated:
-                return None  # behind a return or break
+                return None  # after a return or break
             self._statement = statement
             self._mark_line(statement)
             emit = getattr(self, f"_emit_{type(statement).__name__}", None)
@@ -122,8 +125,9 @@ class FunctionEmitter:
 
     def _mark_line(self, node: ast.stmt) -> None:
         if self._line_scope is not None:
-            place = {"line": node.lineno, "column": 1, "scope": self._line_scope}
-            self._builder.debug_metadata = self._builder.module.add_debug_info("DILocation", place)
+            location = {"line": node.lineno, "column": 1, "scope": self._line_scope}
+            module = self._builder.module
+            self._builder.debug_metadata = module.add_debug_info("DILocation", location)
 
     def _emit_Assign(self, node: ast.Assign) -> None:
         value = self._value(node.value)
@@ -141,7 +145,7 @@ class FunctionEmitter:
     def _emit_Pass(self, node: ast.Pass) -> None:
         """Nothing."""
 
-    def _emit_Return(self, node: ast.Return) -> Any:
+    def _emit_Return(self, node: ast.Return) -> Operand:
         result = None if node.value is None else self._value(node.value)
         if not self._path and self._exit is None:
             return result
@@ -169,7 +173,7 @@ class FunctionEmitter:
 
     def _branch(self, block: Any, body: Sequence[ast.stmt], end: Any, key: Any) -> None:
         self._builder.position_at_end(block)
-        with self._inside(key):
+        with self._nested(key):
             self._body(body)
         if not self._builder.block.is_terminated:
             self._builder.branch(end)
@@ -197,20 +201,20 @@ class FunctionEmitter:
         last = ops.cast(last, kind)
         head, following, end = self._block("head"), self._block("next"), self._block("end")
 
-        def test() -> Any:
-            number = Typed(kind, self._builder.load(counter))
+        def read() -> Typed:
+            return Typed(kind, self._builder.load(counter))
+
+        def test() -> NamedValue:
+            index = read()
             if not isinstance(step, Typed):
-                return ops.apply(operator.lt if step > 0 else operator.gt, number, last).value
+                return ops.apply(operator.lt if step > 0 else operator.gt, index, last).value
             rises = ops.apply(operator.gt, step, 0).value
-            both = [ops.apply(one, number, last).value for one in (operator.lt, operator.gt)]
-            return self._builder.select(rises, *both)
+            tests = [ops.apply(one, index, last).value for one in (operator.lt, operator.gt)]
+            return self._builder.select(rises, *tests)
 
-        def begin() -> None:
-            self._assign(name, Typed(kind, self._builder.load(counter)))
-
-        self._loop(head, end, following, test, node, begin)
+        self._loop(head, end, following, test, node, lambda: self._assign(name, read()))
         self._builder.position_at_end(following)
-        added = ops.apply(operator.add, Typed(kind, self._builder.load(counter)), step)
+        added = ops.apply(operator.add, read(), step)
         self._builder.store(ops.cast(added, kind).value, counter)
         self._builder.branch(head)
         self._builder.position_at_end(end)
@@ -225,7 +229,7 @@ class FunctionEmitter:
         self._builder.cbranch(test(), block, end)
         self._builder.position_at_end(block)
         self._loops.append((following, end))
-        with self._inside(node):
+        with self._nested(node):
             if begin is not None:
                 begin()
             self._body(node.body)
@@ -234,11 +238,11 @@ class FunctionEmitter:
             self._builder.branch(following)
         self._builder.position_at_end(end)
 
-    def _block(self, name: str) -> Any:
+    def _block(self, name: str) -> Block:
         return self._builder.append_basic_block(name)
 
     @contextmanager
-    def _inside(self, key: Any) -> Iterator[None]:
+    def _nested(self, key: Any) -> Iterator[None]:
         self._path.append(key)
         yield
         self._path.pop()
@@ -257,7 +261,7 @@ class FunctionEmitter:
             case _:
                 raise Unsupported(f"an assignment to {ast.unparse(target)}")
 
-    def _read_target(self, target: ast.expr) -> Any:
+    def _read_target(self, target: ast.expr) -> Operand:
         if isinstance(target, ast.Name):
             return self._load(target.id)
         if isinstance(target, ast.Subscript):
@@ -303,17 +307,17 @@ class FunctionEmitter:
         self._variables[name] = variable
         return variable
 
-    def _unified(self, name: str, one: Any, other: Any) -> Any:
+    def _unified(self, name: str, one: NumbaType, other: NumbaType) -> NumbaType:
         both = self._ops.typing.unify_types(one, other)
         if both is None:
             raise Unsupported(f"the variable {name} of the types {one} and {other}")
         return both
 
-    def _allocate(self, kind: Any) -> Any:
+    def _allocate(self, kind: NumbaType) -> NamedValue:
         with self._builder.goto_block(self._entry):
             return self._builder.alloca(self._ops.context.get_value_type(kind))
 
-    def _load(self, name: str) -> Any:
+    def _load(self, name: str) -> Operand:
         variable = self._variables[name]
         if isinstance(variable, int):
             return tuple([self._load(f"{name}.{k}") for k in range(variable)])
@@ -326,20 +330,20 @@ class FunctionEmitter:
 
     # --- expressions ---
 
-    def _value(self, node: ast.expr) -> Any:
+    def _value(self, node: ast.expr) -> Operand:
         """A Typed, a Python number, a tuple of these, or the object that a name refers to."""
         emit = getattr(self, f"_value_of_{type(node).__name__}", None)
         if emit is None:
             raise Unsupported(f"the expression {ast.unparse(node)}")
         return emit(node)
 
-    def _truth(self, node: ast.expr) -> Any:
+    def _truth(self, node: ast.expr) -> NamedValue:
         return self._ops.truth(self._value(node))
 
-    def _value_of_Constant(self, node: ast.Constant) -> Any:
+    def _value_of_Constant(self, node: ast.Constant) -> Operand:
         return node.value
 
-    def _value_of_Name(self, node: ast.Name) -> Any:
+    def _value_of_Name(self, node: ast.Name) -> Operand:
         name = node.id
         if name in self._variables:
             return self._load(name)
@@ -352,7 +356,7 @@ class FunctionEmitter:
     def _value_of_Tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
         return tuple([self._value(one) for one in node.elts])
 
-    def _value_of_Attribute(self, node: ast.Attribute) -> Any:
+    def _value_of_Attribute(self, node: ast.Attribute) -> Operand:
         name = ast.unparse(node)
         if name.startswith("cuda.") and "cuda" not in self._variables:
             return self._ops.cuda_attribute(name.removeprefix("cuda."))
@@ -361,11 +365,11 @@ class FunctionEmitter:
             raise Unsupported(f"the attribute {name}")
         return getattr(owner, node.attr)
 
-    def _value_of_BinOp(self, node: ast.BinOp) -> Any:
+    def _value_of_BinOp(self, node: ast.BinOp) -> Operand:
         sides = self._value(node.left), self._value(node.right)
         return self._ops.apply(self._operator(node.op), *sides)
 
-    def _value_of_UnaryOp(self, node: ast.UnaryOp) -> Any:
+    def _value_of_UnaryOp(self, node: ast.UnaryOp) -> Operand:
         value = self._value(node.operand)
         if not isinstance(node.op, ast.Not):
             return self._ops.apply(self._operator(node.op), value)
@@ -378,7 +382,7 @@ class FunctionEmitter:
             raise Unsupported(f"the operator {type(node).__name__}")
         return _OPERATORS[type(node)]
 
-    def _value_of_Compare(self, node: ast.Compare) -> Any:
+    def _value_of_Compare(self, node: ast.Compare) -> Operand:
         """A chain computes inner operands once for each comparison: they have no effects."""
         sides = [node.left, *node.comparators]
         if len(node.ops) == 1:
@@ -431,13 +435,13 @@ class FunctionEmitter:
             phi.add_incoming(value.value, end)
         return Typed(kind, phi)
 
-    def _value_of_Subscript(self, node: ast.Subscript) -> Any:
+    def _value_of_Subscript(self, node: ast.Subscript) -> Operand:
         array, index = self._value(node.value), self._value(node.slice)
         if isinstance(array, tuple):
             return self._ops.element(array, index)
         return self._ops.call(operator.getitem, [array, index])
 
-    def _value_of_Call(self, node: ast.Call) -> Any:
+    def _value_of_Call(self, node: ast.Call) -> Operand:
         if node.keywords:
             raise Unsupported(f"keywords in {ast.unparse(node)}")
         arguments = [self._value(one) for one in node.args]

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 
+if TYPE_CHECKING:
+    from llvmlite.ir import NamedValue
+
+NumbaType = Any  # a numba.types.Type
+Operand = Any  # a Typed, a Python number, a type of numbers, or a tuple of these
 _AXES = {"threadIdx": "tid", "blockIdx": "ctaid", "blockDim": "ntid", "gridDim": "nctaid"}
 # Attributes of numba.cuda, and the registers that they read.
 _REGISTERS = {
@@ -26,7 +31,7 @@ _BITS_OF_COUNTERS = 32
 _Resolved = tuple[Any, Callable[..., Any]]
 # By function and argument types, without literals where none is needed: a signature, and a function
 # that emits the instructions.
-_known: dict[tuple[Any, tuple[Any, ...]], _Resolved] = {}
+_calls: dict[tuple[Any, tuple[Any, ...]], _Resolved] = {}
 
 
 class Unsupported(Exception):
@@ -64,7 +69,7 @@ class NumbaOps:
 
     # --- types ---
 
-    def scalar_type(self, value: Any) -> Any:
+    def scalar_type(self, value: Any) -> NumbaType:
         """The type that a call of a class of numbers converts to; None for other values."""
         if isinstance(value, type):
             if value in (bool, np.bool_):
@@ -76,7 +81,7 @@ class NumbaOps:
             return None
         return value if isinstance(value, self.types.Number | self.types.Boolean) else None
 
-    def type_of(self, value: Any) -> Any:
+    def type_of(self, value: Any) -> NumbaType:
         """Numba's type of an operand; that of an int is a literal."""
         if isinstance(value, Typed):
             return value.kind
@@ -93,7 +98,7 @@ class NumbaOps:
             return self.types.NumberClass(scalar)
         raise Unsupported(f"a value {value!r}")
 
-    def counter_type(self, bounds: Sequence[Any]) -> Any:
+    def counter_type(self, bounds: Sequence[Any]) -> NumbaType:
         """The type of the variable of a loop over a range."""
         kinds = [self.types.unliteral(self.type_of(bound)) for bound in bounds]
         if all(kind.bitwidth <= _BITS_OF_COUNTERS and kind.signed for kind in kinds):
@@ -112,14 +117,14 @@ class NumbaOps:
     def cast(self, value: Any, kind: Any) -> Typed:
         """A scalar as one of another type."""
         if not isinstance(value, Typed) and isinstance(kind, self.types.Number):
-            number = float(value) if isinstance(kind, self.types.Float) else int(value)
-            return Typed(kind, self.context.get_constant(kind, number))
+            constant = float(value) if isinstance(kind, self.types.Float) else int(value)
+            return Typed(kind, self.context.get_constant(kind, constant))
         value = self.typed(value)
         if value.kind == kind:
             return value
         return Typed(kind, self.context.cast(self.builder, value.value, value.kind, kind))
 
-    def truth(self, value: Any) -> Any:
+    def truth(self, value: Any) -> NamedValue:
         """A scalar as an LLVM bit."""
         return self.cast(value, self.types.boolean).value
 
@@ -131,7 +136,7 @@ class NumbaOps:
             pointer = self.builder.bitcast(array, element.as_pointer())
         return Typed(self.types.CPointer(dtype), pointer)
 
-    def element(self, values: tuple[Any, ...], index: Any) -> Any:
+    def element(self, values: tuple[Any, ...], index: Any) -> Operand:
         """An element of a tuple; an index that is computed must be in bounds."""
         if not isinstance(index, Typed):
             return values[index]
@@ -144,13 +149,13 @@ class NumbaOps:
             result = self.builder.select(is_it, other, result)
         return Typed(kind, result)
 
-    def cuda_attribute(self, name: str) -> Any:
+    def cuda_attribute(self, name: str) -> Operand:
         """The value of ``cuda.name``."""
         if name in _REGISTERS:
             return Typed(self.types.int32, self._read_register(_REGISTERS[name]))
         return self.typing.resolve_getattr(self.types.Module(self.cuda), name)
 
-    def _read_register(self, name: str) -> Any:
+    def _read_register(self, name: str) -> NamedValue:
         function = self.builder.module.globals.get(name)
         if function is None:
             kind = self.ir.FunctionType(self.ir.IntType(32), [])
@@ -159,7 +164,7 @@ class NumbaOps:
 
     # --- functions ---
 
-    def apply(self, function: Callable[..., Any], *operands: Any) -> Any:
+    def apply(self, function: Callable[..., Any], *operands: Any) -> Operand:
         """The result of an operator."""
         if not any(isinstance(operand, Typed) for operand in operands):
             return function(*operands)
@@ -169,7 +174,7 @@ class NumbaOps:
         """Store an element of an array."""
         self.call(operator.setitem, [array, index, self.cast(value, array.kind.dtype)])
 
-    def call(self, function: Any, arguments: Sequence[Any]) -> Any:
+    def call(self, function: Any, arguments: Sequence[Any]) -> Operand:
         """The result of a function that Numba knows: an operator, libdevice, an intrinsic."""
         if (scalar := self.scalar_type(function)) is not None:
             return self.cast(*arguments, scalar)
@@ -179,7 +184,7 @@ class NumbaOps:
         ]
         return self._result(emit(self.context, self.builder, signature, values), signature)
 
-    def _argument(self, value: Any, kind: Any) -> Any:
+    def _argument(self, value: Any, kind: Any) -> NamedValue:
         if isinstance(value, tuple):
             pairs = zip(value, kind.types, strict=True)
             elements = [self.cast(element, kind).value for element, kind in pairs]
@@ -188,7 +193,7 @@ class NumbaOps:
             return self.cast(value, self.types.unliteral(kind)).value
         return self.context.get_dummy_value()
 
-    def _result(self, value: Any, signature: Any) -> Any:
+    def _result(self, value: Any, signature: Any) -> Operand:
         kind = signature.return_type
         if not isinstance(kind, self.types.BaseTuple):
             return Typed(kind, value)
@@ -198,14 +203,14 @@ class NumbaOps:
     def _resolved(self, function: Any, kinds: Sequence[Any]) -> _Resolved:
         exact, plain = tuple(kinds), tuple(map(self.types.unliteral, kinds))
         for key in ((function, plain), (function, exact)):
-            if key in _known:
-                return _known[key]
+            if key in _calls:
+                return _calls[key]
         define = getattr(function, "_defn", None)
         if define is not None:  # an intrinsic, which may ask for literals
             found = define(self.typing, *exact) or define(self.typing, *plain)
             if found is None:
                 raise Unsupported(f"{function._name} of {', '.join(map(str, exact))}")
-            return _known.setdefault((function, exact), found)
+            return _calls.setdefault((function, exact), found)
         callee = self._callee(function)
         try:
             signature, key = callee.get_call_type(self.typing, plain, {}), (function, plain)
@@ -214,11 +219,11 @@ class NumbaOps:
         if signature is None:
             raise Unsupported(f"{function} of {', '.join(map(str, exact))}")
         emit = self.context.get_function(callee, signature)
-        return _known.setdefault(
+        return _calls.setdefault(
             key, (signature, lambda context, builder, _, values: emit(builder, values))
         )
 
-    def _callee(self, function: Any) -> Any:
+    def _callee(self, function: Any) -> NumbaType:
         if isinstance(function, self.types.Type):
             return function
         try:

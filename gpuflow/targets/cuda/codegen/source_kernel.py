@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.targets.cuda.codegen.function_emitter import FunctionEmitter, Types
-from gpuflow.targets.cuda.codegen.numba_ops import NumbaOps, Typed, Unsupported
+from gpuflow.targets.cuda.codegen.numba_ops import NumbaOps, Operand, Typed, Unsupported
 from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, NumbaCuda
 from gpuflow.targets.cuda.intrinsics.namespace import source_namespace
 from gpuflow.targets.parsing import parsed
@@ -35,8 +35,8 @@ def kernel_function(
     text = _SourceText(tools, source, filename)
     node = text.functions[entry]
 
-    def define(typing: Any, *kinds: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+    def define(typing: Any, *kinds: Any) -> Operand:
+        def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Operand:
             values = [Typed(kind, value) for kind, value in zip(kinds, args, strict=True)]
             ops = NumbaOps(tools, typing, context, builder)
             try:
@@ -115,7 +115,7 @@ class _EmittedModule:
                 return
             state.restore()
 
-    def call(self, ops: NumbaOps, name: str, arguments: Sequence[Any]) -> Any:
+    def call(self, ops: NumbaOps, name: str, arguments: Sequence[Any]) -> Operand:
         """The result of a device function, which is emitted for the first call of each signature.
 
         Numbers become variables of the function. Types of numbers remain what they are.
@@ -185,14 +185,14 @@ class _State:
 # --- values of nested tuples ------------------------------------------------------------------
 
 
-def _typed(ops: NumbaOps, value: Any) -> Any:
-    """The same with variables in place of numbers."""
+def _typed(ops: NumbaOps, value: Any) -> Operand:
+    """The value with Typed constants for its numbers."""
     if isinstance(value, tuple):
         return tuple([_typed(ops, one) for one in value])
     return ops.typed(value) if isinstance(value, int | float) else value
 
 
-def _kinds(value: Any) -> Any:
+def _kinds(value: Any) -> Operand:
     if isinstance(value, tuple):
         return tuple([_kinds(one) for one in value])
     return value.kind if isinstance(value, Typed) else value
@@ -209,8 +209,8 @@ def _flat(values: Sequence[Any]) -> list[Typed]:
     return found
 
 
-def _parameter(value: Any, parameters: Any) -> Any:
-    """The same with parameters of the function in place of typed scalars."""
+def _parameter(value: Any, parameters: Any) -> Operand:
+    """The value with the function's parameters for its typed scalars."""
     if isinstance(value, tuple):
         return tuple([_parameter(one, parameters) for one in value])
     return Typed(value.kind, next(parameters)) if isinstance(value, Typed) else value
@@ -223,7 +223,7 @@ def _results(ops: NumbaOps, called: _DeviceFunction, result: Any) -> list[Any]:
     return [ops.builder.extract_value(result, k) for k in range(len(kind.elements))]
 
 
-def _unpacked(ops: NumbaOps, kinds: Any, results: Any) -> Any:
+def _unpacked(ops: NumbaOps, kinds: Any, results: Any) -> Operand:
     """Results of a call, of these types."""
     if kinds is None:
         return None
