@@ -75,8 +75,8 @@ EXCUSES: dict[str, Excuse] = {
     ),
     **dict.fromkeys(
         ("special.boxcox", "special.boxcox1p"),
-        (lambda x, y: abs(y) > 50 or _is_slow_power(x, y),
-         "powers that overflow, or change too slowly"),
+        (lambda x, y: abs(y) > 50 or _is_slow_power(x, y) or 0 < abs(x) < 1e-30,
+         "powers that overflow, change too slowly, or are lost in the digits beside 1"),
     ),
     "nn.leaky_relu": (lambda x, y=1.0: math.isinf(y), "an infinite slope"),
     **dict.fromkeys(
