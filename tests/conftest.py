@@ -33,6 +33,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # when they leave out roundings has tests of its own.
 os.environ.setdefault("GPUFLOW_EXCESS_PRECISION", "0")
 
+# Several workers of pytest are enough for the cores.
+os.environ.setdefault("GPUFLOW_BUILD_PROCESSES", "1")
+
 # --- a simulated GPU -----------------------------------------------------------------------
 
 ON_GPU = simulated_gpu.ON_SIMULATED_GPU or os.environ.get("GPUFLOW_PLATFORM") == "cuda"

@@ -103,6 +103,7 @@ class Environment:
     cpu_devices: int = 1
     sim_devices: int = 1
     num_threads: int = 1
+    build_processes: int = 1
     cpu_target: str = "native"
     cache_folder: Path = Path()
     cache_limit: int = 1 << 30
@@ -156,6 +157,7 @@ def read_environment(problems: list[str] | None = None) -> Environment:
         cpu_devices=read("GPUFLOW_CPU_DEVICES", read.attempt(_xla_device_count, 1)),
         sim_devices=read("GPUFLOW_SIM_DEVICES", 1),
         num_threads=read("GPUFLOW_NUM_THREADS", cpu_count()),
+        build_processes=read("GPUFLOW_BUILD_PROCESSES", min(cpu_count(), 8)),
         cpu_target=read("GPUFLOW_CPU_TARGET", "native"),
         cache_folder=Path(folder) if folder else _default_cache_folder(),
         cache_limit=read("GPUFLOW_CACHE_LIMIT", 1 << 30),

@@ -171,6 +171,11 @@ _USERS = (
         "its own setting (`OPENBLAS_NUM_THREADS`).",
     ),
     Variable(
+        "GPUFLOW_BUILD_PROCESSES", integer(1, MOST_THREADS, 4), "the cores, at most 8",
+        "The number of processes that build the CUDA kernels of a program at the same time, this "
+        "one included. A program of few new kernels uses fewer.",
+    ),
+    Variable(
         "GPUFLOW_CPU_TARGET", one_of(*CPU_TARGETS), "native",
         "The processor that CPU kernels are built for: `native`, or a level of the x86-64 psABI "
         "that this processor supports: `x86-64` (SSE2), `x86-64-v2`, `x86-64-v3` (AVX2) or "

@@ -143,6 +143,7 @@ class KernelCache:
         self._warned = False
         self._slots: dict[str, _Slot] = {}
         self._given: dict[str, Entry] = {}
+        self._added: dict[str, Entry] = {}
         self._notes: list[set[str]] = []
 
     def give(self, entries: Mapping[str, Entry]) -> None:
@@ -212,12 +213,23 @@ class KernelCache:
         Returns:
             The entry.
         """
+        entry = self._added.pop(key, None)
+        if entry is not None:
+            return entry
         entry = self.stored(key)
         if entry is not None:
             with self._lock:
                 self.stats.loaded += 1
             return entry
         return self._build(key, build)
+
+    def add(self, key: str, build: Callable[[], Entry]) -> None:
+        """Build an entry and store it; the next ``get`` returns it, and counts nothing.
+
+        Args:
+            key, build: as for ``get``.
+        """
+        self._added[key] = self._build(key, build)
 
     def _build(self, key: str, build: Callable[[], Entry]) -> Entry:
         start = clock()

@@ -86,14 +86,38 @@ def compile_cuda(
         CudaBuildError: as ``build_cuda``.
         CudaToolchainError: the kernel must be built and its packages are missing.
     """
+    build = generated_build(kernel, compute_capability, vectorize)
+    return cache.once(
+        build.key, lambda: _from_entry(kernel, cache.get(build.key, build.entry))
+    )
+
+
+@record
+class GeneratedBuild:
+    """The build of a generated kernel, which any process may do.
+
+    Attributes:
+        key: of the kernel in the cache.
+        kernel, vectorize, compute_capability: as for ``compile_cuda``.
+    """
+
+    key: str
+    kernel: Kernel
+    vectorize: bool
+    compute_capability: tuple[int, int]
+
+    def entry(self) -> Entry:
+        """Build it."""
+        return _build(self.kernel, self.vectorize, self.compute_capability, self.key)
+
+
+def generated_build(
+    kernel: Kernel, compute_capability: tuple[int, int], vectorize: bool
+) -> GeneratedBuild:
+    """The build of a kernel; arguments are those of ``compile_cuda``."""
     vectorize = schedule_cuda(kernel, vectorize).width > 1
     key = _key(kernel, compute_capability, vectorize)
-
-    def load() -> CudaKernel:
-        entry = cache.get(key, lambda: _build(kernel, vectorize, compute_capability, key))
-        return _from_entry(kernel, entry)
-
-    return cache.once(key, load)
+    return GeneratedBuild(key, kernel, vectorize, compute_capability)
 
 
 def cuda_source_path(

@@ -75,9 +75,8 @@ def build_handwritten(
         CudaBuildError: as ``build_cuda``.
         CudaToolchainError: the kernel must be built and its packages are missing.
     """
-    text, name = _source(kernel, tuple(constants.items())), kernel.__name__
-    dynamic = int(constants.get(SHARED_BYTES, 0))
-    return build_text(text, name, signature, launch_bounds, dynamic, cache, compute_capability)
+    build = handwritten_build(kernel, signature, constants, launch_bounds, compute_capability)
+    return _loaded(build, int(constants.get(SHARED_BYTES, 0)), cache)
 
 
 def build_text(
@@ -93,22 +92,65 @@ def build_text(
         signature, launch_bounds, cache, compute_capability: as for ``build_handwritten``.
         with_lines: as for ``build_cuda``.
     """
-    how = (name, *signature, str(launch_bounds), str(_NEWEST_PTX))
-    parts = (*cache_parts(compute_capability), "handwritten", *how)
-    key = cache_key(text, parts)
+    build = _text_build(text, name, signature, launch_bounds, compute_capability, with_lines)
+    return _loaded(build, shared_bytes, cache)
 
-    def build() -> Entry:
-        show(4, f"source {name}", lambda: text)
+
+@record
+class TextBuild:
+    """The build of a module's text, which any process may do.
+
+    Attributes:
+        key: of the kernel in the cache.
+        text, name, signature, launch_bounds, compute_capability, with_lines: as for
+            ``build_text``.
+    """
+
+    key: str
+    text: str
+    name: str
+    signature: tuple[str, ...]
+    launch_bounds: LaunchBounds
+    compute_capability: tuple[int, int]
+    with_lines: bool
+
+    def entry(self) -> Entry:
+        """Build it."""
+        show(4, f"source {self.name}", lambda: self.text)
         built = build_cuda(
-            text, name, signature, compute_capability, launch_bounds, _NEWEST_PTX, with_lines
-        )
-        return entry_of(built, text)
+            self.text, self.name, self.signature, self.compute_capability, self.launch_bounds,
+            _NEWEST_PTX, self.with_lines,
+        )  # fmt: skip
+        return entry_of(built, self.text)
 
+
+def handwritten_build(
+    kernel: Callable[..., None], signature: Sequence[str], constants: Mapping[str, Number],
+    launch_bounds: LaunchBounds, compute_capability: tuple[int, int],
+) -> TextBuild:  # fmt: skip
+    """The build of a handwritten kernel; arguments are those of ``build_handwritten``."""
+    text = _source(kernel, tuple(constants.items()))
+    name = kernel.__name__
+    return _text_build(text, name, signature, launch_bounds, compute_capability, True)
+
+
+def _text_build(
+    text: str, name: str, signature: Sequence[str], launch_bounds: LaunchBounds,
+    compute_capability: tuple[int, int], with_lines: bool,
+) -> TextBuild:  # fmt: skip
+    how = (name, *signature, str(launch_bounds), str(_NEWEST_PTX))
+    key = cache_key(text, (*cache_parts(compute_capability), "handwritten", *how))
+    return TextBuild(
+        key, text, name, tuple(signature), launch_bounds, compute_capability, with_lines
+    )
+
+
+def _loaded(build: TextBuild, shared_bytes: int, cache: KernelCache) -> HandwrittenKernel:
     def load() -> HandwrittenKernel:
-        built = object_of(cache.get(key, build))
-        return HandwrittenKernel(text, tuple(signature), built, shared_bytes)
+        built = object_of(cache.get(build.key, build.entry))
+        return HandwrittenKernel(build.text, build.signature, built, shared_bytes)
 
-    return cache.once(key, load)
+    return cache.once(build.key, load)
 
 
 @lru_cache(maxsize=1024)
@@ -222,11 +264,11 @@ class _Unroller(ast.NodeTransformer):
 
     def _is_constant(self, node: ast.expr) -> bool:
         """Whether an expression has no names but constants, no calls and no elements of arrays."""
-        parts = list(ast.walk(node))
+        nodes = list(ast.walk(node))
         return names_in(node) <= set(self._numbers) and not any(
-            isinstance(part, ast.Call | ast.Subscript | ast.Attribute)
-            or isinstance(getattr(part, "ctx", None), ast.Store)
-            for part in parts
+            isinstance(one, ast.Call | ast.Subscript | ast.Attribute)
+            or isinstance(getattr(one, "ctx", None), ast.Store)
+            for one in nodes
         )
 
     def _value(self, node: ast.expr) -> Any:

@@ -23,6 +23,7 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device_array import DeviceArray, described
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
 from gpuflow.targets.cuda.blas.epilogues import (
@@ -36,7 +37,9 @@ from gpuflow.targets.cuda.driver.graphs import may_record
 from gpuflow.targets.cuda.driver.launch import Place, Registers, launched_kernel, make_launch
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.program.block_programs import block_launch
+from gpuflow.targets.cuda.program.build_processes import build_missing
 from gpuflow.targets.cuda.program.library_calls import LibraryCall
+from gpuflow.targets.cuda.program.step_builds import builds_of
 from gpuflow.targets.cuda.program.step_marks import GpuMarks
 from gpuflow.targets.cuda.program.work import Argument, Work
 from gpuflow.targets.cuda.providers.launch_binding import bound, copy_schedule
@@ -68,6 +71,8 @@ def _written(
     marks = GpuMarks(plan, text, places.work, device)
     products = places.fused() if out_avals else []
     fused, run_later = {one.kernel: one for one in products}, {one.product for one in products}
+    others = [step for n, step in enumerate(plan.steps) if n not in fused and n not in run_later]
+    build_missing(builds_of(others, device.compute_capability), kernel_cache())
     for position, step in enumerate(plan.steps):
         if position in run_later:
             continue

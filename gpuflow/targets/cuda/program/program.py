@@ -19,7 +19,9 @@ from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda, cuda_s
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.launch import launched_kernel
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
+from gpuflow.targets.cuda.program.build_processes import Build, build_missing
 from gpuflow.targets.cuda.program.driver_text import build_driver, driver_text
+from gpuflow.targets.cuda.program.step_builds import builds_of
 
 
 class GpuProgram:
@@ -93,8 +95,17 @@ class GpuProgram:
 
     def build(self) -> None:
         """Build all kernels that a call may ask for: those for unaligned addresses as well."""
+        build_missing(self._builds(self.plan), kernel_cache())
         for _ in self._built_kernels(self.plan, unaligned=True):
             pass
+
+    def _builds(self, plan: Plan) -> Iterator[Build]:
+        """The builds of a plan and of the programs inside it."""
+        yield from builds_of(plan.steps, self.device.compute_capability)
+        for step in plan.steps:
+            if isinstance(step, ProgramStep):
+                for inner in step.programs:
+                    yield from self._builds(inner.plan)
 
     def _built_kernels(self, plan: Plan, unaligned: bool = False) -> Iterator[CudaKernel]:
         """The kernels of a plan and of the programs inside it."""
