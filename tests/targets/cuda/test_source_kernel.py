@@ -15,6 +15,7 @@ from ptx_launch import launch_ptx
 from gpuflow.targets.cuda.codegen import source_kernel
 from gpuflow.targets.cuda.codegen.build import build_cuda, compile_ptx, normalise_ptx
 from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError
+from gpuflow.targets.cuda_sim.driver import USUAL_CHECKS
 
 pytestmark = [requires_cuda_tools]
 
@@ -32,9 +33,9 @@ def built_of(body, functions="", kind="int64"):
     return build_cuda(source_of(body, functions), "kernel", (f"*{kind}",), (9, 0))
 
 
-def on_the_gpu(body, functions="", kind="int64"):
+def on_the_gpu(body, functions="", kind="int64", **options):
     out = np.zeros(THREADS, kind)
-    launch_ptx(built_of(body, functions, kind).ptx, (1,), (THREADS,), [out])
+    launch_ptx(built_of(body, functions, kind).ptx, (1,), (THREADS,), [out], **options)
     return out
 
 
@@ -197,6 +198,23 @@ def test_a_variable_that_branches_change_has_one_type():
     np.testing.assert_array_equal(got, (i > 3) * 0.5 + i / 8 + np.where(i & 1, 1, 0.25))
 
 
+def test_a_variable_that_an_earlier_iteration_assigned():
+    """It was read as the first branch had assigned it, in a variable of another type."""
+    body = """
+        total = 0
+        for k in range(i):
+            if k == 0:
+                value = 0.5
+            else:
+                total = total * 3 + value
+            value = k + 2
+        out[i] = total
+        """
+    # LLVM computes with the unset variable in the first iteration, and drops the result.
+    got = on_the_gpu(body, kind="float64", checks=USUAL_CHECKS)
+    np.testing.assert_array_equal(got, [0.0, 0.0, 2.0, 9.0, 31.0, 98.0, 300.0, 907.0])
+
+
 def test_another_type_in_a_straight_sequence_is_another_variable():
     got = built_of(
         """
@@ -256,6 +274,7 @@ def test_ptx_does_not_depend_on_what_was_built_before():
         ("out[i] = out if i else 1", "operands of two types"),
         ("name = out[i].shape", r"the attribute out\[i\]\.shape"),
         ("text = 'text'", "text = 'text'"),
+        ("i[0] = 1", "no array"),
     ],
 )
 def test_other_constructs_are_refused(body, said):
@@ -263,21 +282,32 @@ def test_other_constructs_are_refused(body, said):
         built_of(body)
 
 
+def test_recursion_is_refused():
+    functions = "@device_function\ndef again(x):\n    return again(x) + 1\n"
+    with pytest.raises(CudaBuildError, match="the function again, which calls itself"):
+        built_of("out[i] = again(i)", functions)
+
+
 # --- any program --------------------------------------------------------------------------------
 
 
 class Programs:
-    """Random programs of small ints, loops that end, and branches."""
+    """Random programs of small numbers, loops that end, and branches.
 
-    def __init__(self, seed):
-        self.random = random.Random(seed)
+    With ``floats``, variables are ints in some assignments and floats in others. Stored values are
+    integers, so that no result depends on how sums of products are rounded.
+    """
+
+    def __init__(self, seed, floats=False):
+        self.random, self.floats = random.Random(seed), floats
         self.names = ["i", "a", "b", "c"]
         self.loops = 0
 
     def value(self, depth=0):
         pick = self.random.randrange(8 if depth < 3 else 2)
         if pick == 0:
-            return str(self.random.randrange(-5, 20))
+            number = self.random.randrange(-5, 20)
+            return str(number / 2 if self.floats and self.random.random() < 0.3 else number)
         if pick < 4:
             return self.random.choice(self.names)
         one, other = self.value(depth + 1), self.value(depth + 1)
@@ -286,7 +316,8 @@ class Programs:
         if pick == 5:
             divided = self.random.choice(["//", "%"])
             return f"({one} {divided} {self.random.choice([-7, -2, 3, 5])})"
-        return f"({one} {self.random.choice(['+', '-', '*', '&', '|', '^'])} {other})"
+        operators = ["+", "-", "*"] if self.floats else ["+", "-", "*", "&", "|", "^"]
+        return f"({one} {self.random.choice(operators)} {other})"
 
     def test(self, depth=0):
         one, other = self.value(depth + 1), self.value(depth + 1)
@@ -306,12 +337,13 @@ class Programs:
         pad, pick = "    " * indent, self.random.randrange(9)
         name = self.random.choice(self.names[1:])
         if pick < 3 or depth == 3:
-            return [f"{pad}{name} = ({self.value()}) % 1000"]
+            return [f"{pad}{name} = ({self.value()}) // 1 % 1000"]
         if pick == 3:
             other = self.random.choice([x for x in self.names[1:] if x != name])
-            return [f"{pad}{name}, {other} = {other}, ({self.value()}) % 100"]
+            return [f"{pad}{name}, {other} = {other}, ({self.value()}) // 1 % 100"]
         if pick == 4:
-            return [f"{pad}{name} {self.random.choice(['+=', '-=', '^='])} {self.value()} % 50"]
+            operators = ["+=", "-="] if self.floats else ["+=", "-=", "^="]
+            return [f"{pad}{name} {self.random.choice(operators)} ({self.value()}) // 1 % 50"]
         if pick == 5 and in_loop:
             ends = self.random.choice(["break", "continue"])
             return [f"{pad}if {self.test()}:", f"{pad}    {ends}"]
@@ -323,7 +355,7 @@ class Programs:
         self.loops += 1
         number = f"k{self.loops}"
         if pick == 7:
-            bounds = self.random.choice(["4", "i", "2, 6", "5, 0, -2", "a % 4 + 1"])
+            bounds = self.random.choice(["4", "i", "2, 6", "5, 0, -2", "int64(a) % 4 + 1"])
             return [
                 f"{pad}for {number} in range({bounds}):",
                 f"{pad}    {name} = ({name} + {number}) % 999",
@@ -343,8 +375,10 @@ class Programs:
         return "\n".join([*lines, "out[i] = a + 1000 * b + 1000000 * c"])
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_random_programs(seed):
+@pytest.mark.parametrize("kind", ["int64", "float64"])
+@pytest.mark.parametrize("seed", range(8))
+def test_random_programs(seed, kind):
     for number in range(5):
-        body = Programs(100 * seed + number).text()
-        np.testing.assert_array_equal(on_the_gpu(body), in_python(body), body)
+        body = Programs(100 * seed + number, kind == "float64").text()
+        got = on_the_gpu(body, kind=kind, checks=USUAL_CHECKS)
+        np.testing.assert_array_equal(got, in_python(body), body)

@@ -88,6 +88,8 @@ class FunctionEmitter:
         self._variables: dict[str, _Variable | int] = {}  # an int: the length of a tuple
         self._path: list[Any] = []
         self._loops: list[tuple[Any, Any]] = []  # blocks of "continue" and "break"
+        # Names read where another branch, or an earlier iteration, has assigned them.
+        self._read_later: set[str] = set()
         self._exit: Any = None
         self._statement: ast.stmt | None = None
         self.must_repeat = False
@@ -290,6 +292,8 @@ class FunctionEmitter:
             return old
         is_outer = len(old.path) < len(path) and path[: len(old.path)] == old.path
         if not (is_outer or name in self._merged or name.startswith(_RESULT)):
+            if name in self._read_later:
+                self._merge(name)
             return self._new(name, kind, path, True)
         both = self._unified(name, old.kind, kind)
         if both != old.kind:
@@ -313,6 +317,12 @@ class FunctionEmitter:
             raise Unsupported(f"the variable {name} of the types {one} and {other}")
         return both
 
+    def _merge(self, name: str) -> None:
+        """Give a name one variable for all its types, as its value may come from any assignment."""
+        if name not in self._merged:
+            self._merged.add(name)
+            self.must_repeat = True
+
     def _allocate(self, kind: NumbaType) -> NamedValue:
         with self._builder.goto_block(self._entry):
             return self._builder.alloca(self._ops.context.get_value_type(kind))
@@ -321,11 +331,10 @@ class FunctionEmitter:
         variable = self._variables[name]
         if isinstance(variable, int):
             return tuple([self._load(f"{name}.{k}") for k in range(variable)])
-        has_ended = tuple(self._path[: len(variable.path)]) != variable.path
-        if has_ended and variable.has_predecessor and name not in self._merged:
-            # Branches before assigned several types: the variable needs one for all.
-            self._merged.add(name)
-            self.must_repeat = True
+        if tuple(self._path[: len(variable.path)]) != variable.path:
+            self._read_later.add(name)
+            if variable.has_predecessor:
+                self._merge(name)
         return Typed(variable.kind, self._builder.load(variable.slot))
 
     # --- expressions ---

@@ -172,6 +172,8 @@ class NumbaOps:
 
     def store(self, array: Any, index: Any, value: Any) -> None:
         """Store an element of an array."""
+        if not isinstance(array, Typed) or not isinstance(array.kind, self.types.CPointer):
+            raise Unsupported("an assignment to an element of something that is no array")
         self.call(operator.setitem, [array, index, self.cast(value, array.kind.dtype)])
 
     def call(self, function: Any, arguments: Sequence[Any]) -> Operand:

@@ -94,7 +94,7 @@ class _EmittedModule:
 
     def __init__(self, text: _SourceText, ops: NumbaOps) -> None:
         self.names, self._functions, self._ops = text.names, text.functions, ops
-        self._emitted: dict[Any, _DeviceFunction] = {}
+        self._emitted: dict[Any, _DeviceFunction | None] = {}  # None: it is being emitted
 
     def has_function(self, name: str) -> bool:
         """Whether the text defines a device function."""
@@ -123,8 +123,11 @@ class _EmittedModule:
         values = [_typed(ops, one) for one in arguments]
         key = name, tuple([_kinds(one) for one in values])
         if key not in self._emitted:
+            self._emitted[key] = None
             self._emitted[key] = self._emit(name, values)
         called = self._emitted[key]
+        if called is None:
+            raise Unsupported(f"the function {name}, which calls itself")
         result = ops.builder.call(called.function, [one.value for one in _flat(values)])
         return _unpacked(ops, called.result, iter(_results(ops, called, result)))
 
