@@ -27,6 +27,8 @@ from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
 # Kernels for each process: fewer are built before a new process has imported the compilers.
 _LEAST_BUILDS = 4
 _IDLE_SECONDS = 30.0
+# In a frozen program, sys.executable is that program.
+_NO_PYTHON = not sys.executable or getattr(sys, "frozen", False)
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     f"from {__name__} import serve; serve()"
@@ -47,7 +49,7 @@ def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
 
     A build that fails is left to the caller, who has the error where the kernel is needed.
     """
-    if config.environment.build_processes < 2:
+    if config.environment.build_processes < 2 or _NO_PYTHON:
         return
     missing = {
         build.key: build
@@ -55,7 +57,7 @@ def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
         if not cache.has(build.key) and not cache.is_stored(build.key)
     }
     count = min(config.environment.build_processes, len(missing) // _LEAST_BUILDS)
-    if count < 2 or not sys.executable:
+    if count < 2:
         return
     queue = deque(missing.values())
     threads = [
