@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from gpuflow.base.config import config
@@ -67,10 +68,8 @@ def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
     for thread in threads:
         thread.start()
     try:
-        while queue:
-            with suppress(IndexError):  # another thread took the last one
-                build = queue.popleft()
-                cache.add(build.key, build.entry)
+        while (build := _next(queue)) is not None:
+            cache.add(build.key, build.entry)
         for thread in threads:
             thread.join()
     finally:
@@ -79,15 +78,24 @@ def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
 
 def _build_elsewhere(queue: deque[Build], cache: KernelCache) -> None:
     """Have another process build kernels, until there are no more."""
-    worker = _workers.take()
     try:
-        while worker is not None:
-            build = queue.popleft()
-            cache.add(build.key, lambda build=build: worker.entry(build))  # type: ignore[misc]
-    except IndexError:  # the queue is empty
-        _workers.give_back(worker)
+        worker = _workers.take()
+    except OSError:  # no process can be started
+        return
+    try:
+        while (build := _next(queue)) is not None:
+            cache.add(build.key, partial(worker.entry, build))
     except Exception:  # this build is the caller's, and the others those of other processes
         worker.end()
+    else:
+        _workers.give_back(worker)
+
+
+def _next(queue: deque[Build]) -> Build | None:
+    """A build that no other thread has taken; None: there are no more."""
+    with suppress(IndexError):
+        return queue.popleft()
+    return None
 
 
 class _Worker:
@@ -101,8 +109,7 @@ class _Worker:
 
     def entry(self, build: Build) -> Entry:
         """The entry of a build; any exception: it failed, or the process has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         pickle.dump(build, self._process.stdin)
         self._process.stdin.flush()
         entry = pickle.load(self._process.stdout)
@@ -141,23 +148,19 @@ class _Workers:
     def __init__(self) -> None:
         self._idle: deque[_Worker] = deque()
 
-    def take(self) -> _Worker | None:
-        """An idle process or a new one; None: none can be started."""
+    def take(self) -> _Worker:
+        """An idle process or a new one."""
         with suppress(IndexError):
             while True:
                 worker = self._idle.popleft()
                 if worker.is_alive():
                     return worker
                 worker.end()
-        try:
-            return _Worker()
-        except OSError:
-            return None
+        return _Worker()
 
-    def give_back(self, worker: _Worker | None) -> None:
+    def give_back(self, worker: _Worker) -> None:
         """Keep a process for the next program."""
-        if worker is not None:
-            self._idle.append(worker)
+        self._idle.append(worker)
 
     def end(self) -> None:
         """End all idle processes."""
