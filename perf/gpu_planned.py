@@ -26,6 +26,7 @@ from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
 from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
 from gpuflow.targets.cuda.driver.api import LoadedKernel
 from gpuflow.targets.cuda.driver.driver import GpuDriver
+from gpuflow.targets.cuda_sim.driver import SIM_EPILOGUES
 
 # Multiprocessors decide about grids alone; these are an H100's.
 PROCESSORS = 132
@@ -97,6 +98,7 @@ class PlannedApi:
         attentions = PlannedLibrary(_chosen_attention) if has_cudnn else None
         self.convolutions = self.chooser = convolutions
         self.attentions = self.attention_chooser = attentions
+        self.epilogues = SIM_EPILOGUES
         self._streams, self._next = 0, 1 << 20
         self.launched: deque[Launched] = deque(maxlen=_REMEMBERED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 from gpuflow.base.config import config
@@ -15,6 +16,7 @@ from gpuflow.compiler.lanes.loops import lane_loops
 from gpuflow.compiler.lanes.stored_order import stored_in_order
 from gpuflow.compiler.lowering.excess_precision import all_rounded, unrounded_within
 from gpuflow.compiler.lowering.word_sources import Symbols
+from gpuflow.compiler.passes.epilogues import fuse_epilogues
 from gpuflow.compiler.passes.guarded_updates import guarded_updates
 from gpuflow.compiler.passes.join_calls import join_calls
 from gpuflow.compiler.passes.overlap import overlap
@@ -50,6 +52,8 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("drop cloned", dce),
     ("reads first", reads_first),
 )
+
+_BEFORE_CLONES = 4
 
 # Simplifying with the rules for GPUs.
 GPU_PASSES = (PASSES[0], ("simplify", simplify_for_gpu), *PASSES[2:])
@@ -140,7 +144,9 @@ def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:
     """The passes of a platform."""
     passes = CPU_PASSES
     if target.on_gpu:
-        passes = ATOMIC_PASSES if target.atomic_sums else GPU_PASSES
+        simplified = ATOMIC_PASSES if target.atomic_sums else GPU_PASSES
+        fused: Pass = partial(fuse_epilogues, offered=target.offers)
+        passes = (*simplified[:_BEFORE_CLONES], ("epilogues", fused), *simplified[_BEFORE_CLONES:])
     return (*passes, ("join calls", join_calls), ("overlap", overlap))
 
 

@@ -12,6 +12,7 @@ from gpuflow.core.blocks import Block
 if TYPE_CHECKING:  # whoever asks for a device needs no compiler yet
     from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep
     from gpuflow.compiler.schedules.schedule import KernelRewrites, Schedules
+    from gpuflow.core.jaxpr import Eqn
 
 
 @record
@@ -86,6 +87,10 @@ class Target(Protocol):
         """The provider of a call, for ``gpuflow.explain``; "" if it is always the same."""
         ...
 
+    def offers(self, call: Eqn) -> bool:
+        """Whether there is an implementation of a call, before equations are replaced by it."""
+        ...
+
     def texts_of(self, step: KernelStep) -> list[str]:
         """The printed text of each of a step's launches."""
         ...
@@ -108,6 +113,10 @@ class PlainTarget:
     def maker_of(self, step: CallStep) -> str:
         """There are no providers."""
         return ""
+
+    def offers(self, call: Eqn) -> bool:
+        """There are none."""
+        return False
 
     def texts_of(self, step: KernelStep) -> list[str]:
         """None: nothing is printed."""

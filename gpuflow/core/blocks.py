@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.records import record
+from gpuflow.core.epilogues import Epilogue
 from gpuflow.kir.nodes import Kernel
 
 Dims = tuple[int, ...]
@@ -35,12 +36,15 @@ class Product:
         right: the right operand's dimensions: batch, depth, columns.
         one_dtype: operands and result have the dtype in which sums are made.
         reduced: float32 and complex64 operands may be rounded to TF32, where that is faster.
+        epilogue: of the result; a third operand is the vector that is added, or the forward pass's
+            ``aux``; a second output ``aux``, or the sums.
     """
 
     left: tuple[Dims, Dims, Dims]
     right: tuple[Dims, Dims, Dims]
     one_dtype: bool = True
     reduced: bool = False
+    epilogue: Epilogue | None = None
 
 
 Roles = tuple[Dims, Dims, Dims, Dims]

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api.derivatives import jvp
@@ -15,6 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert
+from gpuflow.ops.special.gelu import gelu_limited, gelu_share, gelu_share_slope, gelu_slope
 
 # The formula of celu loses digits nearer to 0; so many terms of its series give 53 bits there.
 _NEAR, _TERMS = 0.1, 11
@@ -117,11 +116,6 @@ def _scaled_root(x: Any, b: Any) -> tuple[Any, Any, Any, Any]:
     return scaled_x, size, scaled_b, jnp.sqrt(jnp.add(jnp.square(scaled_x), scaled_b))
 
 
-_GELU_SLOPE, _GELU_CUBE = float(np.sqrt(2 / np.pi)), 0.044715
-
-
-# GPU libraries apply this function and its derivative to products: targets/cuda/blas finds them
-# where neither has comparisons, as the derivatives of max and clamp have.
 @custom_jvp
 def gelu_by_tanh(x: Any) -> Any:
     """``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``."""
@@ -131,34 +125,15 @@ def gelu_by_tanh(x: Any) -> Any:
 @gelu_by_tanh.defjvp
 def _gelu_by_tanh_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
-    share, near = _gelu_share(x), _gelu_limited(x)
-    slope = lax.mul(near, _gelu_share_slope(near, share))
-    return lax.mul(x, share), lax.mul(t, lax.add(share, slope))
+    share = _gelu_share(x)
+    return lax.mul(x, share), lax.mul(t, gelu_slope(x, share))
 
 
-@custom_jvp
-def _gelu_share(x: Any) -> Any:
-    """``(1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``."""
-    cubic = lax.add(x, lax.mul(convert(_GELU_CUBE, aval_of(x).dtype), lax.integer_pow(x, 3)))
-    bent = lax.tanh(lax.mul(convert(_GELU_SLOPE, aval_of(x).dtype), cubic))
-    half, one = (convert(value, aval_of(x).dtype) for value in (0.5, 1.0))
-    return lax.mul(half, lax.add(one, bent))
+_gelu_share = custom_jvp(gelu_share)
 
 
 @_gelu_share.defjvp
 def _gelu_share_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
     share = _gelu_share(x)
-    return share, lax.mul(t, _gelu_share_slope(_gelu_limited(x), share))
-
-
-def _gelu_share_slope(near: Any, share: Any) -> Any:
-    dtype = aval_of(near).dtype
-    twice, cubes, one = (convert(v, dtype) for v in (2 * _GELU_SLOPE, 3 * _GELU_CUBE, 1.0))
-    inner = lax.add(one, lax.mul(cubes, lax.integer_pow(near, 2)))
-    return lax.mul(lax.mul(share, lax.sub(one, share)), lax.mul(twice, inner))
-
-
-def _gelu_limited(x: Any) -> Any:
-    # tanh is 1 beyond 8; the square of 30 is in the range of float16.
-    return x if dtypes.is_complex(aval_of(x).dtype) else limited(x, 30.0)
+    return share, lax.mul(t, gelu_share_slope(gelu_limited(x), share))

@@ -18,9 +18,10 @@ from gpuflow.core.staging import trace_closed
 
 
 @lru_cache(maxsize=256)
-def _program(
-    function: Callable[..., Any], avals: tuple[ShapedArray, ...], params: tuple[Any, ...]
+def traced_once(
+    function: Callable[..., Any], avals: tuple[ShapedArray, ...], params: tuple[Any, ...] = ()
 ) -> ClosedJaxpr:
+    """The program of ``function`` on operands of these types; ``params`` are pairs, hashable."""
     # What is written out may compute in 64 bits, whatever programs of users do.
     with config.override("enable_x64", True):
         return trace_closed(lambda *operands: function(*operands, **dict(params)), avals)
@@ -28,7 +29,7 @@ def _program(
 
 def program_of(function: Callable[..., Sequence[Any]], eqn: Eqn, **params: Any) -> ClosedJaxpr:
     """The program of ``function`` on an equation's operands; arguments as of ``written_out``."""
-    return _program(function, tuple([a.aval for a in eqn.inputs]), tuple(sorted(params.items())))
+    return traced_once(function, tuple([a.aval for a in eqn.inputs]), tuple(sorted(params.items())))
 
 
 def written_out(

@@ -42,7 +42,7 @@ def inline(jaxpr: Jaxpr, opened: Callable[[Primitive], bool] = is_inline) -> Jax
     eqns: list[Eqn] = []
     env: dict[Var, Atom] = {}
     _inline_into(eqns, jaxpr, env, opened)
-    outvars = tuple(_resolve(env, atom) for atom in jaxpr.outvars)
+    outvars = tuple(resolved(env, atom) for atom in jaxpr.outvars)
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
 
@@ -50,10 +50,11 @@ def renamed(jaxpr: Jaxpr, env: dict[Var, Atom]) -> tuple[list[Eqn], list[Atom]]:
     """The equations of ``jaxpr`` with fresh outputs, for inputs in ``env``; and its outputs."""
     eqns: list[Eqn] = []
     _inline_into(eqns, jaxpr, env, is_inline)
-    return eqns, [_resolve(env, atom) for atom in jaxpr.outvars]
+    return eqns, [resolved(env, atom) for atom in jaxpr.outvars]
 
 
-def _resolve(env: dict[Var, Atom], atom: Atom) -> Atom:
+def resolved(env: dict[Var, Atom], atom: Atom) -> Atom:
+    """What replaces an atom: itself, unless it is a variable in ``env``."""
     return atom if type(atom) is Literal else env.get(atom, atom)
 
 
@@ -61,7 +62,7 @@ def _inline_into(
     eqns: list[Eqn], jaxpr: Jaxpr, env: dict[Var, Atom], opened: Callable[[Primitive], bool]
 ) -> None:
     for eqn in jaxpr.eqns:
-        inputs = tuple(_resolve(env, atom) for atom in eqn.inputs)
+        inputs = tuple(resolved(env, atom) for atom in eqn.inputs)
         if opened(eqn.primitive):
             inner = eqn.primitive.lower.program(eqn)
             results = _inline_call(eqns, inner, inputs, opened)
@@ -83,7 +84,7 @@ def _inline_call(
     for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
         env[var] = Literal(value, var.aval)
     _inline_into(eqns, inner.jaxpr, env, opened)
-    return [_resolve(env, atom) for atom in inner.jaxpr.outvars]
+    return [resolved(env, atom) for atom in inner.jaxpr.outvars]
 
 
 def hoist_array_literals(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Any]]:
@@ -238,7 +239,7 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
 
     def visit(eqn: Eqn) -> None:
         if any(type(atom) is Var and atom in env for atom in eqn.inputs):
-            eqn = eqn.replace(inputs=tuple(_resolve(env, atom) for atom in eqn.inputs))
+            eqn = eqn.replace(inputs=tuple(resolved(env, atom) for atom in eqn.inputs))
         known = folded(eqn)
         if known is not None:
             env[eqn.outputs[0]] = known
@@ -250,7 +251,7 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
                 definition.add(build.eqns, eqn.outputs, results)
                 for new_eqn in build.eqns:
                     visit(new_eqn)
-                env.update(zip(eqn.outputs, [_resolve(env, r) for r in results], strict=True))
+                env.update(zip(eqn.outputs, [resolved(env, r) for r in results], strict=True))
                 return
         eqns.append(eqn)
         for var in eqn.outputs:
@@ -258,7 +259,7 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
 
     for eqn in jaxpr.eqns:
         visit(eqn)
-    outvars = tuple(_resolve(env, atom) for atom in jaxpr.outvars)
+    outvars = tuple(resolved(env, atom) for atom in jaxpr.outvars)
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
 
@@ -276,7 +277,7 @@ def cse(jaxpr: Jaxpr) -> Jaxpr:
     known: dict[Hashable, tuple[Var, ...]] = {}
     eqns: list[Eqn] = []
     for eqn in jaxpr.eqns:
-        inputs = tuple(_resolve(env, atom) for atom in eqn.inputs)
+        inputs = tuple(resolved(env, atom) for atom in eqn.inputs)
         if inputs != eqn.inputs:
             eqn = eqn.replace(inputs=inputs)
         key = None if is_observable(eqn.effects) else _expression_key(eqn)
@@ -292,7 +293,7 @@ def cse(jaxpr: Jaxpr) -> Jaxpr:
             eqn = eqn if outputs == eqn.outputs else eqn.replace(outputs=outputs)
             known[key] = outputs
         eqns.append(eqn)
-    outvars = tuple(_resolve(env, atom) for atom in jaxpr.outvars)
+    outvars = tuple(resolved(env, atom) for atom in jaxpr.outvars)
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
 

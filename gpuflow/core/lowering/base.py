@@ -129,6 +129,7 @@ class Lowering:
     on_cpu: Callable[..., Any] | None = None
     with_atomics: Callable[..., Any] | None = None
     begun: Begun | None = None
+    fuse_epilogue: Callable[..., Sequence[Any]] | None = None
     updates: Callable[[dict[str, Any]], tuple[tuple[int, int], ...]] | None = None
     dtype_param: str | None = None
     form: Callable[[dict[str, Any]], ScanForm | WhileForm] | None = None

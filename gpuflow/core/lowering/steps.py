@@ -63,6 +63,8 @@ class Library(Lowering):
         expanded: ``eqn -> ClosedJaxpr``, the call of ops that a lane of a kernel can do, on its
             small state; or None where it cannot.
         dtype_param: the param that sets the dtype of the result, of calls that sum.
+        fuse_epilogue: ``(eqn, matcher, build) -> calls`` that compute readers of the result as
+            well, for targets that have such calls; see epilogue_rules.py.
     """
 
     call: Callable[..., None] | None = None
@@ -79,6 +81,7 @@ class Library(Lowering):
     row_major: bool = False
     expanded: Callable[[Any], Any] | None = None
     dtype_param: str | None = None
+    fuse_epilogue: Callable[..., Sequence[Any]] | None = None
     is_library = True
     combine_shards = "add"
 

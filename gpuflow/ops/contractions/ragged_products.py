@@ -21,7 +21,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
-from gpuflow.ops.contractions.dot_general import accumulator, operand_dtype
+from gpuflow.ops.contractions.products import accumulator, operand_dtype
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.nary import add_any_p

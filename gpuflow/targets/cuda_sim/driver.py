@@ -20,15 +20,15 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.recording import clock
+from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.targets.cuda.blas.activations import mask_bytes, with_epilogue
 from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
 from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.driver.api import (
     BuiltKernel,
-    Epilogue,
+    Epilogues,
     Gemm,
     LibraryWork,
     LoadedKernel,
@@ -40,13 +40,25 @@ from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH, Checks
 from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
 from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 from gpuflow.targets.cuda_sim.ptx.rounding import tf32_of
-from gpuflow.targets.cuda_sim.ptx.types import F32, U8
+from gpuflow.targets.cuda_sim.ptx.types import F32
 from gpuflow.targets.cuda_sim.recording import SimGraph, current, recorded_work
 from gpuflow.targets.cuda_sim.sim_kernel import SimKernel
 from gpuflow.targets.cuda_sim.watched import WatchedKernel
 
 PROCESSORS = 2  # few, so that grids stay small
 USUAL_CHECKS = Checks(uninitialized_global=True)
+
+
+class _SimEpilogues:
+    """All of them, in NumPy."""
+
+    def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
+        """Of the dtypes that cublasLt has."""
+        del epilogue, reduced
+        return dtype.name in ("float32", "float16", "bfloat16")
+
+
+SIM_EPILOGUES = _SimEpilogues()
 
 
 class SimApi:
@@ -72,6 +84,7 @@ class SimApi:
     chooser: Convolutions | None = None
     attentions: Attentions | None = None
     attention_chooser: Attentions | None = None
+    epilogues: Epilogues | None = SIM_EPILOGUES
 
     def __init__(self, capacity: int | None = None) -> None:
         self.memory = DeviceMemory(capacity)
@@ -278,11 +291,18 @@ class SimApi:
             vector = self._flat(bias, dtype, n) if epilogue.bias else None
             kept = None
             if epilogue.keeps or epilogue.gradient:
-                is_mask = epilogue.activation == "relu"
-                kind, count = (U8, mask_bytes(m, n)) if is_mask else (dtype, m * n)
-                kept = self._flat(aux, kind, count).reshape(m, -1)
+                (rows, columns), kind = aux_type(epilogue, m, n, dtype)
+                kept = self._flat(aux, kind, rows * columns).reshape(rows, columns)
+            product = a @ b
             with np.errstate(all="ignore"):
-                result = with_epilogue(a @ b, epilogue, vector, kept)
+                if epilogue.gradient:
+                    result, sums = with_epilogue(np, epilogue, product, aux=kept)
+                    if vector is not None:
+                        vector[...] = sums.astype(dtype)
+                else:
+                    result, extra = with_epilogue(np, epilogue, product, vector)
+                    if kept is not None:
+                        kept[...] = extra.astype(kept.dtype)
             self._flat(target, dtype, m * n).reshape(m, n)[...] = result.astype(dtype)
 
         def multiply(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from together import together
 
-from gpuflow.targets.cuda.blas.activations import aux_bytes, with_epilogue
-from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts, epilogue_is_right
+from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
+from gpuflow.targets.cuda.blas.epilogue_check import CheckedEpilogues, epilogue_is_right
 from gpuflow.targets.cuda.blas.gemm_lt import _CREATING, _OTHER, CtypesLt, CuBlasLt
-from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
+from gpuflow.targets.cuda.driver.api import Gemm
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 KINDS = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16)}
@@ -152,7 +152,7 @@ class FakeLt:
 
 
 def _lt(fake):
-    return CuBlasLt(CtypesLt(fake), 77, (4096, 1 << 20), nullcontext())
+    return CuBlasLt(CtypesLt(fake), (4096, 1 << 20), nullcontext())
 
 
 @together(size=26)
@@ -170,17 +170,20 @@ def test_epilogues(epilogue, dtype, left_transposed, right_transposed):
         m, n, k, left_transposed, right_transposed, shapes[0][1], shapes[1][1], 1, 0, 0, m * n,
         dtype, dtype,
     )  # fmt: skip
-    kept = rng.integers(0, 256, aux_bytes(gemm, epilogue) or 1).astype(np.uint8)
-    if epilogue.gradient and epilogue.activation == "gelu":
-        kept = (rng.integers(-16, 17, m * n) / 4).astype(dtype)
-    elif epilogue.activation == "gelu" and epilogue.keeps:
-        kept = np.zeros(m * n, dtype)
-    want_bias, want_kept = bias.copy(), kept.copy().reshape(m, -1) if kept.size > 1 else None
+    (rows, columns), kind = aux_type(epilogue, m, n, dtype)
+    kept = rng.integers(0, 256, (rows, columns)).astype(np.uint8)
+    if epilogue.activation == "gelu":
+        kept = (rng.integers(-16, 17, (rows, columns)) / 4).astype(kind)
     a, b = left.astype(np.float32), right.astype(np.float32)
     product = (a.T if left_transposed else a) @ (b.T if right_transposed else b)
-    want = with_epilogue(product, epilogue, want_bias if epilogue.bias else None, want_kept)
+    if epilogue.gradient:
+        want, sums = with_epilogue(np, epilogue, product, aux=kept)
+        want_bias, want_kept = bias if sums is None else sums, kept
+    else:
+        want, extra = with_epilogue(np, epilogue, product, bias if epilogue.bias else None)
+        want_bias, want_kept = bias.copy(), kept if extra is None else extra
     out = np.full((m, n), 99).astype(dtype)
-    run = _lt(FakeLt()).gemm_with(gemm, epilogue)
+    run = _lt(FakeLt()).gemm_with(gemm, epilogue, 77)
     run(*[x.ctypes.data for x in (left, right, out, bias, kept)])
     tolerance = 1e-5 if dtype == F32 else 1e-2
 
@@ -191,8 +194,7 @@ def test_epilogues(epilogue, dtype, left_transposed, right_transposed):
 
     check(out, want.astype(dtype))
     check(bias, want_bias)
-    if want_kept is not None:
-        check(kept.reshape(m, -1), want_kept)
+    check(kept, want_kept)
 
 
 SMALL = Gemm(2, 8, 2, False, False, 2, 8, 1, 0, 0, 16, F32, F32)
@@ -201,14 +203,14 @@ SMALL = Gemm(2, 8, 2, False, False, 2, 8, 1, 0, 0, 16, F32, F32)
 def test_tensorfloat32_only_where_that_may_be():
     fake = FakeLt()
     lt = _lt(fake)
-    lt.gemm_with(SMALL, Epilogue("relu"))
-    lt.gemm_with(replace(SMALL, reduced=True), Epilogue("relu"))
+    lt.gemm_with(SMALL, Epilogue("relu"), 77)
+    lt.gemm_with(replace(SMALL, reduced=True), Epilogue("relu"), 77)
     assert fake.computes == [68, 77]
 
 
 def test_algorithms_are_asked_for_by_alignment_and_kept():
     fake = FakeLt()
-    run = _lt(fake).gemm_with(SMALL, Epilogue("relu", bias=True))
+    run = _lt(fake).gemm_with(SMALL, Epilogue("relu", bias=True), 77)
     assert fake.asked[0][0] == {1: 1 << 20, 3: 3, 5: 16, 6: 16, 7: 16, 8: 16}
     memory = np.zeros(4096, np.uint8)
     start = -memory.ctypes.data % 256 + memory.ctypes.data
@@ -227,15 +229,15 @@ def test_algorithms_are_asked_for_by_alignment_and_kept():
 
 
 def test_what_the_library_cannot_do_is_none():
-    assert _lt(FakeLt(has_algorithms=False)).gemm_with(SMALL, Epilogue("relu")) is None
+    assert _lt(FakeLt(has_algorithms=False)).gemm_with(SMALL, Epilogue("relu"), 77) is None
     f64 = np.dtype(np.float64)
     wide = Gemm(2, 8, 2, False, False, 2, 8, 1, 0, 0, 16, f64, f64)
-    assert _lt(FakeLt()).gemm_with(wide, Epilogue("relu")) is None
+    assert _lt(FakeLt()).gemm_with(wide, Epilogue("relu"), 77) is None
 
 
 def test_a_status_is_an_error():
     fake = FakeLt()
-    run = _lt(fake).gemm_with(SMALL, Epilogue("relu"))
+    run = _lt(fake).gemm_with(SMALL, Epilogue("relu"), 77)
     fake.matmul = lambda *given: 14
     with pytest.raises(RuntimeError, match=r"\[cublaslt\] matmul .* status 14 .*Fix:"):
         run(*[256] * 3, 0, 0)
@@ -246,14 +248,13 @@ def test_a_status_is_an_error():
 def test_epilogues_are_compared_with_numpy_before_they_are_used(epilogue, dtype):
     api = SimApi(1 << 24)  # its addresses are those of real memory
     api.activate()
-    gemm = Gemm(2, 8, 2, False, False, 2, 8, 1, 0, 0, 16, dtype, dtype)
 
     def right(make):
-        return epilogue_is_right(api, 77, make, gemm, epilogue)
+        return epilogue_is_right(api, 77, make, epilogue, dtype)
 
     assert right(_lt(FakeLt()).gemm_with)
-    assert right(lambda gemm, epilogue: api.gemm_with(gemm, epilogue, 77))
-    assert not right(lambda gemm, epilogue: None)
+    assert right(api.gemm_with)
+    assert not right(lambda gemm, epilogue, stream: None)
     has_mask = epilogue.activation == "relu" and (epilogue.keeps or epilogue.gradient)
     assert right(_lt(FakeLt(mask_at_zero=True)).gemm_with) != has_mask
     other = FakeLt()
@@ -267,9 +268,10 @@ def test_an_epilogue_is_checked_once_and_left_alone_where_it_fails():
     good, bad = FakeLt(), FakeLt()
     bad.matmul = lambda *given: 14  # an error of the library is no error of the program
     for fake, works in ((good, True), (bad, False)):
-        products = CheckedProducts(api, 77, _lt(fake).gemm_with)
+        api.stream = lambda: 77
+        epilogues = CheckedEpilogues(api, _lt(fake).gemm_with)
         for _ in range(2):
-            assert (products(SMALL, Epilogue("relu", bias=True)) is not None) == works
+            assert epilogues.offers(Epilogue("relu", bias=True), F32, False) == works
     made = len([value for value in bad.destroyed if isinstance(value, dict) and 4 in value])
     assert made == 1  # one product, for the check
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,70 +10,79 @@ from typing import Any
 import numpy as np
 
 from gpuflow.compiler.debugging import show
+from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
 from gpuflow.runtime.memory import address
-from gpuflow.targets.cuda.blas.activations import aux_bytes, with_epilogue
-from gpuflow.targets.cuda.driver.api import Epilogue, Gemm, GpuApi
+from gpuflow.targets.cuda.driver.api import Gemm, GpuApi
 from gpuflow.targets.cuda.driver.faults import is_fault
 
 _M, _N, _K = 24, 16, 32
-_Make = Callable[[Gemm, Epilogue], Callable[..., None] | None]
+_Make = Callable[[Gemm, Epilogue, int], Callable[..., None] | None]
 
 
-class CheckedProducts:
-    """Products with those epilogues that were found to be right.
+class CheckedEpilogues:
+    """Those epilogues of a library that were found to be right.
 
     Args:
         api: of the device.
-        stream: that ``make``'s products run on.
-        make: a product with an epilogue, or None.
+        make: a product with an epilogue on a stream; None: the library has none.
     """
 
-    def __init__(self, api: GpuApi, stream: int, make: _Make) -> None:
-        self._api, self._stream, self._make = api, stream, make
+    def __init__(self, api: GpuApi, make: _Make) -> None:
+        self._api, self._make = api, make
         self._known: dict[tuple[Epilogue, np.dtype, bool], bool] = {}
+        self._lock = threading.Lock()
+        self._stream: int | None = None
 
-    def __call__(self, gemm: Gemm, epilogue: Epilogue) -> Callable[..., None] | None:
-        key = (epilogue, gemm.dtype, gemm.reduced)
-        if key not in self._known:
-            self._known[key] = self._is_right(gemm, epilogue)
-        return self._make(gemm, epilogue) if self._known[key] else None
+    def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
+        """Whether the library's results are right; tried once."""
+        key = (epilogue, dtype, reduced)
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._is_right(*key)
+            return self._known[key]
 
-    def _is_right(self, gemm: Gemm, epilogue: Epilogue) -> bool:
+    def _is_right(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
+        if self._stream is None:
+            self._stream = self._api.stream()
         try:
-            right = epilogue_is_right(self._api, self._stream, self._make, gemm, epilogue)
+            right = epilogue_is_right(
+                self._api, self._stream, self._make, epilogue, dtype, reduced
+            )
         except Exception as error:  # nvmath has an error class of its own
             if is_fault(error):
                 raise
             right = False
         if not right:
-            show(1, "cublaslt", lambda: f"not used: {epilogue} of {gemm.dtype}")
+            show(1, "cublaslt", lambda: f"not used: {epilogue} of {dtype}")
         return right
 
 
 def epilogue_is_right(
-    api: GpuApi, stream: int, make: _Make, gemm: Gemm, epilogue: Epilogue
-) -> bool:
+    api: GpuApi, stream: int, make: _Make, epilogue: Epilogue, dtype: np.dtype,
+    reduced: bool = False,
+) -> bool:  # fmt: skip
     """Whether an epilogue agrees with NumPy; for a gradient, after its forward pass.
 
     Args:
         api: of the device.
-        stream: that ``make``'s products run on.
-        make: a product with an epilogue, or None.
-        gemm: its dtype, and how float32 is multiplied, count.
+        stream: that products run on.
+        make: a product with an epilogue on a stream, or None.
         epilogue: to check.
+        dtype: of all arrays.
+        reduced: float32 may be rounded to TF32.
     """
-    small = Gemm(
-        _M, _N, _K, False, False, _K, _N, 1, 0, 0, _M * _N, gemm.dtype, gemm.dtype, gemm.reduced
-    )  # fmt: skip
+    small = Gemm(_M, _N, _K, False, False, _K, _N, 1, 0, 0, _M * _N, dtype, dtype, reduced)
     if not epilogue.keeps and not epilogue.gradient:
         return _agrees(api, stream, make, small, (epilogue,))
     there = replace(epilogue, keeps=True, gradient=False)
-    return _agrees(api, stream, make, small, (there, replace(there, keeps=False, gradient=True)))
+    back = replace(there, keeps=False, gradient=True)
+    return _agrees(api, stream, make, small, (there, back))
 
 
 def _agrees(
     api: GpuApi, stream: int, make: _Make, gemm: Gemm, epilogues: tuple[Epilogue, ...]
 ) -> bool:
+    api.activate()
     rng, pool = np.random.default_rng(0), api.pool()
 
     def numbers(*shape: int) -> np.ndarray:
@@ -80,28 +90,29 @@ def _agrees(
 
     left, right, bias = numbers(len(epilogues), _M, _K), numbers(_K, _N), numbers(_N)
     left[0, ::5], bias[::3] = 0, 0  # what comes to 0 has no slope on the way back
-    counts = (left[0].nbytes, right.nbytes, _M * _N * gemm.dtype.itemsize, bias.nbytes)
-    memory = [pool.malloc(count) for count in (*counts, aux_bytes(gemm, epilogues[0]) or 1)]
+    aux = np.zeros(*aux_type(epilogues[0], _M, _N, gemm.dtype))
+    counts = (left[0].nbytes, right.nbytes, _M * _N * gemm.dtype.itemsize, bias.nbytes, aux.nbytes)
+    memory = [pool.malloc(count) for count in counts]
     places = [piece.ptr for piece in memory]
     for place, array in zip(places[1::2], (right, bias), strict=True):
         api.copy_in(place, address(array), array.nbytes, stream)
-    is_mask = epilogues[0].activation == "relu"
-    kept = np.zeros((_M, 16), np.uint8) if is_mask else np.zeros((_M, _N), gemm.dtype)
+    kept: np.ndarray | None = None
     for epilogue, operand in zip(epilogues, left, strict=True):
-        run = make(gemm, epilogue)
+        run = make(gemm, epilogue, stream)
         if run is None:
             return False
         api.copy_in(places[0], address(operand), operand.nbytes, stream)
         run(*places)
         product = operand.astype(np.float32) @ right.astype(np.float32)
         output = _read(api, stream, places[2], (_M, _N), gemm.dtype)
-        vector = bias.copy() if epilogue.bias else None
-        want = with_epilogue(product, epilogue, vector, kept)
+        vector = bias if epilogue.bias and not epilogue.gradient else None
+        want, extra = with_epilogue(np, epilogue, product, vector, kept)
         pairs = [(output, want)]
-        if epilogue.gradient and vector is not None:
-            pairs.append((_read(api, stream, places[3], (_N,), gemm.dtype), vector))
+        if epilogue.gradient and epilogue.bias:
+            pairs.append((_read(api, stream, places[3], (_N,), gemm.dtype), extra))
         if not all(_is_close(got, wanted, gemm) for got, wanted in pairs):
             return False
+        kept = None if extra is None else extra.astype(aux.dtype)
     return True
 
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuflow.base.dtypes import bfloat16
+from gpuflow.core.epilogues import Epilogue
 from gpuflow.targets.cuda.blas.gemm import find_cublas
-from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
+from gpuflow.targets.cuda.driver.api import Gemm
 from gpuflow.targets.cuda.driver.faults import StatusError
 
 # cudaDataType_t and cublasComputeType_t.
@@ -128,28 +129,27 @@ def load_cublaslt() -> ModuleType | CtypesLt:
 
 
 class CuBlasLt:
-    """cublasLt on one device and stream.
+    """cublasLt on one device.
 
     Args:
         calls: from ``load_cublaslt``.
-        stream: that products run on.
         workspace: address and bytes of memory that one product at a time may use.
         lock: held during a product, whose pointers and workspace are for one thread at a time.
     """
 
     def __init__(
-        self, calls: ModuleType | CtypesLt, stream: int, workspace: tuple[int, int],
+        self, calls: ModuleType | CtypesLt, workspace: tuple[int, int],
         lock: AbstractContextManager[Any],
     ) -> None:  # fmt: skip
-        self.calls, self.stream, self.workspace, self.lock = calls, stream, workspace, lock
+        self.calls, self.workspace, self.lock = calls, workspace, lock
         self.handle: int = calls.create()
 
-    def gemm_with(self, gemm: Gemm, epilogue: Epilogue) -> LtProduct | None:
-        """A product with an epilogue; None where the library has none of that kind."""
+    def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> LtProduct | None:
+        """A product with an epilogue on a stream; None: the library has none of that kind."""
         if gemm.dtype not in _TYPES or gemm.dtype != gemm.out_dtype or gemm.count != 1:
             return None
         try:
-            product = LtProduct(self, gemm, epilogue)
+            product = LtProduct(self, gemm, epilogue, stream)
             product.algorithm((16,) * 5)
         except Exception:  # nvmath has an error class of its own
             return None
@@ -164,10 +164,11 @@ class LtProduct:
     Args:
         lt: the library.
         gemm, epilogue: the operation.
+        stream: that it runs on.
     """
 
-    def __init__(self, lt: CuBlasLt, gemm: Gemm, epilogue: Epilogue) -> None:
-        self._lt, self._calls = lt, lt.calls
+    def __init__(self, lt: CuBlasLt, gemm: Gemm, epilogue: Epilogue, stream: int) -> None:
+        self._lt, self._calls, self._stream = lt, lt.calls, stream
         self._has_bias, self._has_aux = epilogue.bias, epilogue.keeps or epilogue.gradient
         kind, m, n, k = _TYPES[gemm.dtype], gemm.m, gemm.n, gemm.k
         compute = _COMPUTE_32F_FAST_TF32 if gemm.reduced else _COMPUTE_32F
@@ -202,7 +203,7 @@ class LtProduct:
                 self._lt.handle, self._desc, ctypes.addressof(self._one), right, self._right,
                 left, self._left, ctypes.addressof(self._zero), out, self._out, out, self._out,
                 ctypes.addressof(algorithm), workspace, count,
-                self._lt.stream if stream is None else stream,
+                self._stream if stream is None else stream,
             )  # fmt: skip
 
     def __del__(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpuflow.base.records import record
+from gpuflow.core.epilogues import Epilogue
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
 from gpuflow.targets.cuda.dnn.attention_calls import Attentions
@@ -106,25 +107,12 @@ class Gemm:
     reduced: bool = False
 
 
-@record
-class Epilogue:
-    """Operation on the result of a product before it is stored.
+class Epilogues(Protocol):
+    """A library of products with epilogues on one device."""
 
-    ``out = activation(left @ right + bias)``, or backward ``out = (left @ right) *
-    activation'(aux)`` with the sums of its columns as ``bias``. ``aux`` is the operand of the
-    activation: relu stores bits in rows of 128, gelu a matrix like the result.
-
-    Attributes:
-        activation: "", "relu" or "gelu" (by its approximation with tanh).
-        bias: whether there is a vector with one element for each column.
-        keeps: whether ``aux`` is written.
-        gradient: whether it is the way back.
-    """
-
-    activation: str = ""
-    bias: bool = False
-    keeps: bool = False
-    gradient: bool = False
+    def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
+        """Whether the library has right results; float32 may be rounded where ``reduced``."""
+        ...
 
 
 @record
@@ -167,6 +155,7 @@ class GpuApi(Protocol):
         convolutions: a library of them on this device; None: there is none, or it is not wanted.
         chooser: the same on one device of this model, so that all such devices have one plan.
         attentions, attention_chooser: the same of attention.
+        epilogues: of products on one device of this model; None: there are none.
     """
 
     name: str
@@ -179,6 +168,7 @@ class GpuApi(Protocol):
     chooser: Convolutions | None
     attentions: Attentions | None
     attention_chooser: Attentions | None
+    epilogues: Epilogues | None
 
     def activate(self) -> None:
         """Make the device the one that this thread's other calls mean."""
@@ -315,8 +305,9 @@ class GpuApi(Protocol):
     ) -> Callable[..., None] | None:
         """A function of the addresses of left, right, out, bias and aux, 0 for unused ones.
 
-        The product is one of two matrices. None if the library does not support it. A sixth
-        argument is the stream that is recorded, instead of ``stream``.
+        The product is one of two matrices, and ``epilogues`` offer it. None if the library has no
+        algorithm for its sizes. A sixth argument is the stream that is recorded, instead of
+        ``stream``.
         """
         ...
 

@@ -20,7 +20,7 @@ from gpuflow.base.config import config
 from gpuflow.base.installation import pip_install
 from gpuflow.compiler.debugging import show
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts
+from gpuflow.targets.cuda.blas.epilogue_check import CheckedEpilogues
 from gpuflow.targets.cuda.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.targets.cuda.blas.gemm_lt import CuBlasLt, load_cublaslt
 from gpuflow.targets.cuda.codegen.build import Touched
@@ -93,6 +93,7 @@ def device_count() -> int:
 _graph_calls = cache(load_graph_calls)
 
 # By the name and compute capability of devices.
+_epilogues: dict[tuple[str, tuple[int, int]], CheckedEpilogues] = {}
 _choosers: dict[tuple[str, tuple[int, int]], tuple[Convolutions, Attentions]] = {}
 
 
@@ -142,18 +143,19 @@ class CupyApi:
         self._streams: dict[int, Any] = {}
         self._peers: set[int] = set()  # devices whose memory was asked for
         self._blas: CuBlas | None = None
-        self._lt: CheckedProducts | None = None
+        self._lt: CuBlasLt | None = None
         self._has_no_blas = self._has_no_lt = False
         self.convolutions: Convolutions | None = None
         self.chooser: Convolutions | None = None
         self.attentions: Attentions | None = None
         self.attention_chooser: Attentions | None = None
+        model = (self.name, self.compute_capability)
+        self.epilogues = _epilogues.setdefault(model, CheckedEpilogues(self, self.gemm_with))
         if config.environment.cudnn:
             on_device = partial(self._cuda.Device, number)
             convolutions = TriedConvolutions(CudnnConvolutions(_cudnn, on_device), self)
             attentions = TriedAttention(CudnnAttention(_cudnn, on_device), self)
             self.convolutions, self.attentions = convolutions, attentions
-            model = (self.name, self.compute_capability)
             self.chooser, self.attention_chooser = _choosers.setdefault(
                 model, (convolutions, attentions)
             )
@@ -342,19 +344,17 @@ class CupyApi:
     def gemm_with(
         self, gemm: Gemm, epilogue: Epilogue, stream: int
     ) -> Callable[..., None] | None:
-        """A product by cublasLt; None where it is missing, or does something else."""
+        """A product by cublasLt; None where it is missing, or has none of that kind."""
         with self._lock:
             if self._lt is None and not self._has_no_lt:
                 try:
                     count = workspace_bytes(self.compute_capability[0])
                     self._lt_workspace = self.pool().malloc(count)
                     workspace = self._lt_workspace.ptr, count
-                    lt = CuBlasLt(load_cublaslt(), stream, workspace, self._lock)
+                    self._lt = CuBlasLt(load_cublaslt(), workspace, self._lock)
                 except (OSError, AttributeError, RuntimeError):
                     self._has_no_lt = True
-                else:
-                    self._lt = CheckedProducts(self, stream, lt.gemm_with)
-            return None if self._lt is None else self._lt(gemm, epilogue)
+            return None if self._lt is None else self._lt.gemm_with(gemm, epilogue, stream)
 
     def free_library_memory(self) -> None:
         """Empty the pool of CuPy's own arrays."""

@@ -7,9 +7,6 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from gpuflow.base.config import config
 from gpuflow.compiler.lowering.lower import NO_BUFFER
 from gpuflow.compiler.planning.plan import (
     CallStep,
@@ -26,12 +23,6 @@ from gpuflow.runtime.device_array import DeviceArray, described
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
-from gpuflow.targets.cuda.blas.epilogues import (
-    EXTRA_BUFFER,
-    FusedProduct,
-    at_offsets,
-    fused_products,
-)
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.graphs import may_record
 from gpuflow.targets.cuda.driver.launch import Place, Registers, launched_kernel, make_launch
@@ -69,17 +60,10 @@ def _written(
     text = DriverText()
     places = _Places(plan, text, device, arena)
     marks = GpuMarks(plan, text, places.work, device)
-    products = places.fused() if out_avals else []
-    fused, run_later = {one.kernel: one for one in products}, {one.product for one in products}
-    others = [step for n, step in enumerate(plan.steps) if n not in fused and n not in run_later]
-    build_missing(builds_of(others, device.compute_capability), kernel_cache())
-    for position, step in enumerate(plan.steps):
-        if position in run_later:
-            continue
+    build_missing(builds_of(plan.steps, device.compute_capability), kernel_cache())
+    for step in plan.steps:
         marks.begin(step)
-        if position in fused:
-            places.fused_product(fused[position])
-        elif isinstance(step, KernelStep):
+        if isinstance(step, KernelStep):
             places.kernel_step(step)
         elif isinstance(step, CopyStep):
             places.copy_step(step)
@@ -111,9 +95,6 @@ class _Places(NamedArrays):
         self.device, self.arena = device, arena
         self.pointers: dict[str, str] = {}
         self.counts: dict[str, int] = {}  # bytes behind each pointer
-        # Buffers that lie outside of the arena, and what fused products share with each other.
-        self._moved: dict[int, DeviceArray] = {}
-        self._kept: dict[int, DeviceArray] = {}
         # It stands behind all allocations, so that it can be recorded.
         self.work = Work(text, device, may_record())
 
@@ -131,20 +112,12 @@ class _Places(NamedArrays):
             f"{name}.address = {pointer} = {block}.address"
         )
 
-    def array(self, buffer: int) -> str:
-        """The name of the array of a buffer."""
-        if buffer in self._moved:
-            return self.text.constant("moved", self._moved[buffer])
-        return super().array(buffer)
-
     def body(self, plan: Plan, memory: DeviceArena) -> Callable[..., list[Array]]:
         """The driver of a program inside this one."""
         return build_driver(plan, memory, self.device)
 
     def place(self, buffer: int) -> Place:
         """Where a launch finds a buffer."""
-        if buffer in self._moved:
-            return None, self._moved[buffer].address
         if buffer in self.plan.offsets:
             return None, self.arena.memory.address + self.plan.offsets[buffer]
         return self._pointer(self.array(buffer), self.plan.aval(buffer)), 0
@@ -220,50 +193,6 @@ class _Places(NamedArrays):
             out = [] if name is None else [name]
             self.work.launch(one.word, one.run, arguments, step.name, out, fills=out)
         return True
-
-    def fused(self) -> list[FusedProduct]:
-        """Products that stand in the place of kernels."""
-        if not config.environment.cuda_epilogues:
-            return []
-        api, stream = self.device.api, self.device.compute
-        return fused_products(
-            self.plan, lambda gemm, epilogue: api.gemm_with(gemm, epilogue, stream)
-        )
-
-    def fused_product(self, fused: FusedProduct) -> None:
-        """Print a product fused with a kernel's epilogue."""
-        step = self.plan.steps[fused.product]
-        assert isinstance(step, CallStep)
-        operands = [self._address(operand) for operand in step.operands]
-        if fused.moves_out:
-            aval = self.plan.aval(fused.out)
-            self._moved[fused.out] = self.device.empty(aval.shape, storage_dtype(aval.dtype))
-            self.text.keep(self._moved[fused.out])
-        epilogue_arguments = [
-            (None, 0) if buffer is None else self._argument(self.place(buffer))
-            for buffer in (fused.out, fused.bias)
-        ]
-        epilogue_arguments.append(self._aux(fused))
-        run = fused.run
-        if any(fused.offsets):
-            run = at_offsets(run, fused.offsets)
-        name = f"{step.name}, {self.plan.steps[fused.kernel].name}"
-        written = [place for place, _ in epilogue_arguments if place is not None]
-        out = self._variables([fused.out])
-        arguments = [*operands, *epilogue_arguments]
-        self.work.launch("multiply", run, arguments, name, writes=written, fills=out)
-
-    def _aux(self, fused: FusedProduct) -> Argument:
-        """Auxiliary buffer that the forward epilogue stores for its backward pass."""
-        if fused.aux is None:
-            return None, 0
-        if fused.aux != EXTRA_BUFFER:
-            return self._argument(self.place(fused.aux))
-        if fused.pair not in self._kept:
-            byte = np.dtype(np.uint8)
-            self._kept[fused.pair] = self.device.empty((fused.aux_bytes,), byte)
-            self.text.keep(self._kept[fused.pair])
-        return None, self._kept[fused.pair].address
 
     def program_step(self, step: ProgramStep) -> None:
         """Print the launch of a loop that blocks run, or a loop or branch driven from Python."""

@@ -21,8 +21,10 @@ from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
 from gpuflow.targets.cuda.providers.launch_sequence import (
     OUT,
+    AnyLaunch,
     At,
     BlockLaunch,
+    EpilogueLaunch,
     GemmLaunch,
     LibraryLaunch,
     Schedule,
@@ -233,9 +235,8 @@ class Bound(NamedTuple):
 
 
 def bound(
-    one: BlockLaunch | LibraryLaunch | GemmLaunch | UserLaunch, places: Sequence[Place],
-    device: GpuDevice,
-) -> Bound | None:  # fmt: skip
+    one: AnyLaunch, places: Sequence[Place], device: GpuDevice
+) -> Bound | None:
     """A launch on arrays at these locations; None: the device has no library for it."""
     return _BINDINGS[type(one)](one, places, device)
 
@@ -261,7 +262,24 @@ def _bound_gemm(one: GemmLaunch, places: Sequence[Place], device: GpuDevice) -> 
     return None if multiply is None else Bound("multiply", multiply, places, OUT)
 
 
+def _bound_epilogue(
+    one: EpilogueLaunch, places: Sequence[Place], device: GpuDevice
+) -> Bound | None:
+    multiply = device.api.gemm_with(one.gemm, one.epilogue, device.compute)
+    if multiply is None:
+        return None
+    used = [(None, 0) if at is None else places[at.array] for at in one.places]
+    offsets = [0 if at is None else at.offset for at in one.places]
+
+    def call(*addresses: int) -> None:
+        shifted = [a + b for a, b in zip(addresses, offsets, strict=False)]
+        multiply(*shifted, *addresses[len(offsets) :])
+
+    run = call if any(offsets) else multiply
+    return Bound("multiply", run, used, OUT if one.places[-1] is None else None)
+
+
 _BINDINGS: dict[type[Any], Callable[..., Bound | None]] = {
     BlockLaunch: _bound_block, LibraryLaunch: _bound_library, GemmLaunch: _bound_gemm,
-    UserLaunch: _bound_user,
+    EpilogueLaunch: _bound_epilogue, UserLaunch: _bound_user,
 }  # fmt: skip

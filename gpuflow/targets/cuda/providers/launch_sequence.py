@@ -20,6 +20,7 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Block, UserKernel
+from gpuflow.core.epilogues import Epilogue
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
@@ -119,20 +120,34 @@ class GemmLaunch:
     places: tuple[tuple[int, int, int], ...]
 
 
+@record
+class EpilogueLaunch:
+    """A GEMM with an epilogue.
+
+    Attributes:
+        gemm, epilogue: the operation.
+        places: of the left and right operand, the output, the vector and what is kept.
+    """
+
+    gemm: Gemm
+    epilogue: Epilogue
+    places: tuple[At | None, ...]
+
+
+# One of the launches of a schedule.
+AnyLaunch = BlockLaunch | LibraryLaunch | GemmLaunch | EpilogueLaunch | UserLaunch
+
+
 class Schedule:
     """Launches in order, and the memory that they need besides.
 
     Args:
         workspace: the number of that array.
         workspace_bytes: of it that are taken already.
-
-    Attributes:
-        gemm: its products, if there are such.
     """
 
     def __init__(self, workspace: int, workspace_bytes: int = 0) -> None:
-        self.launches: list[BlockLaunch | LibraryLaunch | GemmLaunch | UserLaunch] = []
-        self.gemm: GemmLaunch | None = None
+        self.launches: list[AnyLaunch] = []
         self.workspace_bytes = workspace_bytes
         self._workspace = workspace
 
@@ -181,7 +196,6 @@ class Schedule:
     def multiply(self, gemm: GemmLaunch) -> None:
         """Add calls of a GEMM on the first two arrays into the third."""
         self.launches.append(gemm)
-        self.gemm = gemm
 
     def for_each(
         self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], count: int,

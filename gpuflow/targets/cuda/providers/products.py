@@ -13,10 +13,16 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
+from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Product
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.driver.api import Gemm
-from gpuflow.targets.cuda.providers.launch_sequence import GemmLaunch, Schedule
+from gpuflow.targets.cuda.providers.launch_sequence import (
+    At,
+    EpilogueLaunch,
+    GemmLaunch,
+    Schedule,
+)
 from gpuflow.targets.layouts.product_axes import (
     TRANSPOSED,
     batch_axes,
@@ -34,15 +40,31 @@ _MOST_CALLS = 64  # of a batch with two axes; more are left to the library
 def _choose(product: Product, step: CallStep, target: Any) -> Schedule | None:
     """Sums are made in float32 for operands of 16 bits, else in the operands' dtype."""
     del target
-    left, right = step.operands
+    left, right, *others = step.operands
     dtype, out_dtype = left.aval.dtype, step.eqn.outputs[0].aval.dtype
     if dtypes.is_extended(dtype) or right.aval.dtype != dtype or not _has_gemm(dtype, out_dtype):
         return None
     gemm = _gemm(product, left.lies, right.lies, dtype, out_dtype)
     if gemm is None:
         return None
-    schedule = Schedule(3)
-    schedule.multiply(gemm)
+    count = len(step.operands)
+    schedule = Schedule(count + len(step.outputs))
+    if product.epilogue is None:
+        schedule.multiply(gemm)
+        return schedule
+    (left_at, right_at, _), *_ = gemm.places
+    # The vector that is added, or the sums; and what is kept, or was.
+    extras: dict[bool, At] = {}
+    is_gradient = product.epilogue.gradient
+    for number, other in enumerate(others, 2):
+        place = schedule.row_major(At(number), other.lies, storage_dtype(other.aval.dtype))
+        if place is None:
+            return None
+        extras[is_gradient] = place
+    if len(step.outputs) == 2:
+        extras[not is_gradient] = At(count + 1)
+    places = (At(0, left_at), At(1, right_at), At(count), extras.get(False), extras.get(True))
+    schedule.launches.append(EpilogueLaunch(gemm.gemm, product.epilogue, places))
     return schedule
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.compiler.schedules.schedule import KernelRewrites
 from gpuflow.compiler.target import PlainTarget, chosen, maker
+from gpuflow.core.blocks import Product
+from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import block_of
 from gpuflow.targets.cuda.dnn.attention_calls import Attentions
 from gpuflow.targets.cuda.dnn.calls import Convolutions
+from gpuflow.targets.cuda.driver.api import Epilogues
 from gpuflow.targets.cuda.driver.launch import launched_kernel
 from gpuflow.targets.cuda.printing.printers import print_cuda
 from gpuflow.targets.cuda.providers.launch_sequence import Schedule
 from gpuflow.targets.cuda.providers.table import PROVIDERS
 from gpuflow.targets.cuda.schedules.pipeline import CUDA_SCHEDULES
+
+_COLUMNS = 8  # a product with an epilogue has a multiple of so many
 
 
 class GpuTarget(PlainTarget):
@@ -25,6 +31,7 @@ class GpuTarget(PlainTarget):
     Args:
         atomic_sums, excess_precision: as in ``Target``.
         convolutions, attentions: libraries of them; None: all are handwritten kernels.
+        epilogues: a library of products with epilogues; None: products have none.
     """
 
     on_gpu = True
@@ -34,7 +41,9 @@ class GpuTarget(PlainTarget):
     def __init__(
         self, atomic_sums: bool = False, excess_precision: bool = False,
         convolutions: Convolutions | None = None, attentions: Attentions | None = None,
+        epilogues: Epilogues | None = None,
     ) -> None:  # fmt: skip
+        self._epilogues = epilogues
         self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
         self.convolutions, self.attentions = convolutions, attentions
 
@@ -50,18 +59,32 @@ class GpuTarget(PlainTarget):
         """The provider, with a library's version, and why others do not make it."""
         return maker(PROVIDERS, block_of(step.eqn), step, self)
 
+    def offers(self, call: Eqn) -> bool:
+        """Whether the library has a product with an epilogue."""
+        block = block_of(call)
+        if self._epilogues is None or not isinstance(block, Product) or block.epilogue is None:
+            return False
+        out = call.outputs[0].aval
+        columns = prod([call.inputs[1].aval.shape[d] for d in block.right[2]])
+        return columns % _COLUMNS == 0 and self._epilogues.offers(
+            block.epilogue, out.dtype, block.reduced
+        )
+
     def texts_of(self, step: KernelStep) -> list[str]:
         """The printed text of each of a step's launches."""
         return [print_cuda(*launched_kernel(step, calls)).text for calls in step.launches]
 
 
 def chosen_gpu_target(
-    convolutions: Convolutions | None = None, attentions: Attentions | None = None
-) -> GpuTarget:
+    convolutions: Convolutions | None = None, attentions: Attentions | None = None,
+    epilogues: Epilogues | None = None,
+) -> GpuTarget:  # fmt: skip
     """The target of programs with this thread's settings; devices of one model have one."""
     settings = config.trace_context()
+    if not config.environment.cuda_epilogues:
+        epilogues = None
     return gpu_target(
-        settings.atomic_sums, settings.excess_precision, convolutions, attentions
+        settings.atomic_sums, settings.excess_precision, convolutions, attentions, epilogues
     )
 
 
@@ -69,6 +92,7 @@ def chosen_gpu_target(
 def gpu_target(
     atomic_sums: bool = False, excess_precision: bool = False,
     convolutions: Convolutions | None = None, attentions: Attentions | None = None,
+    epilogues: Epilogues | None = None,
 ) -> GpuTarget:  # fmt: skip
     """The target of programs with these settings, one object for each."""
-    return GpuTarget(atomic_sums, excess_precision, convolutions, attentions)
+    return GpuTarget(atomic_sums, excess_precision, convolutions, attentions, epilogues)

@@ -1,0 +1,133 @@
+"""Fuses library calls with the readers of their results, where a target has such calls.
+
+The rule of a lowering class (``Library.fuse_epilogue``) searches for patterns: small programs that
+are compared with the equations after the same passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpuflow.compiler.passes.program import (
+    Definitions,
+    Replacement,
+    atom_key,
+    cse,
+    dce,
+    inline,
+    resolved,
+    simplify_for_gpu,
+)
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering.epilogue_rules import FusedCall, Match
+
+
+class EquationMatcher:
+    """The equations of a program, for rules that search them for patterns."""
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self._definitions = Definitions(jaxpr)
+        self._readers: dict[Var, list[Eqn]] = {}
+        for eqn in jaxpr.eqns:
+            self._definitions.eqns.update(dict.fromkeys(eqn.outputs, eqn))
+            for atom in eqn.inputs:
+                if type(atom) is not Literal:
+                    self._readers.setdefault(atom, []).append(eqn)
+
+    def match(self, pattern: Jaxpr, inputs: Sequence[Var]) -> Match | None:
+        """The equations that compute a pattern of these first inputs; None: there are none."""
+        pattern = pattern.memo("simplified", lambda: _simplified(pattern))
+        env: dict[Var, Atom] = dict(zip(pattern.invars, inputs))
+        eqns: list[Eqn] = []
+        for model in pattern.eqns:
+            first = next(env[a] for a in model.inputs if type(a) is Var and a in env)
+            candidates = self._readers.get(first, ()) if type(first) is Var else ()
+            for eqn in candidates:
+                operands = _operands(model, eqn, env)
+                if operands is not None:
+                    env.update(operands)
+                    env.update(zip(model.outputs, eqn.outputs, strict=True))
+                    eqns.append(eqn)
+                    break
+            else:
+                return None
+        outs = tuple([env[var] for var in pattern.outvars])
+        return Match(outs, tuple([env[v] for v in pattern.invars[len(inputs) :]]), tuple(eqns))
+
+    def definition(self, atom: Atom) -> Eqn | None:
+        """The equation that computes ``atom``; None for inputs and literals."""
+        return self._definitions(atom)
+
+    def are_read_only_by(self, variables: Sequence[Var], eqns: Sequence[Eqn]) -> bool:
+        """Whether these equations alone read the variables, none of which is an output."""
+        ids = {id(eqn) for eqn in eqns}
+        readers = [self._definitions.readers(var) for var in variables]
+        return all(r is not None and all(id(eqn) in ids for eqn in r) for r in readers)
+
+    def is_read_by_kernels(self, var: Var, excluded: Sequence[Eqn] = ()) -> bool:
+        """Whether a generated kernel computes with ``var`` in an equation that is not excluded."""
+        ids = {id(eqn) for eqn in excluded}
+        return any(
+            id(eqn) not in ids
+            and eqn.primitive.lower.view is None
+            and eqn.primitive.lower.is_fusible(eqn)
+            for eqn in self._readers.get(var, ())
+        )
+
+
+def _simplified(pattern: Jaxpr) -> Jaxpr:
+    return dce(cse(simplify_for_gpu(cse(inline(pattern)))))
+
+
+def _operands(model: Eqn, eqn: Eqn, env: dict[Var, Atom]) -> dict[Var, Atom] | None:
+    """Atoms for new variables of a pattern's equation; None: ``eqn`` is another equation."""
+    if eqn.primitive is not model.primitive or eqn.params != model.params:
+        return None
+    found: dict[Var, Atom] = {}
+    for variable, atom in zip(model.inputs, eqn.inputs, strict=True):
+        expected = variable if type(variable) is Literal else env.get(variable)
+        if expected is None:
+            found[variable] = atom
+        elif atom_key(expected) != atom_key(atom):
+            return None
+    return found
+
+
+def fuse_epilogues(jaxpr: Jaxpr, offered: Callable[[Eqn], bool]) -> Jaxpr:
+    """Replace calls and readers of their results by calls that do both.
+
+    Args:
+        jaxpr: the program.
+        offered: whether the target has an implementation of a call.
+    """
+    matcher: EquationMatcher | None = None
+    calls: dict[int, list[FusedCall]] = {}
+    replaced: set[int] = set()
+    for eqn in jaxpr.eqns:
+        rule = eqn.primitive.lower.fuse_epilogue
+        if rule is None or id(eqn) in replaced:
+            continue
+        matcher = matcher or EquationMatcher(jaxpr)
+        fused: Sequence[FusedCall] = rule(eqn, matcher, Replacement(eqn.source))
+        if all(id(one.replaces) not in replaced and offered(one.call) for one in fused):
+            for one in fused:
+                calls.setdefault(id(one.position), []).append(one)
+                replaced.add(id(one.replaces))
+    return _with_calls(jaxpr, calls) if calls else jaxpr
+
+
+def _with_calls(jaxpr: Jaxpr, calls: dict[int, list[FusedCall]]) -> Jaxpr:
+    """The program with calls inserted, without the equations that these replace."""
+    env: dict[Var, Atom] = {}
+    eqns: list[Eqn] = []
+
+    def renamed(eqn: Eqn) -> Eqn:
+        return eqn.replace(inputs=tuple([resolved(env, atom) for atom in eqn.inputs]))
+
+    for eqn in jaxpr.eqns:
+        for one in calls.get(id(eqn), ()):
+            eqns.append(renamed(one.call))
+            env.update(one.outputs)
+        eqns.append(renamed(eqn))
+    outvars = tuple([resolved(env, atom) for atom in jaxpr.outvars])
+    return dce(jaxpr.replace(eqns=tuple(eqns), outvars=outvars))
