@@ -275,6 +275,7 @@ RANDOM = {
 TESTED_ELSEWHERE = {
     "check": "tests/test_checkify.py",
     "debug_callback": "tests/ops/test_callbacks.py",
+    "dot_general_epilogue": "tests/targets/cuda/test_gpu_epilogues.py",
     "raw_kernel": "tests/test_raw_kernels.py, tests/targets/cuda/test_user_kernels.py",
 }
 
