@@ -1,8 +1,8 @@
-"""Copies into row-major memory: of strided arrays, of rows in another order, of parts of space.
+"""Copies into row-major memory: of strided arrays, and of rows in another order.
 
 Contract: elements of SIZE bytes as unsigned integers, two for one of 16 bytes; at most four
 dimensions, with strides in elements, of any sign. Neighboring threads write neighbors.
-Launch: ``copy_strided`` as ``gpuflow.targets.cuda.providers.copy_forms`` says; the others with a
+Launch: ``copy_strided`` as ``gpuflow.targets.cuda.providers.copy_forms`` says; ``take`` with a
 thread for each element.
 """
 
@@ -109,32 +109,3 @@ def take(source, order, target, positions, count, length, inner, kept):
         target[thread] = source[place]
     if POSITIONS:
         positions[thread] = int32(element)
-
-
-def copy_shifted(
-    source, target, count, to1, to2, to3, inner, from1, from2, from3, low1, low2, low3
-):
-    """A part of space with margins of zeros, or without what lies behind its ends.
-
-    Args:
-        source: (any, from1, from2, from3, inner) elements of SIZE bytes, at most 8.
-        target: (any, to1, to2, to3, inner); of ``count`` elements, a thread for each. An element is
-            the one that is ``low`` places before its own in ``source``, or 0 if none is.
-        to1, to2, to3, inner, from1, from2, from3: sizes.
-        low1, low2, low3: of any sign; all numbers are int32, or int64 with LONG.
-    """
-    thread = first_index()
-    if thread >= count:
-        return
-    above, column = split_index(thread, inner)
-    above, place3 = split_index(above, to3)
-    above, place2 = split_index(above, to2)
-    outer, place1 = split_index(above, to1)
-    place1, place2, place3 = index(place1 - low1), index(place2 - low2), index(place3 - low3)
-    is_inside = place1 >= 0 and place1 < from1 and place2 >= 0 and place2 < from2
-    if is_inside and place3 >= 0 and place3 < from3:
-        line = index(index(outer * from1 + place1) * from2 + place2)
-        place = index(line * from3 + place3)
-        target[thread] = source[index(place * inner + column)]
-    else:
-        target[thread] = 0

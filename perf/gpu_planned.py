@@ -22,8 +22,7 @@ import gpuflow
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Platform, register_platform
-from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
-from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
+from gpuflow.targets.cuda.dnn.calls import Chosen
 from gpuflow.targets.cuda.driver.api import LoadedKernel
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda_sim.driver import SIM_EPILOGUES
@@ -47,32 +46,16 @@ class Launched(NamedTuple):
 
 
 class PlannedLibrary:
-    """A part of cuDNN that takes every call, and computes nothing.
+    """A cuDNN that takes every call, and computes nothing."""
 
-    Args:
-        chosen: makes the library's choice for a call.
-    """
-
-    def __init__(self, chosen: Callable[[Any], Any]) -> None:
-        self._chosen = chosen
-
-    def choose(self, call: Any, deterministic: bool) -> Any:
-        """A choice without a workspace."""
-        del deterministic
-        return self._chosen(call)
+    def choose(self, call: Any, deterministic: bool) -> Chosen:
+        """A plan without a workspace."""
+        return Chosen(call, deterministic, 0)
 
     def bind(self, chosen: Any, stream: int) -> Callable[..., None]:
         """A call of nothing."""
         del chosen, stream
         return _nothing
-
-
-def _chosen_convolution(call: Any) -> ChosenConvolution:
-    return ChosenConvolution(call, 0, 0, 0)
-
-
-def _chosen_attention(call: Any) -> ChosenAttention:
-    return ChosenAttention(call, 0, 0)
 
 
 class PlannedApi:
@@ -94,10 +77,7 @@ class PlannedApi:
 
     def __init__(self, compute_capability: tuple[int, int], has_cudnn: bool = False) -> None:
         self.compute_capability = compute_capability
-        convolutions = PlannedLibrary(_chosen_convolution) if has_cudnn else None
-        attentions = PlannedLibrary(_chosen_attention) if has_cudnn else None
-        self.convolutions = self.chooser = convolutions
-        self.attentions = self.attention_chooser = attentions
+        self.deep_library = self.chooser = PlannedLibrary() if has_cudnn else None
         self.epilogues = SIM_EPILOGUES
         self._streams, self._next = 0, 1 << 20
         self.launched: deque[Launched] = deque(maxlen=_REMEMBERED)

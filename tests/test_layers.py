@@ -49,8 +49,8 @@ KERNEL_ROOMS = frozenset({"printing", "codegen", "image", "intrinsics", "schedul
 # Optional or slow third-party packages, the only ones that a function may import. `cuda` is
 # NVIDIA's cuda.core and cuda.bindings, which come with numba-cuda.
 LAZY_PACKAGES = frozenset(
-    {"cuda", "cupy", "cupyx", "llvmlite", "matplotlib", "mpi4py", "numba", "nvmath", "opt_einsum"}
-    | {"absl", "cupy_backends", "pygments", "rich", "safetensors", "scipy", "sklearn"}
+    {"cuda", "cudnn", "cupy", "cupyx", "llvmlite", "matplotlib", "mpi4py", "numba", "nvmath"}
+    | {"absl", "cupy_backends", "opt_einsum", "pygments", "rich", "safetensors", "scipy", "sklearn"}
     | {"tensorstore"}
 )
 

@@ -26,9 +26,9 @@ from gpuflow.cli.doctor_needs import (
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.codegen.toolchain import pair_fault
-from gpuflow.targets.cuda.dnn.cudnn import VERSION as CUDNN
-from gpuflow.targets.cuda.dnn.cudnn import find_cudnn
-from gpuflow.targets.cuda.dnn.cudnn import version_of as cudnn_version
+from gpuflow.targets.cuda.dnn.frontend import VERSION as CUDNN
+from gpuflow.targets.cuda.dnn.frontend import find_cudnn
+from gpuflow.targets.cuda.dnn.frontend import version_of as cudnn_version
 from gpuflow.targets.cuda.driver.device_memory import in_units
 from gpuflow.targets.platforms import GPU_SIGNS, seems_to_have_gpu
 
@@ -323,6 +323,8 @@ def check_cudnn() -> str:
     version_and_path = f"{'.'.join(map(str, version))} (needed: {CUDNN}), {path}"
     if version[0] != CUDNN:
         raise Trouble(f"{version_and_path}: {ours}")
+    if not is_importable("cudnn"):
+        raise Trouble(f"{version_and_path}, without nvidia-cudnn-frontend: {ours}")
     if config.environment.cudnn:
         return version_and_path
     return f"{version_and_path}; GPUFLOW_CUDNN=0: {ours}"

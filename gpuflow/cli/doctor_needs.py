@@ -15,6 +15,7 @@ NEEDED = {
     "nvidia-nccl-cu13": ">=2.27.7",
     "nvidia-nccl-cu12": ">=2.27.7",
     "nvidia-cudnn-cu13": ">=9,<10",
+    "nvidia-cudnn-frontend": ">=1.18,<1.29",
 }
 DRIVERS = {13: "580", 12: "525"}  # the oldest one, by the major version of CUDA
 _PACKAGES = {13: "cupy-cuda13x", 12: "cupy-cuda12x"}
@@ -48,7 +49,9 @@ def nccl_command(cuda: int) -> str:
 
 def cudnn_command(cuda: int) -> str:
     """The command that installs cuDNN."""
-    return f'pip install "nvidia-cudnn-cu{cuda}{NEEDED["nvidia-cudnn-cu13"]}"'
+    library = f"nvidia-cudnn-cu{cuda}{NEEDED['nvidia-cudnn-cu13']}"
+    package = f"nvidia-cudnn-frontend{NEEDED['nvidia-cudnn-frontend']}"
+    return f'pip install "{library}" "{package}"'
 
 
 def fits(version: str, needed: str) -> bool:

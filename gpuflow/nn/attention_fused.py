@@ -123,7 +123,7 @@ def _gradients(
         preferred_element_type=sums.dtype,
     )  # fmt: skip
     return attention_ops.attention_gradients(
-        [*operands, cotangent, sums, dots], extras, **_params(settings)
+        [*operands, cotangent, sums, dots, out], extras, **_params(settings)
     )
 
 

@@ -92,6 +92,7 @@ def healthy(monkeypatch):
         "cuda.bindings.nvvm": SimpleNamespace(version=lambda: (2, 0)),
         "cuda.bindings.nvjitlink": SimpleNamespace(version=lambda: (13, 5)),
         "cuda.bindings.nvrtc": SimpleNamespace(nvrtcVersion=lambda: (0, 13, 5)),
+        "cudnn": SimpleNamespace(),
     }
     versions = {
         "cupy-cuda13x": "14.2.0", "numba": "0.68.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2",
@@ -369,9 +370,13 @@ def test_cudnn_is_not_needed(healthy, monkeypatch):
         raise OSError("none was found")
 
     instead = "convolutions use gpuflow's kernels"
-    library, fix = "(needed: 9), /lib/libcudnn.so.9", 'Fix: pip install "nvidia-cudnn-cu13>=9,<10"'
+    library = "(needed: 9), /lib/libcudnn.so.9"
+    fix = 'Fix: pip install "nvidia-cudnn-cu13>=9,<10" "nvidia-cudnn-frontend>=1.18,<1.29"'
     monkeypatch.setattr(config, "environment", replace(config.environment, cudnn=False))
     assert _lines()["cuDNN"] == f"9.28.1 {library}; GPUFLOW_CUDNN=0: {instead}"
+    del healthy.modules["cudnn"]
+    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
+    assert line == f"9.28.1 {library}, without nvidia-cudnn-frontend: {instead}. {fix}"
     monkeypatch.setattr(doctor_checks, "open_library", lambda name: _CuDnn(8907))
     line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
     assert line == f"8.9.7 {library}: {instead}. {fix}"

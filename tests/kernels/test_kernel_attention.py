@@ -84,7 +84,7 @@ def check(dtype, shape, seed=0, query_lengths=None, key_lengths=None, **more):
     near = TOLERANCES[dtype] if more["reduced"] else 1e-5
     np.testing.assert_allclose(sums, want[1], rtol=near, atol=near)
     dots = np.einsum("btnd,btnd->bnt", dout.astype(np.float64), want[0]).astype(np.float32)
-    operands = [query, key, value, dout, want[1].astype(np.float32), dots, *extras]
+    operands = [query, key, value, dout, want[1].astype(np.float32), dots, out, *extras]
     what = attention_of(*shape, gradient=True, **more)
     outs = [(of_queries, kind), (of_keys, kind), (of_keys, kind)]
     gradients = reference.attention_gradients(

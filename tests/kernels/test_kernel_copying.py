@@ -1,7 +1,6 @@
-"""Copies of parts of space with margins, and of rows in an order, beside NumPy; their code."""
+"""Copies of rows in an order, beside NumPy; their code."""
 
 import re
-from math import prod
 
 import numpy as np
 import pytest
@@ -11,72 +10,9 @@ from schedule_run import run_schedule
 import gpuflow.kernels.copying as copying
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.dnn.calls import FORWARD, ConvolutionCall
-from gpuflow.targets.cuda.providers import copy_forms
-from gpuflow.targets.cuda.providers.convolution_margins import Margins, add_margins, cut_margins
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, word_pointer
 
 pytestmark = requires_cuda_tools
-
-# Sizes of the image, of what is read, and where the image begins there.
-MARGINS = {
-    "one": ((1, 1), (1, 1), (0, 0)),
-    "behind": ((4, 6), (5, 7), (0, 0)),
-    "around": ((3, 5), (8, 9), (2, 1)),
-    "cut": ((7, 5), (4, 2), (-2, -3)),
-    "apart": ((3, 2), (2, 4), (5, 1)),
-    "a line": ((33,), (31,), (-1,)),
-    "a volume": ((2, 3, 5), (4, 3, 7), (1, -1, 2)),
-}
-
-
-def _moved(image, wanted, low):
-    """The image ``low`` places further in an array of zeros, of the last dimensions."""
-    moved = np.zeros((*image.shape[: -len(wanted)], *wanted), image.dtype)
-    for place in np.ndindex(*wanted):
-        source = tuple(p - n for p, n in zip(place, low, strict=True))
-        sizes = image.shape[-len(wanted) :]
-        if all(0 <= p < size for p, size in zip(source, sizes, strict=True)):
-            moved[(..., *place)] = image[(..., *source)]
-    return moved
-
-
-@pytest.mark.parametrize("is_last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-@pytest.mark.parametrize("name", MARGINS)
-def test_margins(name, dtype, is_last):
-    check_margins(name, dtype, is_last)
-
-
-@pytest.mark.parametrize("name", ["cut", "a volume"])
-def test_margins_with_64_bits(name, monkeypatch):
-    monkeypatch.setattr(copy_forms, "_LARGEST", 0)
-    check_margins(name, np.float32, True)
-
-
-def check_margins(name, dtype, is_last):
-    sizes, padded, low = MARGINS[name]
-    margins, batch = Margins(sizes, padded, low), (2, 3)
-    ones = (1,) * len(sizes)
-    call = ConvolutionCall(
-        FORWARD, (*batch, *padded), (1, 3, *ones), (2, 1, *padded), is_last, (0,) * len(sizes),
-        ones, ones, 1, False, np.dtype(dtype), False,
-    )  # fmt: skip
-
-    def packed(array):
-        return np.moveaxis(array, 1, -1).copy() if is_last else array
-
-    for add, source, wanted, shift in (
-        (add_margins, sizes, padded, low),
-        (cut_margins, padded, sizes, [-n for n in low]),
-    ):
-        image = np.arange(1, 1 + 6 * prod(source)).reshape(*batch, *source).astype(dtype)
-        want = packed(_moved(image, wanted, shift))
-        schedule = Schedule(2)
-        add(schedule, At(0), At(1), call, margins)
-        _, result = run_schedule(schedule, [packed(image), np.full(want.shape, 77, dtype)])
-        np.testing.assert_array_equal(result, want)
-
 
 ROWS = (3, 17, 5)  # outer, length, inner
 
@@ -112,31 +48,13 @@ def test_take(dtype, index, is_selected):
     np.testing.assert_array_equal(positions, order[:, :kept])
 
 
-@pytest.mark.parametrize("count, index", [(2**31 - 2**24, "int32"), (2**31 - 2**24 + 1, "int64")])
-def test_the_width_of_indices(count, index):
-    """That of the margins' kernel follows from both of its arrays."""
-    for sizes, padded in (((count,), (1,)), ((1,), (count,))):
-        schedule = Schedule(2)
-        call = ConvolutionCall(
-            FORWARD, (1, 1, *padded), (1, 1, 1), (1, 1, *padded), False, (0,), (1,), (1,), 1,
-            False, np.dtype(np.float32), False,
-        )  # fmt: skip
-        add_margins(schedule, At(0), At(1), call, Margins(sizes, padded, (0,)))
-        (one,) = schedule.launches
-        assert set(one.signature[2:]) == {index}
-        assert dict(one.constants)["LONG"] == (index == "int64")
-
-
-@pytest.mark.parametrize("name", ["take", "copy_shifted"])
-def test_machine_code(name, tmp_path):
+def test_machine_code(tmp_path):
     """No division of 64-bit numbers, one of 32-bit numbers for each dimension."""
-    numbers, pointers, divisions = {
-        "take": (4, ("*uint32",) * 3 + ("*int32",), 2), "copy_shifted": (11, ("*uint32",) * 2, 4)
-    }[name]  # fmt: skip
+    numbers, pointers, divisions = 4, ("*uint32",) * 3 + ("*int32",), 2
     for index in ("int32", "int64"):
         constants = {"SIZE": 4, "LONG": int(index == "int64")}
         kernel = build_handwritten(
-            getattr(copying, name), (*pointers, *[index] * numbers), constants, 256,
+            copying.take, (*pointers, *[index] * numbers), constants, 256,
             KernelCache(tmp_path), (9, 0),
         )  # fmt: skip
         lines = sass(kernel.built.cubin)

@@ -170,7 +170,7 @@ def chosen(mesh):
                 "present": (False,) * 3 + (True,)}  # fmt: skip
         out, sums = attention_p.bind(x, x + 1, x * 2, lengths, **kind)
         dots = jnp.einsum("btnd,btnd->bnt", out, x)
-        slopes = attention_gradients_p.bind(x, x + 1, x * 2, x, sums, dots, lengths, **kind)
+        slopes = attention_gradients_p.bind(x, x + 1, x * 2, x, sums, dots, out, lengths, **kind)
         return out, sums, slopes
 
     def f(x, table, words, kernel, at):

@@ -106,11 +106,12 @@ def _attention_impl(
 
 
 def _gradients_impl(
-    xp: Any, query: Any, key: Any, value: Any, dout: Any, sums: Any, dots: Any, *operands: Any,
-    scale: float, causal: bool, window: tuple[int, int] | None, precision: Any, present: Present,
+    xp: Any, query: Any, key: Any, value: Any, dout: Any, sums: Any, dots: Any, out: Any,
+    *operands: Any, scale: float, causal: bool, window: tuple[int, int] | None, precision: Any,
+    present: Present,
 ) -> list[Any]:  # fmt: skip
     """As the kernels do, but for ``sums``, which follow from the scores."""
-    del sums, precision
+    del sums, out, precision
     extras, heads = _extras(operands, present), query.shape[2]
     wide_key, wide_value = (_for_each_head(xp, x, heads) for x in (key, value))
     wide_query, dout = query.astype(xp.float32), dout.astype(xp.float32)
@@ -144,10 +145,10 @@ def _attention_shape(
 
 def _gradients_shape(
     query: ShapedArray, key: ShapedArray, value: ShapedArray, dout: ShapedArray,
-    *operands: ShapedArray, **params: Any,
+    sums: ShapedArray, dots: ShapedArray, out: ShapedArray, *operands: ShapedArray, **params: Any,
 ) -> list[ShapedArray]:  # fmt: skip
-    del operands, params
-    check_same_dtype("attention_gradients", (query, key, value, dout))
+    del sums, dots, operands, params
+    check_same_dtype("attention_gradients", (query, key, value, dout, out))
     return [ShapedArray(x.shape, x.dtype) for x in (query, key, value)]
 
 
@@ -156,7 +157,7 @@ def _attention(
 ) -> Attention | None:
     gradient = len(outs) == 3
     query, key = ins[:2]
-    bias, mask, query_lengths, key_lengths = _extras(ins[6 if gradient else 3 :], params["present"])
+    bias, mask, query_lengths, key_lengths = _extras(ins[7 if gradient else 3 :], params["present"])
     if not may_fuse(query, key, bias):
         return None
     batch, queries, heads, size = query.shape
@@ -171,10 +172,10 @@ def _attention(
 def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: dict[str, Any]) -> Any:
     """Batch, and heads unless several share a key."""
     gradient = any(x.ndim == 3 for x in ins)  # the sums, of shape (batch, heads, queries)
-    extras = _extras(ins[6 if gradient else 3 :], params["present"])
+    extras = _extras(ins[7 if gradient else 3 :], params["present"])
     pairs = [(0, 0), (2, 2)] if ins[1].shape[2] == out.shape[2] else [(0, 0)]
     sums = [(d, axis) for d, axis in ((0, 0), (1, 2)) if (axis, axis) in pairs]
-    links = [pairs, pairs, pairs, *([pairs, sums, sums] if gradient else [])]
+    links = [pairs, pairs, pairs, *([pairs, sums, sums, pairs] if gradient else [])]
     for extra in extras:
         if extra is not None:
             dims = sums if extra.ndim == 4 else [(0, 0)]
@@ -267,8 +268,8 @@ def attention_gradients(
     """The gradients of ``attention`` by query, key and value.
 
     Args:
-        operands: query, key, value, the gradient by the result, the sums, and f32[B, N, T] the dot
-            products of that gradient and the result.
+        operands: query, key, value, the gradient by the result, the sums, f32[B, N, T] the dot
+            products of that gradient and the result, and the result.
         extras, scale, causal, window, precision: as for ``attention``.
     """
     present = tuple([x is not None for x in extras])

@@ -24,8 +24,7 @@ from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
-from gpuflow.targets.cuda.dnn.attention_calls import Attentions
-from gpuflow.targets.cuda.dnn.calls import Convolutions
+from gpuflow.targets.cuda.dnn.calls import DeepLibrary
 from gpuflow.targets.cuda.driver.api import (
     BuiltKernel,
     Epilogues,
@@ -80,10 +79,8 @@ class SimApi:
     processors: int = PROCESSORS
     xp: Any = np
     synchronous = True
-    convolutions: Convolutions | None = None  # tests bring one
-    chooser: Convolutions | None = None
-    attentions: Attentions | None = None
-    attention_chooser: Attentions | None = None
+    deep_library: DeepLibrary | None = None  # tests bring one
+    chooser: DeepLibrary | None = None
     epilogues: Epilogues | None = SIM_EPILOGUES
 
     def __init__(self, capacity: int | None = None) -> None:

@@ -10,9 +10,7 @@ from gpuflow import lax
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.lowering import block_of
-from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ChosenConvolution
-from gpuflow.targets.cuda.dnn.descriptors import packed_strides
-from gpuflow.targets.cuda.providers import convolution_margins
+from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, Chosen, packed_strides
 from gpuflow.targets.cuda.providers.launch_sequence import LibraryLaunch
 from gpuflow.targets.cuda.providers.library_convolutions import plan_of
 from gpuflow.targets.cuda.providers.target import GpuTarget
@@ -33,7 +31,7 @@ class TakesAll:
         how = {"pads": call.padding, "steps": call.strides, "gaps": call.dilation,
                "groups": call.groups}  # fmt: skip
         check_sizes(how, call.x, call.w, call.y)
-        return ChosenConvolution(call, 0, 0, 0)
+        return Chosen(call, deterministic, 0)
 
 
 def _case(seed):
@@ -72,42 +70,16 @@ def _view(buffer, offset, shape, strides):
     )
 
 
-def _with_margins(call, margins, buffer, offset):
-    """The image as it is packed, among zeros: element by element."""
-    dims = (*call.x[:2], *margins.sizes)
-    image = _view(buffer, offset, dims, packed_strides(dims, call.channels_last))
-    padded = np.zeros(call.x)
-    for place in np.ndindex(*margins.sizes):
-        moved = tuple(p + low for p, low in zip(place, margins.low, strict=True))
-        if all(0 <= p < size for p, size in zip(moved, margins.padded, strict=True)):
-            padded[(slice(None), slice(None), *moved)] = image[(slice(None), slice(None), *place)]
-    return (np.moveaxis(padded, 1, -1) if call.channels_last else padded).ravel()
-
-
-def _without_margins(call, margins, padded):
-    """The image that lies in there, packed; zeros where nothing is."""
-    image = np.zeros((*call.x[:2], *margins.sizes))
-    for place in np.ndindex(*margins.sizes):
-        moved = tuple(p + low for p, low in zip(place, margins.low, strict=True))
-        if all(0 <= p < size for p, size in zip(moved, margins.padded, strict=True)):
-            image[(slice(None), slice(None), *place)] = padded[(slice(None), slice(None), *moved)]
-    return (np.moveaxis(image, 1, -1) if call.channels_last else image).ravel()
-
-
 def _done(plan, operands, shape):
     """The result of a planned call on flat buffers."""
-    call, names = plan.chosen.call, ARRAYS[plan.chosen.call.kind]
+    call, names = plan.call, ARRAYS[plan.call.kind]
     flat = [x.ravel() for x in operands]
     if plan.copied is not None:
         right = _view(flat[1], plan.offsets[1], plan.copied.shape, plan.copied.strides)
         places = [(flat[0], plan.offsets[0]), (right.ravel().copy(), 0)]
     else:
         places = list(zip(flat, plan.offsets, strict=True))
-    is_data = call.kind == DATA
-    if plan.margins is not None and not is_data:
-        places[0] = (_with_margins(call, plan.margins, *places[0]), 0)
-    count = np.prod(call.x if plan.margins is not None and is_data else shape)
-    written = np.full(int(count), np.nan)
+    written = np.full(int(np.prod(shape)), np.nan)
     places.append((written, 0))
     dims = {"x": call.x, "w": call.w, "y": call.y}
     views = {
@@ -115,11 +87,9 @@ def _done(plan, operands, shape):
         for name, (buffer, offset) in zip(names, places, strict=True)
     }
     how = {"pads": call.padding, "steps": call.strides, "gaps": call.dilation,
-           "groups": call.groups, "mode": 0 if call.mirrored else 1}  # fmt: skip
+           "groups": call.groups, "mode": 1}  # fmt: skip
     out = names[2]
     views[out][...] = computed(out, how, views)
-    if plan.margins is not None and is_data:
-        return _without_margins(call, plan.margins, views[out]).reshape(shape)
     if plan.out_copied is None:
         return written.reshape(shape)
     return _view(written, 0, plan.out_copied.shape, plan.out_copied.strides)
@@ -127,7 +97,7 @@ def _done(plan, operands, shape):
 
 def _plans(function, *operands):
     """The calls that the library makes, and how."""
-    target = GpuTarget(convolutions=TakesAll())
+    target = GpuTarget(deep_library=TakesAll())
     with gf.enable_x64():
         plan, values = compile_plan(gf.make_jaxpr(function)(*operands), target=target)
     assert not values
@@ -140,10 +110,9 @@ def _plans(function, *operands):
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
-def test_random_convolutions(first, monkeypatch):
+def test_random_convolutions(first):
     """Each result, and both gradients; many are calls of the library, of all three kinds."""
-    monkeypatch.setattr(convolution_margins, "FEWEST_PRODUCTS", 0)
-    kinds, count, margins = [], 0, set()
+    kinds, count, uneven = [], 0, set()
     for seed in range(first, first + 20):
         convolve, x, w = _case(seed)
         with gf.enable_x64():
@@ -163,12 +132,12 @@ def test_random_convolutions(first, monkeypatch):
             if not calls:
                 continue
             ((step, plan),) = calls
-            kinds.append(plan.chosen.call.kind)
-            if plan.margins is not None:
-                margins.add(plan.chosen.call.kind)
+            kinds.append(plan.call.kind)
+            if any(low != high for low, high in plan.call.padding):
+                uneven.add(plan.call.kind)
             # Operands of the call are the program's, in some order.
             buffers = [operands[one.buffer] for one in step.operands]
             got = _done(plan, buffers, step.eqn.outputs[0].aval.shape)
             np.testing.assert_allclose(got, want.reshape(got.shape), atol=1e-10)
     assert set(kinds) == {FORWARD, DATA, FILTER} and len(kinds) >= 9, (kinds, count)
-    assert margins  # some of them need margins that differ
+    assert uneven  # some of them have other zeros behind than in front

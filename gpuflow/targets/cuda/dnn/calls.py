@@ -1,13 +1,14 @@
-"""Convolutions as libraries know them: three kinds of calls on packed arrays."""
+"""Calls of a library of neural networks: convolutions, attention, and the plans for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from gpuflow.base.records import record
+from gpuflow.base.util import row_major_strides
 
 Dims = tuple[int, ...]
 
@@ -17,7 +18,7 @@ FORWARD, DATA, FILTER = "forward", "data", "filter"
 
 @record
 class ConvolutionCall:
-    """``y[n, k, o] = sum of x[n, c, o stride + t dilation - padding] w[k, c, t]``, or a gradient.
+    """``y[n, k, o] = sum of x[n, c, o stride + t dilation - low] w[k, c, t]``, or a gradient.
 
     Arrays are packed: row-major in this order, or with channels last.
 
@@ -27,9 +28,9 @@ class ConvolutionCall:
         w: outputs, channels of one group, and taps.
         y: batch, channels and space of the output.
         channels_last: how all three are packed.
-        padding, strides, dilation: for each dimension of space.
+        padding: (low, high) zeros around x, for each dimension of space.
+        strides, dilation: for each dimension of space.
         groups: of channels.
-        mirrored: taps of ``w`` are counted from the other end.
         dtype: of all three.
         reduced: float32 operands may be rounded to TF32.
     """
@@ -39,13 +40,28 @@ class ConvolutionCall:
     w: Dims
     y: Dims
     channels_last: bool
-    padding: Dims
+    padding: tuple[tuple[int, int], ...]
     strides: Dims
     dilation: Dims
     groups: int
-    mirrored: bool
     dtype: np.dtype
     reduced: bool
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether products of float32 must not be rounded to TF32."""
+        return self.dtype == np.float32 and not self.reduced
+
+    @property
+    def op(self) -> str:
+        """The op that it makes, for errors."""
+        return "conv_general_dilated"
+
+    @property
+    def arrays(self) -> tuple[Dims, ...]:
+        """Both operands and the output."""
+        names = {FORWARD: "xwy", DATA: "ywx", FILTER: "xyw"}[self.kind]
+        return tuple([getattr(self, name) for name in names])
 
     def __str__(self) -> str:
         operands = ", ".join(
@@ -60,32 +76,97 @@ class ConvolutionCall:
 
 
 @record
-class ChosenConvolution:
-    """A call with the library's choice for it.
+class AttentionCall:
+    """``softmax(query @ key.T * scale) @ value`` for each head, or its gradients.
+
+    Forward, the operands are query, key and value, the outputs the result and the logarithms of its
+    sums. For gradients, the operands are query, key, value, the result, its cotangent and the
+    logarithms, the outputs those of query, key and value.
+
+    Arrays are row-major: query and the result ``[batch, queries, heads, size]``, key and value
+    ``[batch, keys, key_heads, size]``, logarithms ``f32[batch, heads, queries]``.
+
+    Attributes:
+        batch, queries, keys, heads, key_heads, size: of the arrays.
+        scale: of the products of queries and keys.
+        causal: query ``t`` sees keys up to ``t`` only.
+        dtype: of all but the logarithms.
+        gradient: whether these are the gradients.
+    """
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    key_heads: int
+    size: int
+    scale: float
+    causal: bool
+    dtype: np.dtype
+    gradient: bool = False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether products of float32 must not be rounded to TF32."""
+        return False
+
+    @property
+    def op(self) -> str:
+        """The op that it makes, for errors."""
+        return "dot_product_attention"
+
+    @property
+    def arrays(self) -> tuple[Dims, ...]:
+        """Operands and outputs, as batch, heads, length and size."""
+        rows = (self.batch, self.heads, self.queries, self.size)
+        columns = (self.batch, self.key_heads, self.keys, self.size)
+        sums = (self.batch, self.heads, self.queries, 1)
+        operands = (rows, columns, columns)
+        if self.gradient:
+            return (*operands, rows, rows, sums, *operands)
+        return (*operands, rows, sums)
+
+    def __str__(self) -> str:
+        mask = "causal " if self.causal else ""
+        return (
+            f"{'gradients of ' if self.gradient else ''}{mask}attention of {self.dtype.name} query "
+            f"{[self.batch, self.queries, self.heads, self.size]} and key "
+            f"{[self.batch, self.keys, self.key_heads, self.size]}"
+        )
+
+
+Call = ConvolutionCall | AttentionCall
+
+
+@record
+class Chosen:
+    """A call for which the library has a plan.
 
     Attributes:
         call: the operation.
-        algorithm, math: the library's numbers of its algorithm, and of how it multiplies.
+        deterministic: whether results have the same bits in every run.
         workspace_bytes: memory that it needs besides.
     """
 
-    call: ConvolutionCall
-    algorithm: int
-    math: int
+    call: Call
+    deterministic: bool
     workspace_bytes: int
 
 
-# Of the addresses of both operands, the output and the workspace; a fifth argument is the stream
-# that is recorded, in place of the one that it was made for. FORWARD reads x and w, DATA y and w,
-# FILTER x and y.
-Convolve = Callable[..., None]
+def packed_strides(dims: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    """The strides of an array of batch, channels and space, in elements."""
+    if not channels_last:
+        return row_major_strides(tuple(dims))
+    batch, channels, *space = dims
+    first, *inner, last = row_major_strides((batch, *space, channels))
+    return (first, last, *inner)
 
 
-class Convolutions(Protocol):
-    """A library of convolutions on one device."""
+class DeepLibrary(Protocol):
+    """A library of convolutions or attention on one device."""
 
-    def choose(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution | None:
-        """The library's choice; None if it does not support the call, or is missing.
+    def choose(self, call: Call, deterministic: bool) -> Chosen | None:
+        """The library's plan; None if it does not support the call, or is missing.
 
         Args:
             call: the operation.
@@ -93,7 +174,7 @@ class Convolutions(Protocol):
         """
         ...
 
-    def why_not(self, call: ConvolutionCall, deterministic: bool) -> str:
+    def why_not(self, call: Call, deterministic: bool) -> str:
         """Why ``choose`` gave None for a call; for ``gpuflow.explain``."""
         ...
 
@@ -101,6 +182,10 @@ class Convolutions(Protocol):
         """The library's version, where ``choose`` gave something."""
         ...
 
-    def bind(self, chosen: ChosenConvolution, stream: int) -> Convolve:
-        """The bound operation; it allocates nothing on the device."""
+    def bind(self, chosen: Chosen, stream: int) -> Callable[..., None]:
+        """The bound operation: a function of the addresses of operands, outputs and workspace.
+
+        A further argument is the stream that is recorded, in place of the one that it was made for.
+        It allocates nothing on the device.
+        """
         ...

@@ -1,205 +1,155 @@
-"""cuDNN's C interface: the library, its constants and signatures, and its statuses.
-
-cuDNN 9 has two interfaces for convolutions. The graph interface is the newer one, with hundreds of
-attributes. This module uses the older one, ``cudnnConvolutionForward`` and related functions, which
-9 deprecates and still has. It needs a fifth of the calls: it takes packed arrays of either layout,
-groups and dilation, selects an algorithm without a measurement, reports whether that is
-deterministic, and runs in a workspace of the caller's. It would end with version 10, so any version
-but 9 is rejected. Not measured on a GPU.
-
-Source: NVIDIA, cuDNN 9 headers: cudnn_graph.h, cudnn_ops.h, cudnn_cnn.h.
-"""
+"""cuDNN on one device: the library, looked for when it is first needed, its handle, and plans."""
 
 from __future__ import annotations
 
-import ctypes
-from contextlib import suppress
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
+from gpuflow.base.records import record
+from gpuflow.base.util import warn
+from gpuflow.compiler.debugging import show
+from gpuflow.targets.cuda.dnn.calls import Call, Chosen
+from gpuflow.targets.cuda.dnn.frontend import CudnnError, OtherVersion, make_plan
+from gpuflow.targets.cuda.dnn.graphs import graph_of
+from gpuflow.targets.cuda.driver.faults import is_fault
 
-from gpuflow.base.dtypes import bfloat16
-from gpuflow.base.installation import pip_install
-from gpuflow.targets.cuda.blas.gemm import find_cublas
-from gpuflow.targets.cuda.driver.faults import StatusError
-
-VERSION = 9
-_FILE = f"libcudnn.so.{VERSION}"
-# cudnnDataType_t.
-TYPES = {
-    np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.float16): 2, bfloat16: 9,
-}  # fmt: skip
-FLOAT, DOUBLE = 0, 1
-# cudnnTensorFormat_t: channels first, channels last.
-NCHW, NHWC = 0, 1
-# cudnnConvolutionMode_t: taps are counted from the other end, or not.
-CONVOLUTION, CROSS_CORRELATION = 0, 1
-# cudnnMathType_t.
-DEFAULT_MATH, TENSOR_OP_MATH, TENSOR_OP_MATH_ALLOW_CONVERSION, FMA_MATH = 0, 1, 2, 3
-# cudnnDeterminism_t.
-DETERMINISTIC = 1
-# cudnnStatus_t comes in thousands: from here to there the call itself is not taken.
-_FIRST_REFUSAL, _BEHIND_REFUSALS = 2000, 4000
-_TEXT_BYTES = 512
-
-_int, _size, _pointer = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
-_HEURISTIC = (_pointer,) * 5 + (_int, _pointer, _pointer)
-_WORKSPACE = (*(_pointer,) * 5, _int, _pointer)
-_CONVOLVE = (*(_pointer,) * 7, _int, _pointer, _size, _pointer, _pointer, _pointer)
-SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cudnnCreate": (_pointer,),
-    "cudnnSetStream": (_pointer, _pointer),
-    "cudnnCreateTensorDescriptor": (_pointer,),
-    "cudnnDestroyTensorDescriptor": (_pointer,),
-    "cudnnSetTensorNdDescriptor": (_pointer, _int, _int, _pointer, _pointer),
-    "cudnnCreateFilterDescriptor": (_pointer,),
-    "cudnnDestroyFilterDescriptor": (_pointer,),
-    "cudnnSetFilterNdDescriptor": (_pointer, _int, _int, _int, _pointer),
-    "cudnnCreateConvolutionDescriptor": (_pointer,),
-    "cudnnDestroyConvolutionDescriptor": (_pointer,),
-    "cudnnSetConvolutionNdDescriptor": (
-        _pointer, _int, _pointer, _pointer, _pointer, _int, _int,
-    ),
-    "cudnnSetConvolutionGroupCount": (_pointer, _int),
-    "cudnnSetConvolutionMathType": (_pointer, _int),
-    "cudnnGetConvolutionForwardAlgorithm_v7": _HEURISTIC,
-    "cudnnGetConvolutionBackwardDataAlgorithm_v7": _HEURISTIC,
-    "cudnnGetConvolutionBackwardFilterAlgorithm_v7": _HEURISTIC,
-    "cudnnGetConvolutionForwardWorkspaceSize": _WORKSPACE,
-    "cudnnGetConvolutionBackwardDataWorkspaceSize": _WORKSPACE,
-    "cudnnGetConvolutionBackwardFilterWorkspaceSize": _WORKSPACE,
-    "cudnnConvolutionForward": _CONVOLVE,
-    "cudnnConvolutionBackwardData": _CONVOLVE,
-    "cudnnConvolutionBackwardFilter": _CONVOLVE,
-    "cudnnBackendCreateDescriptor": (_int, _pointer),
-    "cudnnBackendDestroyDescriptor": (_pointer,),
-    "cudnnBackendSetAttribute": (_pointer, _int, _int, _size, _pointer),
-    "cudnnBackendGetAttribute": (_pointer, _int, _int, _size, _pointer, _pointer),
-    "cudnnBackendFinalize": (_pointer,),
-    "cudnnBackendExecute": (_pointer, _pointer, _pointer),
-}  # fmt: skip
+_ALIGNED = 16  # bytes: loads of 128 bits
+_Key = tuple[Call, bool]
 
 
-class Performance(ctypes.Structure):
-    """A heuristic's data about an algorithm: cudnnConvolutionFwdAlgoPerf_t and its two variants."""
-
-    _fields_ = (
-        ("algo", _int),
-        ("status", _int),
-        ("time", ctypes.c_float),
-        ("memory", _size),
-        ("determinism", _int),
-        ("mathType", _int),
-        ("reserved", _int * 3),
-    )
-
-
-class OtherVersion(OSError):
-    """A library was found, but not one whose interface is known here."""
-
-
-def find_cudnn() -> str:
-    """The path or name of the library.
-
-    Raises:
-        OSError: it is not installed.
-    """
-    with suppress(OSError):
-        find_cublas("cublasLt")  # which cuDNN looks for by name
-    try:
-        from cuda import pathfinder
-    except ImportError:
-        pass
-    else:
-        with suppress(Exception):  # its errors are of many classes; the system may have one
-            path = pathfinder.load_nvidia_dynamic_lib("cudnn").abs_path
-            if path:
-                return path
-    with suppress(OSError):
-        ctypes.CDLL(_FILE)
-        return _FILE
-    raise OSError(
-        f"[cudnn] {_FILE} must be installed; it was not found. Fix: "
-        f"{pip_install('cudnn')}, or nvidia-cudnn-cu12 where CUDA or CuPy is of version 12."
-    )
-
-
-def version_of(library: Any) -> tuple[int, int, int]:
-    """Major, minor and patch of a library."""
-    library.cudnnGetVersion.restype = _size
-    number = library.cudnnGetVersion()
-    # Up to 8 the number was major * 1000 + minor * 100 + patch.
-    unit = 10000 if number >= 10000 else 1000
-    return number // unit, number % unit // 100, number % 100
-
-
-def open_cudnn(path: str) -> Any:
-    """The library with its functions' signatures.
-
-    Raises:
-        OtherVersion: it is not cuDNN 9.
-        OSError, AttributeError: it cannot be loaded, or lacks a function.
-    """
-    library = ctypes.CDLL(path)
-    version = version_of(library)
-    if version[0] != VERSION:
-        raise OtherVersion(
-            f"[cudnn] {path} must be cuDNN {VERSION}, whose interface is known here; got "
-            f"{'.'.join(map(str, version))}. Fix: {pip_install('cudnn')}, or set "
-            "GPUFLOW_CUDNN=0."
-        )
-    for name, signature in SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = signature, _int
-    library.cudnnGetErrorString.argtypes = (_int,)
-    library.cudnnGetErrorString.restype = ctypes.c_char_p
-    library.cudnnGetLastErrorString.argtypes = (_pointer, _size)
-    library.cudnnGetLastErrorString.restype = None
-    return library
-
-
-def is_refusal(status: int) -> bool:
-    """Whether a status means that the library does not support this call: it may support others."""
-    return _FIRST_REFUSAL <= status < _BEHIND_REFUSALS
-
-
-def status_text(library: Any, status: int) -> str:
-    """cuDNN's text of a status."""
-    name = library.cudnnGetErrorString(status).decode()
-    text = ctypes.create_string_buffer(_TEXT_BYTES)
-    library.cudnnGetLastErrorString(ctypes.addressof(text), _TEXT_BYTES)
-    more = text.value.decode(errors="replace").strip()
-    return f"{name} ({status}): {more}" if more else f"{name} ({status})"
-
-
-class CudnnError(StatusError):
-    """A call of cuDNN failed.
+@record
+class _Planned:
+    """A graph of the frontend with a plan.
 
     Attributes:
-        status: cudnnStatus_t.
+        graph: of the frontend.
+        workspace_bytes: memory that it needs besides.
     """
 
-    def __init__(self, library: Any, name: str, what: object, status: int) -> None:
-        super().__init__(
-            f"[cudnn] {name} must succeed for a {what}; got "
-            f"{status_text(library, status)}. Fix: set GPUFLOW_CUDNN=0, which leaves it to "
-            "gpuflow's own kernels, and report it; gpuflow doctor checks the library."
-        )
-        self.status = status
+    graph: Any
+    workspace_bytes: int
 
 
-def checked(library: Any, what: object, name: str, *arguments: Any) -> None:
-    """Call a function.
+class Cudnn:
+    """cuDNN on one device.
 
     Args:
-        library: from ``open_cudnn``.
-        what: the purpose of the call, for errors.
-        name: name of the function.
-        arguments: its own.
-
-    Raises:
-        CudnnError: it fails.
+        load: gives the frontend, or raises OSError.
+        on_device: while entered, the device is the current one.
     """
-    status = getattr(library, name)(*arguments)
-    if status:
-        raise CudnnError(library, name, what, status)
+
+    def __init__(
+        self, load: Callable[[], Any], on_device: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self._load, self._on_device = load, on_device
+        self._frontend: Any = None
+        self._missing = ""  # why it cannot be loaded
+        self._handle: Any = None
+        # One handle serves all streams, so to bind it and to run is one thing.
+        self._lock = threading.RLock()
+        self._chosen: dict[_Key, Chosen | None] = {}
+        self._reasons: dict[_Key, str] = {}
+        self._unbound: dict[_Key, _Planned] = {}
+
+    def choose(self, call: Call, deterministic: bool) -> Chosen | None:
+        """The library's plan for a call; None: there is none. It is made once.
+
+        Args:
+            call: the operation.
+            deterministic: results must have the same bits in every run.
+        """
+        key = (call, deterministic)
+        with self._lock:
+            if key not in self._chosen:
+                self._chosen[key] = self._choice(key) if self._found() else None
+            return self._chosen[key]
+
+    def why_not(self, call: Call, deterministic: bool) -> str:
+        """Why ``choose`` gave None."""
+        return self._missing or self._reasons.get((call, deterministic), "")
+
+    def version(self) -> str:
+        """The library's version, as "9.28.1"."""
+        number = self._opened().backend_version()
+        return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+
+    def bind(self, chosen: Chosen, stream: int) -> Callable[..., None]:
+        """A function of the addresses of a call's arrays and of its workspace.
+
+        A further argument is the stream that is recorded, in place of the one that it was made for.
+
+        Raises:
+            Exception: if cuDNN has no plan on this device.
+            RuntimeError: if the plan needs more memory than on the device that it was chosen on.
+        """
+        call, library, lock = chosen.call, self._opened(), self._lock
+        with lock:
+            planned = self._unbound.pop((call, chosen.deterministic), None)
+            planned = planned or self._plan(call, chosen.deterministic)
+        if planned.workspace_bytes > chosen.workspace_bytes:
+            raise RuntimeError(
+                f"[cudnn] the plan of a {call} must need at most {chosen.workspace_bytes} bytes, "
+                f"as on the device that it was chosen on; got {planned.workspace_bytes}. "
+                "Fix: set GPUFLOW_CUDNN=0."
+            )
+        graph, handle, count = planned.graph, self._handle, len(call.arrays)
+
+        def run(*places: int) -> None:
+            arrays, workspace = places[:count], places[count]
+            recorded = places[count + 1] if len(places) > count + 1 else stream
+            if any(place % _ALIGNED for place in arrays):
+                raise ValueError(
+                    f"[{call.op}] arrays must begin at multiples of {_ALIGNED} bytes for cuDNN; "
+                    f"got {', '.join(map(hex, arrays))} for a {call}. Fix: copy arrays of other "
+                    "libraries (jnp.array), or set GPUFLOW_CUDNN=0."
+                )
+            try:
+                with lock:
+                    library.set_stream(handle=handle, stream=recorded)
+                    graph.execute(dict(enumerate(arrays, 1)), workspace, handle=handle)
+            except Exception as error:  # the frontend has several classes
+                raise CudnnError(call, error) from error
+
+        return run
+
+    def _choice(self, key: _Key) -> Chosen | None:
+        try:
+            planned = self._unbound[key] = self._plan(*key)
+        except Exception as error:  # the frontend has several classes
+            if is_fault(error):
+                raise
+            text = self._reasons[key] = str(error)
+            show(1, "cudnn", lambda: f"not used: {text}")
+            return None
+        return Chosen(*key, planned.workspace_bytes)
+
+    def _plan(self, call: Call, deterministic: bool) -> _Planned:
+        library = self._opened()
+        with self._on_device():
+            if self._handle is None:
+                self._handle = library.create_handle()
+            graph = graph_of(library, call, deterministic, handle=self._handle)
+            return _Planned(graph, make_plan(library, graph, call, deterministic))
+
+    def _found(self) -> bool:
+        """Whether the library is there."""
+        if self._frontend is None and not self._missing:
+            try:
+                self._frontend = self._load()
+            except OSError as error:
+                self._missing = str(error) or type(error).__name__
+                if isinstance(error, OtherVersion):
+                    warn(str(error))
+                show(1, "cudnn", lambda text=str(error): f"not used: {text}")
+        return self._frontend is not None
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if not self._found():
+                raise RuntimeError(
+                    "[cudnn] the library with which a program was made must be there; it is not. "
+                    "Fix: call the function again after clear_caches()."
+                )
+            return self._frontend

@@ -1,117 +1,127 @@
-"""cuDNN's graph interface: descriptors with attributes, and the plans of a graph.
-
-Names are those of the header without prefixes such as ``CUDNN_ATTR_``. A descriptor does not keep
-those that it refers to, so ``Graph`` keeps all that were made for one.
-
-Source: NVIDIA, cuDNN 9: cudnn_graph.h.
-"""
+"""Graphs of the frontend for calls; tensors are numbered as the call's arrays, from 1."""
 
 from __future__ import annotations
 
-import ctypes
-from contextlib import suppress
 from typing import Any
 
-from gpuflow.targets.cuda.dnn import cudnn
+import numpy as np
 
-# cudnnBackendDescriptorType_t.
-ENGINE, ENGINE_CONFIG, HEURISTIC, PLAN, OPERATION_GRAPH, PACK, TENSOR = 2, 3, 4, 5, 15, 16, 17
-DEVICE_PROPERTIES, ATTENTION, BAND_MASK = 38, 41, 44
-# cudnnBackendAttributeName_t.
-HEURISTIC_MODE, HEURISTIC_GRAPH, HEURISTIC_RESULTS, HEURISTIC_PROPERTIES = 200, 201, 202, 204
-CONFIG_ENGINE = 300
-PLAN_CONFIG, PLAN_WORKSPACE, PLAN_PROPERTIES = 401, 402, 407
-GRAPH_OPERATIONS = 801
-TENSOR_ALIGNMENT, TENSOR_TYPE, TENSOR_DIMS, TENSOR_STRIDES = 900, 901, 902, 903
-TENSOR_ID, TENSOR_IS_VIRTUAL, TENSOR_IS_BY_VALUE = 906, 907, 908
-PACK_IDS, PACK_POINTERS, PACK_WORKSPACE = 1000, 1001, 1003
-ENGINE_NUMERICAL_NOTES = 1303
-PROPERTIES_HANDLE, PROPERTIES_JSON = 2701, 2702
-ATTENTION_QUERY, ATTENTION_KEY, ATTENTION_VALUE, ATTENTION_OUT = 2800, 2801, 2802, 2803
-ATTENTION_SUMS, ATTENTION_SCALE, ATTENTION_SUBGRAPH = 2804, 2805, 2811
-ATTENTION_SUBGRAPH_INPUT, ATTENTION_SUBGRAPH_OUTPUT = 2812, 2813
-MASK_INPUT, MASK_FILL, MASK_OUTPUT, MASK_COMPARISON = 3000, 3005, 3006, 3007
-# cudnnBackendAttributeType_t, and what the values of each are.
-HANDLE, DTYPE, BOOL, INT64, POINTER, MODE = 0, 1, 2, 3, 6, 8
-NOTE, POINTWISE, DESCRIPTOR, CHAR = 11, 14, 15, 24
-_VALUES: dict[int, Any] = {
-    HANDLE: ctypes.c_void_p, DTYPE: ctypes.c_int, BOOL: ctypes.c_bool, INT64: ctypes.c_int64,
-    POINTER: ctypes.c_void_p, MODE: ctypes.c_int, NOTE: ctypes.c_int, POINTWISE: ctypes.c_int,
-    DESCRIPTOR: ctypes.c_void_p, CHAR: ctypes.c_char,
-}  # fmt: skip
-# Of cudnnBackendHeurMode_t, cudnnBackendNumericalNote_t and cudnnPointwiseMode_t.
-MODE_A, NONDETERMINISTIC, GREATER_EQUAL = 3, 4, 303
-_MOST_NOTES = 16
+from gpuflow.base.util import row_major_strides
+from gpuflow.targets.cuda.dnn.calls import (
+    DATA,
+    FILTER,
+    FORWARD,
+    AttentionCall,
+    Call,
+    ConvolutionCall,
+    Dims,
+    packed_strides,
+)
+from gpuflow.targets.cuda.dnn.frontend import TYPES
+
+# The frontend's operation of each kind, and its names of the operands.
+_CONVOLUTIONS = {
+    FORWARD: ("conv_fprop", "image", "weight"),
+    DATA: ("conv_dgrad", "loss", "filter"),
+    FILTER: ("conv_wgrad", "image", "loss"),
+}
 
 
-class Graph:
-    """Descriptors of one graph.
+def graph_of(library: Any, call: Call, deterministic: bool, **device: Any) -> Any:
+    """The graph of a call, without a plan.
 
     Args:
-        library: from ``open_cudnn``.
-        call: their purpose, for errors.
+        library: from ``load_frontend``.
+        call: the operation.
+        deterministic: results must have the same bits in every run.
+        device: its ``handle``, or for plans without a device its ``device_property``.
+
+    Raises:
+        Exception: the library does not take it.
     """
+    types = library.data_type
+    kind, wide = getattr(types, TYPES[call.dtype]), types.FLOAT
+    if call.dtype == np.float64:
+        wide = types.DOUBLE
+    graph = library.pygraph(
+        io_data_type=kind, intermediate_data_type=wide, compute_data_type=wide, **device
+    )
+    tensors = _Tensors(graph, kind, wide)
+    if isinstance(call, ConvolutionCall):
+        _add_convolution(tensors, call)
+    else:
+        _add_attention(library, tensors, call, deterministic)
+    return graph
 
-    def __init__(self, library: Any, call: object) -> None:
-        self._library, self._call = library, call
-        self._made: list[int] = []
 
-    def new(self, kind: int) -> int:
-        """An empty descriptor."""
-        made = ctypes.c_void_p()
-        self._do("cudnnBackendCreateDescriptor", kind, ctypes.byref(made))
-        self._made.append(made.value or 0)
-        return made.value or 0
+class _Tensors:
+    """The tensors of a graph of one dtype, and of the dtype of sums."""
 
-    def put(self, one: int, attribute: int, kind: int, *values: Any) -> None:
-        """Set an attribute."""
-        array = (_VALUES[kind] * len(values))(*values)
-        place = ctypes.addressof(array)
-        self._do("cudnnBackendSetAttribute", one, attribute, kind, len(values), place)
+    def __init__(self, graph: Any, kind: Any, wide: Any) -> None:
+        self.graph, self._kind, self._wide = graph, kind, wide
 
-    def finalized(self, kind: int, *attributes: tuple[Any, ...]) -> int:
-        """A descriptor with attributes: of each its name, kind and values."""
-        one = self.new(kind)
-        for name, value_kind, *values in attributes:
-            self.put(one, name, value_kind, *values)
-        self._do("cudnnBackendFinalize", one)
-        return one
+    def operand(self, number: int, dims: Dims, strides: Dims, is_wide: bool = False) -> Any:
+        """An array that is read."""
+        kind = self._wide if is_wide else self._kind
+        return self.graph.tensor(dim=list(dims), stride=list(strides), data_type=kind, uid=number)
 
-    def values(self, one: int, attribute: int, kind: int, most: int) -> list[Any]:
-        """At most so many values of an attribute."""
-        array, count = (_VALUES[kind] * most)(), ctypes.c_int64()
-        self._do(
-            "cudnnBackendGetAttribute", one, attribute, kind, most, ctypes.addressof(count),
-            ctypes.addressof(array),
-        )  # fmt: skip
-        return list(array)[: min(count.value, most)]
+    def output(
+        self, tensor: Any, number: int, dims: Dims, strides: Dims, is_wide: bool = False
+    ) -> None:
+        """Make a result an array that is written."""
+        kind = self._wide if is_wide else self._kind
+        tensor.set_output(True).set_uid(number).set_data_type(kind)
+        tensor.set_dim(list(dims)).set_stride(list(strides))
 
-    def parts(self, one: int, attribute: int, kind: int, most: int) -> list[int]:
-        """At most so many descriptors of a kind, which cuDNN writes into ours."""
-        array = (ctypes.c_void_p * most)(*[self.new(kind) for _ in range(most)])
-        count = ctypes.c_int64()
-        self._do(
-            "cudnnBackendGetAttribute", one, attribute, DESCRIPTOR, most, ctypes.addressof(count),
-            ctypes.addressof(array),
-        )  # fmt: skip
-        return list(array)[: min(count.value, most)]
 
-    def notes(self, config: int) -> list[int]:
-        """The numerical notes of a configuration's engine."""
-        (engine,) = self.parts(config, CONFIG_ENGINE, ENGINE, 1)
-        return self.values(engine, ENGINE_NUMERICAL_NOTES, NOTE, _MOST_NOTES)
+def _add_convolution(tensors: _Tensors, call: ConvolutionCall) -> None:
+    operation, *names = _CONVOLUTIONS[call.kind]
+    strides = [packed_strides(dims, call.channels_last) for dims in call.arrays]
+    *operands, out = list(zip(call.arrays, strides, strict=True))
+    given = {
+        name: tensors.operand(number, *operand)
+        for number, (name, operand) in enumerate(zip(names, operands, strict=True), 1)
+    }
+    result = getattr(tensors.graph, operation)(
+        **given, pre_padding=[low for low, _ in call.padding],
+        post_padding=[high for _, high in call.padding], stride=list(call.strides),
+        dilation=list(call.dilation),
+    )  # fmt: skip
+    tensors.output(result, len(call.arrays), *out)
 
-    def plan(self, config: int, properties: int) -> tuple[int, int]:
-        """A plan of a configuration, and the bytes of its workspace."""
-        plan = self.finalized(
-            PLAN, (PLAN_CONFIG, DESCRIPTOR, config), (PLAN_PROPERTIES, DESCRIPTOR, properties)
+
+def _add_attention(
+    library: Any, tensors: _Tensors, call: AttentionCall, deterministic: bool
+) -> None:
+    how: dict[str, Any] = {"attn_scale": call.scale}
+    if call.causal:
+        # A band without an end on the left, aligned at the first query and key.
+        how["diagonal_alignment"] = library.diagonal_alignment.TOP_LEFT
+        how["diagonal_band_right_bound"] = 0
+    rows, columns, _, _, *_ = call.arrays
+    sums = (*rows[:3], 1)
+    query, key, value = (
+        tensors.operand(number, dims, _behind_lengths(dims))
+        for number, dims in enumerate((rows, columns, columns), 1)
+    )
+    if not call.gradient:
+        out, logarithms = tensors.graph.sdpa(
+            q=query, k=key, v=value, generate_stats=True, **how
         )
-        return plan, self.values(plan, PLAN_WORKSPACE, INT64, 1)[0]
+        tensors.output(out, 4, rows, _behind_lengths(rows))
+        tensors.output(logarithms, 5, sums, row_major_strides(sums), is_wide=True)
+        return
+    out, cotangent = (tensors.operand(k, rows, _behind_lengths(rows)) for k in (4, 5))
+    outs = tensors.graph.sdpa_backward(
+        q=query, k=key, v=value, o=out, dO=cotangent,
+        stats=tensors.operand(6, sums, row_major_strides(sums), is_wide=True),
+        use_deterministic_algorithm=deterministic, **how,
+    )  # fmt: skip
+    for number, (one, dims) in enumerate(zip(outs, (rows, columns, columns), strict=True), 7):
+        tensors.output(one, number, dims, _behind_lengths(dims))
 
-    def _do(self, name: str, *arguments: Any) -> None:
-        cudnn.checked(self._library, self._call, name, *arguments)
 
-    def __del__(self) -> None:
-        with suppress(Exception):  # the process ends
-            for one in reversed(self._made):
-                self._library.cudnnBackendDestroyDescriptor(one)
+def _behind_lengths(dims: Dims) -> Dims:
+    """Strides of batch, heads, length and size of an array ``[batch, length, heads, size]``."""
+    _, heads, length, size = dims
+    return (heads * length * size, size, heads * size, 1)

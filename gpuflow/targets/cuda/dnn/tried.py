@@ -1,76 +1,111 @@
 """A library whose calls are used once small ones of their kind were found to agree with NumPy.
 
-Each kind of call is tried once per process, by the subclass, which defines the kinds.
+A driver that does not match the library, or a mistake in the arguments, would give plausible but
+wrong numbers. Each kind of call is tried once per process, with the library's own plan for it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.runtime.memory import address
+from gpuflow.targets.cuda.dnn.calls import Call, Chosen, DeepLibrary
+from gpuflow.targets.cuda.dnn.frontend import CudnnError
 from gpuflow.targets.cuda.driver.api import GpuApi
 
-Call = TypeVar("Call")
-Chosen = TypeVar("Chosen")
-Kind = TypeVar("Kind", bound=Hashable)
+Arrays = Sequence[np.ndarray]
 
 
-class Tried(ABC, Generic[Call, Chosen, Kind]):
+@record
+class Trial:
+    """How calls of one class are tried.
+
+    Attributes:
+        kind: the key of a trial: calls of equal kinds are correct or incorrect together.
+        calls: small calls of the kind of a call.
+        arrays: operands of a small call, arrays of nan for its outputs, and these in float64.
+        tolerance: of a small call, relative to 1 plus the output.
+        needs_all: whether a small call that the library does not take counts as wrong.
+    """
+
+    kind: Callable[[Any], Hashable]
+    calls: Callable[[Any], Sequence[Any]]
+    arrays: Callable[[Any], tuple[Arrays, Arrays, Arrays]]
+    tolerance: Callable[[Any], float]
+    needs_all: bool = False
+
+
+class TriedLibrary:
     """The calls of a library that were found to be right.
 
     Args:
         library: of the device.
         device: copies to and from the device.
+        trials: by the class of calls.
     """
 
-    def __init__(self, library: Any, device: GpuApi) -> None:
-        self._library, self._device = library, device
+    def __init__(
+        self, library: DeepLibrary, device: GpuApi, trials: Mapping[type, Trial]
+    ) -> None:
+        self._library, self._device, self._trials = library, device, trials
         self._stream: int | None = None
-        self._is_right: dict[Kind, bool] = {}
+        self._is_right: dict[Hashable, bool] = {}
 
     def choose(self, call: Call, deterministic: bool) -> Chosen | None:
-        """The library's choice, if it is correct for small calls of this kind."""
-        chosen: Chosen | None = self._library.choose(call, deterministic)
+        """The library's plan, if it is correct for small calls of this kind."""
+        chosen = self._library.choose(call, deterministic)
         if chosen is None:
             return None
-        kind = self._kind(call)
-        if kind not in self._is_right:
-            self._is_right[kind] = self._tried(kind, deterministic)
-        return chosen if self._is_right[kind] else None
+        trial = self._trials[type(call)]
+        key = (type(call), trial.kind(call))
+        if key not in self._is_right:
+            self._is_right[key] = all(
+                [self._tried(trial, small, deterministic) for small in trial.calls(call)]
+            )
+        return chosen if self._is_right[key] else None
 
     def why_not(self, call: Call, deterministic: bool) -> str:
         """Why ``choose`` gave None."""
         if self._library.choose(call, deterministic) is None:
-            reason: str = self._library.why_not(call, deterministic)
-            return reason
+            return self._library.why_not(call, deterministic)
         return "it was wrong about a small call of this kind, which was compared with NumPy"
 
     def version(self) -> str:
         """The library's version."""
-        version: str = self._library.version()
-        return version
+        return self._library.version()
 
     def bind(self, chosen: Chosen, stream: int) -> Callable[..., None]:
         """A call of the library."""
-        bound: Callable[..., None] = self._library.bind(chosen, stream)
-        return bound
+        return self._library.bind(chosen, stream)
 
-    @abstractmethod
-    def _kind(self, call: Call) -> Kind:
-        """Key of a trial: calls of equal kinds are correct or incorrect together."""
-
-    @abstractmethod
-    def _tried(self, kind: Kind, deterministic: bool) -> bool:
+    def _tried(self, trial: Trial, call: Call, deterministic: bool) -> bool:
         """Whether the library agrees with NumPy; warns if it does not."""
+        chosen = self._library.choose(call, deterministic)
+        if chosen is None:
+            return not trial.needs_all
+        operands, results, wants = trial.arrays(call)
+        try:
+            self._run(chosen, operands, results)
+        except CudnnError as error:  # results are nan
+            warn(str(error))
+        tolerance = trial.tolerance(call)
+        is_right = all(
+            [is_near(got, want, tolerance) for got, want in zip(results, wants, strict=True)]
+        )
+        if not is_right:
+            warn(
+                f"[cudnn] results must equal NumPy's on small arrays; got others for {call}, so "
+                "gpuflow's kernels compute such calls. Fix: install a cuDNN for this driver, or "
+                "set GPUFLOW_CUDNN=0."
+            )
+        return is_right
 
-    def _run(
-        self, chosen: Any, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]
-    ) -> None:
+    def _run(self, chosen: Chosen, operands: Arrays, results: Arrays) -> None:
         """Run a call on the device, and write its outputs to ``results``.
 
         These are copied too, so that elements that the library does not write are unchanged.
@@ -89,14 +124,6 @@ class Tried(ABC, Generic[Call, Chosen, Kind]):
         for place, array in zip(places[len(operands) : -1], results, strict=True):
             device.copy_out(address(array), place, array.nbytes, stream)
         device.synchronize(stream)
-
-
-def warn_of(call: object) -> None:
-    """Say that a library is wrong about a small call."""
-    warn(
-        f"[cudnn] its result must equal NumPy's for a small {call}; it differs, so gpuflow's "
-        "kernels compute such calls. Fix: install a cuDNN for this driver, or set GPUFLOW_CUDNN=0."
-    )
 
 
 def is_near(got: np.ndarray, want: np.ndarray, tolerance: float) -> bool:

@@ -17,8 +17,7 @@ from gpuflow.base.records import record
 from gpuflow.core.epilogues import Epilogue
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
-from gpuflow.targets.cuda.dnn.attention_calls import Attentions
-from gpuflow.targets.cuda.dnn.calls import Convolutions
+from gpuflow.targets.cuda.dnn.calls import DeepLibrary
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 # A mark in the work of a stream, and loaded code: each device has classes of its own.
@@ -152,9 +151,9 @@ class GpuApi(Protocol):
         memory_bytes: of the device.
         xp: CuPy, or NumPy.
         synchronous: whether everything is done when a call returns.
-        convolutions: a library of them on this device; None: there is none, or it is not wanted.
+        deep_library: of convolutions and attention on this device; None: there is none, or
+            GPUFLOW_CUDNN=0.
         chooser: the same on one device of this model, so that all such devices have one plan.
-        attentions, attention_chooser: the same of attention.
         epilogues: of products on one device of this model; None: there are none.
     """
 
@@ -164,10 +163,8 @@ class GpuApi(Protocol):
     memory_bytes: int
     xp: Any
     synchronous: bool
-    convolutions: Convolutions | None
-    chooser: Convolutions | None
-    attentions: Attentions | None
-    attention_chooser: Attentions | None
+    deep_library: DeepLibrary | None
+    chooser: DeepLibrary | None
     epilogues: Epilogues | None
 
     def activate(self) -> None:

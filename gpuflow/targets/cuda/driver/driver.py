@@ -113,9 +113,7 @@ class GpuDriver:
     @property
     def target(self) -> Target:
         """One launch for each kernel; sums and roundings are as this thread's settings allow."""
-        return chosen_gpu_target(
-            self.api.chooser, self.api.attention_chooser, self.api.epilogues
-        )
+        return chosen_gpu_target(self.api.chooser, self.api.epilogues)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """Device memory, given back when no array uses it."""

@@ -24,13 +24,11 @@ from gpuflow.targets.cuda.blas.epilogue_check import CheckedEpilogues
 from gpuflow.targets.cuda.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.targets.cuda.blas.gemm_lt import CuBlasLt, load_cublaslt
 from gpuflow.targets.cuda.codegen.build import Touched
-from gpuflow.targets.cuda.dnn.attention import CudnnAttention
-from gpuflow.targets.cuda.dnn.attention_calls import Attentions
-from gpuflow.targets.cuda.dnn.attention_trial import TriedAttention
-from gpuflow.targets.cuda.dnn.calls import Convolutions
-from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
-from gpuflow.targets.cuda.dnn.cudnn import find_cudnn, open_cudnn
-from gpuflow.targets.cuda.dnn.trial import TriedConvolutions
+from gpuflow.targets.cuda.dnn.calls import DeepLibrary
+from gpuflow.targets.cuda.dnn.cudnn import Cudnn
+from gpuflow.targets.cuda.dnn.frontend import load_frontend
+from gpuflow.targets.cuda.dnn.trials import TRIALS
+from gpuflow.targets.cuda.dnn.tried import TriedLibrary
 from gpuflow.targets.cuda.driver.api import (
     BuiltKernel,
     Epilogue,
@@ -94,17 +92,8 @@ _graph_calls = cache(load_graph_calls)
 
 # By the name and compute capability of devices.
 _epilogues: dict[tuple[str, tuple[int, int]], CheckedEpilogues] = {}
-_choosers: dict[tuple[str, tuple[int, int]], tuple[Convolutions, Attentions]] = {}
-
-
-@cache
-def _cudnn() -> Any:
-    """cuDNN.
-
-    Raises:
-        OSError, AttributeError: it is not there, or another one.
-    """
-    return open_cudnn(find_cudnn())
+_choosers: dict[tuple[str, tuple[int, int]], DeepLibrary] = {}
+_frontend = cache(load_frontend)
 
 
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -145,20 +134,14 @@ class CupyApi:
         self._blas: CuBlas | None = None
         self._lt: CuBlasLt | None = None
         self._has_no_blas = self._has_no_lt = False
-        self.convolutions: Convolutions | None = None
-        self.chooser: Convolutions | None = None
-        self.attentions: Attentions | None = None
-        self.attention_chooser: Attentions | None = None
+        self.deep_library: DeepLibrary | None = None
+        self.chooser: DeepLibrary | None = None
         model = (self.name, self.compute_capability)
         self.epilogues = _epilogues.setdefault(model, CheckedEpilogues(self, self.gemm_with))
         if config.environment.cudnn:
-            on_device = partial(self._cuda.Device, number)
-            convolutions = TriedConvolutions(CudnnConvolutions(_cudnn, on_device), self)
-            attentions = TriedAttention(CudnnAttention(_cudnn, on_device), self)
-            self.convolutions, self.attentions = convolutions, attentions
-            self.chooser, self.attention_chooser = _choosers.setdefault(
-                model, (convolutions, attentions)
-            )
+            library = Cudnn(_frontend, partial(self._cuda.Device, number))
+            self.deep_library = TriedLibrary(library, self, TRIALS)
+            self.chooser = _choosers.setdefault(model, self.deep_library)
 
     def activate(self) -> None:
         """Make the device the current one of this thread, and its context."""

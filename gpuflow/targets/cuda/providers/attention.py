@@ -149,7 +149,7 @@ class _Extras:
 
 def _extras(what: Attention, sources: Sequence[At], kinds: Sequence[Any]) -> _Extras:
     """The operands behind the first ones."""
-    place = 6 if what.gradient else 3
+    place = 7 if what.gradient else 3  # after the result, which the library takes
     present = (what.bias, what.mask, what.query_lengths or None, what.key_lengths or None)
     extras: list[At | int] = []
     bias_kind, bias_pointer = _KINDS["float32"]

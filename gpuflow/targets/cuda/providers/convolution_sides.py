@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from gpuflow.base.records import record
 from gpuflow.core.views import View, contiguous
-from gpuflow.targets.cuda.dnn.calls import Dims
-from gpuflow.targets.cuda.dnn.descriptors import packed_strides
+from gpuflow.targets.cuda.dnn.calls import Dims, packed_strides
 from gpuflow.targets.layouts.convolution_axes import dense_stride
 
 _FEWEST_SPACE = 2  # dimensions of space that libraries want
@@ -65,6 +64,17 @@ class Side:
         view = self.view
         strides = tuple(_stride(view, d) for d in order)
         return View(tuple(view.shape[d] for d in order), strides)
+
+    @property
+    def reversed(self) -> Side:
+        """The side with its space counted from the other end."""
+        strides, offset = list(self.view.strides), self.view.offset
+        for d in self.space:
+            if not (self.view.broadcast and self.view.broadcast[d]):
+                offset += (self.view.shape[d] - 1) * strides[d]
+                strides[d] = -strides[d]
+        view = self.view._replace(strides=tuple(strides), offset=offset)
+        return Side(view, self.first, self.second, self.space)
 
 
 def unpacked(w: Side, channels_last: bool) -> View:

@@ -13,8 +13,7 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
 from gpuflow.targets.cuda.codegen.user_kernels import build_user_kernel
-from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
-from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
+from gpuflow.targets.cuda.dnn.calls import ConvolutionCall
 from gpuflow.targets.cuda.driver.handwritten_kernels import load, prepare
 from gpuflow.targets.cuda.driver.launch import AlignedCall, Launch, Place
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
@@ -160,7 +159,9 @@ def library_launch(
         places: the locations of its arrays.
         device: that it runs on.
     """
-    run = _function_of(one.what, device)
+    library = device.api.deep_library
+    assert library is not None, one.what  # the plan was made for a device that has it
+    run = library.bind(one.what, device.compute)
     at: list[Place] = []
     offsets: list[int] = []
     for place in one.places:
@@ -184,17 +185,6 @@ def library_launch(
     at += [(number, 0) for number in registers]
     checked = len(one.places) - 1 if one.plain else 0  # else the library says what is wrong
     return AlignedCall(run, checked, _ALIGNED, offsets, len(at), plain), at
-
-
-def _function_of(
-    what: ChosenConvolution | ChosenAttention, device: GpuDevice
-) -> Callable[..., None]:
-    """A library's function; the plan was made for a device that has the library."""
-    if isinstance(what, ChosenAttention):
-        assert device.api.attentions is not None, what
-        return device.api.attentions.bind(what, device.compute)
-    assert device.api.convolutions is not None, what
-    return device.api.convolutions.bind(what, device.compute)
 
 
 # Of the addresses of left, right and out, and of the stream where that is another one.
@@ -252,9 +242,9 @@ def _bound_user(one: UserLaunch, places: Sequence[Place], device: GpuDevice) -> 
 
 
 def _bound_library(one: LibraryLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
-    if isinstance(one.what, ChosenAttention):
-        return Bound("attend", *library_launch(one, places, device), None)
-    return Bound("convolve", *library_launch(one, places, device), OUT)
+    if isinstance(one.what.call, ConvolutionCall):
+        return Bound("convolve", *library_launch(one, places, device), OUT)
+    return Bound("attend", *library_launch(one, places, device), None)
 
 
 def _bound_gemm(one: GemmLaunch, places: Sequence[Place], device: GpuDevice) -> Bound | None:

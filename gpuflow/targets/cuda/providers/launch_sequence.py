@@ -25,8 +25,7 @@ from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
 from gpuflow.targets.cuda.codegen.user_kernels import ParameterType
-from gpuflow.targets.cuda.dnn.attention_calls import ChosenAttention
-from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
+from gpuflow.targets.cuda.dnn.calls import Chosen
 from gpuflow.targets.cuda.driver.api import Gemm
 from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed, copy_form
 from gpuflow.targets.cuda.schedules.spread import Dim
@@ -102,7 +101,7 @@ class LibraryLaunch:
             the library does not support; if empty, that is an error.
     """
 
-    what: ChosenConvolution | ChosenAttention
+    what: Chosen
     places: tuple[At, ...]
     plain: tuple[BlockLaunch, ...] = ()
 
@@ -176,7 +175,7 @@ class Schedule:
         return Schedule(self._workspace, self.workspace_bytes)
 
     def call(
-        self, what: ChosenConvolution | ChosenAttention, places: tuple[At, ...],
+        self, what: Chosen, places: tuple[At, ...],
         plain: Schedule | None = None,
     ) -> None:  # fmt: skip
         """Add a call of a library.

@@ -1,8 +1,8 @@
 """Attention by a library: the calls whose meaning is the same, all others are our kernels'.
 
 Not taken: biases, masks, windows and lengths, whose rows may see nothing, which here mixes all
-values; float32, which the library has no kernels for; and gradients, for which it wants the result,
-where ``attention_gradients`` has the sums of its products instead.
+values; and float32, which the library has no kernels for. Gradients are given the result as well,
+which the library takes in place of its products with the cotangent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuflow.base.dtypes import bfloat16
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Attention
-from gpuflow.targets.cuda.dnn.attention_calls import AttentionCall, ChosenAttention
+from gpuflow.targets.cuda.dnn.calls import AttentionCall, Chosen
 from gpuflow.targets.cuda.providers.attention import add_attention
 from gpuflow.targets.cuda.providers.launch_sequence import NOT_IN_USE, At, Schedule, on_rows
 
@@ -29,8 +29,6 @@ _LONGEST = (1 << 31) - 1  # elements of an array
 
 def refusal(what: Attention, dtype: Any) -> str:
     """Why no call means the same; "" if one does."""
-    if what.gradient:
-        return "its gradients are not used"
     if dtype not in _DTYPES:
         return "it takes float16 and bfloat16"
     if what.size % _STEP:
@@ -50,15 +48,15 @@ def call_of(what: Attention, dtype: Any) -> AttentionCall | None:
         return None
     return AttentionCall(
         what.batch, what.queries, what.keys, what.heads, what.key_heads, what.size, what.scale,
-        what.causal, dtype,
+        what.causal, dtype, what.gradient,
     )  # fmt: skip
 
 
 def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
     call = call_of(block, step.operands[0].aval.dtype)
-    if call is None or target.attentions is None:
+    if call is None or target.deep_library is None:
         return None
-    chosen: ChosenAttention | None = target.attentions.choose(call, not target.atomic_sums)
+    chosen: Chosen | None = target.deep_library.choose(call, not target.atomic_sums)
     if chosen is None:
         return None
 
@@ -70,7 +68,11 @@ def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
             return False
         plain = schedule.instead()
         add_attention(plain, what, sources, outs, kinds)
-        schedule.call(chosen, (*sources, *outs), plain)
+        operands = sources
+        if what.gradient:
+            query, key, value, cotangent, sums, _, result = sources
+            operands = (query, key, value, result, cotangent, sums)
+        schedule.call(chosen, (*operands, *outs), plain)
         return True
 
     rows: Schedule | None = on_rows("cuDNN", add).choose(block, step, target)
@@ -78,14 +80,14 @@ def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
 
 
 def _why_not(block: Attention, step: CallStep, target: Any) -> str:
-    if target.attentions is None:
+    if target.deep_library is None:
         return NOT_IN_USE
     dtype = step.operands[0].aval.dtype
     call = call_of(block, dtype)
     if call is None:
         return refusal(block, dtype)
-    reason = target.attentions.why_not(call, not target.atomic_sums)
+    reason = target.deep_library.why_not(call, not target.atomic_sums)
     return reason or f"an operand does not begin at a multiple of {_ALIGNED} bytes"
 
 
-PROVIDER = Provider("cuDNN", _choose, _why_not, lambda target: target.attentions.version())
+PROVIDER = Provider("cuDNN", _choose, _why_not, lambda target: target.deep_library.version())

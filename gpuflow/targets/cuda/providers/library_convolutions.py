@@ -4,11 +4,11 @@ A library distinguishes a convolution from its two gradients; in gpuflow all are
 arrays in other roles. So each of the three is tried on the sizes and on the layouts of the arrays:
 
     forward   out = y of x = left and w = right
-    data      out = x of y = left, whose holes are strides, and w = right, which is mirrored
+    data      out = x of y = left, whose holes are strides, and w = right, which is reversed
     filter    out = w of x = left and y = right, whose gaps are strides
 
-x and y must be packed, with channels first or last; w, which is small, is copied where it is not.
-Where both sides of x need other margins, x is a copy with margins: see convolution_margins.py.
+x and y must be packed, with channels first or last; w, which is small, is copied where it is not,
+and where its taps are to be read from the other end.
 """
 
 from __future__ import annotations
@@ -31,18 +31,12 @@ from gpuflow.targets.cuda.dnn.calls import (
     DATA,
     FILTER,
     FORWARD,
-    ChosenConvolution,
+    Chosen,
     ConvolutionCall,
-    Convolutions,
+    DeepLibrary,
     Dims,
 )
-from gpuflow.targets.cuda.dnn.cudnn import TYPES
-from gpuflow.targets.cuda.providers.convolution_margins import (
-    Margins,
-    add_margins,
-    are_cheap,
-    cut_margins,
-)
+from gpuflow.targets.cuda.dnn.frontend import TYPES
 from gpuflow.targets.cuda.providers.convolution_sides import Side, filled, unmirrored, unpacked
 from gpuflow.targets.cuda.providers.convolutions import add_convolution
 from gpuflow.targets.cuda.providers.copy_forms import MOST_DIMS, collapsed
@@ -58,24 +52,23 @@ class LibraryPlan:
     """How a library makes a convolution.
 
     Attributes:
-        chosen: its call.
+        call: the library's call.
+        chosen: the library's plan for it.
         offsets: where both operands begin, in elements of their buffers.
         copied: the view of the right operand that is packed for it; None: its layout is supported.
         out_copied: the layout of the library's result, if it does not write to the result.
-        margins: of x, which is a copy with them, or without them if it is the result; None: x is
-            the array itself.
     """
 
-    chosen: ChosenConvolution
+    call: ConvolutionCall
+    chosen: Chosen
     offsets: tuple[int, int]
     copied: View | None
     out_copied: View | None
-    margins: Margins | None
 
 
 def planned(
     what: Convolution, views: Sequence[View], dtype: np.dtype, out: ShapedArray,
-    library: Convolutions, deterministic: bool,
+    library: DeepLibrary, deterministic: bool,
 ) -> LibraryPlan | None:  # fmt: skip
     """How a library makes a convolution; None: it does not take it.
 
@@ -91,14 +84,8 @@ def planned(
         return None
     if any(not 0 < prod(shape) <= _LONGEST for shape in shapes):
         return None
-    for call, offsets, copied, out_copied, margins in _candidates(what, views, dtype, out.shape):
-        if margins is not None and (prod(call.x) > _LONGEST or not are_cheap(call)):
-            continue
-        is_left_copied = margins is not None and call.kind != DATA
-        places = [
-            0 if is_copied else offset
-            for offset, is_copied in zip(offsets, (is_left_copied, copied is not None), strict=True)
-        ]
+    for call, offsets, copied, out_copied in _candidates(what, views, dtype, out.shape):
+        places = offsets[:1] if copied is not None else offsets
         if any(place * dtype.itemsize % _ALIGNED for place in places):
             continue
         copies = [view for view in (copied, out_copied) if view is not None]
@@ -106,7 +93,7 @@ def planned(
             continue
         chosen = library.choose(call, deterministic)
         if chosen is not None:
-            return LibraryPlan(chosen, offsets, copied, out_copied, margins)
+            return LibraryPlan(call, chosen, offsets, copied, out_copied)
     return None
 
 
@@ -124,8 +111,7 @@ def add_planned(
         shape: of the result.
         add_plain: adds the convolution by launches of ours, which take arrays at any locations.
     """
-    call, margins = plan.chosen.call, plan.margins
-    dtype, image_bytes = call.dtype, prod(call.x) * call.dtype.itemsize
+    dtype = plan.call.dtype
     left, right = (
         place.plus(offset * dtype.itemsize)
         for place, offset in zip(places, plan.offsets, strict=True)
@@ -135,25 +121,15 @@ def add_planned(
         schedule.copy(right, packed, plan.copied, dtype)
         right = packed
     written = out
-    if margins is not None and call.kind == DATA:
-        written = schedule.memory(image_bytes)
-    elif margins is not None:
-        image = schedule.memory(image_bytes)
-        add_margins(schedule, left, image, call, margins)
-        left = image
     if plan.out_copied is not None:
         written = schedule.memory(prod(shape) * dtype.itemsize)
     plain = schedule.instead()
     add_plain(plain)
     if plain.launches and plan.out_copied is not None:
         plain.copy(out, written, _inverse(plan.out_copied), dtype)  # it is copied back below
-    if plain.launches and margins is not None and call.kind == DATA:
-        add_margins(plain, out, written, call, margins)
     schedule.call(plan.chosen, (left, right, written), plain)
     if plan.out_copied is not None:
         schedule.copy(written, out, plan.out_copied, dtype)
-    if margins is not None and call.kind == DATA:
-        cut_margins(schedule, written, out, call, margins)
 
 
 def _inverse(packed: View) -> View:
@@ -164,7 +140,7 @@ def _inverse(packed: View) -> View:
 
 # --- which call ----------------------------------------------------------------------------
 
-_Candidate = tuple[ConvolutionCall, tuple[int, int], View | None, View | None, Margins | None]
+_Candidate = tuple[ConvolutionCall, tuple[int, int], View | None, View | None]
 
 
 def _candidates(
@@ -176,7 +152,6 @@ def _candidates(
     if len(signs) > 1:
         return []
     is_mirrored = signs == {-1}
-    offsets = (left.offset, right.offset)
     found = [
         make(what, left, right, contiguous(out), is_mirrored)
         for make in (_forward, _data, _filter)
@@ -186,19 +161,22 @@ def _candidates(
     long = prod(views[1].shape[d] for d in what.right[3]) > prod(out[d] for d in what.out[3])
     candidates: list[tuple[tuple[bool, ...], _Candidate]] = []
     for one, last in product(possible, (False, True)):
-        call, x, w, y, margins = one
+        call, x, w, y, is_reversed = one
         if not x.lies_packed(last) or not y.lies_packed(last):
             continue
         call = replace(call, channels_last=last, dtype=dtype, reduced=what.reduced)
+        w = w.reversed if is_reversed else w
         is_filter, is_packed = call.kind == FILTER, w.lies_packed(last)
         copied = None if is_packed or is_filter else w.permuted(last)
         out_copied = unpacked(w, last) if is_filter and not is_packed else None
-        rank = (is_filter is not long, margins is not None, not is_packed, call.mirrored)
-        candidates.append((rank, (call, offsets, copied, out_copied, margins)))
+        rank = (is_filter is not long, not is_packed, is_reversed)
+        offsets = (left.offset, right.offset if is_filter else w.view.offset)
+        candidates.append((rank, (call, offsets, copied, out_copied)))
     return [one for _, one in sorted(candidates, key=lambda pair: pair[0])]
 
 
-_Form = tuple[ConvolutionCall, Side, Side, Side, Margins | None]
+# A call, its sides, and whether its filter is reversed.
+_Form = tuple[ConvolutionCall, Side, Side, Side, bool]
 _NO_DTYPE = np.dtype(np.void)
 
 
@@ -249,30 +227,28 @@ def _filter(
 
 def _form(
     kind: str, sides: tuple[Side, Side, Side], padding: Sequence[int],
-    strides: Sequence[int], dilation: Sequence[int], mirrored: bool,
-) -> _Form:  # fmt: skip
-    """The call, not yet packed, with margins where its sizes are not those of the formula."""
+    strides: Sequence[int], dilation: Sequence[int], is_reversed: bool,
+) -> _Form | None:  # fmt: skip
+    """The call, not yet packed; None: it would cut x."""
     x, w, y = sides
     low, steps, gaps = (
         tuple(filled(list(values), filling))
         for values, filling in ((padding, 0), (strides, 1), (dilation, 1))
     )
-    pads, image, shifts = list(low), list(x.sizes[2:]), [0] * len(low)
-    room = zip(x.sizes[2:], w.sizes[2:], y.sizes[2:], low, steps, gaps, strict=True)
-    for d, (size, taps, places, pad, step, gap) in enumerate(room):
-        reach = (taps - 1) * gap + 1
-        rest = size + 2 * pad - reach
-        if pad < 0 or rest < 0 or rest // step + 1 != places:
-            image[d], pads[d], shifts[d] = (places - 1) * step + reach, 0, pad
-    margins = None
-    if pads != list(low) or image != list(x.sizes[2:]):
-        margins = Margins(x.sizes[2:], tuple(image), tuple(shifts))
+    pads: list[tuple[int, int]] = []
+    for size, taps, places, pad, step, gap in zip(
+        x.sizes[2:], w.sizes[2:], y.sizes[2:], low, steps, gaps, strict=True
+    ):
+        # The zeros behind that so many places need; less than a step may be left over.
+        high = (places - 1) * step + (taps - 1) * gap + 1 - size - pad
+        if pad < 0 or high <= -step:
+            return None
+        pads.append((pad, max(high, 0)))
     groups = x.sizes[1] // w.sizes[1]
     call = ConvolutionCall(
-        kind, (*x.sizes[:2], *image), w.sizes, y.sizes, False, tuple(pads), steps, gaps, groups,
-        mirrored, _NO_DTYPE, False,
-    )  # fmt: skip
-    return call, x, w, y, margins
+        kind, x.sizes, w.sizes, y.sizes, False, tuple(pads), steps, gaps, groups, _NO_DTYPE, False
+    )
+    return call, x, w, y, is_reversed
 
 
 # --- the provider --------------------------------------------------------------------------
@@ -280,13 +256,13 @@ def _form(
 
 def plan_of(block: Convolution, step: CallStep, target: Any) -> LibraryPlan | None:
     """How the library of a target makes a call; None: there is none, or it does not take it."""
-    if target.convolutions is None:
+    if target.deep_library is None:
         return None
-    return _plan_by(target.convolutions, block, step, not target.atomic_sums)
+    return _plan_by(target.deep_library, block, step, not target.atomic_sums)
 
 
 def _plan_by(
-    library: Convolutions, block: Convolution, step: CallStep, deterministic: bool
+    library: DeepLibrary, block: Convolution, step: CallStep, deterministic: bool
 ) -> LibraryPlan | None:
     left, right = step.operands
     if left.aval.dtype != right.aval.dtype:
@@ -323,14 +299,14 @@ class _Asking:
 
 
 def _why_not(block: Convolution, step: CallStep, target: Any) -> str:
-    if target.convolutions is None:
+    if target.deep_library is None:
         return NOT_IN_USE
     asking: Any = _Asking([])
     _plan_by(asking, block, step, not target.atomic_sums)
     if not asking.calls:
         return "it has no such dtypes, layout or padding, or copies would cost too much"
-    reason: str = target.convolutions.why_not(asking.calls[0], not target.atomic_sums)
+    reason: str = target.deep_library.why_not(asking.calls[0], not target.atomic_sums)
     return reason
 
 
-PROVIDER = Provider("cuDNN", _choose, _why_not, lambda target: target.convolutions.version())
+PROVIDER = Provider("cuDNN", _choose, _why_not, lambda target: target.deep_library.version())

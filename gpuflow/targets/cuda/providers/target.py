@@ -13,8 +13,7 @@ from gpuflow.compiler.target import PlainTarget, chosen, maker
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import block_of
-from gpuflow.targets.cuda.dnn.attention_calls import Attentions
-from gpuflow.targets.cuda.dnn.calls import Convolutions
+from gpuflow.targets.cuda.dnn.calls import DeepLibrary
 from gpuflow.targets.cuda.driver.api import Epilogues
 from gpuflow.targets.cuda.driver.launch import launched_kernel
 from gpuflow.targets.cuda.printing.printers import print_cuda
@@ -30,7 +29,7 @@ class GpuTarget(PlainTarget):
 
     Args:
         atomic_sums, excess_precision: as in ``Target``.
-        convolutions, attentions: libraries of them; None: all are handwritten kernels.
+        deep_library: of convolutions and attention; None: all are handwritten kernels.
         epilogues: a library of products with epilogues; None: products have none.
     """
 
@@ -40,12 +39,11 @@ class GpuTarget(PlainTarget):
 
     def __init__(
         self, atomic_sums: bool = False, excess_precision: bool = False,
-        convolutions: Convolutions | None = None, attentions: Attentions | None = None,
-        epilogues: Epilogues | None = None,
+        deep_library: DeepLibrary | None = None, epilogues: Epilogues | None = None,
     ) -> None:  # fmt: skip
         self._epilogues = epilogues
         self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
-        self.convolutions, self.attentions = convolutions, attentions
+        self.deep_library = deep_library
 
     def choice_of(self, step: CallStep) -> Schedule | None:
         """The launches that make a call; None: a library does it."""
@@ -76,23 +74,21 @@ class GpuTarget(PlainTarget):
 
 
 def chosen_gpu_target(
-    convolutions: Convolutions | None = None, attentions: Attentions | None = None,
-    epilogues: Epilogues | None = None,
+    deep_library: DeepLibrary | None = None, epilogues: Epilogues | None = None
 ) -> GpuTarget:  # fmt: skip
     """The target of programs with this thread's settings; devices of one model have one."""
     settings = config.trace_context()
     if not config.environment.cuda_epilogues:
         epilogues = None
     return gpu_target(
-        settings.atomic_sums, settings.excess_precision, convolutions, attentions, epilogues
+        settings.atomic_sums, settings.excess_precision, deep_library, epilogues
     )
 
 
 @cache
 def gpu_target(
     atomic_sums: bool = False, excess_precision: bool = False,
-    convolutions: Convolutions | None = None, attentions: Attentions | None = None,
-    epilogues: Epilogues | None = None,
+    deep_library: DeepLibrary | None = None, epilogues: Epilogues | None = None
 ) -> GpuTarget:  # fmt: skip
     """The target of programs with these settings, one object for each."""
-    return GpuTarget(atomic_sums, excess_precision, convolutions, attentions, epilogues)
+    return GpuTarget(atomic_sums, excess_precision, deep_library, epilogues)
