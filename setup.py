@@ -1,7 +1,8 @@
 """Packages and package data; pyproject.toml holds all other settings.
 
 `kernels/` is next to `gpuflow/` in the repository, because handwritten kernels depend on Numba and
-NumPy only; it is installed as `gpuflow.kernels`. gpuflow_pytest.py is a plugin of pytest.
+NumPy only; it is installed as `gpuflow.kernels`. `ptxsim/` is an interpreter of PTX for everybody,
+which the simulated GPU uses. gpuflow_pytest.py is a plugin of pytest.
 """
 
 import shutil
@@ -24,7 +25,7 @@ class FreshBuild(build_py):
 
 
 setup(
-    packages=[*find_packages(include=["gpuflow", "gpuflow.*"]), "gpuflow.kernels"],
+    packages=[*find_packages(include=["gpuflow", "gpuflow.*", "ptxsim"]), "gpuflow.kernels"],
     py_modules=["gpuflow_pytest"],
     package_dir={"gpuflow.kernels": "kernels"},
     package_data={

@@ -31,7 +31,7 @@ from typing import Any
 import prose
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("gpuflow", "kernels")
+SOURCES = ("gpuflow", "kernels", "ptxsim")
 MOST_FILES = 45  # of a room
 PREFIXES = ("cpu_", "cuda_", "gpu_")
 # Words that say nothing of the value that they name.

@@ -7,6 +7,7 @@ themselves are tested on small made-up trees below.
 from __future__ import annotations
 
 import ast
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -292,6 +293,24 @@ def folders_without_init(tree: Tree) -> list[str]:
 @pytest.fixture(scope="module")
 def tree() -> dict[str, str]:
     return load_tree(ROOT)
+
+
+def test_ptxsim_stands_alone():
+    """It imports itself, NumPy, ml_dtypes and the standard library."""
+    tree = {
+        f"ptxsim/{path.name}": path.read_text() for path in sorted((ROOT / "ptxsim").glob("*.py"))
+    }
+    modules = frozenset(map(module_name, tree))
+    allowed = {"ptxsim", "numpy", "ml_dtypes", *sys.stdlib_module_names}
+    found = {
+        (path, item.target)
+        for path, source in tree.items()
+        for item in imports_of(path, source, modules)
+        if item.target.partition(".")[0] not in allowed
+    }
+    assert "ptxsim/kernel.py" in tree and not found
+    lengths = long_files(tree, MAX_FILE_LINES) + long_functions(tree, MAX_FUNCTION_LINES)
+    assert not lengths and not import_cycles(tree)
 
 
 def test_tree_is_found(tree):

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from schedule_run import sim_device  # beside this file
 
-from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH
+from ptxsim.checks import THOROUGH
 
 
 @pytest.fixture(autouse=True)

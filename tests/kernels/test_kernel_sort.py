@@ -15,8 +15,8 @@ from gpuflow import lax
 from gpuflow.core.blocks import Sort
 from gpuflow.targets.cuda.providers import sorts
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
-from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH
-from gpuflow.targets.cuda_sim.ptx.kernel import PtxKernel
+from ptxsim.checks import THOROUGH
+from ptxsim.kernel import PtxKernel
 
 pytestmark = requires_cuda_tools
 
@@ -147,7 +147,7 @@ def bytes_moved(function, x, monkeypatch):
 
     with monkeypatch.context() as patch:
         # One block after another: none waits, so that none reads a word again.
-        patch.setattr("gpuflow.targets.cuda_sim.ptx.kernel._LANES", 1)
+        patch.setattr("ptxsim.kernel._LANES", 1)
         patch.setattr(PtxKernel, "launch", counted)
         on_gpu(function, x)
     return sum(moved) / x.size

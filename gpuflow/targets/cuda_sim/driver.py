@@ -35,14 +35,14 @@ from gpuflow.targets.cuda.driver.api import (
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.providers.launch_binding import most_shared_bytes
 from gpuflow.targets.cuda.schedules.spread import Dim
-from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH, Checks
-from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
-from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
-from gpuflow.targets.cuda_sim.ptx.rounding import tf32_of
-from gpuflow.targets.cuda_sim.ptx.types import F32
 from gpuflow.targets.cuda_sim.recording import SimGraph, current, recorded_work
 from gpuflow.targets.cuda_sim.sim_kernel import SimKernel
 from gpuflow.targets.cuda_sim.watched import WatchedKernel
+from ptxsim.checks import THOROUGH, Checks
+from ptxsim.kernel import PtxModule
+from ptxsim.memory import DeviceMemory
+from ptxsim.rounding import tf32_of
+from ptxsim.types import F32
 
 PROCESSORS = 2  # few, so that grids stay small
 USUAL_CHECKS = Checks(uninitialized_global=True)

@@ -6,8 +6,8 @@ cuFuncSetAttribute.
 
 from __future__ import annotations
 
-from gpuflow.targets.cuda_sim.ptx.faults import PtxError
-from gpuflow.targets.cuda_sim.ptx.kernel import PtxKernel
+from ptxsim.faults import PtxError
+from ptxsim.kernel import PtxKernel
 
 MOST_SHARED_BY_DEFAULT = 48 << 10
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuflow.targets.cuda.codegen.build import Touched
-from gpuflow.targets.cuda_sim.ptx.checks import Checks, Statistics
-from gpuflow.targets.cuda_sim.ptx.faults import Place, PtxError
-from gpuflow.targets.cuda_sim.ptx.kernel import PtxKernel
-from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
-from gpuflow.targets.cuda_sim.ptx.types import Array
+from ptxsim.checks import Checks, Statistics
+from ptxsim.faults import Place, PtxError
+from ptxsim.kernel import PtxKernel
+from ptxsim.memory import DeviceMemory
+from ptxsim.types import Array
 
 
 class WatchedKernel:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH
-from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
-from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
+from ptxsim.checks import THOROUGH
+from ptxsim.kernel import PtxModule
+from ptxsim.memory import DeviceMemory
 
 DEVICE = DeviceMemory()
 

@@ -17,7 +17,7 @@ from gpuflow.base.config import config
 from gpuflow.targets.cuda.codegen.block_lines import BlockLines
 from gpuflow.targets.cuda.program import block_programs, driver_text
 from gpuflow.targets.cuda_sim.driver import SimApi
-from gpuflow.targets.cuda_sim.ptx.faults import PtxError
+from ptxsim.faults import PtxError
 
 # Many of these loops could be statements of a kernel by themselves.
 pytestmark = [requires_cuda_tools, pytest.mark.usefixtures("loops_of_steps")]

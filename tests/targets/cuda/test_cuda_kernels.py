@@ -36,7 +36,7 @@ from gpuflow.kir.interpret import interpret_segments, storage_dtype
 from gpuflow.kir.nodes import Mode, Operand, arguments
 from gpuflow.targets.cuda.printing.printers import print_cuda
 from gpuflow.targets.cuda.schedules.spread import full_blocks, launch_shape, scratch_bytes
-from gpuflow.targets.cuda_sim.ptx.faults import PtxError
+from ptxsim.faults import PtxError
 
 pytestmark = requires_cuda_tools
 AWKWARD = [0, 1, 3, 31, 33, 257, 1031]

@@ -16,7 +16,7 @@ from gpuflow.base.config import config
 from gpuflow.base.garbage import collect_garbage
 from gpuflow.runtime.device import devices, local_devices
 from gpuflow.targets.cuda_sim.driver import SimApi
-from gpuflow.targets.cuda_sim.ptx.faults import PtxError
+from ptxsim.faults import PtxError
 
 pytestmark = [requires_cuda_tools]
 cuda = pytest.importorskip("numba.cuda")

@@ -12,7 +12,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, random
 from gpuflow.base.garbage import collect_garbage
-from gpuflow.targets.cuda_sim.ptx.faults import PtxError
+from ptxsim.faults import PtxError
 
 pytestmark = [requires_cuda_tools, pytest.mark.simulated_gpu]
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from gpuflow.targets import platforms
 from gpuflow.targets.cuda.driver.on_cupy import CupyApi
-from gpuflow.targets.cuda_sim.ptx.checks import Checks
-from gpuflow.targets.cuda_sim.ptx.faults import PtxError
-from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
-from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
+from ptxsim.checks import Checks
+from ptxsim.faults import PtxError
+from ptxsim.kernel import PtxModule
+from ptxsim.memory import DeviceMemory
 
 COUNTS = (
     "refusals", "launches", "replays", "changes", "recordings", "pinned", "captures", "modules",

@@ -1,0 +1,69 @@
+"""Faults of kernels, and their locations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a kernel failed.
+
+    Attributes:
+        kernel: name of the entry.
+        instruction: its text; empty where no single instruction is to blame.
+        source: file and line of the source that the instruction was made from, or of the PTX.
+        block: position in the grid, x first.
+        thread: position in the block, x first.
+    """
+
+    kernel: str
+    instruction: str = ""
+    source: str = ""
+    block: tuple[int, int, int] | None = None
+    thread: tuple[int, int, int] | None = None
+
+    def __str__(self) -> str:
+        parts = [self.source, f"`{self.instruction}`" if self.instruction else ""]
+        if self.block is not None:
+            parts.append(f"block {self.block}, thread {self.thread}")
+        return ", ".join(part for part in parts if part)
+
+
+class PtxError(RuntimeError):
+    """A kernel did an operation that a GPU forbids, or that the interpreter does not support.
+
+    Attributes:
+        place: the location of the fault; None while a module is read.
+    """
+
+    def __init__(self, message: str, place: Place | None = None) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class Fault(Exception):
+    """A fault inside one instruction, before it is known which and where.
+
+    Attributes:
+        what: the requirement and the observed value.
+        fix: the suggested replacement.
+        lane: the lane that failed, as a position in the frame.
+    """
+
+    def __init__(self, what: str, fix: str, lane: int = 0) -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
+        self.lane = lane
+
+
+def located(fault: Fault, place: Place) -> PtxError:
+    """The error that a user sees."""
+    text = f"[ptx {place.kernel}] {fault.what}. At {place}. Fix: {fault.fix}."
+    return PtxError(text, place)
+
+
+def unreadable(what: str, where: str, fix: str) -> PtxError:
+    """An error in the text of a module."""
+    return PtxError(f"[ptx] {what}. At {where}. Fix: {fix}.")

@@ -1,0 +1,138 @@
+"""Which slot of the register file each register, constant, parameter and address has."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from ptxsim.geometry import geometry
+from ptxsim.program import Program
+from ptxsim.site import Scope
+from ptxsim.syntax import Module
+from ptxsim.types import BOOL, U32, unsigned
+
+_SAMPLE = geometry((1, 1, 1), (1, 1, 1), 0, 1)
+_OF_THE_LAUNCH = ("%dynamic_smem_size", "%total_smem_size", "WARP_SZ")
+
+
+class Slots:
+    """The register file and the memory of a kernel while it is decoded."""
+
+    def __init__(self, module: Module, name: str) -> None:
+        self.module = module
+        self.entry = module.functions[name]
+        self.program = Program(name, most_threads=self.entry.most_threads)
+        self.program.variables = module.variables
+        self._slots: dict[Hashable, int] = {}
+        self._shared: dict[str, tuple[int, int]] = {}  # the first byte, and the one behind
+        self._local: dict[tuple[str, str], int] = {}
+        self._words: dict[str, int] = {}
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Give places to parameters, and to shared and local variables."""
+        word = 0
+        for parameter in self.entry.parameters:
+            self._words[parameter.name] = 8 * word
+            word += -(-max(parameter.size, 1) // 8)
+        self.program.words = word
+        functions = self.module.functions.values()
+        everything = [*self.module.variables.values()]
+        everything += [v for function in functions for v in function.variables.values()]
+        shared = [v for v in everything if v.space == "shared"]
+        place = 0
+        for variable in shared:
+            if variable.count:
+                place = -(-place // variable.align) * variable.align
+                self._shared[variable.name] = place, place + variable.size
+                place += variable.size
+        self.program.shared_bytes = place
+        aligned = max([v.align for v in shared if not v.count], default=1)
+        self.program.dynamic_start = -(-place // aligned) * aligned
+        for variable in shared:
+            if not variable.count:
+                self._shared[variable.name] = self.program.dynamic_start, -1
+        place = 0
+        for function in functions:
+            for variable in function.variables.values():
+                if variable.space == "local":
+                    place = -(-place // variable.align) * variable.align
+                    self._local[function.name, variable.name] = place
+                    place += variable.size
+        self.program.local_bytes = place
+
+    def slot(self, key: Hashable, dtype: np.dtype) -> int:
+        """The slot of a key; a new one holds zeros."""
+        if key not in self._slots:
+            self._slots[key] = len(self.program.template)
+            held = dtype if dtype == BOOL else unsigned(dtype.itemsize)
+            self.program.template.append(np.zeros(1, held))
+        return self._slots[key]
+
+    def register(self, scope: Scope, name: str, dtype: np.dtype) -> int:
+        """The slot of a declared register."""
+        return self.slot(("register", scope.function.name, name), dtype)
+
+    def constant(self, value: np.ndarray) -> int:
+        """The slot of a constant."""
+        key = ("constant", value.tobytes(), str(value.dtype))
+        known = key in self._slots
+        slot = self.slot(key, value.dtype)
+        if not known:
+            self.program.template[slot] = value
+        return slot
+
+    def special(self, name: str) -> tuple[int | None, np.dtype]:
+        """The slot of a special register and its type; None for one that is not known."""
+        sample = _SAMPLE.special(name)
+        if name in _OF_THE_LAUNCH:
+            sample = np.zeros(1, U32)
+        if sample is None:
+            return None, U32
+        key = ("special", name)
+        known = key in self._slots
+        slot = self.slot(key, sample.dtype)
+        if not known:
+            self.program.specials.append((slot, name))
+        return slot, sample.dtype
+
+    def symbol(self, scope: Scope, name: str, offset: int, dtype: np.dtype) -> int | None:
+        """The slot of a variable's address in its space, or None."""
+        local = self._local.get((scope.function.name, name))
+        if local is not None and name not in self._shared:
+            return self.constant(np.array([local + offset]).astype(dtype))
+        if name in self._shared:
+            return self._shared_symbol(name, offset, dtype)
+        if name not in self.module.variables:
+            return None
+        key = ("symbol", name, offset, str(dtype))
+        known = key in self._slots
+        slot = self.slot(key, dtype)
+        if not known:
+            self.program.symbols.append((slot, name, offset, dtype))
+        return slot
+
+    def _shared_symbol(self, name: str, offset: int, dtype: np.dtype) -> int:
+        """The slot of a shared variable's address: none that a number shares."""
+        slot, (first, end) = self.slot(("shared", name, offset, dtype), dtype), self._shared[name]
+        self.program.template[slot] = np.array([first + offset]).astype(dtype)
+        self.program.shared_roots[slot] = first, end
+        return slot
+
+    def parameter(self, scope: Scope, name: str, offset: int, dtype: np.dtype) -> int:
+        """The slot of an element of a param variable: of the launch, or of a call."""
+        if scope.function.is_entry and name in self._words:
+            key = ("word", name, offset, str(dtype))
+            known = key in self._slots
+            slot = self.slot(key, dtype)
+            if not known:
+                byte = self._words[name] + offset
+                self.program.parameters.append((slot, byte, dtype))
+            return slot
+        return self.slot(("parameter", scope.parameter(name), offset, dtype.itemsize), dtype)
+
+    def new_site(self) -> int:
+        """A number for an instruction that accesses global memory."""
+        self.program.sites += 1
+        return self.program.sites - 1
