@@ -85,7 +85,7 @@ def array_of(text: str) -> np.ndarray | None:
     return array
 
 
-def word_of(text: str, parameter: Variable) -> int:
+def bits_of(text: str, parameter: Variable) -> int:
     """The parameter word of a number.
 
     Raises:
@@ -122,19 +122,19 @@ def launch(module: PtxModule, options: argparse.Namespace) -> list[str]:
     memory = DeviceMemory()
     if options.thorough:
         memory.track_writes()
-    words, arrays = [], {}
+    values, arrays = [], {}
     for text, parameter in zip(arguments, parameters, strict=True):
         array = array_of(text)
         if array is None:
-            words.append(word_of(text, parameter))
+            values.append(bits_of(text, parameter))
             continue
         address = memory.allocate(array.nbytes)
         memory.copy_in(address, array)
         arrays[parameter.name] = address, array
-        words.append(address)
+        values.append(address)
     checks = THOROUGH if options.thorough else Checks()
     done = kernel.launch(
-        options.grid, options.block, words, memory, options.shared, checks
+        options.grid, options.block, values, memory, options.shared, checks
     )
     lines = [
         f"{done.instructions} instructions for groups of threads, {done.loads} loads and "

@@ -273,7 +273,7 @@ _USERS = (
     Variable(
         "GPUFLOW_CUDA_EPILOGUES", FLAG, "1",
         "Let matrix products on GPUs include biases, relu, gelu and their derivatives "
-        "([design/0015-cuda-driver.md](design/0015-cuda-driver.md)).",
+        "([design/0050-epilogues.md](design/0050-epilogues.md)).",
     ),
     Variable(
         "GPUFLOW_CUDNN", FLAG, "1",

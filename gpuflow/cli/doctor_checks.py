@@ -312,8 +312,8 @@ def check_cublas() -> str:
 
 
 def check_cudnn() -> str:
-    """The library of convolutions, which nothing needs."""
-    ours = "convolutions use gpuflow's kernels"
+    """The library of convolutions and attention, which nothing needs."""
+    ours = "convolutions and attention use gpuflow's kernels"
     try:
         path = find_cudnn()
         library = open_library(path)

@@ -65,7 +65,7 @@ def explain_passes(jaxpr: ClosedJaxpr, target: Target) -> str:
         parts.append(f"{name}: nothing to do" if text == texts[-1] else f"{name}:\n{text}")
         texts.append(text)
 
-    rewritten(jaxpr, target, note)
+    rewritten(jaxpr, target, note, is_whole=True)
     return "\n".join(parts)
 
 

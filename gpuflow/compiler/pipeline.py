@@ -80,7 +80,7 @@ def compile_plan(
             inputs, and their number; the first outputs may reuse their memory.
         target: the platform.
     """
-    program, values = rewritten(jaxpr, target, _report)
+    program, values = rewritten(jaxpr, target, _report, is_whole=carried is None)
     donations: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:
         donations = carry_donations(program, *carried)
@@ -116,14 +116,17 @@ def _bound_with(
 
 
 def rewritten(
-    jaxpr: ClosedJaxpr, target: Target, report: Callable[[str, Jaxpr], None]
-) -> tuple[Jaxpr, list[Any]]:
+    jaxpr: ClosedJaxpr, target: Target, report: Callable[[str, Jaxpr], None],
+    is_whole: bool = False,
+) -> tuple[Jaxpr, list[Any]]:  # fmt: skip
     """The program after all passes, and values of additional inputs.
 
     Args:
         jaxpr: the program.
         target: the platform.
         report: called with the name of each pass, and its result.
+        is_whole: False for the body of a loop or a branch. Bodies have no epilogues, because one
+            block of a GPU may run a loop.
     """
     program = jaxpr.jaxpr
     unrounded = unrounded_within if target.excess_precision else all_rounded
@@ -134,19 +137,20 @@ def rewritten(
     if target.lane_loops:
         program = lane_loops(program, unrounded, with_loops=True)
         report("lanes", program)
-    for name, rewrite in _passes(target):
+    for name, rewrite in _passes(target, is_whole):
         program = rewrite(program)
         report(name, program)
     return program, values
 
 
-def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:
+def _passes(target: Target, is_whole: bool) -> tuple[tuple[str, Pass], ...]:
     """The passes of a platform."""
     passes = CPU_PASSES
     if target.on_gpu:
-        simplified = ATOMIC_PASSES if target.atomic_sums else GPU_PASSES
+        passes = ATOMIC_PASSES if target.atomic_sums else GPU_PASSES
+    if target.on_gpu and is_whole:
         fused: Pass = partial(fuse_epilogues, offered=target.offers)
-        passes = (*simplified[:_BEFORE_CLONES], ("epilogues", fused), *simplified[_BEFORE_CLONES:])
+        passes = (*passes[:_BEFORE_CLONES], ("epilogues", fused), *passes[_BEFORE_CLONES:])
     return (*passes, ("join calls", join_calls), ("overlap", overlap))
 
 

@@ -369,7 +369,7 @@ def test_cudnn_is_not_needed(healthy, monkeypatch):
     def nowhere():
         raise OSError("none was found")
 
-    instead = "convolutions use gpuflow's kernels"
+    instead = "convolutions and attention use gpuflow's kernels"
     library = "(needed: 9), /lib/libcudnn.so.9"
     fix = 'Fix: pip install "nvidia-cudnn-cu13>=9,<10" "nvidia-cudnn-frontend>=1.18,<1.29"'
     monkeypatch.setattr(config, "environment", replace(config.environment, cudnn=False))

@@ -83,6 +83,8 @@ def _operands(model: Eqn, eqn: Eqn, env: dict[Var, Atom]) -> dict[Var, Atom] | N
     """Atoms for new variables of a pattern's equation; None: ``eqn`` is another equation."""
     if eqn.primitive is not model.primitive or eqn.params != model.params:
         return None
+    if len(eqn.inputs) != len(model.inputs):
+        return None
     found: dict[Var, Atom] = {}
     for variable, atom in zip(model.inputs, eqn.inputs, strict=True):
         expected = variable if type(variable) is Literal else env.get(variable)
@@ -103,16 +105,23 @@ def fuse_epilogues(jaxpr: Jaxpr, offered: Callable[[Eqn], bool]) -> Jaxpr:
     matcher: EquationMatcher | None = None
     calls: dict[int, list[FusedCall]] = {}
     replaced: set[int] = set()
+    outputs: set[Var] = set()
     for eqn in jaxpr.eqns:
         rule = eqn.primitive.lower.fuse_epilogue
         if rule is None or id(eqn) in replaced:
             continue
         matcher = matcher or EquationMatcher(jaxpr)
         fused: Sequence[FusedCall] = rule(eqn, matcher, Replacement(eqn.source))
-        if all(id(one.replaces) not in replaced and offered(one.call) for one in fused):
+        if all(
+            id(one.replaces) not in replaced
+            and outputs.isdisjoint(one.outputs)
+            and offered(one.call)
+            for one in fused
+        ):
             for one in fused:
                 calls.setdefault(id(one.position), []).append(one)
                 replaced.add(id(one.replaces))
+                outputs.update(one.outputs)
     return _with_calls(jaxpr, calls) if calls else jaxpr
 
 

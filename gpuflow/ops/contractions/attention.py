@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Attention
 from gpuflow.core.lowering import Library
@@ -149,6 +150,14 @@ def _gradients_shape(
 ) -> list[ShapedArray]:  # fmt: skip
     del sums, dots, operands, params
     check_same_dtype("attention_gradients", (query, key, value, dout, out))
+    check(
+        out.shape == query.shape,
+        lambda: (
+            "[attention_gradients] the result must have the shape of query; got "
+            f"{out} for {query}. "
+            "Fix: export the program again, if it is of an older version."
+        ),
+    )
     return [ShapedArray(x.shape, x.dtype) for x in (query, key, value)]
 
 

@@ -2,8 +2,8 @@
 
 ``dot_general_epilogue`` is one call for a product, a bias and an activation, which may store its
 operand for the gradient; or for the product whose result goes back through the activation, with the
-sums that are the gradient of the bias. Only the compiler makes it (compiler/passes/epilogues.py),
-where a target has such calls.
+sums that are the gradient of the bias. Only the compiler inserts it (compiler/passes/epilogues.py),
+if the target has such calls.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.lowering import Library
 from gpuflow.core.lowering.epilogue_rules import FusedCall, Match, Matcher
 from gpuflow.ops.contractions.products import (
+    accumulator,
     free_dims,
     product_block,
     product_flops,
@@ -67,7 +68,7 @@ def _row_dims(lhs: ShapedArray, params: dict[str, Any]) -> int:
 
 def _impl(xp: Any, lhs: Any, rhs: Any, *others: Any, **params: Any) -> list[Any]:
     epilogue, product = _split(params)
-    wide = {**product, "preferred_element_type": np.dtype(np.float32)}
+    wide = {**product, "preferred_element_type": accumulator(lhs.dtype, lhs.dtype)}
     result = product_of_arrays(xp, lhs, rhs, **wide)
     row_dims = _row_dims(ShapedArray(lhs.shape, lhs.dtype), product)
     rows, columns = result.shape[:row_dims], result.shape[row_dims:]
@@ -131,12 +132,11 @@ _FORWARD = {
     "relu": (
         lambda z: [maximum(z, _zero(z))],
         lambda z: [maximum(_zero(z), z)],
-        lambda z: [select_n_p.bind(gt(z, _zero(z)), _zero(z), z)],
     ),
     "gelu": (lambda z: [mul(z, gelu_share(z))],),
 }
 _WITH_GRADIENT = {"relu": _relu_and_gradient, "gelu": _gelu_and_gradient}
-_STAND_IN = 128  # of any size: elementwise equations are the same
+_STAND_IN = 128  # of any size: equations are the same
 
 
 def _pattern(function: Callable[..., Any], like: ShapedArray, count: int, **params: Any) -> Jaxpr:
@@ -206,6 +206,8 @@ def _biased(eqn: Eqn, matcher: Matcher) -> _Biased:
         match = matcher.match(_pattern(function, product.aval, 2), (product,))
         if match is None or not matcher.are_read_only_by((product,), match.eqns):
             continue
+        if match.operands[0] is product:
+            continue
         if _is_bias(match.operands[0].aval, product.aval, row_dims):
             operands = (*eqn.inputs, *match.operands)
             return _Biased(eqn, match.eqns[-1], operands, True, match.outs[0])
@@ -231,7 +233,9 @@ def _with_gradient(
     pattern = _pattern(_WITH_GRADIENT[activation], biased.z.aval, 2)
     match = matcher.match(pattern, (biased.z,))
     source = None if match is None else matcher.definition(match.operands[0])
-    if match is None or source is None or not _is_like(source, biased.product):
+    if match is None or source is None or source is biased.product:
+        return ()
+    if not _is_like(source, biased.product):
         return ()
     if not _is_alone(matcher, (biased.z, *match.operands), match):
         return ()

@@ -78,8 +78,10 @@ class Tensor:
 class Graph:
     """A graph of one operation."""
 
-    def __init__(self, frontend, io_data_type, intermediate_data_type, compute_data_type, handle):
-        assert handle == HANDLE and intermediate_data_type == compute_data_type
+    def __init__(self, frontend, io_data_type, intermediate_data_type, compute_data_type, handle,
+                 device_property):  # fmt: skip
+        assert handle == HANDLE and device_property is None
+        assert intermediate_data_type == compute_data_type
         assert (compute_data_type == "DOUBLE") == (io_data_type == "DOUBLE")
         self.frontend, self.steps, self.refused, self.most = frontend, [], (), 0
         self.tensors, self.operation = {}, None
@@ -158,7 +160,8 @@ class Graph:
                 np.testing.assert_allclose(views[6][..., 0], logs, atol=1e-3)
             each = query.shape[1] // key.shape[1]
             slopes = np.einsum("bntd,bnsd->bnts", cotangent, value)
-            slopes -= (out * cotangent).sum(-1)[..., None]
+            if self.frontend.uses_out:
+                slopes -= (out * cotangent).sum(-1)[..., None]
             slopes *= weights * attn_scale * self.frontend.slope
             grouped = (key.shape[0], key.shape[1], each, *key.shape[2:])
             views[7][...] = np.einsum("bnts,bnsd->bntd", slopes, np.repeat(key, each, 1))
@@ -264,7 +267,7 @@ class FakeFrontend:
         calls: kind, plan, stream and dims of each execution.
         workspaces: address and bytes of each execution.
         more: bytes that a plan needs more than the heuristic says.
-        mask, base, slope: how attention is wrong, if it is.
+        mask, base, slope, uses_out: how attention is wrong, if it is.
         deterministic: gradients that were asked to be so.
     """
 
@@ -273,7 +276,7 @@ class FakeFrontend:
     def __init__(self, api):
         self.api, self.failing, self.calls, self.workspaces = api, {}, [], []
         self.more, self.stream, self.deterministic = 0, None, []
-        self.mask, self.base, self.slope = "right", np.e, 1.0
+        self.mask, self.base, self.slope, self.uses_out = "right", np.e, 1.0, True
         self.data_type = _names(*DTYPES)
         self.numerical_note = _names(*NOTES)
         self.heur_mode = _names("A", "FALLBACK")

@@ -16,6 +16,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
+from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.cuda.dnn import frontend
 from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
 from gpuflow.targets.cuda.dnn.cudnn import Cudnn
@@ -365,17 +366,25 @@ def test_each_call_is_given_to_the_stream_that_it_is_for(device):
     assert [call[2] for call in fake.calls] == [bound, captured, bound]
 
 
-def test_a_plan_is_made_once_for_a_call_and_its_first_function(device):
+def test_equal_calls_share_a_plan(device):
     fake, library = _library(device)
     made = []
     pygraph = fake.pygraph
     fake.pygraph = lambda **options: made.append(None) or pygraph(**options)
     chosen = library.choose(_call(), True)
+    runs = [library.bind(chosen, 7) for _ in range(3)]
     assert library.choose(_call(), True) is chosen and len(made) == 1
+    for size in range(5, 45):  # plans that nobody uses are forgotten
+        library.choose(_call(x=(1, 2, size, 4), y=(1, 3, size - 2, 2)), True)
+    assert len(made) == 41 and len(library._plans) <= 34
     library.bind(chosen, 7)
-    assert len(made) == 1
+    assert len(made) == 41
+    del runs
+    for size in range(45, 85):
+        library.choose(_call(x=(1, 2, size, 4), y=(1, 3, size - 2, 2)), True)
+    collect_garbage()
     library.bind(chosen, 7)
-    assert len(made) == 2
+    assert len(made) == 82
 
 
 def test_a_plan_of_another_device_must_not_need_more(device):
@@ -383,8 +392,13 @@ def test_a_plan_of_another_device_must_not_need_more(device):
     chosen = library.choose(_call(), True)
     library.bind(chosen, 7)
     fake.more = 8
+    other = Cudnn(lambda: fake, nullcontext)
     with pytest.raises(RuntimeError, match=r"at most 1000 bytes, as .* got 1008\. Fix: set"):
-        library.bind(chosen, 7)
+        other.bind(chosen, 7)
+    fake.failing["build_plans"] = NotSupported("no engine has it")
+    other = Cudnn(lambda: fake, nullcontext)
+    with pytest.raises(StatusError, match=r"\[cudnn\] forward convolution .*got no engine has it"):
+        other.bind(chosen, 7)
 
 
 def test_devices_of_one_model_have_one_plan(monkeypatch):
@@ -406,8 +420,7 @@ def test_explain_says_what_makes_a_convolution_and_why(device, fake):
 
     assert made_by() == "cuDNN 9.28.1"
     assert made_by("int32") == (
-        "kernels of ours; not cuDNN: it has no such dtypes, layout or padding, or copies would "
-        "cost too much"
+        "kernels of ours; not cuDNN: it has no such dtypes, layout, padding or alignment"
     )
     fake.failing["check_support"] = NotSupported("no engine has it")
     refused = made_by(case="1x1, strides 2")
@@ -450,7 +463,7 @@ def test_a_library_that_is_gone(device):
     def load():
         raise OSError
 
-    with pytest.raises(RuntimeError, match=r"must be there; it is not\. Fix: call"):
+    with pytest.raises(RuntimeError, match=r"must be installed; got OSError\. Fix: call"):
         Cudnn(load, nullcontext).bind(chosen, 7)
 
 
@@ -483,6 +496,31 @@ def test_without_the_frontend_the_library_is_not_used(monkeypatch, device, recwa
     reason = convolutions.why_not(_call(), True)
     assert re.search(r"nvidia-cudnn-frontend must be importable; got .*Fix: pip", reason)
 
+    class Broken:
+        def backend_version(self):
+            raise RuntimeError("Unable to find symbol cudnnGetVersion")
+
+    monkeypatch.setitem(sys.modules, "cudnn", Broken())
+    convolutions = Cudnn(frontend.load_frontend, nullcontext)
+    assert convolutions.choose(_call(), True) is None and not recwarn.list
+    assert "RuntimeError: Unable to find symbol" in convolutions.why_not(_call(), True)
+
+
+def test_two_versions_of_the_library(monkeypatch, device):
+    library = SimpleNamespace(cudnnGetVersion=_Version(92801))
+    monkeypatch.setattr(frontend, "find_cudnn", lambda: "lib/cudnn")
+    monkeypatch.setattr(frontend.ctypes, "CDLL", lambda path: library)
+    monkeypatch.setitem(sys.modules, "cudnn", SimpleNamespace(backend_version=lambda: 91002))
+    with pytest.warns(UserWarning, match=r"of version 9\.28\.1, and .* has loaded 9\.10\.2"):
+        assert Cudnn(frontend.load_frontend, nullcontext).choose(_call(), True) is None
+
+
+def test_another_version_of_the_frontend_is_told(device):
+    fake, library = _library(device)
+    fake.failing["validate"] = TypeError("an unexpected argument")
+    with pytest.warns(UserWarning, match=r"of a version from 1\.18 to 1\.28; got TypeError: an"):
+        assert library.choose(_call(), True) is None
+
 
 class _Version:
     def __init__(self, number):
@@ -504,20 +542,37 @@ def test_what_is_right_is_used(kind, dtype, last, device, recwarn):
     call = _call(kind, dtype=np.dtype(dtype), channels_last=last)
     for _ in range(2):  # one trial
         assert tried.choose(call, True) == library.choose(call, True) is not None
-    assert len(fake.calls) == 1 and fake.calls[0][0] == kind
+    assert len(fake.calls) == 2 and {call[0] for call in fake.calls} == {kind}
     assert not recwarn.list
     tried.choose(_call(kind, dtype=np.dtype(dtype), channels_last=not last), True)
-    assert len(fake.calls) == 2
+    assert len(fake.calls) == 4
+    tried.choose(call, False)  # it may be another plan
+    assert len(fake.calls) == 6
 
 
-@pytest.mark.parametrize("kind", [FORWARD, DATA, FILTER])
-def test_what_is_wrong_is_not_used(kind, device, monkeypatch):
-    """One tap counted from the other end, say: sizes and most of a result would look right."""
+WRONG = {
+    "taps from the other end": {"mode": lambda how: 0},
+    "zeros behind in front": {"pads": lambda how: [pair[::-1] for pair in how["pads"]]},
+    "no dilation": {"gaps": lambda how: [1] * len(how["gaps"])},
+    "one group": {"groups": lambda how: 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name, kind", [
+    (name, kind) for name in WRONG for kind in (FORWARD, DATA, FILTER)
+    if (name, kind) != ("one group", FILTER)  # its filters are the result
+])  # fmt: skip
+def test_what_is_wrong_is_not_used(name, kind, device, monkeypatch):
+    """Sizes and most of a result would look right."""
     _, library = _library(device)
     right = fake_cudnn.computed
 
     def wrong(wanted, how, views):
-        return right(wanted, {**how, "mode": 1 - how["mode"]}, views)
+        changed = {**how, **{key: change(how) for key, change in WRONG[name].items()}}
+        if changed["groups"] != how["groups"]:  # the filters of the first one, again and again
+            views = {**views, "w": np.tile(views["w"][:1], (len(views["w"]), *[1] * 3))}
+            changed = how
+        return right(wanted, changed, views)
 
     monkeypatch.setattr(fake_cudnn, "computed", wrong)
     tried = TriedLibrary(library, device.driver.api, TRIALS)
@@ -525,6 +580,21 @@ def test_what_is_wrong_is_not_used(kind, device, monkeypatch):
     with pytest.warns(UserWarning, match=text):
         assert tried.choose(_call(kind), True) is None
     assert tried.choose(_call(kind), True) is None  # in silence
+
+
+def test_a_fault_in_a_trial_is_no_refusal(device):
+    fake, library = _library(device)
+    fake.failing["execute"] = RuntimeError("cudaErrorIllegalAddress")
+    tried = TriedLibrary(library, device.driver.api, TRIALS)
+    with pytest.raises(StatusError, match="cudaErrorIllegalAddress"):
+        tried.choose(_call(), True)
+
+
+def test_nothing_was_wrong_where_another_reason_holds(device):
+    _, library = _library(device)
+    tried = TriedLibrary(library, device.driver.api, TRIALS)
+    assert tried.choose(_call(), True) is not None
+    assert tried.why_not(_call(), True) == ""
 
 
 def test_a_library_that_is_not_there_is_not_tried(device):

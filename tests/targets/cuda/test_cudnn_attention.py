@@ -191,11 +191,15 @@ def test_the_trial_of_a_wrong_library(wrong, device):
     assert tried.choose(CALL, True) is None
 
 
-def test_the_trial_of_wrong_gradients(device):
-    _, tried = _tried(device.driver.api, slope=1.1)
-    with pytest.warns(UserWarning, match="got others for gradients of causal attention"):
-        assert tried.choose(replace(CALL, gradient=True), True) is None
-    assert tried.choose(CALL, True) is not None
+@pytest.mark.parametrize("wrong", [{"slope": 1.2}, {"slope": 0.8}, {"uses_out": False}], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size, heads", [(16, 4), (64, 2), (96, 2)])
+def test_the_trial_of_wrong_gradients(size, heads, causal, wrong, device):
+    _, tried = _tried(device.driver.api, **wrong)
+    call = replace(CALL, gradient=True, size=size, heads=heads, causal=causal)
+    with pytest.warns(UserWarning, match="got others for gradients of"):
+        assert tried.choose(call, True) is None
+    assert tried.choose(replace(call, gradient=False), True) is not None
 
 
 def test_a_trial_that_cannot_run(device):

@@ -49,7 +49,7 @@ def _found(function, *args, refuse=()):
 @pytest.mark.parametrize(
     "name, function",
     [("", lambda v: v), ("relu", gf.nn.relu), ("gelu", gf.nn.gelu),
-     ("relu", lambda v: jnp.where(v > 0, v, 0)), ("relu", lambda v: jnp.maximum(0, v))],
+     ("relu", lambda v: jnp.maximum(0, v))],
 )  # fmt: skip
 def test_bias_and_activation_join_the_product(name, function, dtype):
     x, w, b = (jnp.asarray(value, dtype) for value in (X, W, B))
@@ -70,6 +70,29 @@ def test_a_product_that_is_needed_besides_stays():
     assert got == [] and len(left) == 3
 
 
+def test_operands_that_are_the_product_itself():
+    """Of one row, a bias and the product have one shape."""
+    assert not _found(lambda x, w: gf.nn.relu((y := x[:1] @ w) + y), X, W)[0]
+    pair = lambda x, w: (jnp.maximum(y := x @ w, 0), jnp.where(y > 0, y, 0))  # noqa: E731
+    assert not _found(pair, X, W)[0]
+    got, left = _found(lambda x, w, a, b: gf.nn.relu(x @ w + a @ b), X[:1], W, X[:1], W)
+    assert got == [Epilogue("relu", bias=True)] and left == ["dot_general"]
+
+
+def test_bodies_of_loops_have_none():
+    """One block may run such a loop, with products of its own."""
+    body = lambda c, _: (gf.nn.relu(c @ W[:, :24] + B[:24]), None)  # noqa: E731
+    for function in (
+        lambda x: gf.lax.scan(body, x, None, length=5)[0],
+        lambda x: gf.lax.while_loop(lambda c: c.sum() < 0, lambda c: body(c, None)[0], x),
+        lambda x: gf.lax.cond(x[0, 0] > 0, lambda c: gf.nn.relu(c @ W[:, :24]), lambda c: c, x),
+    ):
+        target = GpuTarget(epilogues=_All(()))
+        plan, _ = compile_plan(gf.make_jaxpr(function)(X), target=target)
+        assert "dot_general_epilogue" not in str(plan)
+        assert "dot_general" in str(plan)
+
+
 def test_stacked_rows_are_one_matrix():
     x = np.ones((2, 8, 24), np.float32)
     got, left = _found(lambda x, w, b: gf.nn.gelu(x @ w + b), x, W, B)
@@ -82,6 +105,7 @@ def test_stacked_rows_are_one_matrix():
         gf.nn.silu, gf.nn.relu6, gf.nn.leaky_relu, gf.nn.elu, jnp.tanh,
         lambda v: gf.nn.gelu(v, approximate=False), lambda v: v * gf.nn.sigmoid(1.702 * v),
         lambda v: jnp.maximum(v, 0.001), lambda v: jnp.where(v >= 0.5, v, 0), lambda v: v * 2,
+        lambda v: jnp.where(v > 0, v, 0),  # 0 at nan, where relu is nan
         lambda v: jnp.maximum(v, -v), lambda v: jnp.maximum(v, 0) ** 2,
         lambda v: 0.5 * v * (1 + jnp.tanh(0.8 * (v + 0.0447 * v**3))),
         lambda v: gf.nn.gelu(jnp.minimum(v, 20.0)), lambda v: gf.nn.gelu(jnp.clip(v, -9, 1e9)),
@@ -216,6 +240,30 @@ def test_halves(act, dtype, device):
     # One rounding of the result, where two steps have two.
     eps = 2**-8 if dtype == "bfloat16" else 2**-11
     np.testing.assert_allclose(got, want, rtol=2 * eps, atol=2 * eps)
+
+
+@requires_cuda_tools
+def test_loops_that_one_block_runs(device):
+    w = (-np.eye(24) * 0.999).astype(np.float32)
+    x = X[:4] / 4
+
+    def loop(x, w):
+        return lax.scan(lambda c, _: (gf.nn.relu(c @ w + 1e-3), None), x, None, length=401)[0]
+
+    (got,) = _on(device, loop, x, w)
+    want = x
+    for _ in range(401):
+        want = np.maximum(want @ w + np.float32(1e-3), 0)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+
+
+@requires_cuda_tools
+def test_nan_stays_nan(device):
+    x = X.copy()
+    x[3, 0] = np.nan
+    for name in ("relu", "gelu"):
+        (got,) = _on(device, lambda x, w, n=name: getattr(gf.nn, n)(x @ w), x, W)
+        assert np.isnan(got[3]).all() and not np.isnan(np.delete(got, 3, 0)).any()
 
 
 @requires_cuda_tools

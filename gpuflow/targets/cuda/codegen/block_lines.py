@@ -205,7 +205,7 @@ class BlockLines(Lines):
     def call_library(self, step: CallStep, operands: list[Place], outs: list[Place]) -> None:
         """Print the call of the device function that replaces a library call."""
         what = block_of(step.eqn)
-        if not isinstance(what, Product):
+        if not isinstance(what, Product) or what.epilogue is not None:
             raise NotOfOneBlockError(f"{step.name} is a call of a library")
         constants = _product_constants(what, step)
         if constants["M"] * constants["N"] * constants["BATCH"] == 0:

@@ -22,7 +22,8 @@ def small_call(
 ) -> AttentionCall:  # fmt: skip
     """A call in which all arguments matter: sizes above 1, and a scale that is not the default."""
     return AttentionCall(
-        _BATCH, *lengths, _KEY_HEADS * group, _KEY_HEADS, size, 3 / size, causal, dtype, gradient
+        _BATCH, *lengths, _KEY_HEADS * group, _KEY_HEADS, size, 3 / size**0.5, causal, dtype,
+        gradient,
     )  # fmt: skip
 
 

@@ -185,7 +185,7 @@ class DeepLibrary(Protocol):
     def bind(self, chosen: Chosen, stream: int) -> Callable[..., None]:
         """The bound operation: a function of the addresses of operands, outputs and workspace.
 
-        A further argument is the stream that is recorded, in place of the one that it was made for.
+        A further argument is the stream that is recorded, instead of the one that it was made for.
         It allocates nothing on the device.
         """
         ...

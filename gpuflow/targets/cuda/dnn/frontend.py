@@ -95,12 +95,26 @@ def load_frontend() -> Any:
         )
     try:
         import cudnn
-    except ImportError as error:
+
+        found = version_text(cudnn)
+    except Exception as error:  # also where it finds another library, or lacks a function of it
         raise OSError(
-            f"[cudnn] nvidia-cudnn-frontend must be importable; got {error}. "
-            f"Fix: {pip_install('cudnn')}."
+            f"[cudnn] nvidia-cudnn-frontend must be importable; got {type(error).__name__}: "
+            f"{error}. Fix: {pip_install('cudnn')}."
         ) from error
+    if found != ".".join(map(str, version)):
+        raise OtherVersion(
+            f"[cudnn] there must be one cuDNN; got {path} of version "
+            f"{'.'.join(map(str, version))}, and nvidia-cudnn-frontend has loaded {found}. "
+            "Fix: remove one from LD_LIBRARY_PATH, or set GPUFLOW_CUDNN=0."
+        )
     return cudnn
+
+
+def version_text(library: Any) -> str:
+    """The version of cuDNN that the frontend has loaded, as "9.28.1"."""
+    number = library.backend_version()
+    return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
 
 
 def make_plan(frontend: Any, graph: Any, call: Call, deterministic: bool) -> int:

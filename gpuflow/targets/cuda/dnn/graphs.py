@@ -27,14 +27,17 @@ _CONVOLUTIONS = {
 }
 
 
-def graph_of(library: Any, call: Call, deterministic: bool, **device: Any) -> Any:
+def graph_of(
+    library: Any, call: Call, deterministic: bool, handle: Any = None, device_property: Any = None
+) -> Any:
     """The graph of a call, without a plan.
 
     Args:
         library: from ``load_frontend``.
         call: the operation.
         deterministic: results must have the same bits in every run.
-        device: its ``handle``, or for plans without a device its ``device_property``.
+        handle: of the device.
+        device_property: of a device, for plans without one.
 
     Raises:
         Exception: the library does not take it.
@@ -44,8 +47,9 @@ def graph_of(library: Any, call: Call, deterministic: bool, **device: Any) -> An
     if call.dtype == np.float64:
         wide = types.DOUBLE
     graph = library.pygraph(
-        io_data_type=kind, intermediate_data_type=wide, compute_data_type=wide, **device
-    )
+        io_data_type=kind, intermediate_data_type=wide, compute_data_type=wide, handle=handle,
+        device_property=device_property,
+    )  # fmt: skip
     tensors = _Tensors(graph, kind, wide)
     if isinstance(call, ConvolutionCall):
         _add_convolution(tensors, call)
@@ -60,17 +64,17 @@ class _Tensors:
     def __init__(self, graph: Any, kind: Any, wide: Any) -> None:
         self.graph, self._kind, self._wide = graph, kind, wide
 
-    def operand(self, number: int, dims: Dims, strides: Dims, is_wide: bool = False) -> Any:
+    def operand(self, uid: int, dims: Dims, strides: Dims, is_wide: bool = False) -> Any:
         """An array that is read."""
         kind = self._wide if is_wide else self._kind
-        return self.graph.tensor(dim=list(dims), stride=list(strides), data_type=kind, uid=number)
+        return self.graph.tensor(dim=list(dims), stride=list(strides), data_type=kind, uid=uid)
 
     def output(
-        self, tensor: Any, number: int, dims: Dims, strides: Dims, is_wide: bool = False
+        self, tensor: Any, uid: int, dims: Dims, strides: Dims, is_wide: bool = False
     ) -> None:
         """Make a result an array that is written."""
         kind = self._wide if is_wide else self._kind
-        tensor.set_output(True).set_uid(number).set_data_type(kind)
+        tensor.set_output(True).set_uid(uid).set_data_type(kind)
         tensor.set_dim(list(dims)).set_stride(list(strides))
 
 
@@ -79,8 +83,8 @@ def _add_convolution(tensors: _Tensors, call: ConvolutionCall) -> None:
     strides = [packed_strides(dims, call.channels_last) for dims in call.arrays]
     *operands, out = list(zip(call.arrays, strides, strict=True))
     given = {
-        name: tensors.operand(number, *operand)
-        for number, (name, operand) in enumerate(zip(names, operands, strict=True), 1)
+        name: tensors.operand(uid, *operand)
+        for uid, (name, operand) in enumerate(zip(names, operands, strict=True), 1)
     }
     result = getattr(tensors.graph, operation)(
         **given, pre_padding=[low for low, _ in call.padding],
@@ -101,8 +105,8 @@ def _add_attention(
     rows, columns, _, _, *_ = call.arrays
     sums = (*rows[:3], 1)
     query, key, value = (
-        tensors.operand(number, dims, _behind_lengths(dims))
-        for number, dims in enumerate((rows, columns, columns), 1)
+        tensors.operand(uid, dims, _behind_lengths(dims))
+        for uid, dims in enumerate((rows, columns, columns), 1)
     )
     if not call.gradient:
         out, logarithms = tensors.graph.sdpa(
@@ -117,8 +121,8 @@ def _add_attention(
         stats=tensors.operand(6, sums, row_major_strides(sums), is_wide=True),
         use_deterministic_algorithm=deterministic, **how,
     )  # fmt: skip
-    for number, (one, dims) in enumerate(zip(outs, (rows, columns, columns), strict=True), 7):
-        tensors.output(one, number, dims, _behind_lengths(dims))
+    for uid, (one, dims) in enumerate(zip(outs, (rows, columns, columns), strict=True), 7):
+        tensors.output(one, uid, dims, _behind_lengths(dims))
 
 
 def _behind_lengths(dims: Dims) -> Dims:

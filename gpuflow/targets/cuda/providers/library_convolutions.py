@@ -304,7 +304,7 @@ def _why_not(block: Convolution, step: CallStep, target: Any) -> str:
     asking: Any = _Asking([])
     _plan_by(asking, block, step, not target.atomic_sums)
     if not asking.calls:
-        return "it has no such dtypes, layout or padding, or copies would cost too much"
+        return "it has no such dtypes, layout, padding or alignment"
     reason: str = target.deep_library.why_not(asking.calls[0], not target.atomic_sums)
     return reason
 
