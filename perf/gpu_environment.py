@@ -29,7 +29,8 @@ TO_BUILD = ("numba",)  # kernels that were not brought along
 ON_A_GPU = ("cupy",)
 PACKAGES = (
     "numpy", "numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core",
-    "cuda-bindings", "cupy-cuda13x", "jax", "torch", "triton", "optree", "ml-dtypes",
+    "cuda-bindings", "cupy-cuda13x", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "jax", "torch",
+    "triton", "optree", "ml-dtypes",
 )  # fmt: skip
 _SIZE = 1 << 12
 # A function and its argument; perf/prebuild.py builds its kernel.

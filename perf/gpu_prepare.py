@@ -5,7 +5,7 @@ usage: perf/rented_gpu.sh prepare [--wheel NAME] [--python 3.12] [--capability 9
 
     kernels.tar.gz   the kernels of all rows, programs and tests, built here (prebuild.py)
     versions         the packages that built them, for GPUFLOW_KERNEL_VERSIONS
-    site/            what the machine lacks of gpuflow's dependencies, unpacked from wheels
+    site.tar.gz      what the machine lacks of gpuflow's dependencies, from wheels
     results/         what earlier runs there found; put here what comes back
 
 A second time only what the tree's changes ask for is built.
@@ -18,7 +18,9 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,14 +28,16 @@ from pathlib import Path
 import prebuild
 from gpu_processes import answer
 
-# What gpuflow needs and images with CuPy, torch and JAX do not have, and what that needs.
+# What gpuflow needs and images with CuPy, torch and JAX do not have, and what that needs. They have
+# cuDNN, without the frontend; its versions are those of the extra.
 WHEELS = ("optree", "typing-extensions")
+FRONTEND = "nvidia-cudnn-frontend"
 _PLATFORMS = (
     *(f"manylinux_2_{n}_x86_64" for n in (17, 24, 27, 28, 31, 34)),
     "manylinux2014_x86_64", "manylinux1_x86_64",
 )  # fmt: skip
 MOST_BYTES = 64_000_000  # of the tree and of what it brings
-ARCHIVE = "kernels.tar.gz"
+ARCHIVE, SITE = "kernels.tar.gz", "site.tar.gz"
 
 COMMANDS = """
 Bring along the tree ({tree:.1f} MB) and {bring} ({more:.1f} MB), in its place in the tree. There:
@@ -47,24 +51,34 @@ missing. If the machine forgets its files, copy gpu-records.jsonl back into
 """
 
 
-def download(names: Sequence[str], python: str, site: Path) -> None:
-    """Fetches wheels for another Python, and unpacks them.
+def frontend_requirement() -> str:
+    """The versions of cuDNN's frontend that the extra asks for."""
+    project = tomllib.loads((prebuild.ROOT / "pyproject.toml").read_text())["project"]
+    (found,) = [
+        text for text in project["optional-dependencies"]["cudnn"] if text.startswith(FRONTEND)
+    ]
+    return found
+
+
+def download(names: Sequence[str], python: str, archive: Path) -> None:
+    """Fetch the wheels of some packages for another Python, and pack their files.
 
     Raises:
         subprocess.CalledProcessError: pip found none.
     """
-    shutil.rmtree(site, ignore_errors=True)
-    site.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", folder]
+        wheels, site = Path(folder, "wheels"), Path(folder, "site")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
         for platform in _PLATFORMS:
             command += ["--platform", platform]
-        subprocess.run([*command, *names], check=True)
-        for wheel in sorted(Path(folder).glob("*.whl")):
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(site)
+        subprocess.run([*command, "-d", str(wheels), *names], check=True)
+        for wheel in sorted(wheels.glob("*.whl")):
+            with zipfile.ZipFile(wheel) as packed:
+                packed.extractall(site)
             print(f"wheel: {wheel.name}", flush=True)
+        with tarfile.open(archive, "w:gz") as files:
+            files.add(site, ".")
 
 
 def versions_text(versions: Mapping[str, str]) -> str:
@@ -92,8 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     bring, kernels = options.bring.resolve(), options.bring.resolve().parent / "kernels"
     (bring / "results").mkdir(parents=True, exist_ok=True)
-    (bring / ARCHIVE).unlink(missing_ok=True)  # or an older one could travel
-    download([*WHEELS, *options.wheel], options.python, bring / "site")
+    for name in (ARCHIVE, SITE):
+        (bring / name).unlink(missing_ok=True)  # or an older one could travel
+    names = [*WHEELS, frontend_requirement(), *options.wheel]
+    download(names, options.python, bring / SITE)
     built = [str(kernels), "--rows", options.rows, "--capability", *options.capability]
     built += ["--processes", str(options.processes)]
     if prebuild.main([*built, *(["--tiny"] if options.tiny else [])]):

@@ -42,17 +42,23 @@ fi
 work=${RENTED_GPU_WORK:-${TMPDIR:-/tmp}/rented-gpu-$(id -u)}
 mkdir -p -m 700 "$work"
 [ -O "$work" ] || { echo "$work belongs to somebody else. Fix: set RENTED_GPU_WORK." >&2; exit 2; }
+unpack() {  # FOLDER: of what was brought as FOLDER.tar.gz
+    local mark
+    mark=$(cksum <"$bring/$1.tar.gz")
+    [ "$(cat "$work/$1.mark" 2>/dev/null || true)" != "$mark" ] || return 0
+    rm -rf "${work:?}/$1"
+    mkdir -m 700 "$work/$1"
+    tar -xzf "$bring/$1.tar.gz" -C "$work/$1" --no-same-owner
+    chmod -R go= "$work/$1"
+    printf '%s' "$mark" >"$work/$1.mark"
+}
 if [ -f "$bring/kernels.tar.gz" ]; then
-    mark=$(cksum <"$bring/kernels.tar.gz")
-    if [ "$(cat "$work/unpacked" 2>/dev/null || true)" != "$mark" ]; then
-        rm -rf "$work/kernels"
-        mkdir -m 700 "$work/kernels"
-        tar -xzf "$bring/kernels.tar.gz" -C "$work/kernels" --no-same-owner
-        chmod -R go= "$work/kernels"
-        printf '%s' "$mark" >"$work/unpacked"
-    fi
+    unpack kernels
 else
     echo "There is no $bring/kernels.tar.gz: kernels are built here. Was prepare run, and its folder brought?"
+fi
+if [ -f "$bring/site.tar.gz" ]; then
+    unpack site
 fi
 export GPUFLOW_CACHE_DIR=$work/kernels
 # The packages that built the kernels: kernels are looked up by their versions.
@@ -60,7 +66,7 @@ if [ -f "$bring/versions" ]; then
     GPUFLOW_KERNEL_VERSIONS=$(cat "$bring/versions")
     export GPUFLOW_KERNEL_VERSIONS
 fi
-export PYTHONPATH=$root:$bring/site${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=$root:$work/site${PYTHONPATH:+:$PYTHONPATH}
 # Several frameworks share the memory of the GPU, and what they compile is there the next time.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2
 export JAX_COMPILATION_CACHE_DIR=$work/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0

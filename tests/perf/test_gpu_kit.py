@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -356,6 +358,17 @@ def test_an_interpreter_without_the_packages_is_refused(tmp_path):
     (tmp_path / "bring" / "versions").write_text("numba=0.68.1")
     done = run_kit("second", tmp_path, "--tiny", PYTHON=str(bare))
     assert done.returncode == 2 and "numpy (No" in done.stderr and "numba" not in done.stderr
+    # A package that was brought along is found.
+    (tmp_path / "numpy.py").touch()
+    with tarfile.open(tmp_path / "bring" / "site.tar.gz", "w:gz") as site:
+        site.add(tmp_path / "numpy.py", "numpy.py")
+    done = run_kit("second", tmp_path, "--tiny", PYTHON=str(bare))
+    assert done.returncode == 2 and "numpy" not in done.stderr and "optree (No" in done.stderr
+
+
+def test_the_frontend_that_travels_is_that_of_the_extra(perf):
+    requirement = perf.prepare.frontend_requirement()
+    assert re.fullmatch(r"nvidia-cudnn-frontend>=1\.\d+,<1\.\d+", requirement)
 
 
 # A row or section of each stage, and the kernels that they ask for.
@@ -368,10 +381,10 @@ KERNELS = "program: elementwise,program: many outputs,program: rows,first result
 def prepared(tmp_path_factory):
     """A folder with what prepare makes for these; what it printed; the kernels."""
     folder = tmp_path_factory.mktemp("kit")
-    (folder / "bring" / "site").mkdir(parents=True)
+    (folder / "bring").mkdir(parents=True)
     names = ",".join([FIRST, SECOND, KERNELS])
     script = (
-        "import sys, gpu_prepare; gpu_prepare.download = lambda names, python, site: None; "
+        "import sys, gpu_prepare; gpu_prepare.download = lambda names, python, archive: None; "
         "sys.exit(gpu_prepare.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", script, "--bring", str(folder / "bring"), "--tiny"]
@@ -472,7 +485,7 @@ def test_more_than_may_travel_is_refused(perf, tmp_path, monkeypatch, capsys):
     least = 4_000_000 if (ROOT / ".git").exists() else 0
     assert least <= perf.prepare.tree_bytes() < 40_000_000
     monkeypatch.setattr(prebuild, "main", build)
-    monkeypatch.setattr(perf.prepare, "download", lambda names, python, site: site.mkdir())
+    monkeypatch.setattr(perf.prepare, "download", lambda names, python, archive: archive.touch())
     monkeypatch.setattr(perf.prepare, "tree_bytes", lambda: 63_000_000)
     assert perf.prepare.main(["--bring", str(tmp_path / "bring")]) == 1
     assert "NOT COVERED: 64.0 MB are more than the 64 MB" in capsys.readouterr().out
