@@ -108,7 +108,7 @@ class SocketRanks:
         return [SocketCommunicator(links, tuple(range(SIZE))) for links in self.links]
 
     def __exit__(self, *_):
-        together([lambda one=one: one.leave(None, 1.0) for one in self.beats])
+        together([lambda one=one: one.leave(1.0) for one in self.beats])
         for links in self.links:
             links.close()
 

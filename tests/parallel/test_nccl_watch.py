@@ -291,7 +291,11 @@ def test_communicators_that_failed_are_aborted_and_not_destroyed(two):
 
 @pytest.mark.parametrize("error", [None, ValueError("of the program")])
 def test_at_the_end_of_a_process_communicators_are_freed(two, error, monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
     monkeypatch.setattr(sys, "last_value", error, raising=False)
+    monkeypatch.setattr(threading.Thread, "start", start)  # as in Python 3.12
     nccl_connect._at_exit()
     for comm in two.comms[0]._nccl.made:
         assert comm.aborted.is_set() == (error is not None)

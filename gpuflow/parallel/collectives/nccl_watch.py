@@ -14,10 +14,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.spare_threads import SpareThread
 from gpuflow.base.util import warn
 from gpuflow.parallel.collectives.nccl_calls import (
     Call,
@@ -49,6 +51,9 @@ class Watch:
         self.timeout, self._signs = timeout, signs or Signs()
         self._queues: dict[SideStream, Queue] = {}
         self._comms: list[tuple[SideStream, Communicates]] = []
+        # A thread for the end of each communicator, and one that ends the process if they hang.
+        self._enders: list[SpareThread] = []
+        self._last: SpareThread | None = None
         self._lock = threading.Lock()
         # Held while NCCL is asked for errors: a communicator must not be freed meanwhile.
         self._asking = threading.Lock()
@@ -65,6 +70,8 @@ class Watch:
             self._queues[side] = Queue()
         if comm is not None:
             self._comms.append((side, comm))
+            self._enders.append(SpareThread("gpuflow-nccl-end"))
+            self._last = self._last or SpareThread("gpuflow-nccl-end")
 
     @property
     def calls(self) -> int:
@@ -249,18 +256,24 @@ class Watch:
         Each communicator has a thread: NCCL up to 2.23 lets one wait for the others of the machine.
         """
         with self._asking:  # by now nobody asks any more
-            threads = [
-                threading.Thread(target=_abort, args=pair, daemon=True) for pair in self._comms
-            ]
+            calls = [partial(_abort, *pair) for pair in self._comms]
         until = time.monotonic() + GRACE_SECONDS
-        _run_until(threads, until)
+        threads = self._run_until(calls, until)
         if threading.current_thread() is self._thread:
             self._end_if_stuck(threads, until)
-        else:  # of a GPU that failed by itself, whose error is to be seen
-            stuck = threading.Thread(target=self._end_if_stuck, args=(threads, until), daemon=True)
-            stuck.start()
+        elif self._last is not None:  # of a GPU that failed by itself, whose error is to be seen
+            self._last.begin(partial(self._end_if_stuck, threads, until))
 
-    def _end_if_stuck(self, threads: list[threading.Thread], until: float) -> None:
+    def _run_until(self, calls: Sequence[Callable[[], None]], until: float) -> list[SpareThread]:
+        """Run functions in the enders, and wait until a time of ``time.monotonic()``."""
+        threads = self._enders[: len(calls)]
+        for thread, call in zip(threads, calls, strict=True):
+            thread.begin(call)
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        return threads
+
+    def _end_if_stuck(self, threads: Sequence[SpareThread], until: float) -> None:
         while time.monotonic() < until and not self._is_stopped:
             if not any(thread.is_alive() for thread in threads) and not self._inside():
                 return
@@ -293,6 +306,9 @@ class Watch:
         self._wake.set()
         if self._error is None:
             self._destroy()
+        for thread in (*self._enders, self._last):
+            if thread is not None:
+                thread.drop()
         for side in self._queues:
             side.recover()
 
@@ -304,14 +320,11 @@ class Watch:
         """
         with self._asking:
             comms = list(reversed(self._comms))
-        threads = [
-            threading.Thread(
-                target=_destroy, args=(side, [comm for at, comm in comms if at is side]),
-                daemon=True,
-            )
+        calls = [
+            partial(_destroy, side, [comm for at, comm in comms if at is side])
             for side in dict.fromkeys(side for side, _ in comms)
-        ]  # fmt: skip
-        _run_until(threads, time.monotonic() + GRACE_SECONDS)
+        ]
+        threads = self._run_until(calls, time.monotonic() + GRACE_SECONDS)
         if any(thread.is_alive() for thread in threads):
             warn(
                 f"[nccl] communicators must be freed within {GRACE_SECONDS:g} s; got a longer "
@@ -330,14 +343,6 @@ def _text_of(error: Exception) -> str | None:
     else:
         code, text = getattr(error, "status", None), str(error)
     return None if code == _IN_PROGRESS else text
-
-
-def _run_until(threads: Sequence[threading.Thread], until: float) -> None:
-    """Run threads, and wait for them until a time of ``time.monotonic()``."""
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _destroy(side: SideStream, comms: Sequence[Communicates]) -> None:

@@ -290,9 +290,14 @@ def shutdown() -> None:
 
 
 def _leave(error: str | None) -> None:
-    leave_group(error is not None)
-    if _state.heartbeats is not None:
-        _state.heartbeats.leave(error, _state.shutdown_timeout)
+    heartbeats, failed = _state.heartbeats, error is not None
+    if heartbeats is not None and error is not None:
+        heartbeats.tell_error(error)  # first: to abort communicators may take seconds
+    try:
+        leave_group(failed)
+    finally:
+        if heartbeats is not None:
+            heartbeats.leave(_state.shutdown_timeout, failed)
     if _state.links is not None:
         _state.links.close()
     if _state.world is not None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from gpuflow.base.spare_threads import SpareThread
 from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.messages import WireError
 from gpuflow.parallel.processes.rendezvous import Group
@@ -59,27 +60,33 @@ class Heartbeats:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="gpuflow-heartbeats", daemon=True)
+        self._grace: SpareThread | None = None
 
     def start(self) -> None:
+        self._grace = SpareThread("gpuflow-grace")
         self._thread.start()
 
-    def leave(self, error: str | None, wait: float) -> None:
+    def tell_error(self, error: str) -> None:
+        """Send the error of this process, which ends."""
+        self._tell({"failed": self._group.rank, "reason": f"raised {error}"})
+
+    def leave(self, wait: float, failed: bool = False) -> None:
         """Send a goodbye, and on rank 0 wait for the others', so that they receive failures.
 
         Args:
-            error: the error of this process, if it fails.
             wait: seconds to wait at most.
+            failed: this process has sent its error, and nothing else is sent or awaited.
         """
-        if error is not None:
-            self._tell({"failed": self._group.rank, "reason": f"raised {error}"})
-        else:
+        if not failed:
             self._tell({"left": self._group.rank})
         until = time.monotonic() + wait
-        while self._group.rank == 0 and error is None and self._reason is None:
+        while self._group.rank == 0 and not failed and self._reason is None:
             if self._left >= set(self._others) or time.monotonic() > until:
                 break
             time.sleep(0.01)
         self._stopping.set()
+        if self._grace is not None:
+            self._grace.drop()
         self._thread.join(2.0)
         for connection in self._others.values():
             connection.close()
@@ -191,7 +198,8 @@ class Heartbeats:
         if self._group.rank == 0:
             self._tell({"failed": rank, "reason": what}, besides=rank)
         self._failed(self._reason)
-        threading.Thread(target=self._end_after_grace, daemon=True).start()
+        if self._grace is not None:
+            self._grace.begin(self._end_after_grace)
 
     def _end_after_grace(self) -> None:
         if self._stopping.wait(GRACE_SECONDS):
