@@ -53,7 +53,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("reads first", reads_first),
 )
 
-_BEFORE_CLONES = 4
+_BEFORE_CLONES = [name for name, _ in PASSES].index("clone")
 
 # Simplifying with the rules for GPUs.
 GPU_PASSES = (PASSES[0], ("simplify", simplify_for_gpu), *PASSES[2:])

@@ -27,12 +27,8 @@ class EquationMatcher:
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self._definitions = Definitions(jaxpr)
-        self._readers: dict[Var, list[Eqn]] = {}
         for eqn in jaxpr.eqns:
             self._definitions.eqns.update(dict.fromkeys(eqn.outputs, eqn))
-            for atom in eqn.inputs:
-                if type(atom) is not Literal:
-                    self._readers.setdefault(atom, []).append(eqn)
 
     def match(self, pattern: Jaxpr, inputs: Sequence[Var]) -> Match | None:
         """The equations that compute a pattern of these first inputs; None: there are none."""
@@ -41,7 +37,7 @@ class EquationMatcher:
         eqns: list[Eqn] = []
         for model in pattern.eqns:
             first = next(env[a] for a in model.inputs if type(a) is Var and a in env)
-            candidates = self._readers.get(first, ()) if type(first) is Var else ()
+            candidates = self._definitions.original_readers(first) if type(first) is Var else ()
             for eqn in candidates:
                 operands = _operands(model, eqn, env)
                 if operands is not None:
@@ -71,7 +67,7 @@ class EquationMatcher:
             id(eqn) not in ids
             and eqn.primitive.lower.view is None
             and eqn.primitive.lower.is_fusible(eqn)
-            for eqn in self._readers.get(var, ())
+            for eqn in self._definitions.original_readers(var)
         )
 
 

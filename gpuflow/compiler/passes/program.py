@@ -172,8 +172,13 @@ class Definitions:
         """The equations that read ``atom``; None: it is an output, or rules have added readers."""
         if type(atom) is Literal or atom in self._outputs:
             return None
-        places = self._reads.get(atom, ())
-        return None if -1 in places else [self._original_eqns[k] for k in places]
+        if -1 in self._reads.get(atom, ()):
+            return None
+        return self.original_readers(atom)
+
+    def original_readers(self, var: Var) -> list[Eqn]:
+        """The equations of the program, without those that rules have added, that read ``var``."""
+        return [self._original_eqns[k] for k in self._reads.get(var, ()) if k >= 0]
 
     def is_read(self, atom: Var) -> bool:
         """Whether an equation reads ``atom``, or it is an output of the program."""

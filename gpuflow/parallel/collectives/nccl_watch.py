@@ -69,9 +69,10 @@ class Watch:
         if side not in self._queues:
             self._queues[side] = Queue()
         if comm is not None:
-            self._comms.append((side, comm))
-            self._enders.append(SpareThread("gpuflow-nccl-end"))
             self._last = self._last or SpareThread("gpuflow-nccl-end")
+            # First: another thread may fail meanwhile, and needs one for each communicator.
+            self._enders.append(SpareThread("gpuflow-nccl-end"))
+            self._comms.append((side, comm))
 
     @property
     def calls(self) -> int:
