@@ -104,7 +104,7 @@ def as_count(op: str, what: str, value: Any) -> int:
     if isinstance(number, int):
         return number
     try:
-        if getattr(value, "size", 1) == 1:
+        if getattr(value, "ndim", 0) == 0:
             return int(value)
     except (TypeError, ValueError, OverflowError):
         pass

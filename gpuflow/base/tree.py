@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import tee
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import optree
 
+from gpuflow.base.garbage import without_collection
 from gpuflow.base.treedef_text import data_of_nodes
 from gpuflow.base.treedef_text import text as text
 
@@ -33,12 +36,24 @@ class PyTreeDef(optree.PyTreeSpec):
 
     __str__ = __repr__
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_state, (self.__getstate__(),)
+
 
 def _printed(treedef: TreeDef) -> PyTreeDef:
-    """An equal structure that prints as JAX's. optree makes objects of a subclass by unpickling."""
-    result = PyTreeDef.__new__(PyTreeDef)
-    result.__setstate__(treedef.__getstate__())
-    return result
+    """An equal structure that prints as JAX's."""
+    return _from_state(treedef.__getstate__())
+
+
+def _from_state(state: Any) -> PyTreeDef:
+    """The structure with the state of an optree's: objects of a subclass are made by unpickling.
+
+    A collection of garbage that meets an object without its state ends the process (optree 0.17 to
+    0.20). So it is made and gets the state within one call of C.
+    """
+    made, kept = tee(map(PyTreeDef.__new__, (PyTreeDef,)))
+    without_collection(partial(next, map(PyTreeDef.__setstate__, made, (state,))))
+    return next(kept)
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:

@@ -1,4 +1,4 @@
-"""Whole garbage collections, while another thread is in the middle of one."""
+"""Whole garbage collections, while another thread is in the middle of one, and calls without any."""
 
 import gc
 import threading
@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from gpuflow.base.garbage import collect_garbage
+from gpuflow.base import garbage
+from gpuflow.base.garbage import collect_garbage, without_collection
 
 
 class Cycle:
@@ -56,3 +57,44 @@ def test_it_waits_no_longer_than_it_was_told(collecting):
 def test_alone():
     gone = weakref.ref(Cycle())
     assert collect_garbage() and gone() is None
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_is_left_as_it_was(is_on):
+    was = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        assert without_collection(lambda: 3) == 3
+        with pytest.raises(ZeroDivisionError):
+            without_collection(lambda: 1 // 0)
+        assert gc.isenabled() == is_on
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+@pytest.mark.skipif(not garbage._INTERRUPTS_C, reason="C code is not interrupted from 3.12 on")
+def test_nothing_is_collected_in_between():
+    """A thousand objects of the collector are more than its threshold."""
+    phases = []
+
+    def note(phase, info):
+        phases.append((phase, info))
+
+    gc.callbacks.append(note)
+    try:
+        made = without_collection(lambda: list(map(list, [()] * 10_000)))
+        assert len(made) == 10_000 and phases == []
+    finally:
+        gc.callbacks.remove(note)
+
+
+def test_a_fork_within_a_call_frees_the_lock_and_the_collector():
+    collector = garbage._Collector()
+    collector.lock.acquire()
+    collector.is_stopped = True
+    gc.disable()
+    try:
+        collector.renew()
+        assert gc.isenabled() and not collector.lock.locked()
+    finally:
+        gc.enable()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import collections
 import copy
 import pickle
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -78,6 +81,24 @@ def test_structures_are_pickled():
     treedef = structure({"a": [1, None]})
     again = pickle.loads(pickle.dumps(treedef))
     assert again == treedef and repr(again) == repr(treedef) == "PyTreeDef({'a': [*, None]})"
+    assert type(again) is type(treedef) is type(copy.deepcopy(treedef))
+
+
+def test_garbage_is_collected_at_any_time():
+    """The process ended when a collection met an object of optree that had no state yet."""
+    text = """
+        import gc, pickle
+        gc.set_threshold(1)
+        import gpuflow
+        for k in range(100):
+            treedef = gpuflow.tree.structure({f"a{k}": (1, [2, None])})
+            assert repr(treedef) == f"PyTreeDef({{'a{k}': (*, [*, None])}})"
+            assert pickle.loads(pickle.dumps(treedef)) == treedef
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_keys_of_a_structure_are_sorted_whichever_dict_was_first():

@@ -34,7 +34,7 @@ NUMPY_BINARY = [
 ]  # fmt: skip
 SCIPY_UNARY = [
     "erf", "erfc", "erfinv", "erfcx", "gamma", "digamma", "expit", "logit", "entr", "ndtri",
-    "i0e", "i1e", "exp1", "expi", "dawsn",
+    "i0e", "i1e", "exp1", "dawsn",
 ]  # fmt: skip
 SCIPY_BINARY = [
     "xlogy", "xlog1py",
@@ -110,6 +110,8 @@ UNARY = {
     **{f"jnp.{n}": (getattr(jnp, n), getattr(np, n), 4) for n in NUMPY_UNARY},
     **{f"nn.{n}": (getattr(nn, n), f, 6) for n, f in ACTIVATIONS.items()},
     **{f"special.{n}": (getattr(special, n), getattr(sp, n), 40) for n in SCIPY_UNARY},
+    # SciPy before 1.17 has nan at infinity.
+    "special.expi": (special.expi, lambda x: np.where(x == INF, INF, sp.expi(x)), 40),
     "special.ndtr": (special.ndtr, _ndtr, 40),
     "special.log_ndtr": (special.log_ndtr, _log_ndtr, 40),
     "lax.logistic": (lax.logistic, sp.expit, 4),

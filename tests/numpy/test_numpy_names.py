@@ -10,6 +10,7 @@ import inspect
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from together import together
 
@@ -25,7 +26,10 @@ def test_every_name_is_there():
 @together(size=300)
 @pytest.mark.parametrize("name", [name for name, keywords in STORED.items() if keywords])
 def test_keywords(name):
-    parameters = inspect.signature(getattr(jnp, name)).parameters.values()
+    value = getattr(jnp, name)
+    if value is np.dtype and value.__text_signature__ is None:
+        return  # NumPy before 2.4 says none
+    parameters = inspect.signature(value).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -228,7 +228,7 @@ def test_a_daemon_thread_in_a_loop_does_not_keep_the_process():
         "gf.kernel(grid=lambda x: x.shape)(lambda i, x: end(x[i]))(jnp.arange(100_000.0))",
         "end(jnp.float32(1))",
         # Steps without a loop: it was looked at after the last of them.
-        "gf.jit(lambda x: reduce(lambda y, _: y @ x, range(300), x))(jnp.full((1000, 1000), 1e-3))",
+        "gf.jit(lambda x: reduce(lambda y, _: y @ x, range(300), x))(jnp.full((1500, 1500), 1e-3))",
     ],
     ids=["scalar", "vmap", "kernel", "eager", "products"],
 )

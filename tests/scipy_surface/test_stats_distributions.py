@@ -105,6 +105,8 @@ def _fixed_scipy(name, function, x, want):
     if name == "bernoulli" and function == "ppf":
         # The ends of SciPy's support: -1 and 1, whatever p is. JAX has the least k.
         want = np.where(want == -1.0, 0.0, want)
+        # SciPy 1.16 has the end of its support for probabilities p above 1 as well.
+        want = np.where(np.all(np.isnan(want[1:])), np.nan, want)
         want = np.where((want == 1.0) & (x == 1.0) & np.all(np.nan_to_num(want[:-4]) == 0), 0, want)
     return want
 

@@ -29,29 +29,3 @@ def collector_that_parses():
 def test_what_the_collector_runs_does_not_disturb_a_parse(collector_that_parses):
     """Python 3.11 mixes up the depths of two trees, if one is made within the other's making."""
     assert len(parsing.parsed(TEXT).body) == 100
-
-
-@pytest.mark.parametrize("is_on", [True, False])
-def test_the_collector_is_left_as_it_was(is_on):
-    was = gc.isenabled()
-    (gc.enable if is_on else gc.disable)()
-    try:
-        tree = parsing.parsed("x = 1")
-        with pytest.raises(SyntaxError):
-            parsing.parsed("x =")
-        assert gc.isenabled() == is_on
-    finally:
-        (gc.enable if was else gc.disable)()
-    assert ast.unparse(tree) == "x = 1"
-
-
-def test_a_fork_within_a_parse_frees_the_lock_and_the_collector():
-    collector = parsing._Collector()
-    collector.lock.acquire()
-    collector.is_stopped = True
-    gc.disable()
-    try:
-        collector.renew()
-        assert gc.isenabled() and not collector.lock.locked()
-    finally:
-        gc.enable()
