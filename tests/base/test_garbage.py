@@ -1,4 +1,4 @@
-"""Whole garbage collections, while another thread is in the middle of one, and calls without any."""
+"""Garbage collections: whole ones beside others in the middle of one, and none during a call."""
 
 import gc
 import threading

@@ -1,6 +1,10 @@
 """What is asked of LLVM: its level for a text, how many vectors at once, and how many loops."""
 
+import os
 import re
+import subprocess
+import sys
+import textwrap
 from types import SimpleNamespace
 
 import pytest
@@ -92,3 +96,18 @@ def test_a_text_that_stays_as_it_is_written():
     assert compiled(f"{inner}\n{outer}", AS_WRITTEN).imports == ()
     with pytest.raises(RuntimeError):
         compiled("define i64 @f() {", AS_WRITTEN)
+
+
+def test_llvm_prints_nothing_about_loops_without_vectors(tmp_path):
+    """Rows far apart in a long body: LLVM printed a warning when vectors were demanded of it."""
+    text = """
+        import numpy as np, gpuflow as gf
+        rows = gf.jit(lambda x: gf.lax.scan(lambda c, row: (c, row.T * 2), 0.0, x)[1])
+        x = np.arange(72, dtype=np.float32).reshape(3, 8, 3)
+        np.testing.assert_array_equal(rows(x), 2 * x.swapaxes(1, 2))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True,
+        env={**os.environ, "GPUFLOW_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

@@ -385,11 +385,11 @@ def _with_masks(module: ir.Module) -> ir.MDValue:
     """The mark of a long loop: its last elements are a vector that is not full.
 
     Without it LLVM writes the loop three times: for vectors, for short vectors of the remainder,
-    and for single elements.
+    and for single elements. It may still decide against vectors: if they were demanded, it would
+    print a warning for each loop that it cannot vectorize.
     """
     true = ir.Constant(ir.IntType(1), 1)
-    names = ("llvm.loop.vectorize.predicate.enable", "llvm.loop.vectorize.enable")
-    return mark_of(module, [[name, true] for name in names])
+    return mark_of(module, [["llvm.loop.vectorize.predicate.enable", true]])
 
 
 def _byte_pointer() -> ir.Type:
