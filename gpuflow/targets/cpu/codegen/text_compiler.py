@@ -333,11 +333,10 @@ class _Function(Expressions):
 
 
 def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool) -> ir.MDValue:
-    """The mark of a loop that is too short to work on several vectors at once.
+    """The metadata of a loop that is too short to work on several vectors at once.
 
-    A loop whose length is known is not unrolled either: LLVM would write out all of its turns
-    before it looks for vectors in loops. Where it does not know the length, it has to be told not
-    to take vectors that are longer.
+    A loop of known length is not unrolled either: LLVM would unroll it completely before it
+    vectorizes loops. If LLVM does not know the length, the metadata bounds the width of vectors.
     """
     hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
     if turns is not None:
@@ -349,7 +348,7 @@ def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool)
 
 
 def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:
-    """Whether a loop leaves turns over from vectors, and they are better done one by one.
+    """Whether a loop has a remainder, whose iterations should be scalar.
 
     For small known trip counts, LLVM makes vectors with masks. Without AVX-512 masked stores take
     as long as everything else; only expensive elements are worth them.
