@@ -320,7 +320,7 @@ def test_a_limit_of_the_address_space_is_named(is_warm, tmp_path):
 
     if is_warm:
         assert outcome(4000) == "made (300, 300)\n"
-    outcomes = [outcome(megabytes) for megabytes in (290, 450, 700, 4000)]
+    outcomes = [outcome(megabytes) for megabytes in (290, 420, 450, 700, 4000)]
     assert outcomes[-1] == "made (300, 300)\n" and "[memory]" in outcomes[0]
     for text in outcomes:
         assert text == "made (300, 300)\n" or ("MB of address space" in text and "Fix: " in text)

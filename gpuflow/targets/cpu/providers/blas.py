@@ -153,9 +153,9 @@ def _holds(descriptor: int, original: Path) -> bool:
                 return True
 
 
-# Address space for the library, and for the buffer that it allocates for each calling thread.
-# Without it OpenBLAS ends the process.
-_LIBRARY_BYTES, _THREAD_BYTES = 64 << 20, 64 << 20
+# Address space for the library, and for each calling thread: the buffer that OpenBLAS allocates and
+# the heap that malloc reserves, 64 MB each. Without it OpenBLAS ends the process.
+_LIBRARY_BYTES, _THREAD_BYTES = 64 << 20, 128 << 20
 
 
 def _open(descriptor: int) -> ctypes.CDLL:
