@@ -173,6 +173,7 @@ def read_file(source: Source, path: str, text: str, classes: frozenset[str]) -> 
     nodes = list(ast.walk(ast.parse(text)))
     before = source.lines["code"]
     count_lines(source, nodes, text)
+    classes &= imported_from("core.lowering", nodes)
     source.code_of[top_room(path)] += source.lines["code"] - before
     for node in nodes:
         if name := defined_name(node):
@@ -188,6 +189,16 @@ def read_file(source: Source, path: str, text: str, classes: frozenset[str]) -> 
                 names = set(names_in(node.args[1]))
                 source.lowering_checks[path] += bool(classes & names)
     source.lowering_checks += Counter()  # drops files without any
+
+
+def imported_from(room: str, nodes: Sequence[ast.AST]) -> frozenset[str]:
+    """The names that a file imports from a room."""
+    imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
+    return frozenset(
+        alias.asname or alias.name
+        for node in imports if room in (node.module or "")
+        for alias in node.names
+    )  # fmt: skip
 
 
 def count_lines(source: Source, nodes: Sequence[ast.AST], text: str) -> None:

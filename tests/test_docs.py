@@ -38,7 +38,7 @@ PAGES = [
     "docs/settings.md",
     "docs/gpu.md",
     "docs/tour.md",
-    "docs/text_compiler.md",
+    "docs/loop_programs.md",
     "docs/ensembles.md",
     "docs/sparse.md",
     "docs/kernels.md",

@@ -42,10 +42,10 @@ SURFACE = (8, "join")
 COMPILER_ROOMS = ("cache", "lanes", "passes", "fusion", "lowering", "schedules", "planning")
 # What targets share; each target imports that and itself. The simulated GPU is the CUDA target with
 # another driver below, and the table of platforms names all.
-SHARED_BY_TARGETS = ("printer", "parsing", "llvm", "layouts")
+SHARED_BY_TARGETS = ("kernel_walk", "printer", "parsing", "llvm", "layouts")
 TARGETS = {"cpu": ("cpu",), "cuda": ("cuda",), "cuda_sim": ("cuda_sim", "cuda")}
 # Rooms of targets in which kernels are made; they know neither arrays nor devices.
-KERNEL_ROOMS = frozenset({"printing", "codegen", "image", "intrinsics", "schedules"})
+KERNEL_ROOMS = frozenset({"printing", "loops", "codegen", "image", "intrinsics", "schedules"})
 
 # Optional or slow third-party packages, the only ones that a function may import. `cuda` is
 # NVIDIA's cuda.core and cuda.bindings, which come with numba-cuda.

@@ -27,8 +27,9 @@ platform.machine = lambda: "aarch64"
 import llvmlite.binding as llvm  # noqa: E402
 
 from gpuflow.targets.cpu.codegen import build, host, libm, machine_code  # noqa: E402
+from gpuflow.targets.cpu.loops.parser import parsed_source  # noqa: E402
+from gpuflow.targets.cpu.loops.text import LoopSource  # noqa: E402
 from gpuflow.targets.cpu.native import object_code  # noqa: E402
-from gpuflow.targets.printer import Source  # noqa: E402
 
 TRIPLE, PROCESSOR = "aarch64-linux-gnu", "neoverse-n1"  # Graviton 2; Grace has more
 # Registers of NEON with several elements, as in "fadd v0.4s, v1.4s, v2.4s".
@@ -75,13 +76,13 @@ def pretend(libraries: Path) -> None:
     libm._address = lambda table, symbol: 1 if table and symbol in table else None
 
 
-def sources(folder: Path, each: int) -> Iterator[tuple[Source, Path]]:
+def sources(folder: Path, each: int) -> Iterator[tuple[LoopSource, Path]]:
     """Printed kernels of a cache, and the file of what was built for this machine."""
     images = sorted(path for suffix in ("image", "o") for path in folder.glob(f"??/*.{suffix}"))
     for path in images[::each]:
         entry = json.loads(path.with_suffix(".json").read_text())["entry"]
         if entry != "native":
-            yield Source(path.with_suffix(".py").read_text(), entry, "cpu"), path
+            yield parsed_source(path.with_suffix(".py").read_text(), entry), path
 
 
 def native_modules() -> Iterator[object_code.Module]:

@@ -16,9 +16,9 @@ from gpuflow.compiler.schedules.schedule import rewritten
 from gpuflow.kir.nodes import Kernel, remembered
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
-from gpuflow.targets import llvm, parsing, printer
-from gpuflow.targets.cpu import codegen, image, printing, schedules
-from gpuflow.targets.cpu.codegen import text_names
+from gpuflow.targets import kernel_walk, llvm, parsing
+from gpuflow.targets.cpu import codegen, image, loops, printing, schedules
+from gpuflow.targets.cpu.codegen import functions
 from gpuflow.targets.cpu.codegen.build import (
     LoadedKernel,
     Object,
@@ -26,26 +26,28 @@ from gpuflow.targets.cpu.codegen.build import (
     load_cpu,
     target_identity,
 )
+from gpuflow.targets.cpu.loops.text import LoopSource, source_of
 from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
 from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES
-from gpuflow.targets.printer import Source
 
 # The modules and folders of modules that decide what a kernel's text becomes.
 _THIS = sys.modules[__name__]
-_EMITTERS = (_THIS, kir, schedule, parsing, printer, llvm, schedules, printing, codegen, image)
+_EMITTERS = (
+    _THIS, kir, schedule, kernel_walk, parsing, llvm, schedules, printing, loops, codegen, image,
+)  # fmt: skip
 
 
-def print_cpu(kernel: Kernel) -> Source:
-    """The text of a kernel for the CPU.
+def print_cpu(kernel: Kernel) -> LoopSource:
+    """The loop program of a kernel for the CPU, and its text.
 
     Args:
         kernel: A verified kernel.
 
     Returns:
-        The module's text; its function is ``Source.entry``.
+        The program; its function is ``entry``.
     """
-    return CpuPrinter(rewritten(kernel, CPU_REWRITES)).source()
+    return source_of(CpuPrinter(rewritten(kernel, CPU_REWRITES)).program())
 
 
 @cached
@@ -73,14 +75,14 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
         verify(rewritten(kernel, CPU_REWRITES))
     key = _key(kernel)
 
-    def source() -> Source:
+    def source() -> LoopSource:
         show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
         return print_cpu(kernel)
 
     return cache.once(key, lambda: _load(kernel.name, source, key, cache))
 
 
-def compile_text(source: Source, cache: KernelCache) -> LoadedKernel:
+def compile_text(source: LoopSource, cache: KernelCache) -> LoadedKernel:
     """The same for a text without a kernel of KernelIR."""
     key = cache_key(source.text, cache_parts())
     return cache.once(key, lambda: _load(source.entry, lambda: source, key, cache))
@@ -108,7 +110,9 @@ def _key_with(kernel: Kernel, parts: tuple[str, ...]) -> str:
     return cache_key(kernel_text(kernel), parts)
 
 
-def _load(name: str, printed: Callable[[], Source], key: str, cache: KernelCache) -> LoadedKernel:
+def _load(
+    name: str, printed: Callable[[], LoopSource], key: str, cache: KernelCache
+) -> LoadedKernel:
     def build_entry() -> Entry:
         show(1, f"build {name}", lambda: f"cache miss {key}")
         source = printed()
@@ -129,4 +133,4 @@ def _load(name: str, printed: Callable[[], Source], key: str, cache: KernelCache
 
 def runtime_function(name: str) -> int | None:
     """The address of a function of the native runtime that kernels may call; None for others."""
-    return pool().runtime.addresses[name] if name == text_names.INTERRUPTED else None
+    return pool().runtime.addresses[name] if name == functions.INTERRUPTED else None

@@ -1,4 +1,4 @@
-"""Texts of kernels with straight loops, and how ``text_vectors`` writes them."""
+"""Texts of kernels with straight loops, and how ``vector_loops`` writes them."""
 
 import ctypes
 import re
@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from gpuflow.targets.cpu.codegen import text_vectors
+from gpuflow.targets.cpu.codegen import vector_loops
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
+from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.text_compiler import module_of
-from gpuflow.targets.printer import Source
+from gpuflow.targets.cpu.loops.parser import parsed_source
 
 # Two inputs and one output, each in a scope of its own or in one that it shares.
 HEAD = """
@@ -29,7 +29,7 @@ HEAD_Z = HEAD.replace("\n\ndef", '\nload_z = reader("float32", 1, 2)\n\ndef')
 
 def source(body, x="float32", y="float32", o="float32", head=HEAD):
     lines = head.format(x=x, y=y, o=o) + "".join(f"    {line}\n" for line in body)
-    return Source(lines, "kernel_f", "cpu")
+    return parsed_source(lines, "kernel_f")
 
 
 def loop(*statements, bounds="lo, hi"):
@@ -57,4 +57,4 @@ def set_masks(monkeypatch, has_masks):
         is_x86=True, has_masks=has_masks, features=cpu_target().features,
         vector_registers=(32, 512) if has_masks else (16, 256),
     )  # fmt: skip
-    monkeypatch.setattr(text_vectors, "cpu_target", lambda: target)
+    monkeypatch.setattr(vector_loops, "cpu_target", lambda: target)

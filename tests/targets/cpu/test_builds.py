@@ -13,10 +13,10 @@ from cpu_harness import calls_of
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.targets.cpu.codegen import text_compiler, text_vectors
+from gpuflow.targets.cpu.codegen import loop_compiler, vector_loops
 from gpuflow.targets.cpu.codegen.build import _level
+from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
-from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.kernels import print_cpu
 
 
@@ -37,8 +37,8 @@ def sixty(x):
 @pytest.fixture
 def plain(monkeypatch):
     """No loop is written as one of vectors: a processor without AVX2."""
-    monkeypatch.setattr(text_vectors, "cpu_target", lambda: SimpleNamespace(is_x86=False))
-    monkeypatch.setattr(text_compiler, "cpu_target", lambda: SimpleNamespace(has_masks=False))
+    monkeypatch.setattr(vector_loops, "cpu_target", lambda: SimpleNamespace(is_x86=False))
+    monkeypatch.setattr(loop_compiler, "cpu_target", lambda: SimpleNamespace(has_masks=False))
 
 
 def levels(function, shape):

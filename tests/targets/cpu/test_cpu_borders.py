@@ -29,9 +29,9 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.nodes import Mode, Operand, Role
-from gpuflow.targets.cpu.codegen import libm, text_compiler, text_vectors
+from gpuflow.targets.cpu.codegen import libm, loop_compiler, vector_loops
+from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.machine_code import optimized_text
-from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.kernels import print_cpu
 from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
 
@@ -172,9 +172,9 @@ def test_no_masked_access_in_long_loops(dtype, monkeypatch):
     And where an update replaces some elements, the places of all of them are read, which are
     inside.
     """
-    monkeypatch.setattr(text_compiler, "LONG_BODY", sys.maxsize)
+    monkeypatch.setattr(loop_compiler, "LONG_BODY", sys.maxsize)
     # The vectors that are written for LLVM have masks that cover one vector's elements at most.
-    monkeypatch.setattr(text_vectors, "cpu_target", lambda: SimpleNamespace(is_x86=False))
+    monkeypatch.setattr(vector_loops, "cpu_target", lambda: SimpleNamespace(is_x86=False))
     for name, program in _programs(dtype):
         if name in ("scatter", "update", "stack"):
             continue

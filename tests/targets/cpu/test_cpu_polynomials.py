@@ -10,7 +10,7 @@ from cpu_harness import IN, OUT, UNIT, argument_words, make_kernel
 
 from gpuflow.kir.nodes import Operand, Role
 from gpuflow.kir.scalar import FUNCTIONS
-from gpuflow.targets.cpu.codegen import build, libm, polynomials, text_vectors
+from gpuflow.targets.cpu.codegen import build, libm, polynomials, vector_loops
 from gpuflow.targets.cpu.codegen.processor import target_named
 from gpuflow.targets.cpu.kernels import print_cpu
 
@@ -49,7 +49,7 @@ def processor(monkeypatch):
         fused = name != "x86-64"
         monkeypatch.setattr(polynomials, "has_fused_multiply_add", lambda: fused)
         level = target_named("x86-64-v3" if fused else "x86-64")
-        monkeypatch.setattr(text_vectors, "cpu_target", lambda: level)
+        monkeypatch.setattr(vector_loops, "cpu_target", lambda: level)
 
     build.host_machine()
     return set_

@@ -12,12 +12,13 @@ import gpuflow.numpy as jnp
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.build import assembly
+from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
 from gpuflow.targets.cpu.kernels import print_cpu
+from gpuflow.targets.cpu.loops.nodes import Unsupported
+from gpuflow.targets.cpu.loops.parser import parsed_source
 from gpuflow.targets.cpu.schedules.row_values import keep_row_values
 from gpuflow.targets.cpu.schedules.rows_across_lanes import ROWS_ACROSS_LANES, SMALLEST_TURNED
-from gpuflow.targets.printer import Source
 
 
 def softmax(x):
@@ -161,7 +162,7 @@ def test_no_masked_stores():
 def test_other_steps_are_not_compiled():
     text = "def kernel_f(words, lo, hi):\n    for i in range(0, hi, 2):\n        pass\n"
     with pytest.raises(Unsupported, match="range"):
-        module_of(Source(text, "kernel_f", "cpu"))
+        module_of(parsed_source(text, "kernel_f"))
 
 
 # --- results ----------------------------------------------------------------------------------

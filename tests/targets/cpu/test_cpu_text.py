@@ -19,12 +19,13 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.interpret import run
-from gpuflow.targets.cpu.codegen import build, text_compiler
+from gpuflow.targets.cpu.codegen import build, loop_compiler
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
+from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
 from gpuflow.targets.cpu.kernels import print_cpu, runtime_function
-from gpuflow.targets.printer import Source
+from gpuflow.targets.cpu.loops.nodes import Unsupported
+from gpuflow.targets.cpu.loops.parser import parsed_source
 
 
 def kernel_sources():
@@ -99,7 +100,7 @@ def test_compiled_text_means_what_the_kernel_means(name):
 
 
 def text_of(body):
-    return Source(f"def kernel(words, lo, hi):\n{textwrap.indent(body, '    ')}", "kernel", "cpu")
+    return parsed_source(f"def kernel(words, lo, hi):\n{textwrap.indent(body, '    ')}", "kernel")
 
 
 @pytest.mark.parametrize(
@@ -214,8 +215,8 @@ def test_a_table_of_escapes_that_another_thread_fills(monkeypatch):
     table[0] = full[0]  # another thread has begun
     filler = threading.Timer(0.05, table.update, [full])
     filler.start()
-    text_compiler._fill_escapes.cache_clear()
-    text_compiler._fill_escapes()
+    loop_compiler._fill_escapes.cache_clear()
+    loop_compiler._fill_escapes()
     assert table == full
     filler.join()
     table.update(before)

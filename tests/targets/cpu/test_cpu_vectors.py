@@ -1,4 +1,4 @@
-"""Straight loops that are written as loops of vectors (``text_vectors``)."""
+"""Straight loops that are written as loops of vectors (``vector_loops``)."""
 
 import ctypes
 import re
@@ -14,10 +14,10 @@ from together import together
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import dlpack
-from gpuflow.targets.cpu.codegen import build, libm, text_vectors
+from gpuflow.targets.cpu.codegen import build, libm, vector_loops
 from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
+from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.kernels import print_cpu
 
 pytestmark = pytest.mark.skipif(
@@ -136,7 +136,7 @@ def test_arrays_on_the_stack_have_room_behind(index, bounds, has_masks, monkeypa
     target = SimpleNamespace(
         is_x86=True, has_masks=False, features=("avx2",), vector_registers=(16, 256)
     )
-    monkeypatch.setattr(text_vectors, "cpu_target", lambda: target)
+    monkeypatch.setattr(vector_loops, "cpu_target", lambda: target)
     text = source(
         [
             "t = local_float32(512)",

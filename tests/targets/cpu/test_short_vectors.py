@@ -1,4 +1,4 @@
-"""Short loops that are one vector (``text_vectors``), and names that nobody reads after a turn."""
+"""Short loops that are one vector (``vector_loops``), and names that nobody reads after a turn."""
 
 
 import numpy as np
@@ -8,8 +8,8 @@ from loop_texts import called, loop, set_masks, source, vectors
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.text_compiler import module_of
 
 pytestmark = pytest.mark.skipif(
     not cpu_target().is_x86 or "avx2" not in cpu_target().features, reason="AVX2"

@@ -1,4 +1,4 @@
-"""Straight loops that read every second to fourth element, by whole loads (``text_vectors``)."""
+"""Straight loops that read every second to fourth element, by whole loads (``vector_loops``)."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 """Builds printed CPU kernels, and loads built ones.
 
 A build gives code for this processor: an image (``linker``), or a relocatable object file where
-there are none. ``text_compiler`` makes LLVM instructions of the text. Loading an image takes no
+there are none. ``loop_compiler`` makes LLVM instructions of the text. Loading an image takes no
 compiler; an object file takes llvmlite's linker.
 """
 
@@ -23,13 +23,13 @@ from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed
 from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.cpu.codegen.host import ensure_room
+from gpuflow.targets.cpu.codegen.loop_compiler import Written, module_of
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, assembly_of, compiled, host_machine
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.text_compiler import Written, module_of
 from gpuflow.targets.cpu.image.elf import Unsupported as NoImage
 from gpuflow.targets.cpu.image.linker import image_of
 from gpuflow.targets.cpu.image.loader import HAS_IMAGES, image_from, is_image, load_image
-from gpuflow.targets.printer import Source
+from gpuflow.targets.cpu.loops.text import LoopSource
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -75,7 +75,7 @@ class LoadedKernel:
     size: int
 
 
-def build_cpu(source: Source) -> Object:
+def build_cpu(source: LoopSource) -> Object:
     """Compile a printed kernel for this processor.
 
     Args:
@@ -93,7 +93,7 @@ def build_cpu(source: Source) -> Object:
     return Object(linkable(built.code, (source.entry,)), source.entry, built.imports)
 
 
-def _level(source: Source, written: Written) -> int:
+def _level(source: LoopSource, written: Written) -> int:
     """How much LLVM does.
 
     Its highest level unswitches loops: without it batched Mandelbrot loops take 1.3 times as long,
@@ -128,7 +128,7 @@ def suffix_of(code: bytes) -> str:
     return "image" if is_image(code) else "o"
 
 
-def assembly(source: Source) -> str:
+def assembly(source: LoopSource) -> str:
     """The assembly text of a printed kernel, for tests and for a person to read."""
     written = module_of(source)
     return assembly_of(str(written), _level(source, written), libm.inline_variants)

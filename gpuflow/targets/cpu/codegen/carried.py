@@ -9,7 +9,6 @@ The order does not matter to these functions; ``accumulate_`` says so of those o
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -18,8 +17,21 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.targets.cpu.codegen.text_values import Expressions
+from gpuflow.targets.cpu.codegen.expressions import Expressions
 from gpuflow.targets.cpu.codegen.vector_blocks import half
+from gpuflow.targets.cpu.loops.nodes import (
+    ARITHMETIC,
+    Assign,
+    Call,
+    Convert,
+    Expression,
+    Name,
+    Operation,
+    Run,
+    Statement,
+    names_in,
+    values_of,
+)
 from gpuflow.targets.llvm.lanes import Instruction, Lane, Number, spread
 
 if TYPE_CHECKING:
@@ -31,9 +43,9 @@ Values = Mapping[str, Lane]
 
 _FUNCTION = re.compile(r"(max|min)_u?int\d+|accumulate_(add|mul)_float\d+")
 # What changes nothing. A maximum or the like may take the first value as often as it wants.
-_NEUTRAL: Mapping[str | type, Number] = {"add": -0.0, "mul": 1.0, ast.Add: 0, ast.Mult: 1}
-_OF_INTEGERS = (ast.Add, ast.Mult)
-_OF_BITS = (ast.BitAnd, ast.BitOr)
+_NEUTRAL: Mapping[str, Number] = {"add": -0.0, "mul": 1.0, "+": 0, "*": 1}
+_OF_INTEGERS = ("+", "*")
+_OF_BITS = ("&", "|")
 
 
 @record
@@ -46,29 +58,27 @@ class Carry:
             with the first value.
     """
 
-    how: str | type
+    how: str
     neutral: Number | None
 
 
-def carries_of(body: Sequence[ast.stmt], names: Collection[str]) -> dict[str, Carry] | None:
+def carries_of(body: Sequence[Statement], names: Collection[str]) -> dict[str, Carry] | None:
     """The reduction variables of a straight loop; None if it has others.
 
     Args:
         body: the loop's statements.
         names: variables that are assigned, and read in later iterations or after the loop.
     """
-    if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
+    if not all(isinstance(statement, Assign | Run) for statement in body):
         return None
     if not names:
         return {}
-    parts = (part for node in body for part in ast.walk(node))
-    read = Counter(
-        part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
-    )
+    values = (value for statement in body for value in values_of(statement))
+    read = Counter(name for value in values for name in names_in(value))
     found = {}
-    for node in body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in names:
+    for statement in body:
+        match statement:
+            case Assign((name,), value) if name in names:
                 carry = _carry(name, value)
                 if carry is None or read[name] != 1:
                     return None
@@ -76,22 +86,18 @@ def carries_of(body: Sequence[ast.stmt], names: Collection[str]) -> dict[str, Ca
     return found if len(found) == len(names) else None
 
 
-def _carry(name: str, value: ast.expr) -> Carry | None:
+def _carry(name: str, value: Expression) -> Carry | None:
     match value:
-        case ast.Call(func=ast.Name(id=function), args=[ast.Name(id=first), _]):
+        case Call(function, (Name(first), _)):
             known = _FUNCTION.fullmatch(function)
             if known is None or first != name:
                 return None
             return Carry(function, _NEUTRAL.get(known[2]))
-        case ast.Call(
-            func=ast.Attribute(value=ast.Name(id="np"), attr=dtype),
-            args=[ast.BinOp(left=ast.Name(id=first), op=operator)],
-        ):
-            how = type(operator)
-            fits = dtype.lstrip("u").startswith("int") and how in (*_OF_INTEGERS, *_OF_BITS)
-            return Carry(how, _NEUTRAL.get(how)) if first == name and fits else None
-        case ast.BinOp(left=ast.Name(id=first), op=operator) if first == name:
-            return Carry(type(operator), None) if isinstance(operator, _OF_BITS) else None
+        case Convert(dtype, Operation(operator, Name(first))):
+            fits = dtype.lstrip("u").startswith("int") and operator in (*_OF_INTEGERS, *_OF_BITS)
+            return Carry(operator, _NEUTRAL.get(operator)) if first == name and fits else None
+        case Operation(operator, Name(first)) if first == name:
+            return Carry(operator, None) if operator in _OF_BITS else None
     return None
 
 
@@ -162,7 +168,7 @@ class Carried:
 
     def _combined(self, name: str, a: Lane, b: Lane) -> Lane:
         how = self._carries[name].how
-        if not isinstance(how, str):
+        if how in ARITHMETIC:
             return self._text.arithmetic(how, a, b)
         meaning = self._text.meaning(how)
         assert meaning is not None  # the loop has called it

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-
 from gpuflow.base.records import record
 from gpuflow.targets.llvm.lanes import Lane
 
@@ -22,11 +20,11 @@ class Line(Lane):
     step: int = 1
 
 
-def factor_of(operator: type, a: Lane, b: Lane) -> int:
+def factor_of(operator: str, a: Lane, b: Lane) -> int:
     """By which small number a Line is multiplied; 0: by none."""
     for line, other in ((a, b), (b, a)):
         is_single = other.is_constant and other.width == 1
-        if operator is ast.Mult and isinstance(line, Line) and is_single:
+        if operator == "*" and isinstance(line, Line) and is_single:
             factor = other.value.constant
             return factor if 1 < line.step * factor <= _FARTHEST else 0
     return 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.elements import load
-from gpuflow.targets.cpu.codegen.text_names import Access
+from gpuflow.targets.cpu.codegen.functions import Access
 from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, shuffle_mask, spread
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.elements import store
+from gpuflow.targets.cpu.codegen.functions import Named
 from gpuflow.targets.cpu.codegen.hidden import opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.straight_loops import Use
-from gpuflow.targets.cpu.codegen.text_names import Named
 from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, shuffle_mask
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from gpuflow.kir.walk import statements
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.build import LoadedKernel
 from gpuflow.targets.cpu.kernels import compile_cpu, compile_text, load_stored
+from gpuflow.targets.cpu.loops.text import LoopSource
 from gpuflow.targets.cpu.native.object_code import NativeRuntime
 from gpuflow.targets.cpu.native.pool import is_made, pool, pool_threads
-from gpuflow.targets.printer import Source
 
 # A launch with fewer points than this runs on the calling thread: waking a worker costs more.
 SMALLEST_PARALLEL = 1 << 15
@@ -114,7 +114,7 @@ class NativeServices:
         return pool().slots(count)
 
 
-def load_text(source: Source) -> LoadedKernel:
+def load_text(source: LoopSource) -> LoadedKernel:
     """Load a kernel from a separate text."""
     return compile_text(source, kernel_cache())
 

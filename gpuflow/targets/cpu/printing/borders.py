@@ -14,19 +14,22 @@ Conditions that do not depend on the loop are evaluated before it. The remaining
 on data, and loops with too many boundaries to specialize: all accesses of such a loop are
 unconditional between the last boundary that enables one and the first that disables one. Outside of
 that range, and for conditions on data, a load takes its address from the condition
-(``guarded_reader`` in ``text_names``): a disabled element reads a valid word.
+(``guarded_reader`` in ``functions``): a disabled element reads a valid word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import reduce as fold
 from typing import TYPE_CHECKING
 
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
 from gpuflow.kir.walk import owned_blocks, pruned, statements
+from gpuflow.targets.cpu.loops.nodes import Expression, Name, call
+from gpuflow.targets.cpu.loops.nodes import Literal as Number
 from gpuflow.targets.cpu.printing.chosen import (
     ChosenLoad,
     leaves_of,
@@ -46,6 +49,7 @@ from gpuflow.targets.cpu.printing.conditions import (
 
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
+    from gpuflow.targets.cpu.printing.program_builder import Span
 
 MOST_LOOPS = 64  # that one loop becomes
 MOST_STATEMENTS = 512  # of all of them together
@@ -84,8 +88,8 @@ class _TooManyError(Exception):
 
 
 def pieces(
-    printer: CpuPrinter, axis: nodes.Axis, span: tuple[str, str], body: Block
-) -> Iterator[tuple[Block, tuple[str, str]]]:
+    printer: CpuPrinter, axis: nodes.Axis, span: Span, body: Block
+) -> Iterator[tuple[Block, Span]]:
     """Print the code around the pieces of a loop; yields each one's body and its range.
 
     Args:
@@ -304,7 +308,7 @@ class _Flattener:
         return Value(next(self.numbers), "bool")
 
 
-# --- text ----------------------------------------------------------------------------------
+# --- code ----------------------------------------------------------------------------------
 
 
 class _Pieces:
@@ -313,9 +317,7 @@ class _Pieces:
     def __init__(self, printer: CpuPrinter, axis: nodes.Axis) -> None:
         self.printer, self.axis = printer, axis
 
-    def of(
-        self, tree: Tree, span: tuple[str, str]
-    ) -> Iterator[tuple[Block, tuple[str, str]]]:
+    def of(self, tree: Tree, span: Span) -> Iterator[tuple[Block, Span]]:
         """The pieces of a range."""
         if span[0] == span[1]:
             return
@@ -327,19 +329,17 @@ class _Pieces:
                 yield from self.of(when_true, (span[0], border))
                 yield from self.of(when_false, (border, span[1]))
             case Fork(Holds(number), when_true, when_false):
-                with self.printer.indented(f"if {self._text(number)}:"):
+                with self.printer.when(self._condition(number)):
                     yield from self.of(when_true, span)
-                with self.printer.indented("else:"):
+                with self.printer.otherwise():
                     yield from self.of(when_false, span)
             case Core():
                 yield from self._core(tree, span)
 
-    def _text(self, number: int) -> str:
+    def _condition(self, number: int) -> Expression:
         return self.printer.value(Value(number, "bool"))
 
-    def _core(
-        self, tree: Core, span: tuple[str, str]
-    ) -> Iterator[tuple[Block, tuple[str, str]]]:
+    def _core(self, tree: Core, span: Span) -> Iterator[tuple[Block, Span]]:
         """The range between the boundaries; then, by one text, the ranges before and after it."""
         first, last = span
         for on, holds in tree.literals:
@@ -350,11 +350,11 @@ class _Pieces:
                 last = self._named(_clamped(border, span[0], last))
             else:
                 first = self._named(_clamped(border, first, span[1]))
-        asked = [self._text(on.number) for on, _ in tree.literals if isinstance(on, Holds)]
+        asked = [self._condition(on.number) for on, _ in tree.literals if isinstance(on, Holds)]
         last = self._named(_most(first, last))
         if asked:
             first, last = (
-                self._named(f"select_int64({' & '.join(asked)}, {place}, {span[0]})")
+                self._named(call("select_int64", fold(Expression.__and__, asked), place, span[0]))
                 for place in (first, last)
             )
         yield from self.of(tree.inside, (first, last))
@@ -363,57 +363,54 @@ class _Pieces:
             yield from self.of(tree.around, rest)
             return
         side = self.printer.border_name(self.axis)
-        with self.printer.indented(f"for {side} in range(2):"):
-            begin = self._named(f"select_int64({side} == 0, {span[0]}, {last})")
-            end = self._named(f"select_int64({side} == 0, {first}, {span[1]})")
+        with self.printer.loop_over(side, (Number(0), Number(2))):
+            is_before = Name(side).equals(0)
+            begin = self._named(call("select_int64", is_before, span[0], last))
+            end = self._named(call("select_int64", is_before, first, span[1]))
             yield from self.of(tree.around, (begin, end))
 
-    def _named(self, text: str) -> str:
-        """A variable that holds the value of a text; the text itself where that is a number."""
-        if text.isdigit() or text.isidentifier():
-            return text
+    def _named(self, value: Expression) -> Expression:
+        """A variable that holds a value; numbers and variables themselves."""
+        if isinstance(value, Name) or (isinstance(value, Number) and value.value >= 0):
+            return value
         name = self.printer.border_name(self.axis)
-        self.printer.emit(f"{name} = {text}")
-        return name
+        self.printer.set(name, value)
+        return Name(name)
 
 
-def _border(difference: Sum) -> str:
+def _border(difference: Sum) -> Expression:
     """The first index at which a sum is not negative, before it is clamped."""
-    constant, parts = -difference.constant, []
-    for text, count in difference.terms:
-        part = text if abs(count) == 1 else f"{abs(count)} * ({text})"
-        parts.append(f"{'-' if count > 0 else '+'} {part}")
+    constant = -difference.constant
     if difference.multiple > 1 and not difference.stride:  # rounded up
         constant += difference.multiple - 1
-    rest = " ".join([str(constant), *parts])
-    if difference.stride:
+    rest: Expression = Number(constant)
+    for term, count in difference.terms:
+        part = term if abs(count) == 1 else Number(abs(count)) * term
+        rest = rest - part if count > 0 else rest + part
+    if difference.stride is not None:
         by = difference.stride
         if difference.multiple > 1:
-            by = f"{difference.multiple} * {by}"
+            by = Number(difference.multiple) * by
         # Rounded towards zero, which clamping makes good below it.
-        return f"div_int64({rest} + {by} - 1, {by})"
+        return call("div_int64", rest + by - 1, by)
     if difference.multiple > 1:
-        if not parts:
-            return str(constant // difference.multiple)
-        return f"div_int64({rest}, {difference.multiple})"
+        if not difference.terms:
+            return Number(constant // difference.multiple)
+        return call("div_int64", rest, difference.multiple)
     return rest
 
 
-def _clamped(border: str, first: str, last: str) -> str:
+def _clamped(border: Expression, first: Expression, last: Expression) -> Expression:
     return _most(_least(border, last), first)
 
 
-def _least(a: str, b: str) -> str:
-    if _is_number(a) and _is_number(b):
-        return str(min(int(a), int(b)))
-    return f"min_int64({a}, {b})"
+def _least(a: Expression, b: Expression) -> Expression:
+    if isinstance(a, Number) and isinstance(b, Number):
+        return Number(min(a.value, b.value))
+    return call("min_int64", a, b)
 
 
-def _most(a: str, b: str) -> str:
-    if _is_number(a) and _is_number(b):
-        return str(max(int(a), int(b)))
-    return a if a == b else f"max_int64({a}, {b})"
-
-
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdigit()
+def _most(a: Expression, b: Expression) -> Expression:
+    if isinstance(a, Number) and isinstance(b, Number):
+        return Number(max(a.value, b.value))
+    return a if a == b else call("max_int64", a, b)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
+from gpuflow.targets.cpu.loops.nodes import ZERO, Expression, Literal, Name, call
 from gpuflow.targets.cpu.printing.conditions import Facts, Sum
 
 if TYPE_CHECKING:
@@ -119,13 +120,13 @@ def _leaf(facts: Facts, name: str, offset: Value) -> Leaf | None:
     operand, place = facts.printer.operands.get(name), facts.sums.get(offset.number)
     if operand is None or operand.mode is not Mode.IN or place is None:
         return None
-    if place.multiple != 1 or place.stride:
+    if place.multiple != 1 or place.stride is not None:
         return None
     axes = (facts.place, *facts.inner)
     if any(operand.strides[axis] is not Stride.ZERO for axis in axes):
         return None
     base = facts.printer.offsets[name]
-    return Leaf(operand, place if base == "0" else replace(place, terms=(*place.terms, (base, 1))))
+    return Leaf(operand, place if base == ZERO else replace(place, terms=(*place.terms, (base, 1))))
 
 
 def leaves_of(place: Place) -> Iterator[Leaf]:
@@ -148,25 +149,28 @@ def predicates_of(place: Place) -> Iterator[Value]:
 def print_choice(printer: CpuPrinter, load: ChosenLoad) -> None:
     """Print the code before the loop."""
 
-    def chosen(place: Place, kind: str) -> str:
+    def chosen(place: Place, kind: str) -> Expression:
         if isinstance(place, Side):
             sides = chosen(place.on_true, kind), chosen(place.on_false, kind)
-            return f"select_{kind}({printer.value(place.predicate)}, {', '.join(sides)})"
+            return call(f"select_{kind}", printer.value(place.predicate), *sides)
         if kind == "pointer":
-            return printer.names.operand(place.operand.name)
-        return _text(place.place)
+            return printer.pointer(place.operand.name)
+        return _sum(place.place)
 
-    printer.emit(f"{load.base} = {chosen(load.place, 'pointer')}")
-    printer.emit(f"{load.first} = {chosen(load.place, 'int64')}")
+    printer.set(load.base, chosen(load.place, "pointer"))
+    printer.set(load.first, chosen(load.place, "int64"))
 
 
 def print_load(printer: CpuPrinter, load: ChosenLoad) -> None:
     """Print the load itself."""
     operand = next(leaves_of(load.place)).operand
-    place = f"{load.base}, {load.first} + {load.axis}"
-    printer.emit(f"{printer.value(load.out)} = load_{operand.name}({place})")
+    place = Name(load.first) + Name(load.axis)
+    loaded = call(f"load_{operand.name}", Name(load.base), place)
+    printer.set(printer.target(load.out), loaded)
 
 
-def _text(place: Sum) -> str:
-    parts = [f"{count} * ({text})" for text, count in place.terms]
-    return " + ".join([str(place.constant), *parts])
+def _sum(place: Sum) -> Expression:
+    total: Expression = Literal(place.constant)
+    for term, count in place.terms:
+        total = total + Literal(count) * term
+    return total

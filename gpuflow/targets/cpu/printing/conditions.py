@@ -13,6 +13,8 @@ from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
+from gpuflow.targets.cpu.loops.nodes import ZERO, Expression, Name
+from gpuflow.targets.cpu.loops.text import expression_text
 
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
@@ -26,14 +28,14 @@ class Sum:
 
     Attributes:
         multiple: how often the loop's index counts.
-        stride: the text of a further factor, or "".
-        terms: texts that do not vary in the loop, and how often each counts.
+        stride: a further factor, or None.
+        terms: values that do not vary in the loop, and how often each counts.
         constant: the rest.
     """
 
     multiple: int
-    stride: str
-    terms: tuple[tuple[str, int], ...]
+    stride: Expression | None
+    terms: tuple[tuple[Expression, int], ...]
     constant: int
 
     def plus(self, other: Sum, sign: int = 1) -> Sum | None:
@@ -41,17 +43,18 @@ class Sum:
         if self.multiple and other.multiple and self.stride != other.stride:
             return None
         terms = dict(self.terms)
-        for text, count in other.terms:
-            terms[text] = terms.get(text, 0) + sign * count
+        for term, count in other.terms:
+            terms[term] = terms.get(term, 0) + sign * count
         multiple = self.multiple + sign * other.multiple
-        kept = tuple(sorted((text, count) for text, count in terms.items() if count))
-        stride = (self.stride or other.stride) if multiple else ""
+        left = ((term, count) for term, count in terms.items() if count)
+        kept = tuple(sorted(left, key=lambda pair: expression_text(pair[0])))
+        stride = (self.stride or other.stride) if multiple else None
         return Sum(multiple, stride, kept, self.constant + sign * other.constant)
 
     def times(self, factor: int) -> Sum:
         """``factor * self``."""
-        nothing = Sum(0, "", (), 0)
-        terms = tuple((text, factor * count) for text, count in self.terms)
+        nothing = Sum(0, None, (), 0)
+        terms = tuple((term, factor * count) for term, count in self.terms)
         scaled = Sum(factor * self.multiple, self.stride, terms, factor * self.constant)
         return scaled if factor else nothing
 
@@ -117,7 +120,7 @@ class Facts:
             self.invariant.add(out.number)
         total = self._sum(statement) if out.dtype == "int64" else None
         if total is None and out.number in self.invariant:
-            total = Sum(0, "", ((self.printer.value(out), 1),), 0)
+            total = Sum(0, None, ((self.printer.value(out), 1),), 0)
         self.sums[out.number] = total
 
     def _stays(self, statement: Statement) -> bool:
@@ -152,7 +155,7 @@ class Facts:
     def _sum(self, statement: Statement) -> Sum | None:
         match statement:
             case nodes.Const(_, value):
-                return Sum(0, "", (), int(value))
+                return Sum(0, None, (), int(value))
             case nodes.Load(_, name, None, None, None) if name in self.printer.operands:
                 return self._loaded(self.printer.operands[name])
             case nodes.Apply(_, ("add" | "sub") as fn, (a, b)):
@@ -171,19 +174,19 @@ class Facts:
 
     def _loaded(self, operand: nodes.Operand) -> Sum | None:
         if operand.mode is Mode.SCALAR:
-            return Sum(0, "", ((self.printer.names.operand(operand.name), 1),), 0)
+            return Sum(0, None, ((self.printer.pointer(operand.name), 1),), 0)
         inner = {operand.strides[place] for place in self.inner if place < len(operand.strides)}
         if operand.mode is not Mode.INDEX or inner - {Stride.ZERO}:
             return None
         base = self.printer.offsets[operand.name]
-        terms = () if base == "0" else ((base, 1),)
+        terms = () if base == ZERO else ((base, 1),)
         stride = operand.strides[self.place]
         if stride is Stride.ZERO:
-            return Sum(0, "", terms, 0)
+            return Sum(0, None, terms, 0)
         # Indices count upwards along every axis, whatever an array does.
         if stride is Stride.ANY:
-            return Sum(1, self.printer.names.stride(operand.name, self.axis), terms, 0)
-        return Sum(int(stride.value), "", terms, 0)
+            return Sum(1, Name(self.printer.names.stride(operand.name, self.axis)), terms, 0)
+        return Sum(int(stride.value), None, terms, 0)
 
     def literals(self, condition: Value) -> Iterator[Literal]:
         """The conditions of which one is made by "and", those that a loop can be cut by."""
@@ -221,7 +224,7 @@ class Facts:
         difference = left.plus(right, -1)
         if difference is None or not difference.multiple:
             return None
-        one = Sum(0, "", (), 1)
+        one = Sum(0, None, (), 1)
         is_below = statement.fn in ("lt", "le")
         if statement.fn in ("le", "gt"):  # a <= b is a - b - 1 < 0
             difference = difference.plus(one, -1)
@@ -267,8 +270,8 @@ class Facts:
                 needed.append(on.sum)
             else:
                 wanted.add(on.number)
-        texts = [text for total in needed for text, _ in total.terms]
-        wanted.update(numbers[text] for text in texts if text in numbers)
+        terms = [term for total in needed for term, _ in total.terms]
+        wanted.update(numbers[term] for term in terms if term in numbers)
         pending = list(wanted)
         while pending:
             for value in uses_of(self.definitions[pending.pop()]):

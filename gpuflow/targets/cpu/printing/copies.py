@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.kir.nodes import Copy, Local, Operand, Stride
 from gpuflow.targets.cpu.codegen.transposes import block_side
+from gpuflow.targets.cpu.loops.nodes import ZERO, Expression, Literal, Name, call
 
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
@@ -52,76 +53,76 @@ class _Copied:
         self.name = f"{local.name}_{operand.name}"
         self.side = block_side(local.dtype)
 
+    def _own(self, name: str) -> Name:
+        """A variable of this copy."""
+        return Name(f"{self.name}_{name}")
+
     def write(self, one_by_one: Callable[[], None]) -> None:
-        emit, side, name = self.printer.emit, self.side, self.name
-        start, end = self.printer.piece(self.axis)
-        count = self._rows()
-        emit(f"{name}_points = {end} - {start}")
-        emit(f"{name}_fewest = min_int64({name}_points, {count})")
-        emit(f"{name}_is_run = ({name}_step * {name}_step == 1) & ({name}_fewest >= {side})")
+        printer, side, own = self.printer, self.side, self._own
+        start, end = printer.piece(self.axis)
+        count, points, step, is_run = self._rows(), own("points"), own("step"), own("is_run")
+        printer.set(points.name, end - start)
+        printer.set(own("fewest").name, call("min_int64", points, count))
+        is_next = (step * step).equals(1)
+        printer.set(is_run.name, is_next & (own("fewest") >= side))
         self._look(count)
         bits = side.bit_length() - 1
-        with self.printer.indented(f"if {name}_is_run:"):
-            points = f"for {name}_group in range(({name}_points + {side - 1}) >> {bits}):"
-            rows = f"for {name}_row_group in range(({count} + {side - 1}) >> {bits}):"
-            with self.printer.indented(points):
-                emit(f"{name}_point = {self._begin('group', f'{name}_points')}")
-                with self.printer.indented(rows):
-                    emit(f"{name}_row = {self._begin('row_group', count)}")
-                    self._block(start)
-        with self.printer.indented("else:"):
+        groups, row_groups = ((n + (side - 1)) >> bits for n in (points, count))
+        with printer.when(is_run), printer.loop_over(own("group").name, (ZERO, groups)):
+            printer.set(own("point").name, self._begin("group", points))
+            with printer.loop_over(own("row_group").name, (ZERO, row_groups)):
+                printer.set(own("row").name, self._begin("row_group", count))
+                self._block(start)
+        with printer.otherwise():
             one_by_one()
 
-    def _begin(self, group: str, count: str) -> str:
+    def _begin(self, group: str, count: Expression) -> Expression:
         bits = self.side.bit_length() - 1
-        return f"min_int64({self.name}_{group} << {bits}, {count} - {self.side})"
+        return call("min_int64", self._own(group) << bits, count - self.side)
 
-    def _rows(self) -> str:
+    def _rows(self) -> Expression:
         """Assign where the first row begins, and how far rows are apart; their number."""
-        emit, name = self.printer.emit, self.name
-        base = self.printer.offsets[self.operand.name]
+        printer, first, step = self.printer, self._own("first"), self._own("step")
         if self.s.count is not None:
-            emit(f"{name}_first = {self._place('0')}")
-            emit(f"{name}_step = {self._place('1')} - {name}_first")
-            return self.printer.value(self.s.count)
-        start, end = self.printer.piece(self.local.axes[0][0])
-        emit(f"{name}_step = {self._stride(self.local.axes[0][0])}")
-        emit(f"{name}_first = {base} + {start} * {name}_step")
-        emit(f"{name}_rows = {end} - {start}")
-        return f"{name}_rows"
+            printer.set(first.name, self._place(Literal(0)))
+            printer.set(step.name, self._place(Literal(1)) - first)
+            return printer.value(self.s.count)
+        start, end = printer.piece(self.local.axes[0][0])
+        printer.set(step.name, self._stride(self.local.axes[0][0]))
+        printer.set(first.name, printer.offsets[self.operand.name] + start * step)
+        printer.set(self._own("rows").name, end - start)
+        return self._own("rows")
 
-    def _place(self, row: str) -> str:
+    def _place(self, row: Expression) -> Expression:
         """The place of a row's first element, besides that of the axis."""
         places, base = self.s.places, self.printer.offsets[self.operand.name]
         self.printer.bind(places.params, [row])
         self.printer.block(places)
-        return f"{base} + {self.printer.value(places.results[0])}"
+        return base + self.printer.value(places.results[0])
 
-    def _look(self, count: str) -> None:
+    def _look(self, count: Expression) -> None:
         """See whether all rows are as far apart as the first two."""
         if self.s.count is None:
             return
-        name = self.name
-        with self.printer.indented(f"for {name}_place in short_range(0, {count}):"):
-            place = self._place(f"{name}_place")
-            here = f"{place} == {name}_first + {name}_place * {name}_step"
-            self.printer.emit(f"{name}_is_run = {name}_is_run & ({here})")
+        row, is_run = self._own("place"), self._own("is_run")
+        with self.printer.loop_over(row.name, (ZERO, count), is_short=True):
+            expected = self._own("first") + row * self._own("step")
+            self.printer.set(is_run.name, is_run & self._place(row).equals(expected))
 
-    def _stride(self, axis: str) -> str:
+    def _stride(self, axis: str) -> Expression:
         place = [a.name for a in self.printer.kernel.axes].index(axis)
         stride = self.operand.strides[place]
         if stride is Stride.ANY:
-            return self.printer.names.stride(self.operand.name, axis)
-        return stride.value
+            return Name(self.printer.names.stride(self.operand.name, axis))
+        return Literal(int(stride.value))
 
-    def _block(self, start: str) -> None:
+    def _block(self, start: Expression) -> None:
         """Rows of memory begin with the element that comes first in it."""
-        emit, name, stride = self.printer.emit, self.name, self._stride(self.axis)
-        row = f"{name}_row"
-        emit(f"{name}_low = select_int64({name}_step == 1, {row}, {row} + {self.side - 1})")
-        here = f"{name}_first + {name}_low * {name}_step + ({start} + {name}_point) * {stride}"
-        memory = f"{self.printer.names.operand(self.operand.name)}, {here}, {stride}"
-        at = f"{name}_low * {self.pitch} + {name}_point"
-        array = f"{self.local.name}, {at}, {name}_step * {self.pitch}"
-        sides = (memory, array) if self.s.target == self.local.name else (array, memory)
-        emit(f"transpose_{self.local.dtype}({', '.join(sides)})")
+        printer, own, stride = self.printer, self._own, self._stride(self.axis)
+        row, low, step, point = own("row"), own("low"), own("step"), own("point")
+        printer.set(low.name, call("select_int64", step.equals(1), row, row + (self.side - 1)))
+        here = own("first") + low * step + (start + point) * stride
+        memory = printer.pointer(self.operand.name), here, stride
+        array = Name(self.local.name), low * self.pitch + point, step * self.pitch
+        sides = (*memory, *array) if self.s.target == self.local.name else (*array, *memory)
+        printer.run(f"transpose_{self.local.dtype}", *sides)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from gpuflow.kir.nodes import Block, Cast, Kernel, Load, Mode, Reduce, Statement, Stride, Value
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.walk import results_of
+from gpuflow.targets.cpu.loops.nodes import Name, Number, Operation, call
 
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
+    from gpuflow.targets.cpu.printing.program_builder import Span
 
 BLOCK_BITS = 12
 
@@ -59,39 +61,39 @@ def search(printer: CpuPrinter, s: Reduce) -> None:
         s: ``can_search`` accepts it.
     """
     axis = printer.axes[s.axes[0]]
-    outs = [printer.value(out) for out in s.outs]
-    keys = f"{outs[0]}_keys"
-    printer.assign(outs, [printer.value(v) for v in s.init])
-    printer.emit(f"{keys} = local_{s.outs[0].dtype}({1 << BLOCK_BITS})")
+    keys = f"{printer.target(s.outs[0])}_keys"
+    printer.carry(s.outs, s.init)
+    printer.set(keys, call(f"local_{s.outs[0].dtype}", 1 << BLOCK_BITS))
     with printer.block_loop(axis, printer.span(axis), BLOCK_BITS) as span:
         _search_block(printer, s, keys, span)
 
 
-def _search_block(printer: CpuPrinter, s: Reduce, keys: str, span: str) -> None:
+def _search_block(printer: CpuPrinter, s: Reduce, keys: str, span: Span) -> None:
     axis, dtype = printer.axes[s.axes[0]], s.outs[0].dtype
-    best, place = (printer.value(out) for out in s.outs)
-    top, offset, here = f"{best}_top", f"{best}_found", f"{best}_here"
-    first = f"{axis.name}_start"
-    printer.emit(f"{top} = {printer.value(s.init[0])}")
-    with printer.indented(printer.span_loop(axis, axis.name, span)), printer.at_point(axis, s.body):
+    best, place = (Name(printer.target(out)) for out in s.outs)
+    top, offset = Name(f"{best.name}_top"), Name(f"{best.name}_found")
+    here, first = Name(f"{best.name}_here"), Name(f"{axis.name}_start")
+    printer.set(top.name, printer.value(s.init[0]))
+    with printer.loop_over(axis.name, span, axis.is_short), printer.at_point(axis, s.body):
         printer.block(s.body)
         key = printer.value(s.body.results[0])
-        printer.emit(f"store_{dtype}({keys}, {axis.name} - {first}, {key})")
-        printer.emit(f"{top} = max_{dtype}({top}, {key})")
+        printer.run(f"store_{dtype}", Name(keys), Name(axis.name) - first, key)
+        printer.set(top.name, call(f"max_{dtype}", top, key))
     # The first block counts even if all its keys are neutral ones.
-    with printer.indented(f"if ({axis.name}_block == 0) | ({top} > {best}):"):
-        printer.emit(f"{best} = {top}")
-        printer.emit(f"{offset} = np.int32({1 << BLOCK_BITS})")
+    is_first = Name(f"{axis.name}_block").equals(0)
+    with printer.when(Operation("|", is_first, top > best)):
+        printer.set(best.name, top)
+        none = Number(1 << BLOCK_BITS, "int32")
+        printer.set(offset.name, none)
         # A loop over the same elements: both may write and read the keys of whole vectors.
-        with printer.indented(printer.span_loop(axis, here, span)):
-            number = f"{here} - {first}"
-            is_it = f"load_{dtype}({keys}, {number}) == {top}"
-            found = f"cast_int64_int32({number}), np.int32({1 << BLOCK_BITS})"
-            chosen = f"select_int32({is_it}, {found})"
-            printer.emit(f"{offset} = min_int32({offset}, {chosen})")
+        with printer.loop_over(here.name, span, axis.is_short):
+            number = here - first
+            is_it = call(f"load_{dtype}", Name(keys), number).equals(top)
+            chosen = call("select_int32", is_it, call("cast_int64_int32", number), none)
+            printer.set(offset.name, call("min_int32", offset, chosen))
         steps = _steps_to(s.body, s.body.results[1])
-        printer.emit(f"{axis.name} = {first} + cast_int32_int64({offset})")
+        printer.set(axis.name, first + call("cast_int32_int64", offset))
         with printer.at_point(axis, Block(body=tuple(steps))):
             for step in steps:
                 printer.statement(step)
-            printer.emit(f"{place} = {printer.value(s.body.results[1])}")
+            printer.set(place.name, printer.value(s.body.results[1]))

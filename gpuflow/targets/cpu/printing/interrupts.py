@@ -17,9 +17,14 @@ A kernel that returns early leaves its results unfinished: the call raises, and 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuflow.kir.nodes import Block, Copy, For, Reduce, Strip, While
 from gpuflow.kir.walk import has_long_loops, is_long, owned_blocks, statements
-from gpuflow.targets.printer import KernelPrinter
+from gpuflow.targets.cpu.loops.nodes import ZERO, Expression, Literal, Name, call
+
+if TYPE_CHECKING:
+    from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
 
 # Between two looks: below a millisecond, and a look at the clock takes some 30 ns.
 _OPERATIONS = 1 << 20
@@ -28,32 +33,32 @@ _POINTS = 64  # of a loop in a body, where nothing tells
 _LEFT = "operations_left"
 
 
-def begin(printer: KernelPrinter) -> None:
+def begin(printer: CpuPrinter) -> None:
     """The beginning of such a kernel."""
     if has_long_loops(printer.kernel):
-        printer.emit(f"{_LEFT} = {_OPERATIONS}")
+        printer.set(_LEFT, _OPERATIONS)
 
 
-def after_turn(printer: KernelPrinter, s: While | For) -> None:
+def after_turn(printer: CpuPrinter, s: While | For) -> None:
     """Print the code after each iteration of a loop."""
-    _spend(printer, str(sum(map(_work, owned_blocks(s)))))
+    _spend(printer, Literal(sum(map(_work, owned_blocks(s)))))
 
 
-def count_loop(printer: KernelPrinter, s: For, counter: str, count: str) -> None:
+def count_loop(printer: CpuPrinter, s: For, counter: str, count: Expression) -> None:
     """Print the iterations of a loop with any trip count."""
     if has_loops(s.body):
-        with printer.indented(f"for {counter} in range({count}):"):
+        with printer.loop_over(counter, (ZERO, count)):
             printer.turn(s)
             after_turn(printer, s)
         return
-    start, end = f"{counter}_start", f"{counter}_end"
-    whole = f"({count} + {(1 << _PART_BITS) - 1}) >> {_PART_BITS}"
-    with printer.indented(f"for {counter}_part in range({whole}):"):
-        printer.emit(f"{start} = {counter}_part << {_PART_BITS}")
-        printer.emit(f"{end} = min_int64({start} + {1 << _PART_BITS}, {count})")
-        with printer.indented(f"for {counter} in range({start}, {end}):"):
+    start, end = Name(f"{counter}_start"), Name(f"{counter}_end")
+    whole = (count + ((1 << _PART_BITS) - 1)) >> _PART_BITS
+    with printer.loop_over(f"{counter}_part", (ZERO, whole)):
+        printer.set(start.name, Name(f"{counter}_part") << _PART_BITS)
+        printer.set(end.name, call("min_int64", start + (1 << _PART_BITS), count))
+        with printer.loop_over(counter, (start, end)):
             printer.turn(s)
-        _spend(printer, f"({end} - {start}) * {_work(s.body)}")
+        _spend(printer, (end - start) * _work(s.body))
 
 
 def has_loops(block: Block) -> bool:
@@ -61,12 +66,13 @@ def has_loops(block: Block) -> bool:
     return any(isinstance(s, For | While | Reduce | Strip | Copy) for s in statements(block))
 
 
-def _spend(printer: KernelPrinter, operations: str) -> None:
-    printer.emit(f"{_LEFT} = {_LEFT} - {operations}")
-    with printer.indented(f"if {_LEFT} < 0:"):
-        printer.emit(f"{_LEFT} = {_OPERATIONS}")
-        with printer.indented("if is_interrupted():"):
-            printer.emit("return")
+def _spend(printer: CpuPrinter, operations: Expression) -> None:
+    left = Name(_LEFT)
+    printer.set(_LEFT, left - operations)
+    with printer.when(left < 0):
+        printer.set(_LEFT, _OPERATIONS)
+        with printer.when(call("is_interrupted")):
+            printer.leave_function()
 
 
 def _work(block: Block) -> int:

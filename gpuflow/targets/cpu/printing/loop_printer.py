@@ -1,4 +1,4 @@
-"""Prints KernelIR for the CPU: nested loops over raw pointers.
+"""Makes loop programs of KernelIR for the CPU: nested loops over raw pointers.
 
 The function is ``kernel_<name>(words, lo, hi)``: ``words`` is the address of the argument block
 that ``kir.nodes.arguments`` describes, ``lo..hi`` the part of the first PARALLEL axis to run.
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import reduce as fold
 from math import prod
 
 from gpuflow.kir.nodes import (
@@ -39,12 +40,26 @@ from gpuflow.kir.nodes import (
     arguments,
 )
 from gpuflow.kir.scalar import PARTS
+from gpuflow.kir.text import kernel_text
 from gpuflow.kir.walk import owned_blocks, statements, unused_number
+from gpuflow.targets.cpu.loops.nodes import (
+    ZERO,
+    Accessor,
+    Convert,
+    Expression,
+    Name,
+    Number,
+    Program,
+    call,
+)
 from gpuflow.targets.cpu.printing import borders, chosen, copies, first_places, interrupts
-from gpuflow.targets.printer import FLOATS, KernelPrinter, combine_functions
+from gpuflow.targets.cpu.printing.program_builder import ProgramBuilder, Span
+from gpuflow.targets.kernel_walk import FLOATS, combine_functions
 
 SUM_BLOCK_BITS = 12
 SERIAL_BLOCK_BITS = 7  # of a loop without lanes
+
+_COMMENT = "A gpuflow kernel for the CPU; targets/cpu/codegen/functions.py defines the names."
 
 # The smallest exact extent of which a loop is vectorized as such; shorter ones are written out. A
 # reduction of a few elements costs more in a vector than one after the other.
@@ -62,9 +77,9 @@ def is_ordered(fn: str, out: Value) -> bool:
     return fn in ("max", "min") and out.dtype in ORDERED
 
 
-def ordered_step(fn: str, dtype: str, running: str, value: str) -> str:
-    """The line that combines a float with such an integer."""
-    return f"{running} = {fn}_{ORDERED[dtype]}({running}, order_{fn}_{dtype}({value}))"
+def ordered_step(fn: str, dtype: str, running: str, value: Expression) -> Expression:
+    """The combination of such an integer with a float."""
+    return call(f"{fn}_{ORDERED[dtype]}", Name(running), call(f"order_{fn}_{dtype}", value))
 
 
 def _conditional_loads(block: Block, under: bool = False) -> set[str]:
@@ -78,11 +93,8 @@ def _conditional_loads(block: Block, under: bool = False) -> set[str]:
     return operands
 
 
-class CpuPrinter(KernelPrinter):
-    """The hooks of the CPU target."""
-
-    target = "cpu"
-    comment = "A gpuflow kernel for the CPU; targets/cpu/codegen/text_names.py defines the names."
+class CpuPrinter(ProgramBuilder):
+    """Makes the loop program of one kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         assert not kernel.segmented, "gf_segments runs the kernel itself, once for each segment"
@@ -97,36 +109,42 @@ class CpuPrinter(KernelPrinter):
         self._borders = itertools.count()
         self.unused_numbers = itertools.count(unused_number(kernel.body))
         # Of the axes that are cut: where the piece begins and ends, innermost last.
-        self._pieces: dict[str, list[tuple[str, str]]] = {}
+        self._pieces: dict[str, list[tuple[Name, Name]]] = {}
         self._sizes: dict[str, list[int]] = {}
         self.counts_from_zero = True  # along short rows
 
-    def module_lines(self) -> list[str]:
-        lines = ["import numpy as np", ""]
+    def program(self) -> Program:
+        """The kernel's loop program."""
+        comment = [_COMMENT, *kernel_text(self.kernel).rstrip().splitlines()]
+        self.entry()
+        # A kernel may be called as an intrinsic is; no intrinsic's name starts like this.
+        name = f"kernel_{self.kernel.name}"
+        return Program(name, tuple(self._accessors()), self.statements, tuple(comment))
+
+    def _accessors(self) -> Iterator[Accessor]:
         for operand in self.kernel.operands:
             if operand.name not in self._scopes:
                 continue
-            dtype = PARTS.get(operand.dtype, operand.dtype)
-            place = f'"{dtype}", {self._scopes[operand.name]}, {self._scope_count}'
+            place = PARTS.get(operand.dtype, operand.dtype), self._scopes[operand.name]
             if operand.mode is not Mode.OUT:
-                lines.append(f"load_{operand.name} = reader({place})")
+                yield Accessor(f"load_{operand.name}", "reader", *place, self._scope_count)
             if operand.name in self._guarded:
-                lines.append(f"load_{operand.name}_where = guarded_reader({place})")
+                name = f"load_{operand.name}_where"
+                yield Accessor(name, "guarded_reader", *place, self._scope_count)
             if operand.mode is not Mode.IN:
-                lines.append(f"store_{operand.name} = writer({place})")
-        return [*lines, "", ""]
+                yield Accessor(f"store_{operand.name}", "writer", *place, self._scope_count)
 
-    def function_name(self) -> str:
-        # A kernel may be called as an intrinsic is; no intrinsic's name starts like this.
-        return f"kernel_{self.kernel.name}"
-
-    def signature(self) -> str:
-        return f"def {self.function_name()}(words, lo, hi):"
+    # The function
 
     def unpack(self) -> None:
+        """Give every argument its local name."""
         for place, argument in enumerate(arguments(self.kernel)):
-            name = self._argument_name(argument)
-            self.emit(f"{name} = {self._argument(argument, place)}")
+            kind = "int64"
+            if argument.kind == "pointer":
+                kind = "pointer"
+            elif argument.kind == "scalar":
+                kind = self.operands[argument.operand].dtype
+            self.set(self._argument_name(argument), call(f"word_{kind}", Name("words"), place))
 
     def _argument_name(self, argument: Argument) -> str:
         if argument.kind == "extent":
@@ -135,57 +153,51 @@ class CpuPrinter(KernelPrinter):
             return self.names.stride(argument.operand, argument.axis)
         return self.names.operand(argument.operand)
 
-    def _argument(self, argument: Argument, place: int) -> str:
-        if argument.kind == "pointer":
-            return f"word_pointer(words, {place})"
-        if argument.kind == "scalar":
-            return f"word_{self.operands[argument.operand].dtype}(words, {place})"
-        return f"word_int64(words, {place})"
-
     def entry(self) -> None:
-        self.emit("use_wide_registers()")
+        """Add the function's statements."""
+        self.run("use_wide_registers")
         self.unpack()
         interrupts.begin(self)
         for local in self.kernel.locals:
             size = local.rows * prod(size for _, size in local.axes)
-            self.emit(f"{local.name} = local_{local.dtype}({size})")
+            self.set(local.name, call(f"local_{local.dtype}", size))
         counters = borders.short_counters(self.kernel)
         if not counters:
             self.block(self.kernel.body)
             return
         bases = {name: self.offsets[name] for name in counters}
-        with self.indented(f"if {' & '.join(f'({base} == 0)' for base in bases.values())}:"):
-            self.offsets.update(dict.fromkeys(bases, "0"))
+        with self.when(fold(Expression.__and__, [base.equals(0) for base in bases.values()])):
+            self.offsets.update(dict.fromkeys(bases, ZERO))
             self.block(self.kernel.body)
-        with self.indented("else:"):
+        with self.otherwise():
             self.offsets.update(bases)
             self.counts_from_zero = False
             self.block(self.kernel.body)
 
-    def span(self, axis: Axis) -> tuple[str, str]:
+    # Loops
+
+    def span(self, axis: Axis) -> Span:
         """The first point of an axis that a loop runs here, and the end."""
         if self._pieces.get(axis.name):
             return self._pieces[axis.name][-1]
         if axis.name != self.split_axis:
-            return "0", self.names.extent(axis)
-        return "lo", "hi"
+            return ZERO, self.extent(axis)
+        return Name("lo"), Name("hi")
 
-    def _points(self, axis: Axis, padded: bool) -> tuple[str, str]:
+    def _points(self, axis: Axis, padded: bool) -> Span:
         """The same; a padded loop has all points of a piece, and so a number that is known."""
         start, end = self.span(axis)
-        return (start, f"{start} + {self._sizes[axis.name][-1]}") if padded else (start, end)
+        return (start, start + self._sizes[axis.name][-1]) if padded else (start, end)
 
-    def split_loop(self, axis: Axis) -> str:
-        return self._head(axis, self.span(axis))
+    @contextmanager
+    def axis_loop(self, axis_name: str, body: Block) -> Iterator[None]:
+        axis = self.axes[axis_name]
+        with self._loop(axis, self.span(axis)), self.at_point(axis, body):
+            yield
 
-    def inner_loop(self, axis: Axis) -> str:
-        return self._head(axis, self.span(axis))
-
-    def _head(self, axis: Axis, span: tuple[str, str]) -> str:
-        """The head of a loop over a range of an axis."""
-        if self._is_short(axis):
-            return f"for {axis.name} in short_range({', '.join(span)}):"
-        return f"for {axis.name} in range({span[1] if span[0] == '0' else ', '.join(span)}):"
+    def _loop(self, axis: Axis, span: Span) -> AbstractContextManager[None]:
+        """A loop over a range of an axis."""
+        return self.loop_over(axis.name, span, self._is_short(axis))
 
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, chosen.ChosenLoad):
@@ -200,11 +212,12 @@ class CpuPrinter(KernelPrinter):
         axis = self.axes[s.axis]
         self._over_pieces(axis, self._points(axis, s.padded), s.body, lambda: None)
 
-    def count_loop(self, s: For, counter: str, count: str) -> None:
+    def count_loop(self, s: For, counter: str, count: Expression) -> None:
         if s.is_long:
             interrupts.count_loop(self, s, counter, count)
-        else:
-            super().count_loop(s, counter, count)
+            return
+        with self.loop_over(counter, (ZERO, count)):
+            self.turn(s)
 
     def after_turn(self, s: While) -> None:
         interrupts.after_turn(self, s)
@@ -217,14 +230,11 @@ class CpuPrinter(KernelPrinter):
     def strip(self, s: Strip) -> None:
         axis = self.axes[s.axis]
         outer = self._pieces.setdefault(s.axis, [])
-        (first, last), bits = self.span(axis), s.size.bit_length() - 1
+        span = self.span(axis)
         name = f"{s.axis}_{len(outer)}" if outer else s.axis
-        start, end = piece = f"{name}_start", f"{name}_end"
-        count = last if first == "0" else f"{last} - {first}"
-        with self.indented(f"for {name}_block in range(({count} + {s.size - 1}) >> {bits}):"):
-            offset = f"{name}_block << {bits}"
-            self.emit(f"{start} = {offset if first == '0' else f'{first} + ({offset})'}")
-            self.emit(f"{end} = min_int64({start} + {s.size}, {last})")
+        start, end = piece = Name(f"{name}_start"), Name(f"{name}_end")
+        with self.blocks_of(name, span, s.size.bit_length() - 1):
+            self.set(end.name, call("min_int64", start + s.size, span[1]))
             sizes = self._sizes.setdefault(s.axis, [])
             outer.append(piece)
             sizes.append(s.size)
@@ -232,38 +242,33 @@ class CpuPrinter(KernelPrinter):
             sizes.pop()
             outer.pop()
 
+    @contextmanager
+    def blocks_of(self, name: str, span: Span, bits: int) -> Iterator[None]:
+        """A loop over blocks of 2**bits points of a range; ``<name>_start`` is a block's first.
+
+        Ranges with a step, and Python's min, generate code that could raise.
+        """
+        first, end = span
+        count = end if first == ZERO else end - first
+        blocks = (count + ((1 << bits) - 1)) >> bits
+        with self.loop_over(f"{name}_block", (ZERO, blocks)):
+            offset = Name(f"{name}_block") << bits
+            self.set(f"{name}_start", offset if first == ZERO else first + offset)
+            yield
+
     def copy(self, s: Copy) -> None:
         copies.copy(self, s, lambda: super(CpuPrinter, self).copy(s))
 
-    def piece(self, axis: str) -> tuple[str, str]:
+    def piece(self, axis: str) -> tuple[Name, Name]:
         """Where the innermost piece of an axis begins and ends."""
         return self._pieces[axis][-1]
 
-    def load_local(self, local: Local, offset: Value | None) -> str:
-        return f"load_{local.dtype}({local.name}, {self._local_index(local, offset)})"
-
-    def store_local(self, local: Local, offset: Value | None, value: str) -> str:
-        return f"store_{local.dtype}({local.name}, {self._local_index(local, offset)}, {value})"
-
-    def _local_index(self, local: Local, offset: Value | None) -> str:
-        """The place of the current point or of an offset, in elements."""
-        if offset is not None and local.rows == 1:
-            return self.value(offset)
-        terms, pitch, cut = [], 1, local.cut_axes(self.kernel)
-        for axis, size in reversed(local.axes):
-            index = f"({axis} - {self._pieces[axis][-1][0]})" if axis in cut else axis
-            terms.insert(0, index if pitch == 1 else f"{index} * {pitch}")
-            pitch *= size
-        if offset is not None:
-            terms.insert(0, self.value(offset))
-        return " + ".join(terms)
-
     def _over_pieces(
-        self, axis: Axis, span: tuple[str, str], body: Block, after: Callable[[], None]
+        self, axis: Axis, span: Span, body: Block, after: Callable[[], None]
     ) -> None:
-        """Print ``body`` and then ``after()`` in loops over the pieces of a range."""
+        """Add ``body`` and then ``after()`` in loops over the pieces of a range."""
         for block, piece_span in borders.pieces(self, axis, span, body):
-            with self.indented(self._head(axis, piece_span)), self.at_point(axis, block):
+            with self._loop(axis, piece_span), self.at_point(axis, block):
                 self.block(block)
                 after()
 
@@ -275,7 +280,7 @@ class CpuPrinter(KernelPrinter):
         self._over_pieces(axis, self.span(axis), body, after)
 
     def _over_points(self, s: Reduce, after: Callable[[], None]) -> None:
-        """Print the body of a Reduce and then ``after()`` in loops over its points."""
+        """Add the body of a Reduce and then ``after()`` in loops over its points."""
         if not s.padded:
             self.over_axes(s.axes, s.body, after)
             return
@@ -287,13 +292,6 @@ class CpuPrinter(KernelPrinter):
         """A new name for a boundary at which loops over an axis are split."""
         return f"{axis.name}_border_{next(self._borders)}"
 
-    def load_where(self, operand: Operand, offset: str, where: str, dtype: str) -> str | None:
-        """A load that is certain to find memory: where the condition fails, an argument's."""
-        if operand.name not in self._guarded:
-            return None
-        place = f"{self.names.operand(operand.name)}, {offset}"
-        return f"load_{operand.name}_where({place}, {where}, words)"
-
     def _is_short(self, axis: Axis) -> bool:
         """Whether a loop over an axis takes one vector at a time."""
         if axis is not self.kernel.axes[-1] or axis.exact is None or self._is_cut:
@@ -301,9 +299,7 @@ class CpuPrinter(KernelPrinter):
         fewest = _SHORTEST_VECTORS.get(self.kernel.kind)
         return fewest is not None and axis.exact >= fewest
 
-    def span_loop(self, axis: Axis, name: str, span: str) -> str:
-        """The head of a loop over a part of an axis; ``span`` is "first, last"."""
-        return f"for {name} in {'short_range' if axis.is_short else 'range'}({span}):"
+    # Reductions
 
     def reduce(self, s: Reduce) -> None:
         functions = combine_functions(s)
@@ -330,38 +326,39 @@ class CpuPrinter(KernelPrinter):
         Returns:
             The variables of those: (name of the running integer, function and dtype).
         """
-        outs = [self.value(o) for o in s.outs]
-        self.assign(outs, [self.value(v) for v in s.init])
+        self.carry(s.outs, s.init)
         ordered = {}
         for fn, out in self.pairs(s, functions):
             if is_ordered(fn, out):
-                name, kind = f"{self.value(out)}_order", f"{fn}_{out.dtype}"
-                ordered[self.value(out)] = (name, kind)
-                self.emit(f"{name} = order_{kind}({self.value(out)})")
+                target = self.target(out)
+                name, kind = f"{target}_order", f"{fn}_{out.dtype}"
+                ordered[target] = (name, kind)
+                self.set(name, call(f"order_{kind}", Name(target)))
         return ordered
 
     def close_running(self, ordered: dict[str, tuple[str, str]]) -> None:
         """Convert the integers back to floats."""
         for out, (name, kind) in ordered.items():
-            self.emit(f"{out} = unorder_{kind}({name})")
+            self.set(out, call(f"unorder_{kind}", Name(name)))
 
     def _blocked_reduce(self, s: Reduce, functions: tuple[str, ...]) -> None:
         """Sums in blocks along the last axis; other values are combined as they are."""
-        sums = {self.value(out): out.dtype for out in self.float_sums(s, functions)}
-        for running in sums:
-            self.emit(f"{running}_total = np.float64({running})")
+        sums = {self.target(out): out.dtype for out in self.float_sums(s, functions)}
+        totals = {running: Name(f"{running}_total") for running in sums}
+        for running, total in totals.items():
+            self.set(total.name, Convert("float64", Name(running)))
 
         def open_block() -> None:
             for running, dtype in sums.items():
-                self.emit(f"{running} = np.{dtype}(0.0)")
+                self.set(running, Number(0.0, dtype))
 
         def close_block() -> None:
-            for running in sums:
-                self.emit(f"{running}_total = {running}_total + np.float64({running})")
+            for running, total in totals.items():
+                self.set(total.name, total + Convert("float64", Name(running)))
 
         self._blocks(s, s.axes, open_block, close_block, lambda: self._accumulate(s, functions))
         for running, dtype in sums.items():
-            self.emit(f"{running} = np.{dtype}({running}_total)")
+            self.set(running, Convert(dtype, totals[running]))
 
     def float_sums(self, s: Reduce, functions: Sequence[str]) -> list[Value]:
         """The results of a Reduce that are sums of floats."""
@@ -392,8 +389,7 @@ class CpuPrinter(KernelPrinter):
             bits = SUM_BLOCK_BITS if self._takes_lanes(axis, body) else SERIAL_BLOCK_BITS
             with self.block_loop(axis, part, bits) as span:
                 open_block()
-                head = f"for {axis.name} in range({span}):"
-                with self.indented(head), self.at_point(axis, body):
+                with self.loop_over(axis.name, span), self.at_point(axis, body):
                     self.block(body)
                     accumulate()
                 close_block()
@@ -414,43 +410,59 @@ class CpuPrinter(KernelPrinter):
         return True
 
     @contextmanager
-    def block_loop(self, axis: Axis, span: tuple[str, str], bits: int) -> Iterator[str]:
-        """A loop over blocks of 2**bits points of a range; yields the arguments of another.
-
-        Ranges with a step, and Python's min, generate code that could raise.
-        """
-        begin, end = span
-        size, first = 1 << bits, f"{axis.name}_start"
-        count = end if begin == "0" else f"{end} - {begin}"
-        with self.indented(f"for {axis.name}_block in range(({count} + {size - 1}) >> {bits}):"):
-            start = f"{axis.name}_block << {bits}"
-            self.emit(f"{first} = {start if begin == '0' else f'{begin} + ({start})'}")
-            yield f"{first}, min_int64({first} + {size}, {end})"
+    def block_loop(self, axis: Axis, span: Span, bits: int) -> Iterator[Span]:
+        """A loop over blocks of 2**bits points of a range; yields the span of another."""
+        with self.blocks_of(axis.name, span, bits):
+            first = Name(f"{axis.name}_start")
+            yield first, call("min_int64", first + (1 << bits), span[1])
 
     def _accumulate(self, s: Reduce, functions: tuple[str, ...]) -> None:
         for out, new, fn in zip(s.outs, s.body.results, functions, strict=True):
-            running, value = self.value(out), self.value(new)
+            running, value = self.target(out), self.value(new)
             if fn in ("add", "mul") and out.dtype in FLOATS:
-                self.emit(f"{running} = accumulate_{fn}_{out.dtype}({running}, {value})")
+                self.set(running, call(f"accumulate_{fn}_{out.dtype}", Name(running), value))
             elif is_ordered(fn, out):
-                self.emit(ordered_step(fn, out.dtype, f"{running}_order", value))
+                name = f"{running}_order"
+                self.set(name, ordered_step(fn, out.dtype, name, value))
             else:
-                combined = self.call(fn, [running, value], out.dtype)
-                self.emit(f"{running} = {combined}")
+                self.set(running, self.call(fn, [Name(running), value], out.dtype))
 
-    def load(self, operand: Operand, offset: str) -> str:
-        return f"load_{operand.name}({self.names.operand(operand.name)}, {offset})"
+    # Memory
 
-    def store(self, operand: Operand, offset: str, value: str) -> str:
-        return f"store_{operand.name}({self.names.operand(operand.name)}, {offset}, {value})"
+    def load(self, operand: Operand, offset: Expression) -> Expression:
+        return call(f"load_{operand.name}", self.pointer(operand.name), offset)
 
-    def function(self, fn: str, arguments: list[str], dtype: str) -> str:
-        return f"{fn}_{dtype}({', '.join(arguments)})"
+    def store(self, operand: Operand, offset: Expression, value: Expression) -> None:
+        self.run(f"store_{operand.name}", self.pointer(operand.name), offset, value)
 
-    def select(self, predicate: str, on_true: str, on_false: str, dtype: str) -> str:
-        return f"select_{dtype}({predicate}, {on_true}, {on_false})"
+    def load_where(
+        self, operand: Operand, offset: Expression, where: Expression, dtype: str
+    ) -> Expression | None:
+        """A load that is certain to find memory: where the condition fails, an argument's."""
+        if operand.name not in self._guarded:
+            return None
+        function = f"load_{operand.name}_where"
+        return call(function, self.pointer(operand.name), offset, where, Name("words"))
 
-    def cast(self, argument: str, source: str, dtype: str) -> str:
-        if source == "index" and not dtype.startswith("float"):
-            source = "int64"
-        return argument if source == dtype else f"cast_{source}_{dtype}({argument})"
+    def load_local(self, local: Local, offset: Value | None) -> Expression:
+        return call(f"load_{local.dtype}", Name(local.name), self._local_index(local, offset))
+
+    def store_local(self, local: Local, offset: Value | None, value: Expression) -> None:
+        index = self._local_index(local, offset)
+        self.run(f"store_{local.dtype}", Name(local.name), index, value)
+
+    def _local_index(self, local: Local, offset: Value | None) -> Expression:
+        """The place of the current point or of an offset, in elements."""
+        if offset is not None and local.rows == 1:
+            return self.value(offset)
+        terms: list[Expression] = []
+        pitch, cut = 1, local.cut_axes(self.kernel)
+        for axis, size in reversed(local.axes):
+            index: Expression = Name(axis)
+            if axis in cut:
+                index = index - self._pieces[axis][-1][0]
+            terms.insert(0, index if pitch == 1 else index * pitch)
+            pitch *= size
+        if offset is not None:
+            terms.insert(0, self.value(offset))
+        return fold(Expression.__add__, terms)

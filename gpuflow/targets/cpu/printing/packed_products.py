@@ -16,7 +16,8 @@ from textwrap import indent
 
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS, Panel, tile_shape
-from gpuflow.targets.printer import Source
+from gpuflow.targets.cpu.loops.parser import parsed_source
+from gpuflow.targets.cpu.loops.text import LoopSource
 
 # The argument block of the kernel, in order; places and strides count elements.
 WORDS = (
@@ -144,7 +145,7 @@ _SOME = 16  # elements of the depth
 
 
 @cache
-def product_text(left: str, right: str, out: str, kind: str) -> Source:
+def product_text(left: str, right: str, out: str, kind: str) -> LoopSource:
     """The kernel for two operands and a result.
 
     Args:
@@ -168,7 +169,7 @@ def product_text(left: str, right: str, out: str, kind: str) -> Source:
         pack_b=_pack("b", right, panel, "column", columns, "n", 4),
         result=result_text("r", panel.summed, out),
     )  # fmt: skip
-    return Source(text, name, "cpu")
+    return parsed_source(text, name)
 
 
 def _pack(

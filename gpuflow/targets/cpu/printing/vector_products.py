@@ -10,8 +10,9 @@ from functools import cache
 
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS
+from gpuflow.targets.cpu.loops.parser import parsed_source
+from gpuflow.targets.cpu.loops.text import LoopSource
 from gpuflow.targets.cpu.printing.packed_products import result_text
-from gpuflow.targets.printer import Source
 
 # The argument block of the kernel, in order; strides count elements.
 VECTOR_WORDS = (
@@ -84,7 +85,7 @@ def {name}(words, lo, hi):
 
 
 @cache
-def vector_product_text(matrix: str, vector: str, out: str, kind: str) -> Source:
+def vector_product_text(matrix: str, vector: str, out: str, kind: str) -> LoopSource:
     """The kernel for a matrix, a vector and a result.
 
     Args:
@@ -114,4 +115,4 @@ def vector_product_text(matrix: str, vector: str, out: str, kind: str) -> Source
         total=f"accumulate_add_{summed}(total, x * y)" if is_float else "total + x * y",
         result_total=result_text("total", summed, out), result=result_text("s", summed, out),
     )  # fmt: skip
-    return Source(text, name, "cpu")
+    return parsed_source(text, name)

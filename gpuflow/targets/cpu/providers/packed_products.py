@@ -18,6 +18,7 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Product
 from gpuflow.core.views import View
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS, tile_shape
+from gpuflow.targets.cpu.loops.text import LoopSource
 from gpuflow.targets.cpu.native.calls import NativeCall
 from gpuflow.targets.cpu.native.copies import Places
 from gpuflow.targets.cpu.native.pool import pool_threads
@@ -27,7 +28,6 @@ from gpuflow.targets.cpu.printing.packed_products import product_text
 from gpuflow.targets.cpu.printing.vector_products import vector_product_text
 from gpuflow.targets.cpu.providers.product_operands import Copies, readable
 from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
-from gpuflow.targets.printer import Source
 
 # Products of numbers: less work than this is done sooner than a worker wakes.
 _SMALLEST_WORK, _SMALLEST_READ = 1 << 19, 1 << 16
@@ -82,7 +82,7 @@ class PackedCall(NamedTuple):
         points: the work, in elements of a cheap kernel that take as long.
     """
 
-    source: Source
+    source: LoopSource
     words: tuple[int, ...]
     places: tuple[int, int, int]
     own: tuple[int, ...]

@@ -44,7 +44,7 @@ from gpuflow.kir.nodes import (
 from gpuflow.kir.rewrite import defined, renamed, taken
 from gpuflow.kir.walk import results_of, statements, unused_number
 from gpuflow.targets.cpu.printing.loop_printer import ORDERED, is_ordered
-from gpuflow.targets.printer import FLOATS, combine_functions
+from gpuflow.targets.kernel_walk import FLOATS, combine_functions
 
 COLUMN_BLOCK = 1024  # columns at a time
 

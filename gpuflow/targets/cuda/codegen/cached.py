@@ -16,14 +16,14 @@ from gpuflow.compiler.debugging import show
 from gpuflow.compiler.planning.plan import KernelStep, Step
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
-from gpuflow.targets import llvm, parsing, printer
+from gpuflow.targets import kernel_walk, llvm, parsing, printer
 from gpuflow.targets.cuda import codegen, intrinsics, printing, schedules
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
 from gpuflow.targets.cuda.printing.printers import CudaSource, print_scheduled
 from gpuflow.targets.cuda.schedules.spread import schedule_cuda, schedules_to_try
 
 # The modules and folders of modules that decide what a kernel's text becomes.
-_EMITTERS = (kir, parsing, printer, llvm, schedules, printing, intrinsics, codegen)
+_EMITTERS = (kir, parsing, kernel_walk, printer, llvm, schedules, printing, intrinsics, codegen)
 # Their versions are in every key: another compiler may make other code of the same text.
 PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
 

@@ -15,7 +15,7 @@ from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Stride
 from gpuflow.kir.scalar import storage_bytes
 from gpuflow.kir.walk import all_uses, is_whole, statements
-from gpuflow.targets.printer import operands_in
+from gpuflow.targets.kernel_walk import operands_in
 
 VECTOR_BYTES = 16
 MOST_REPEATED = 16  # statements of a column's turn that may stand several times in its loop

@@ -108,9 +108,9 @@ class PiecePrinter(CudaPrinter):
         assert offset is None  # elements are of points
         return widen(self._element_of(local), local.dtype)
 
-    def store_local(self, local: Local, offset: Value | None, value: str) -> str:
+    def store_local(self, local: Local, offset: Value | None, value: str) -> None:
         assert offset is None
-        return f"{self._element_of(local)} = {narrow(value, local.dtype)}"
+        self.set(self._element_of(local), narrow(value, local.dtype))
 
     def _element_of(self, local: Local) -> str:
         (row, _), (lane, size) = local.axes

@@ -43,7 +43,8 @@ from gpuflow.targets.cuda.schedules.spread import (
     is_point_loop,
     perfect_nest,
 )
-from gpuflow.targets.printer import KernelPrinter, Names, Source
+from gpuflow.targets.kernel_walk import Names
+from gpuflow.targets.printer import KernelPrinter, Source
 
 Nest = list[PointLoop]
 
@@ -67,7 +68,7 @@ class CudaNames(Names):
 class CudaPrinter(KernelPrinter):
     """Prints a kernel; how its points are spread over threads is up to emitters."""
 
-    target = "cuda"
+    target_name = "cuda"
     comment = "CUDA kernel printed by gpuflow; what it calls: targets/cuda/intrinsics/namespace.py"
 
     def __init__(self, kernel: Kernel, launch: Launch) -> None:
@@ -292,8 +293,8 @@ class CudaPrinter(KernelPrinter):
     def load(self, operand: Operand, offset: str) -> str:
         return widen(self.raw_load(operand, offset), operand.dtype)
 
-    def store(self, operand: Operand, offset: str, value: str) -> str:
-        return f"{self.names.operand(operand.name)}[{offset}] = {narrow(value, operand.dtype)}"
+    def store(self, operand: Operand, offset: str, value: str) -> None:
+        super().store(operand, offset, narrow(value, operand.dtype))
 
     def _element(self, operand: Operand, offset: Value | None, part: int | None) -> str:
         if operand.mode is Mode.SCALAR and operand.dtype in STORAGE_BITS:
@@ -316,7 +317,7 @@ class CudaPrinter(KernelPrinter):
 
     # Expressions
 
-    def function(self, fn: str, arguments: list[str], dtype: str) -> str:
+    def function(self, fn: str, arguments: Sequence[str], dtype: str) -> str:
         helper = function_helper(fn, dtype)
         if helper is not None:
             self.helper(f"{fn}_{dtype}", helper)

@@ -6,6 +6,8 @@ the table. Helpers are device functions that are printed into the source that us
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpuflow.kir.scalar import FLOAT8_DTYPES
 
 FLOATS = ("float32", "float64")
@@ -94,7 +96,7 @@ _DIGAMMA_SERIES = ("1 / 12", "-691 / 32760", "1 / 132", "-1 / 240", "1 / 252", "
 _HELPERS = {"logistic": _LOGISTIC, "digamma": _DIGAMMA}
 
 
-def spell_function(fn: str, arguments: list[str], dtype: str) -> str:
+def spell_function(fn: str, arguments: Sequence[str], dtype: str) -> str:
     """The expression of a scalar function on arguments of ``dtype``; it has the exact dtype.
 
     Args:

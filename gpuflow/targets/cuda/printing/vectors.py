@@ -236,7 +236,7 @@ class VectorPrinter(PiecePrinter):
             super()._load(s)
             return
         out, operand = self.value(s.out), self.operands[s.operand]
-        at = self._within(operand, s.offset, s.part)
+        at = self.within(self._address(operand, s.offset), s.part)
         vector = f"load_vector_readonly({self.names.operand(s.operand)}, {at}, {width})"
         loaded = vector if width > 1 else self.raw_load(operand, at)
         if s.where is None:

@@ -1,14 +1,7 @@
-"""Compiles the text of a CPU kernel straight to LLVM instructions.
-
-Numba takes 45 ms for a small kernel and 0.5 s to start; most of that is spent on features that this
-text does not use. The printer's Python has a few statement forms, typed names and no objects, so
-that one walk over its syntax tree gives the same instructions in a tenth of the time. Anything else
-in a text is ``Unsupported``. The language is described in docs/text_compiler.md.
-"""
+"""Compiles the loop program of a CPU kernel to LLVM instructions, in one walk."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -16,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.targets.cpu.codegen import text_names
+from gpuflow.targets.cpu.codegen import functions
 from gpuflow.targets.cpu.codegen.carried import carries_of
+from gpuflow.targets.cpu.codegen.expressions import Expressions
+from gpuflow.targets.cpu.codegen.functions import POINTER, Named
 from gpuflow.targets.cpu.codegen.hidden import hidden, opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.processor import cpu_target
@@ -30,19 +25,31 @@ from gpuflow.targets.cpu.codegen.straight_loops import (
     is_innermost,
     turns_of,
 )
-from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
-from gpuflow.targets.cpu.codegen.text_values import Expressions, Unsupported
-from gpuflow.targets.cpu.codegen.text_variables import (
+from gpuflow.targets.cpu.codegen.variables import (
     Variables,
     assigned,
     assigned_once,
     local_names,
 )
-from gpuflow.targets.cpu.codegen.text_vectors import MOST, VectorLoop
 from gpuflow.targets.cpu.codegen.vector_blocks import mark_of
+from gpuflow.targets.cpu.codegen.vector_loops import MOST, VectorLoop
+from gpuflow.targets.cpu.loops.nodes import (
+    Accessor,
+    Assign,
+    Branch,
+    Break,
+    Call,
+    Forever,
+    Loop,
+    Program,
+    Return,
+    Run,
+    Statement,
+    Unsupported,
+    names_called,
+)
+from gpuflow.targets.cpu.loops.text import LoopSource
 from gpuflow.targets.llvm.lanes import Instruction, Lane
-from gpuflow.targets.parsing import parsed
-from gpuflow.targets.printer import Source
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -80,42 +87,28 @@ def _fill_escapes() -> None:
             return
 
 
-def module_of(source: Source) -> Written:
-    """The LLVM module of a printed kernel, with one function ``void entry(ptr, i64, i64)``.
+def module_of(source: LoopSource) -> Written:
+    """The LLVM module of a loop program, with one function ``void entry(ptr, i64, i64)``.
 
     Raises:
-        Unsupported: the text is not one that a printer of the CPU prints.
+        Unsupported: a call or a type in the program is wrong.
     """
-    tree = parsed(source.text)
     _fill_escapes()
-    module = ir.Module(source.entry)
-    names: dict[str, Named] = {}
-    is_final = False
-    for node in tree.body:
-        match node:
-            case ast.Import():
-                pass
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
-                names[name] = _accessor(call)
-            case ast.FunctionDef(name=source.entry):
-                function = _Function(module, node, names)
-                function.compile()
-                is_final = function.vectors > 0 and function.scalars == 0
-            case _:
-                raise Unsupported(ast.unparse(node))
-    return Written(module, is_final)
+    program = source.program
+    module = ir.Module(program.entry)
+    names = {accessor.name: _accessor(accessor) for accessor in program.accessors}
+    function = _Function(module, program, names)
+    function.compile()
+    return Written(module, function.vectors > 0 and function.scalars == 0)
 
 
-def _accessor(call: ast.Call) -> Named:
+def _accessor(accessor: Accessor) -> Named:
     makers = {
-        "reader": text_names.reader,
-        "guarded_reader": text_names.guarded_reader,
-        "writer": text_names.writer,
+        "reader": functions.reader,
+        "guarded_reader": functions.guarded_reader,
+        "writer": functions.writer,
     }
-    match call:
-        case ast.Call(func=ast.Name(id=maker), args=arguments) if maker in makers:
-            return makers[maker](*[ast.literal_eval(argument) for argument in arguments])
-    raise Unsupported(ast.unparse(call))
+    return makers[accessor.kind](accessor.storage, accessor.scope, accessor.scopes)
 
 
 # Statements of a loop that is written once, see ``_with_masks``. For chains of 25, 50 and 100
@@ -128,53 +121,55 @@ _FEWEST = 32
 _LANES = 8
 
 
+_PARAMETERS = (("words", POINTER), ("lo", "int64"), ("hi", "int64"))
+
+
 class _Function(Expressions):
     """Compiles one function. Variables have one type each.
 
     Args:
         module: to which it is added.
-        node: its text.
-        names: functions that the text defined before.
+        program: of which it is.
+        names: the program's accessors.
 
     Attributes:
         vectors, scalars: how many loops over elements are written as loops of vectors, and how
             many are not.
     """
 
-    def __init__(self, module: ir.Module, node: ast.FunctionDef, names: dict[str, Named]) -> None:
+    def __init__(self, module: ir.Module, program: Program, names: dict[str, Named]) -> None:
         signature = ir.FunctionType(ir.VoidType(), [_byte_pointer(), _word(), _word()])
-        function = ir.Function(module, signature, node.name)
+        function = ir.Function(module, signature, program.entry)
         function.attributes.add("nounwind")
-        self.node = node
+        self.body = program.body
         self.entry = function.append_basic_block("entry")
         super().__init__(ir.IRBuilder(function.append_basic_block("start")), names)
         self.fixed: dict[str, Lane] = {}
-        for argument, value in zip(node.args.args, function.args, strict=True):
-            dtype = POINTER if value.type == _byte_pointer() else "int64"
-            self.fixed[argument.arg] = Lane(self.builder, value, dtype)
-        self.once, self.local = assigned_once(node.body), local_names(node.body)
+        for (name, dtype), value in zip(_PARAMETERS, function.args, strict=True):
+            self.fixed[name] = Lane(self.builder, value, dtype)
+        self.once, self.local = assigned_once(self.body), local_names(self.body)
         self.variables = Variables(self.entry, self.once)
         self.exits: list[ir.Block] = []
         # For each loop around the statement at hand, how many loops are in one another in it.
         self.depths: list[int] = []
         self.vectors = self.scalars = 0
-        self.arrays = Arrays(node, self.once)
+        self.arrays = Arrays(program, self.once)
 
     def compile(self) -> None:
         start = self.builder.block
-        self.block(self.node.body)
+        self.block(self.body)
         self.builder.ret_void()
         with self.builder.goto_block(self.entry):
             self.builder.branch(start)
 
     # --- statements ------------------------------------------------------------------------
 
-    def block(self, body: Sequence[ast.stmt]) -> None:
+    def block(self, body: Sequence[Statement]) -> None:
         with self.variables.statements():
             for node in body:
                 self.statement(node)
 
-    def inner_block(self, body: Sequence[ast.stmt], after: ir.Block) -> None:
+    def inner_block(self, body: Sequence[Statement], after: ir.Block) -> None:
         """The statements of a loop that ``after`` is behind."""
         self.exits.append(after)
         self.depths.append(depth_of(body))
@@ -182,31 +177,27 @@ class _Function(Expressions):
         self.depths.pop()
         self.exits.pop()
 
-    def statement(self, node: ast.stmt) -> None:
+    def statement(self, node: Statement) -> None:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            case Assign((name,), value):
                 self.assign(name, self.value(value))
-            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call):
+            case Assign(targets, Call() as call):
                 for target, result in zip(targets, self.call(call), strict=True):
-                    if not isinstance(target, ast.Name):
-                        raise Unsupported(ast.unparse(node))
-                    self.assign(target.id, result)
-            case ast.Expr(value=ast.Call() as call):
+                    self.assign(target, result)
+            case Run(call):
                 self.call(call)
-            case ast.For(target=ast.Name(id=name), iter=ast.Call() as span, orelse=[]):
-                self.loop(name, span, node.body)
-            case ast.While(test=ast.Constant(value=True), orelse=[]):
-                self.forever(node.body)
-            case ast.If():
+            case Loop():
+                self.loop(node)
+            case Forever(body):
+                self.forever(body)
+            case Branch():
                 self.branch(node)
-            case ast.Break():
+            case Break():
                 self.builder.branch(self.exits[-1])
-            case ast.Return(value=None):
+            case Return():
                 self.builder.ret_void()
-            case ast.Pass():
-                pass
             case _:
-                raise Unsupported(ast.unparse(node))
+                raise Unsupported(str(node))
 
     def assign(self, name: str, value: Lane) -> None:
         if name in self.fixed:
@@ -214,23 +205,18 @@ class _Function(Expressions):
         if not self.variables.assign(name, value):
             raise Unsupported(f"{name} is {value.dtype}, and something else before")
 
-    def loop(self, name: str, span: ast.Call, body: Sequence[ast.stmt]) -> None:
-        if not isinstance(span.func, ast.Name) or span.func.id not in ("range", "short_range"):
-            raise Unsupported(ast.unparse(span))
-        if len(span.args) not in (1, 2):
-            raise Unsupported(ast.unparse(span))
-        *first, last = [self.typed(argument, "int64") for argument in span.args]
-        begin = first[0].value if first else ir.Constant(_word(), 0)
+    def loop(self, loop: Loop) -> None:
+        name, body = loop.counter, loop.body
+        begin, end = (self.typed(value, "int64").value for value in (loop.first, loop.end))
         builder, function = self.builder, self.builder.function
         scalars = self.scalars
         if is_innermost(body):
-            bounds = begin, last.value
-            if self.write_vectors(name, bounds, span, body):
+            if self.write_vectors(loop, (begin, end)):
                 self.vectors += 1
                 return
             self.scalars += 1
-        turns, end = None, last.value
-        if span.func.id == "short_range" and isinstance(end, ir.Constant):
+        turns = None
+        if loop.is_short and isinstance(end, ir.Constant):
             turns = end.constant
         is_hidden = turns is not None and _leaves_turns(turns, body)
         if is_hidden:
@@ -254,7 +240,7 @@ class _Function(Expressions):
             following = opaque(builder, following)
         counter.add_incoming(following, builder.block)
         back = builder.branch(head)
-        if span.func.id == "short_range":
+        if loop.is_short:
             back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, turns, is_hidden))
         elif is_straight:
             written = function.blocks[function.blocks.index(inside) :]
@@ -266,16 +252,12 @@ class _Function(Expressions):
         if outer is not None:
             self.fixed[name] = outer
 
-    def write_vectors(
-        self, name: str, bounds: tuple[Instruction, Instruction], span: ast.Call,
-        body: Sequence[ast.stmt],
-    ) -> bool:  # fmt: skip
+    def write_vectors(self, loop: Loop, bounds: tuple[Instruction, Instruction]) -> bool:
         """Write a loop as one of vectors, or as one vector; False if that cannot be done."""
+        body = loop.body
         carries = carries_of(body, set(assigned(body)) - self.local)
         if carries is None:
             return False
-        assert isinstance(span.func, ast.Name)  # ``loop`` reports others
-        turns, is_short = turns_of(span.args), span.func.id == "short_range"
         share = Share.ALL
         if self.depths:
             share = Share.ROW if self.depths[-1] == 1 else Share.LITTLE
@@ -284,8 +266,8 @@ class _Function(Expressions):
         written = len(blocks)
         try:
             carried = VectorLoop(
-                builder, self.names, self.variable, name, bounds, turns, body, share, self.arrays,
-                is_short, carries,
+                builder, self.names, self.variable, loop.counter, bounds, turns_of(loop), body,
+                share, self.arrays, loop.is_short, carries,
             ).write()  # fmt: skip
         except (Unfit, NoVectors):
             del blocks[written:]
@@ -295,7 +277,7 @@ class _Function(Expressions):
             self.assign(carry, value)
         return True
 
-    def is_straight(self, body: Sequence[ast.stmt]) -> bool:
+    def is_straight(self, body: Sequence[Statement]) -> bool:
         """Whether a loop is a list of assignments of names that nobody reads after its turn."""
         return carries_of(body, set(assigned(body)) - self.local) == {}
 
@@ -305,7 +287,7 @@ class _Function(Expressions):
             raise Unsupported(name)
         return value
 
-    def forever(self, body: Sequence[ast.stmt]) -> None:
+    def forever(self, body: Sequence[Statement]) -> None:
         vectors = self.vectors
         builder, function = self.builder, self.builder.function
         inside = function.append_basic_block("again")
@@ -317,14 +299,14 @@ class _Function(Expressions):
         builder.branch(inside)
         builder.position_at_end(after)
 
-    def branch(self, node: ast.If) -> None:
+    def branch(self, node: Branch) -> None:
         builder, function = self.builder, self.builder.function
         predicate = self.typed(node.test, "bool")
         then = function.append_basic_block("then")
         otherwise = function.append_basic_block("else")
         after = function.append_basic_block("endif")
         builder.cbranch(predicate.value, then, otherwise)
-        for place, body in ((then, node.body), (otherwise, node.orelse)):
+        for place, body in ((then, node.then), (otherwise, node.otherwise)):
             builder.position_at_end(place)
             self.block(body)
             if not builder.block.is_terminated:
@@ -347,7 +329,7 @@ def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool)
     return mark_of(module, hints)
 
 
-def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:
+def _leaves_turns(turns: int, body: Sequence[Statement]) -> bool:
     """Whether a loop has a remainder, whose iterations should be scalar.
 
     For small known trip counts, LLVM makes vectors with masks. Without AVX-512 masked stores take
@@ -355,8 +337,8 @@ def _leaves_turns(turns: int, body: Sequence[ast.stmt]) -> bool:
     """
     if cpu_target().has_masks or turns in (1, 2, 4, 8) or turns >= 2 * _LANES:
         return False
-    called = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)}
-    is_slow = not {name.rpartition("_")[0] for name in called}.isdisjoint(SERIES)
+    called = {name.rpartition("_")[0] for name in names_called(body)}
+    is_slow = not called.isdisjoint(SERIES)
     return not is_slow or _LANES < turns <= _LANES + _LANES // 2
 
 

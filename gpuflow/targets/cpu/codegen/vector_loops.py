@@ -20,7 +20,6 @@ vector.
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +28,8 @@ from typing import TYPE_CHECKING
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.carried import Carried, Carry, add_incoming_to
 from gpuflow.targets.cpu.codegen.elements import element, load, size_of, store
+from gpuflow.targets.cpu.codegen.expressions import Expressions
+from gpuflow.targets.cpu.codegen.functions import POINTER, Named
 from gpuflow.targets.cpu.codegen.hidden import opaque
 from gpuflow.targets.cpu.codegen.lines import Line, factor_of, first_of
 from gpuflow.targets.cpu.codegen.processor import cpu_target
@@ -41,13 +42,10 @@ from gpuflow.targets.cpu.codegen.straight_loops import (
     expressions_of,
     halved,
     longest_chain,
-    text_of,
     with_pairs,
 )
 from gpuflow.targets.cpu.codegen.strided_loads import first_ones, load_strided
-from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
-from gpuflow.targets.cpu.codegen.text_values import Expressions
-from gpuflow.targets.cpu.codegen.text_variables import assigned
+from gpuflow.targets.cpu.codegen.variables import assigned
 from gpuflow.targets.cpu.codegen.vector_blocks import (
     Store,
     apart,
@@ -62,6 +60,7 @@ from gpuflow.targets.cpu.codegen.vector_blocks import (
     store_parts,
     take_out,
 )
+from gpuflow.targets.cpu.loops.nodes import Assign, Call, Expression, Name, Run, Statement
 from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, spread
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class VectorLoop(Expressions):
     def __init__(
         self, builder: ir.IRBuilder, names: Mapping[str, Named], outer: Callable[[str], Lane],
         counter: str, bounds: tuple[Instruction, Instruction], turns: int | None,
-        body: Sequence[ast.stmt], share: Share, arrays: Arrays, is_short: bool,
+        body: Sequence[Statement], share: Share, arrays: Arrays, is_short: bool,
         carries: Mapping[str, Carry],
     ) -> None:  # fmt: skip
         super().__init__(builder, names)
@@ -157,7 +156,7 @@ class VectorLoop(Expressions):
         self._known: dict[str, Lane] = {}
         # What is the same for all elements, as vectors or the places of such.
         self._spread: dict[Instruction, Instruction] = {}
-        self._lines: dict[tuple[str, str, bool], Instruction] = {}
+        self._lines: dict[tuple[Expression, Expression, bool], Instruction] = {}
         self._waiting: list[Store] = []  # for the turn's end
         # One of a pair, which has been loaded with the other one, or is stored with it.
         self._half: Lane | None = None
@@ -168,13 +167,12 @@ class VectorLoop(Expressions):
 
     # --- what the loop is ------------------------------------------------------------------
 
-    def _accesses(self, calls: Sequence[ast.Call]) -> Iterator[tuple[int, Use]]:
+    def _accesses(self, calls: Sequence[Call]) -> Iterator[tuple[int, Use]]:
         for node in calls:
-            match node:
-                case ast.Call(func=ast.Name(id=name), args=[pointer, index, *_]):
-                    meaning = self.meaning(name)
-                    if meaning is not None and meaning.access is not None:
-                        yield id(node), Use(meaning.access, text_of(pointer), text_of(index))
+            meaning = self.meaning(node.function)
+            if meaning is not None and meaning.access is not None:
+                pointer, index = node.arguments[:2]
+                yield id(node), Use(meaning.access, pointer, index)
 
     def _vector_width(self) -> int:
         """The elements of a vector: a register of the widest dtype, except float64 next to shorter
@@ -202,8 +200,12 @@ class VectorLoop(Expressions):
 
     def _masks_all(self) -> bool:
         """Whether the processor has masks for all that the loop accesses."""
-        masked = (use for use in self._uses.values() if use.pointer not in self._arrays.lines)
+        masked = (use for use in self._uses.values() if not self._may_exceed(use))
         return cpu_target().has_masks or all(size_of(use.access.storage) >= 4 for use in masked)
+
+    def _may_exceed(self, use: Use) -> bool:
+        """Whether it accesses a stack array past whose end vectors may write."""
+        return isinstance(use.pointer, Name) and use.pointer.name in self._arrays.lines
 
     def _check(self) -> None:
         uses = self._uses.values()
@@ -367,15 +369,13 @@ class VectorLoop(Expressions):
         self._known, self._shift = {**self._carried.now}, shift
         for node in self._body:
             match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in self._carries:
+                case Assign((name,), value) if name in self._carries:
                     self._carried.carry(name, self.value(value), self._mask)
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                case Assign((name,), value):
                     self._known[name] = self.value(value)
-                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call):
-                    for target, result in zip(targets, self.call(call), strict=True):
-                        assert isinstance(target, ast.Name)  # ``statement`` reports others
-                        self._known[target.id] = result
-                case ast.Expr(value=ast.Call() as call):
+                case Assign(targets, Call() as call):
+                    self._known.update(zip(targets, self.call(call), strict=True))
+                case Run(call):
                     self.call(call)
                 case _:
                     raise Unfit("a statement")
@@ -383,7 +383,7 @@ class VectorLoop(Expressions):
 
     # --- expressions -----------------------------------------------------------------------
 
-    def value(self, node: ast.expr) -> Lane:
+    def value(self, node: Expression) -> Lane:
         known = self._before_loop.get(id(node))
         if known is None:
             if id(node) in self._varying:
@@ -396,12 +396,12 @@ class VectorLoop(Expressions):
             known = self._before_loop[id(node)] = (value,)
         return known[0]
 
-    def call(self, node: ast.Call) -> tuple[Lane, ...]:
+    def call(self, node: Call) -> tuple[Lane, ...]:
         if id(node) in self._varying:
-            return super().call(node)
+            return self._call(node)
         if id(node) not in self._before_loop:
             with self.builder.goto_block(self._start):
-                self._before_loop[id(node)] = super().call(node)
+                self._before_loop[id(node)] = self._call(node)
         return self._before_loop[id(node)]
 
     def variable(self, name: str) -> Lane:
@@ -409,16 +409,16 @@ class VectorLoop(Expressions):
             return Line(self.builder, self._bounds[0], "int64")
         return self._known.get(name) or self._outer(name)
 
-    def operand(self, node: ast.expr) -> Lane:
+    def operand(self, node: Expression) -> Lane:
         return self._single(self.value(node))
 
     def same(self, a: Lane, b: Lane) -> tuple[Lane, Lane]:
         a, b = super().same(self._single(a), self._single(b))
         return (a, b) if a.width == b.width else (self._vector(a), self._vector(b))
 
-    def arithmetic(self, operator: type, a: Lane, b: Lane) -> Lane:
+    def arithmetic(self, operator: str, a: Lane, b: Lane) -> Lane:
         is_line = isinstance(a, Line) != isinstance(b, Line)
-        is_sum = operator is ast.Add or (operator is ast.Sub and isinstance(a, Line))
+        is_sum = operator == "+" or (operator == "-" and isinstance(a, Line))
         factor = factor_of(operator, a, b)
         if is_line and (is_sum or factor) and a.width == b.width and a.dtype == b.dtype:
             with self.builder.goto_block(self._start):
@@ -431,22 +431,23 @@ class VectorLoop(Expressions):
     def as_dtype(self, value: Lane, dtype: str) -> Lane:
         return value if value.dtype == dtype else super().as_dtype(self._single(value), dtype)
 
-    def named(self, node: ast.Call, name: str) -> tuple[Lane, ...]:
+    def _call(self, node: Call) -> tuple[Lane, ...]:
+        name = node.function
         meaning = self.meaning(name)
         if meaning is None or not meaning.parameters:
             raise Unfit(name)
         use = self._uses.get(id(node))
         if use is not None:
             if id(node) in self._varying:
-                return self._access(use, meaning, node.args)
+                return self._access(use, meaning, node.arguments)
             self._check_single(use)
         elif not meaning.results:
             raise Unfit(name)
         if id(node) not in self._varying:
-            return super().named(node, name)
-        if len(node.args) != len(meaning.parameters):
+            return super().call(node)
+        if len(node.arguments) != len(meaning.parameters):
             raise Unfit(name)
-        pairs = zip(node.args, meaning.parameters, strict=True)
+        pairs = zip(node.arguments, meaning.parameters, strict=True)
         values = [self.typed(*pair) for pair in pairs]
         if name.startswith("select_") and values[0].width == 1 and not values[0].is_constant:
             raise Unfit("a decision for all elements, which LLVM takes out of the loop")
@@ -492,7 +493,9 @@ class VectorLoop(Expressions):
         if use.access.is_store or any(other.meets(use, self._arrays.apart) for other in stores):
             raise Unfit("a single element is written")
 
-    def _access(self, use: Use, meaning: Named, arguments: Sequence[ast.expr]) -> tuple[Lane, ...]:
+    def _access(
+        self, use: Use, meaning: Named, arguments: Sequence[Expression]
+    ) -> tuple[Lane, ...]:
         access = use.access
         pointer, index, *others = arguments
         if id(pointer) in self._varying or len(others) != access.is_store:
@@ -502,7 +505,7 @@ class VectorLoop(Expressions):
             raise Unfit("a gather")
         if line.step != 1:
             if use.is_half:  # each half is as many elements apart as pairs are, twice
-                line, use = self.value(index), replace(use, index=text_of(index), half=None)
+                line, use = self.value(index), replace(use, index=index, half=None)
             return (self._strided(use, pointer, line),)
         if access.is_store and use.half == 0:  # it goes with the other half
             self._half = self._vector(self.typed(others[0], meaning.parameters[2]))
@@ -510,19 +513,19 @@ class VectorLoop(Expressions):
         if use.half == 1 and not access.is_store:  # it has come with the other half
             return (self._other_half(),)
         place = self._place(use, pointer, line)
-        is_line = use.pointer in self._arrays.lines
+        may_exceed = self._may_exceed(use)
         if access.is_store:
             value = self._vector(self.typed(others[0], meaning.parameters[2]))
             if use.is_half:
                 value = paired(self._other_half(), value)
-            if is_line or self._mask is None:
+            if may_exceed or self._mask is None:
                 self._store([(place, value, use)], False)
             else:
                 self._waiting.append((place, value, use))
             return ()
-        if not is_line and any(use.may_touch(other) for *_, other in self._waiting):
+        if not may_exceed and any(use.may_touch(other) for *_, other in self._waiting):
             self._flush()
-        mask, width = None if is_line else self._mask, self._width
+        mask, width = None if may_exceed else self._mask, self._width
         if use.is_half:
             mask, width = self._mask_of_pairs, 2 * width
         loaded = load(self.builder, place, access.storage, access.scopes, width, mask)
@@ -530,7 +533,7 @@ class VectorLoop(Expressions):
             loaded, self._half = apart(loaded)
         return (loaded,)
 
-    def _strided(self, use: Use, pointer: ast.expr, line: Lane) -> Lane:
+    def _strided(self, use: Use, pointer: Expression, line: Lane) -> Lane:
         """Elements of which each lies ``line.step`` behind the one before."""
         if use.access.is_store or not isinstance(line, Line):
             raise Unfit("elements apart")
@@ -544,7 +547,7 @@ class VectorLoop(Expressions):
         assert self._half is not None
         return self._half
 
-    def _place(self, use: Use, pointer: ast.expr, line: Line) -> Instruction:
+    def _place(self, use: Use, pointer: Expression, line: Line) -> Instruction:
         """The address of a vector's first element."""
         size = 2 if use.is_half else 1
         if use.place not in self._lines:

@@ -8,14 +8,14 @@ loop or a branch and read after it.
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.targets.cpu.codegen.text_names import POINTER
+from gpuflow.targets.cpu.codegen.functions import POINTER
+from gpuflow.targets.cpu.loops.nodes import Assign, Statement, blocks_of, names_in, values_of
 from gpuflow.targets.llvm.lanes import Instruction, Lane, llvm_type
 
 if TYPE_CHECKING:
@@ -99,49 +99,38 @@ class Variables:
             return value.builder.alloca(kind, name=name)
 
 
-def assigned_once(body: Iterable[ast.stmt]) -> frozenset[str]:
+def assigned_once(body: Iterable[Statement]) -> frozenset[str]:
     """The names that statements assign once."""
     return frozenset(name for name, count in Counter(assigned(body)).items() if count == 1)
 
 
-def local_names(body: Iterable[ast.stmt]) -> frozenset[str]:
+def local_names(body: Iterable[Statement]) -> frozenset[str]:
     """The variables that are read only after an assignment in the same list of statements, or
     further inside: no iteration of a loop reads a value from another one, or from a branch.
     """
     body = list(body)
     local = set(assigned(body))
 
-    def read(node: ast.AST, known: Set[str]) -> None:
-        names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
-        reads = {name.id for name in names if isinstance(name.ctx, ast.Load)}
-        local.difference_update(reads - known)
-
-    def visit(statements: Iterable[ast.stmt], known: set[str]) -> None:
-        for node in statements:
-            match node:
-                case ast.For() | ast.While() | ast.If():
-                    read(node.iter if isinstance(node, ast.For) else node.test, known)
-                    known.difference_update(assigned([node]))
-                    visit(node.body, set(known))
-                    visit(node.orelse, set(known))
-                case _:
-                    read(node, known)
-                    known.update(assigned([node]))
+    def visit(statements: Iterable[Statement], known: set[str]) -> None:
+        for statement in statements:
+            reads = {name for value in values_of(statement) for name in names_in(value)}
+            local.difference_update(reads - known)
+            blocks = blocks_of(statement)
+            if blocks:
+                known.difference_update(assigned([statement]))
+                for block in blocks:
+                    visit(block, set(known))
+            else:
+                known.update(assigned([statement]))
 
     visit(body, set())
     return frozenset(local)
 
 
-def assigned(body: Iterable[ast.stmt]) -> Iterator[str]:
+def assigned(body: Iterable[Statement]) -> Iterator[str]:
     """The names that statements assign, as often as they do; not the counters of loops."""
-    for node in body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)]):
-                yield name
-            case ast.Assign(targets=[ast.Tuple(elts=targets)]):
-                yield from (target.id for target in targets if isinstance(target, ast.Name))
-            case ast.For() | ast.While():
-                yield from assigned(node.body)
-            case ast.If():
-                yield from assigned(node.body)
-                yield from assigned(node.orelse)
+    for statement in body:
+        if isinstance(statement, Assign):
+            yield from statement.targets
+        for block in blocks_of(statement):
+            yield from assigned(block)

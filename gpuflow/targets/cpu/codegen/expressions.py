@@ -1,0 +1,154 @@
+"""Expressions of a loop program, as LLVM instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpuflow.base.lazy import LazyModule
+from gpuflow.kir.scalar import COMPUTE_DTYPES
+from gpuflow.targets.cpu.codegen import functions
+from gpuflow.targets.cpu.codegen.functions import POINTER, Named
+from gpuflow.targets.cpu.loops.nodes import (
+    Call,
+    Convert,
+    Expression,
+    Literal,
+    Name,
+    Number,
+    Operation,
+    Prefix,
+    Truth,
+    Unsupported,
+)
+from gpuflow.targets.cpu.loops.text import expression_text
+from gpuflow.targets.llvm.lanes import Lane, cast, constant, is_float
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
+
+_ARITHMETIC: dict[str, Callable[[Lane, Lane], Lane]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "&": lambda a, b: a & b,
+    "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+    "<<": lambda a, b: a << b,
+    ">>": lambda a, b: a >> b,
+}
+_COMPARE: dict[str, Callable[[Lane, Lane], Lane]] = {
+    "==": lambda a, b: a.equals(b),
+    "!=": lambda a, b: a.differs(b),
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+_INTEGER_ONLY = ("&", "|", "^", "<<", ">>")
+
+
+class Expressions:
+    """Emits expressions at the position of ``builder``.
+
+    Args:
+        builder: of the function.
+        names: functions that the text calls and defined itself.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, names: Mapping[str, Named]) -> None:
+        self.builder, self.names = builder, names
+
+    def value(self, node: Expression) -> Lane:
+        match node:
+            case Name(name):
+                return self.variable(name)
+            case Truth(truth):
+                return constant(self.builder, "bool", truth)
+            case Literal(number):
+                return constant(self.builder, "int64", number)
+            case Number(number, dtype):
+                return constant(self.builder, self.compute_dtype(dtype), number)
+            case Operation(operator, left, right) if operator in _COMPARE:
+                a, b = self.same(self.value(left), self.value(right))
+                return _COMPARE[operator](a, b)
+            case Operation(operator, left, right):
+                return self.arithmetic(operator, self.value(left), self.value(right))
+            case Prefix("not", operand):
+                inverted = self.typed(operand, "bool")
+                return inverted.like(self.builder.not_(inverted.value))
+            case Prefix("~", operand):
+                x = self.operand(operand)
+                if is_float(x.dtype) or x.dtype in (POINTER, "bool"):
+                    raise Unsupported(expression_text(node))
+                return x.like(self.builder.not_(x.value))
+            case Prefix("-", operand):
+                return -self.operand(operand)
+            case Convert(dtype, operand):
+                return self.as_dtype(self.value(operand), self.compute_dtype(dtype))
+            case Call():
+                (result,) = self.call(node)
+                return result
+        raise Unsupported(expression_text(node))
+
+    def operand(self, node: Expression) -> Lane:
+        """Emit an operand of an operator or a function."""
+        return self.value(node)
+
+    def typed(self, node: Expression, dtype: str) -> Lane:
+        value = self.operand(node)
+        if value.dtype != dtype:
+            raise Unsupported(f"{expression_text(node)} is {value.dtype}, not {dtype}")
+        return value
+
+    def variable(self, name: str) -> Lane:
+        """The value of a variable."""
+        raise NotImplementedError
+
+    def same(self, a: Lane, b: Lane) -> tuple[Lane, Lane]:
+        if a.dtype != b.dtype or a.dtype == POINTER:
+            raise Unsupported(f"{a.dtype} with {b.dtype}")
+        return a, b
+
+    def arithmetic(self, operator: str, a: Lane, b: Lane) -> Lane:
+        a, b = self.same(a, b)
+        wrong = is_float(a.dtype) if operator in _INTEGER_ONLY else a.dtype == "bool"
+        if wrong or operator not in _ARITHMETIC or (operator == "/" and not is_float(a.dtype)):
+            raise Unsupported(f"{operator} of {a.dtype}")
+        return _ARITHMETIC[operator](a, b)
+
+    def compute_dtype(self, dtype: str) -> str:
+        """The dtype, if it is a compute dtype."""
+        if dtype not in COMPUTE_DTYPES:
+            raise Unsupported(f"np.{dtype}")
+        return dtype
+
+    def as_dtype(self, value: Lane, dtype: str) -> Lane:
+        """A value as one of another compute dtype."""
+        if is_float(value.dtype) and not is_float(dtype):
+            raise Unsupported(f"{value.dtype} to {dtype}")  # a Cast says how it rounds
+        return cast(value, dtype)
+
+    def meaning(self, name: str) -> Named | None:
+        """The function of a called name; None if there is none."""
+        return self.names.get(name) or functions.named(name)
+
+    def call(self, node: Call) -> tuple[Lane, ...]:
+        """The results of a call."""
+        meaning = self.meaning(node.function)
+        if meaning is None or len(node.arguments) != len(meaning.parameters):
+            raise Unsupported(node.function)
+        pairs = zip(node.arguments, meaning.parameters, strict=True)
+        return self.emitted(meaning, [self.typed(argument, dtype) for argument, dtype in pairs])
+
+    def emitted(self, meaning: Named, values: Sequence[Lane]) -> tuple[Lane, ...]:
+        """Emit a call of a name with its arguments."""
+        emitted = meaning.emit(self.builder, *(value.value for value in values))
+        results = emitted if isinstance(emitted, tuple) else (emitted,) if meaning.results else ()
+        return tuple(
+            Lane(self.builder, value, dtype)
+            for value, dtype in zip(results, meaning.results, strict=True)
+        )

@@ -1,0 +1,493 @@
+"""Walks one KernelIR kernel, in order, for an emitter of its code.
+
+The walk is what targets share: the order of statements, addresses as sums over the open loops,
+values that loops carry, results of branches and reductions. An emitter is a subclass with its own
+type of expressions: text for CUDA (``printer``), records for the CPU. It overrides these hooks,
+which stand at the end of ``KernelWalk``:
+
+    name, constant, target   expressions of a variable and of a number; the variable of a value
+    set, set_all             the assignment of one variable, or of all results of a function
+    when, otherwise          the sides of a branch
+    forever, leave           a loop that runs until its body leaves it
+    axis_loop, count_loop    loops over an axis, and of a number of iterations
+    after_turn               code after an iteration of a loop with a condition
+    reduce                   a Reduce statement
+    within                   the place of an element, or of one part of a complex number
+    load, store, load_where  one element of an operand
+    load_local, store_local  one element of a local array
+    strip, copy              a Strip statement, and a Copy statement
+    call, select, cast       expressions of scalar functions
+    index_sum, index_product address arithmetic at ``kernel.index_bits``
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Generic, TypeVar
+
+from gpuflow.kir.nodes import (
+    Apply,
+    Axis,
+    Block,
+    Cast,
+    Const,
+    Copy,
+    For,
+    If,
+    Kernel,
+    Load,
+    Local,
+    Mode,
+    Operand,
+    Reduce,
+    Role,
+    Select,
+    Statement,
+    Store,
+    Stride,
+    Strip,
+    Value,
+    While,
+)
+from gpuflow.kir.rewrite import LOOP_VALUES, as_loops
+from gpuflow.kir.walk import statements, unused_number
+
+E = TypeVar("E")
+FLOATS = ("float32", "float64")
+
+# An operand with one of these names gets an underscore: they would hide names of the code itself.
+_TAKEN = re.compile(
+    r"[ct]\d+|np|math|cuda|words|lo|hi|reader|writer"
+    r"|range|min|max|int|float|bool|abs|.*_.*"
+)
+
+
+def operands_in(block: Block) -> tuple[str, ...]:
+    """Names of the operands of a block and its nested blocks, local arrays too, in order."""
+    names: dict[str, None] = {}
+    for s in statements(block):
+        if isinstance(s, Load | Store):
+            names[s.operand] = None
+        elif isinstance(s, Copy):
+            names.update(dict.fromkeys((s.source, s.target)))
+    return tuple(names)
+
+
+def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
+    """The scalar function that combines each value of a Reduce on its own, or None.
+
+    None means that the combine block mixes the values or needs several statements for one.
+    """
+    combine, count = reduce.combine, len(reduce.outs)
+    if len(combine.body) != count:
+        return None
+    functions = []
+    for place, statement in enumerate(combine.body):
+        if not isinstance(statement, Apply) or statement.outs != (combine.results[place],):
+            return None
+        if set(statement.args) != {combine.params[place], combine.params[count + place]}:
+            return None
+        functions.append(statement.fn)
+    return tuple(functions)
+
+
+class Names:
+    """The names of the entries of the argument block in the text.
+
+    Args:
+        taken: Names that the text uses for something else: those of the axes.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = frozenset(taken)
+
+    def operand(self, operand: str) -> str:
+        """A pointer, an INDEX operand's base or a scalar's value."""
+        taken = operand in self._taken or keyword.iskeyword(operand)
+        return operand + "_" if taken or _TAKEN.fullmatch(operand) else operand
+
+    def extent(self, axis: Axis) -> str:
+        """The number of points of an axis: a literal when it is exact."""
+        return f"n_{axis.name}" if axis.exact is None else str(axis.exact)
+
+    def stride(self, operand: str, axis: str) -> str:
+        """The stride, in elements, of an operand along an axis."""
+        return f"{self.operand(operand)}_stride_{axis}"
+
+
+class KernelWalk(Generic[E]):
+    """Walks one kernel; see the module's text for the hooks."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.names = Names(axis.name for axis in kernel.axes)
+        self.axes: dict[str, Axis] = {axis.name: axis for axis in kernel.axes}
+        self.operands: dict[str, Operand] = {o.name: o for o in kernel.operands}
+        self.locals: dict[str, Local] = {local.name: local for local in kernel.locals}
+        self.values: dict[int, E] = {}
+        self._free = unused_number(kernel.body)  # of values that an emitter makes
+        self._indices: set[int] = set()  # numbers of values that are indices
+        # Per operand, the expression of its address sum over the loops that are open now.
+        self.offsets: dict[str, E] = {
+            o.name: self.name(self.names.operand(o.name)) if o.mode is Mode.INDEX else self.zero
+            for o in kernel.operands
+        }
+        parallel = [axis.name for axis in kernel.axes if axis.role is Role.PARALLEL]
+        self.split_axis = parallel[0] if parallel else self.zero
+
+    # Values
+
+    def value(self, value: Value) -> E:
+        """The expression of a value."""
+        known = self.values.get(value.number)
+        return self.name(f"t{value.number}") if known is None else known
+
+    def bind(self, values: Sequence[Value], expressions: Sequence[E]) -> None:
+        """Bind values to expressions (variables) that already exist."""
+        for value, expression in zip(values, expressions, strict=True):
+            self.values[value.number] = expression
+
+    def assign(self, targets: Sequence[str], expressions: Sequence[E]) -> None:
+        """Assign all targets at once: an expression may name a target that is overwritten."""
+        pairs = [
+            (target, expression)
+            for target, expression in zip(targets, expressions, strict=True)
+            if self.name(target) != expression
+        ]
+        overwritten = [self.name(target) for target, _ in pairs]
+        if len(pairs) > 1 and any(expression in overwritten for _, expression in pairs):
+            # Named by what they become, so that a name has one type everywhere.
+            for target, expression in pairs:
+                self.set(f"next_{target}", expression)
+            pairs = [(target, self.name(f"next_{target}")) for target, _ in pairs]
+        for target, expression in pairs:
+            self.set(target, expression)
+
+    def carry(self, outs: Sequence[Value], values: Sequence[Value]) -> None:
+        """Assign values to the variables of other values, all at once."""
+        self.assign([self.target(o) for o in outs], [self.value(v) for v in values])
+
+    # Statements
+
+    def block(self, block: Block) -> None:
+        """Emit the statements of a block."""
+        for statement in block.body:
+            self.statement(statement)
+
+    def statement(self, statement: Statement) -> None:
+        """Emit one statement."""
+        emitters: dict[type, Callable[..., None]] = {
+            Const: self._const,
+            Load: self._load,
+            Store: self._store,
+            Apply: self._apply,
+            Select: self._select,
+            Cast: self._cast,
+            Reduce: self.reduce,
+            For: self.loop,
+            Strip: self.strip,
+            Copy: self.copy,
+            While: self._while,
+            If: self._if,
+        }
+        emitters[type(statement)](statement)
+
+    def _const(self, s: Const) -> None:
+        self.set(self.target(s.out), self.constant(s.value, s.out.dtype))
+
+    def _load(self, s: Load) -> None:
+        out = self.target(s.out)
+        if s.operand in self.locals:
+            self.set(out, self.load_local(self.locals[s.operand], s.offset))
+            return
+        operand = self.operands[s.operand]
+        if operand.mode is Mode.INDEX and s.where is None:
+            self._indices.add(s.out.number)
+        expression = self._element(operand, s.offset, s.part)
+        if s.where is None:
+            self.set(out, expression)
+            return
+        where = self.value(s.where)
+        if operand.mode not in (Mode.SCALAR, Mode.INDEX):
+            place = self.within(self._address(operand, s.offset), s.part)
+            guarded = self.load_where(operand, place, where, s.out.dtype)
+            if guarded is not None:
+                self.set(out, guarded)
+                return
+        # A real branch: nothing may be read where the mask is false.
+        with self.when(where):
+            self.set(out, expression)
+        with self.otherwise():
+            self.set(out, self.constant(0, s.out.dtype))
+
+    def _element(self, operand: Operand, offset: Value | None, part: int | None) -> E:
+        if operand.mode is Mode.SCALAR:
+            return self.name(self.names.operand(operand.name))
+        if operand.mode is Mode.INDEX:
+            return self.as_int64(self._address(operand, offset))
+        return self.load(operand, self.within(self._address(operand, offset), part))
+
+    def _address(self, operand: Operand, offset: Value | None) -> E:
+        """An explicit offset is an int64 value, and so is its sum with offsets of any width."""
+        base = self.offsets[operand.name]
+        if offset is None:
+            return base
+        extra = self.value(offset)
+        return extra if base == self.zero else self.offset_sum(base, extra)
+
+    def _store(self, s: Store) -> None:
+        if s.operand in self.locals:
+            self.store_local(self.locals[s.operand], s.offset, self.value(s.value))
+            return
+        operand = self.operands[s.operand]
+        place = self.within(self._address(operand, s.offset), s.part)
+        if s.where is None:
+            self.store(operand, place, self.value(s.value))
+            return
+        with self.when(self.value(s.where)):
+            self.store(operand, place, self.value(s.value))
+
+    def _apply(self, s: Apply) -> None:
+        arguments = [self.value(a) for a in s.args]
+        self.set_all([self.target(o) for o in s.outs], self.call(s.fn, arguments, s.args[0].dtype))
+
+    def _select(self, s: Select) -> None:
+        chosen = self.select(
+            self.value(s.predicate), self.value(s.on_true), self.value(s.on_false), s.out.dtype
+        )
+        self.set(self.target(s.out), chosen)
+
+    def _cast(self, s: Cast) -> None:
+        source = "index" if s.arg.number in self._indices else s.arg.dtype
+        self.set(self.target(s.out), self.cast(self.value(s.arg), source, s.out.dtype))
+
+    # Loops and branches
+
+    def loop(self, s: For) -> None:
+        """Emit a loop over an axis, or one that runs ``count`` times."""
+        if s.axis is not None:
+            with self.axis_loop(s.axis, s.body):
+                self.block(s.body)
+            return
+        assert s.count is not None
+        counter = f"c{s.body.params[0].number}"
+        self.carry(s.outs, s.init)
+        self.bind(s.body.params, [self.name(counter), *map(self.value, s.outs)])
+        self.count_loop(s, counter, self.value(s.count))
+
+    def turn(self, s: For | While) -> None:
+        """Emit one iteration: the body, and the assignment of results to carries."""
+        self.block(s.body)
+        self.carry(s.outs, s.body.results)
+
+    @contextmanager
+    def at_point(self, axis: Axis, body: Block) -> Iterator[None]:
+        """Advance the offsets to the index of ``axis`` for the operands used in ``body``."""
+        saved = self.offsets
+        self.offsets = dict(saved)
+        position = self.kernel.axes.index(axis)
+        for name in operands_in(body):
+            if name in self.locals:
+                continue
+            operand = self.operands[name]
+            if position < len(operand.strides):
+                self._advance(operand, operand.strides[position], axis)
+        yield
+        self.offsets = saved
+
+    def _advance(self, operand: Operand, stride: Stride, axis: Axis) -> None:
+        if stride is Stride.ZERO:
+            return
+        step = index = self.name(axis.name)
+        if stride is Stride.ANY:
+            step = self.index_product(index, self.name(self.names.stride(operand.name, axis.name)))
+        elif stride is not Stride.UNIT:
+            step = self.index_product(index, self.constant_stride(stride))
+        base = self.offsets[operand.name]
+        if base == self.zero and stride is Stride.UNIT:
+            self.offsets[operand.name] = index
+            return
+        offset = f"{self.names.operand(operand.name)}_at_{axis.name}"
+        self.set(offset, step if base == self.zero else self.index_sum(base, step))
+        self.offsets[operand.name] = self.name(offset)
+
+    def loops_of(self, s: Copy) -> For:
+        """The loops of a Copy."""
+        local = self.locals[s.source if s.source in self.locals else s.target]
+        self._free += LOOP_VALUES
+        return as_loops(s, local, self._free - LOOP_VALUES)
+
+    def combine(self, s: Reduce, running: Sequence[str], new: Sequence[E]) -> None:
+        """Emit ``running = combine(running, new)`` of a Reduce; both are variables."""
+        self.bind(s.combine.params, [*map(self.name, running), *new])
+        self.block(s.combine)
+        self.assign(running, [self.value(v) for v in s.combine.results])
+
+    def serial_reduce(self, s: Reduce) -> None:
+        """Emit a Reduce as a loop nest that one worker runs in order."""
+        self.carry(s.outs, s.init)
+        outs = [self.target(o) for o in s.outs]
+        self.over_axes(
+            s.axes,
+            s.body,
+            lambda: self.combine(s, outs, [self.value(v) for v in s.body.results]),
+        )
+
+    def over_axes(self, axes: Sequence[str], body: Block, after: Callable[[], None]) -> None:
+        """Emit ``body`` and then ``after()`` inside loops over ``axes``."""
+        if axes:
+            with self.axis_loop(axes[0], body):
+                self.over_axes(axes[1:], body, after)
+            return
+        self.block(body)
+        after()
+
+    def _while(self, s: While) -> None:
+        self.carry(s.outs, s.init)
+        outs = [self.value(o) for o in s.outs]
+        self.bind(s.cond.params, outs)
+        self.bind(s.body.params, outs)
+        with self.forever():
+            self.block(s.cond)
+            with self.when(self.inverse(self.value(s.cond.results[0]))):
+                self.leave()
+            self.turn(s)
+            self.after_turn(s)
+
+    def _if(self, s: If) -> None:
+        with self.when(self.value(s.predicate)):
+            self.block(s.then)
+            self.carry(s.outs, s.then.results)
+        with self.otherwise():
+            self.block(s.orelse)
+            self.carry(s.outs, s.orelse.results)
+
+    # Hooks
+
+    zero: E  # of an address sum
+
+    def name(self, name: str) -> E:
+        """The expression of a variable."""
+        raise NotImplementedError
+
+    def target(self, value: Value) -> str:
+        """The variable of a value."""
+        raise NotImplementedError
+
+    def constant(self, value: bool | int | float, dtype: str) -> E:
+        """The expression of a constant of a compute dtype."""
+        raise NotImplementedError
+
+    def constant_stride(self, stride: Stride) -> E:
+        """The expression of a stride that is a number."""
+        raise NotImplementedError
+
+    def set(self, target: str, value: E) -> None:
+        """Emit an assignment."""
+        raise NotImplementedError
+
+    def set_all(self, targets: Sequence[str], value: E) -> None:
+        """Emit the assignment of a function's results."""
+        raise NotImplementedError
+
+    def when(self, test: E) -> AbstractContextManager[None]:
+        """Emit a branch; what is emitted inside runs if the test holds."""
+        raise NotImplementedError
+
+    def otherwise(self) -> AbstractContextManager[None]:
+        """The other side of the branch that has just been emitted."""
+        raise NotImplementedError
+
+    def inverse(self, test: E) -> E:
+        """The opposite of a bool."""
+        raise NotImplementedError
+
+    def forever(self) -> AbstractContextManager[None]:
+        """Emit a loop that ``leave`` ends."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Emit the end of the innermost loop."""
+        raise NotImplementedError
+
+    def axis_loop(self, axis_name: str, body: Block) -> AbstractContextManager[None]:
+        """Emit a loop over an axis and advance the offsets of the operands used in ``body``."""
+        raise NotImplementedError
+
+    def count_loop(self, s: For, counter: str, count: E) -> None:
+        """Emit the iterations of a loop that runs ``count`` times."""
+        raise NotImplementedError
+
+    def after_turn(self, s: While) -> None:
+        """Emit the code after an iteration of a loop with a condition."""
+        del s
+
+    def reduce(self, s: Reduce) -> None:
+        """Emit a Reduce; afterwards every worker of the group has its results."""
+        self.serial_reduce(s)
+
+    def as_int64(self, address: E) -> E:
+        """An index as an int64 value."""
+        raise NotImplementedError
+
+    def within(self, address: E, component: int | None) -> E:
+        """The index of an element, or of its real or imaginary component, in values of the
+        compute dtype.
+        """
+        raise NotImplementedError
+
+    def load(self, operand: Operand, offset: E) -> E:
+        """The expression of the element at ``offset``, widened to the compute dtype."""
+        raise NotImplementedError
+
+    def store(self, operand: Operand, offset: E, value: E) -> None:
+        """Emit the store of ``value``, rounded to the storage dtype, at ``offset``."""
+        raise NotImplementedError
+
+    def strip(self, s: Strip) -> None:
+        """Emit the loop over the pieces of an axis; inside, ``span`` is that of the piece."""
+        raise NotImplementedError
+
+    def copy(self, s: Copy) -> None:
+        """Emit a Copy as loops."""
+        self.statement(self.loops_of(s))
+
+    def load_local(self, local: Local, offset: Value | None) -> E:
+        """The expression of an element of a local array, at the current point or an offset."""
+        raise NotImplementedError
+
+    def store_local(self, local: Local, offset: Value | None, value: E) -> None:
+        """Emit the store of an element of a local array, at the current point or an offset."""
+        raise NotImplementedError
+
+    def load_where(self, operand: Operand, offset: E, where: E, dtype: str) -> E | None:
+        """The same where a condition holds and 0 elsewhere, or None: in a branch."""
+        del operand, offset, where, dtype
+        return None
+
+    def call(self, fn: str, arguments: Sequence[E], dtype: str) -> E:
+        """The expression of a scalar function on arguments of one dtype."""
+        raise NotImplementedError
+
+    def select(self, predicate: E, on_true: E, on_false: E, dtype: str) -> E:
+        """The expression of a Select."""
+        raise NotImplementedError
+
+    def cast(self, argument: E, source: str, dtype: str) -> E:
+        """The expression of a Cast; ``source``: a dtype, or "index": an int64 that is an index."""
+        raise NotImplementedError
+
+    def offset_sum(self, base: E, extra: E) -> E:
+        """An address plus an int64 value."""
+        raise NotImplementedError
+
+    def index_sum(self, left: E, right: E) -> E:
+        """The sum of two offsets."""
+        raise NotImplementedError
+
+    def index_product(self, index: E, stride: E) -> E:
+        """An index times a stride."""
+        raise NotImplementedError
