@@ -96,7 +96,7 @@ def imported(x: Any) -> np.ndarray:
         BufferError: if the dtype is not supported.
     """
     if type(x) is np.ndarray and (x.dtype in _CODES or x.dtype in _NUMPY):
-        return x.view()  # NumPy 2.0 exports no read-only memory
+        return x.view()
     try:
         capsule = x.__dlpack__(max_version=_NEWEST)
     except TypeError:  # a library from before versions
