@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+# Before optree loads typing_extensions, with which NumPy 2.2 takes twice as long.
+import numpy as _numpy  # noqa: F401
+
 from gpuflow import ad_checkpoint as ad_checkpoint
 from gpuflow import custom_batching as custom_batching
 from gpuflow import custom_derivatives as custom_derivatives
