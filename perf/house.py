@@ -68,8 +68,7 @@ FORMS = {
     "recipe": "make_recipe",
     "structure": "make_structure",
     "plan": "filled",
-    "Python text": "print_cpu",
-    "syntax tree": "parsed",
+    "loop program": "print_cpu",
     "LLVM module": "module_of",
     "LLVM text": "_optimized",
     "object file": "_object_code",
@@ -173,7 +172,7 @@ def read_file(source: Source, path: str, text: str, classes: frozenset[str]) -> 
     nodes = list(ast.walk(ast.parse(text)))
     before = source.lines["code"]
     count_lines(source, nodes, text)
-    classes &= imported_from("core.lowering", nodes)
+    classes -= imported_from_others("core.lowering", nodes)
     source.code_of[top_room(path)] += source.lines["code"] - before
     for node in nodes:
         if name := defined_name(node):
@@ -191,12 +190,12 @@ def read_file(source: Source, path: str, text: str, classes: frozenset[str]) -> 
     source.lowering_checks += Counter()  # drops files without any
 
 
-def imported_from(room: str, nodes: Sequence[ast.AST]) -> frozenset[str]:
-    """The names that a file imports from a room."""
+def imported_from_others(room: str, nodes: Sequence[ast.AST]) -> frozenset[str]:
+    """The names that a file imports from other rooms."""
     imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
     return frozenset(
         alias.asname or alias.name
-        for node in imports if room in (node.module or "")
+        for node in imports if room not in (node.module or "")
         for alias in node.names
     )  # fmt: skip
 
