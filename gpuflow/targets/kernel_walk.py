@@ -16,7 +16,9 @@ which stand at the end of ``KernelWalk``:
     load, store, load_where  one element of an operand
     load_local, store_local  one element of a local array
     strip, copy              a Strip statement, and a Copy statement
-    call, select, cast       expressions of scalar functions
+    operation, prefix        expressions of operators
+    converted, function      a conversion; a scalar function that has no operator
+    select, cast             expressions of a Select and a Cast
     index_sum, index_product address arithmetic at ``kernel.index_bits``
 """
 
@@ -57,6 +59,9 @@ from gpuflow.kir.walk import statements, unused_number
 
 E = TypeVar("E")
 FLOATS = ("float32", "float64")
+# The operators of functions of KernelIR, in both kinds of code.
+ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
+COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 # An operand with one of these names gets an underscore: they would hide names of the code itself.
 _TAKEN = re.compile(
@@ -227,7 +232,8 @@ class KernelWalk(Generic[E]):
         if operand.mode is Mode.SCALAR:
             return self.name(self.names.operand(operand.name))
         if operand.mode is Mode.INDEX:
-            return self.as_int64(self._address(operand, offset))
+            address = self._address(operand, offset)
+            return address if self.kernel.index_bits == 64 else self.converted(address, "int64")
         return self.load(operand, self.within(self._address(operand, offset), part))
 
     def _address(self, operand: Operand, offset: Value | None) -> E:
@@ -236,7 +242,7 @@ class KernelWalk(Generic[E]):
         if offset is None:
             return base
         extra = self.value(offset)
-        return extra if base == self.zero else self.offset_sum(base, extra)
+        return extra if base == self.zero else self.operation("+", base, extra)
 
     def _store(self, s: Store) -> None:
         if s.operand in self.locals:
@@ -253,6 +259,25 @@ class KernelWalk(Generic[E]):
     def _apply(self, s: Apply) -> None:
         arguments = [self.value(a) for a in s.args]
         self.set_all([self.target(o) for o in s.outs], self.call(s.fn, arguments, s.args[0].dtype))
+
+    def call(self, fn: str, arguments: Sequence[E], dtype: str) -> E:
+        """The expression of a scalar function on arguments of one dtype."""
+        if fn in COMPARISONS:
+            return self.operation(COMPARISONS[fn], *arguments)
+        if fn in ARITHMETIC:
+            return self._typed(self.operation(ARITHMETIC[fn], *arguments), dtype)
+        if fn == "div" and dtype in FLOATS:
+            return self.operation("/", *arguments)
+        if fn == "neg":
+            return self._typed(self.prefix("-", *arguments), dtype)
+        if fn == "not":
+            return self._typed(self.prefix("not" if dtype == "bool" else "~", *arguments), dtype)
+        return self.function(fn, arguments, dtype)
+
+    def _typed(self, arithmetic: E, dtype: str) -> E:
+        """Arithmetic with its dtype: in Numba's types integers widen to 64 bits."""
+        is_exact = dtype in FLOATS or dtype == "bool"
+        return arithmetic if is_exact else self.converted(arithmetic, dtype)
 
     def _select(self, s: Select) -> None:
         chosen = self.select(
@@ -352,7 +377,7 @@ class KernelWalk(Generic[E]):
         self.bind(s.body.params, outs)
         with self.forever():
             self.block(s.cond)
-            with self.when(self.inverse(self.value(s.cond.results[0]))):
+            with self.when(self.prefix("not", self.value(s.cond.results[0]))):
                 self.leave()
             self.turn(s)
             self.after_turn(s)
@@ -401,10 +426,6 @@ class KernelWalk(Generic[E]):
         """The other side of the branch that has just been emitted."""
         raise NotImplementedError
 
-    def inverse(self, test: E) -> E:
-        """The opposite of a bool."""
-        raise NotImplementedError
-
     def forever(self) -> AbstractContextManager[None]:
         """Emit a loop that ``leave`` ends."""
         raise NotImplementedError
@@ -428,10 +449,6 @@ class KernelWalk(Generic[E]):
     def reduce(self, s: Reduce) -> None:
         """Emit a Reduce; afterwards every worker of the group has its results."""
         self.serial_reduce(s)
-
-    def as_int64(self, address: E) -> E:
-        """An index as an int64 value."""
-        raise NotImplementedError
 
     def within(self, address: E, component: int | None) -> E:
         """The index of an element, or of its real or imaginary component, in values of the
@@ -468,8 +485,20 @@ class KernelWalk(Generic[E]):
         del operand, offset, where, dtype
         return None
 
-    def call(self, fn: str, arguments: Sequence[E], dtype: str) -> E:
-        """The expression of a scalar function on arguments of one dtype."""
+    def operation(self, operator: str, left: E, right: E) -> E:
+        """The expression of a Python operator on two variables."""
+        raise NotImplementedError
+
+    def prefix(self, operator: str, operand: E) -> E:
+        """The expression of "-", "~" or "not" of a variable."""
+        raise NotImplementedError
+
+    def converted(self, value: E, dtype: str) -> E:
+        """A value as one of another compute dtype, which may not be less exact."""
+        raise NotImplementedError
+
+    def function(self, fn: str, arguments: Sequence[E], dtype: str) -> E:
+        """The expression of a scalar function that has no operator, on arguments of ``dtype``."""
         raise NotImplementedError
 
     def select(self, predicate: E, on_true: E, on_false: E, dtype: str) -> E:
@@ -480,14 +509,10 @@ class KernelWalk(Generic[E]):
         """The expression of a Cast; ``source``: a dtype, or "index": an int64 that is an index."""
         raise NotImplementedError
 
-    def offset_sum(self, base: E, extra: E) -> E:
-        """An address plus an int64 value."""
-        raise NotImplementedError
-
     def index_sum(self, left: E, right: E) -> E:
         """The sum of two offsets."""
-        raise NotImplementedError
+        return self.operation("+", left, right)
 
     def index_product(self, index: E, stride: E) -> E:
         """An index times a stride."""
-        raise NotImplementedError
+        return self.operation("*", index, stride)

@@ -7,7 +7,6 @@ An emitter is a subclass of ``KernelPrinter``, and overrides hooks of ``KernelWa
     signature       the ``def`` line
     unpack          lines that give every argument its local name (``Names`` says which)
     entry           the function's body; calls ``block(kernel.body)`` wherever the body belongs
-    function        a scalar function without an operator; its expression has the exact dtype
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ from gpuflow.base.records import record
 from gpuflow.kir.nodes import For, Kernel, Operand, Stride, Value
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets.kernel_walk import FLOATS, KernelWalk
-
-ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
-COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 @record
@@ -129,9 +125,6 @@ class KernelPrinter(Lines, KernelWalk[str]):
     def otherwise(self) -> AbstractContextManager[None]:
         return self.indented("else:")
 
-    def inverse(self, test: str) -> str:
-        return f"not {test}"
-
     def forever(self) -> AbstractContextManager[None]:
         return self.indented("while True:")
 
@@ -141,9 +134,6 @@ class KernelPrinter(Lines, KernelWalk[str]):
     def count_loop(self, s: For, counter: str, count: str) -> None:
         with self.indented(f"for {counter} in range({count}):"):
             self.turn(s)
-
-    def as_int64(self, address: str) -> str:
-        return address if self.kernel.index_bits == 64 else f"np.int64({address})"
 
     def within(self, address: str, component: int | None) -> str:
         if component is None:
@@ -157,25 +147,18 @@ class KernelPrinter(Lines, KernelWalk[str]):
     def store(self, operand: Operand, offset: str, value: str) -> None:
         self.emit(f"{self.names.operand(operand.name)}[{offset}] = {value}")
 
-    def call(self, fn: str, arguments: Sequence[str], dtype: str) -> str:
-        if fn in COMPARE:
-            return f"{arguments[0]} {COMPARE[fn]} {arguments[1]}"
-        if fn in ARITHMETIC:
-            return self.wrap(f"{arguments[0]} {ARITHMETIC[fn]} {arguments[1]}", dtype)
-        if fn == "div" and dtype in FLOATS:
-            return f"{arguments[0]} / {arguments[1]}"
-        if fn == "neg":
-            return self.wrap(f"-{arguments[0]}", dtype)
-        if fn == "not":
-            negated = f"not {arguments[0]}" if dtype == "bool" else f"~{arguments[0]}"
-            return self.wrap(negated, dtype)
-        return self.function(fn, arguments, dtype)
+    def operation(self, operator: str, left: str, right: str) -> str:
+        return f"{left} {operator} {right}"
 
-    def wrap(self, expression: str, dtype: str) -> str:
-        """Give an arithmetic expression its dtype: in Numba's types integers widen to 64 bits."""
-        if dtype in FLOATS or dtype == "bool":
-            return expression
-        return f"np.{dtype}({expression})"
+    def prefix(self, operator: str, operand: str) -> str:
+        return f"not {operand}" if operator == "not" else f"{operator}{operand}"
+
+    def converted(self, value: str, dtype: str) -> str:
+        return f"np.{dtype}({value})"
+
+    def function(self, fn: str, arguments: Sequence[str], dtype: str) -> str:
+        del dtype
+        return f"{fn}({', '.join(arguments)})"
 
     def select(self, predicate: str, on_true: str, on_false: str, dtype: str) -> str:
         del dtype
@@ -184,16 +167,7 @@ class KernelPrinter(Lines, KernelWalk[str]):
     def cast(self, argument: str, source: str, dtype: str) -> str:
         """Only those that Numba spells as a call."""
         del source
-        return f"np.{dtype}({argument})"
-
-    def offset_sum(self, base: str, extra: str) -> str:
-        return f"{base} + {extra}"
-
-    def index_sum(self, left: str, right: str) -> str:
-        return f"{left} + {right}"
-
-    def index_product(self, index: str, stride: str) -> str:
-        return f"{index} * {stride}"
+        return self.converted(argument, dtype)
 
     # Hooks of the text
 
@@ -217,8 +191,3 @@ class KernelPrinter(Lines, KernelWalk[str]):
         """Emit the function's suite."""
         self.unpack()
         self.block(self.kernel.body)
-
-    def function(self, fn: str, arguments: Sequence[str], dtype: str) -> str:
-        """The expression of a scalar function that has no operator, on arguments of ``dtype``."""
-        del dtype
-        return f"{fn}({', '.join(arguments)})"

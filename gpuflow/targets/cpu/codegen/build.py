@@ -1,8 +1,8 @@
 """Builds printed CPU kernels, and loads built ones.
 
 A build gives code for this processor: an image (``linker``), or a relocatable object file where
-there are none. ``loop_compiler`` makes LLVM instructions of the text. Loading an image takes no
-compiler; an object file takes llvmlite's linker.
+there are none. ``loop_compiler`` makes LLVM instructions of loop programs. Loading an image takes
+no compiler; an object file takes llvmlite's linker.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def build_cpu(source: LoopSource) -> Object:
         The code. Cost: 5 to 50 ms.
 
     Raises:
-        Unsupported: if the text contains a construct that the text compiler does not support: an
-            error of a printer.
+        Unsupported: if the program has something that its compiler does not know: an error of a
+            printer.
     """
     written = module_of(source)
     built = compiled(str(written), _level(source, written), libm.inline_variants)

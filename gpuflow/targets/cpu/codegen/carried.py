@@ -29,7 +29,7 @@ from gpuflow.targets.cpu.loops.nodes import (
     Operation,
     Run,
     Statement,
-    names_in,
+    expressions_in,
     values_of,
 )
 from gpuflow.targets.llvm.lanes import Instruction, Lane, Number, spread
@@ -74,7 +74,9 @@ def carries_of(body: Sequence[Statement], names: Collection[str]) -> dict[str, C
     if not names:
         return {}
     values = (value for statement in body for value in values_of(statement))
-    read = Counter(name for value in values for name in names_in(value))
+    read = Counter(
+        one.name for value in values for one in expressions_in(value) if isinstance(one, Name)
+    )
     found = {}
     for statement in body:
         match statement:

@@ -56,7 +56,7 @@ class Expressions:
 
     Args:
         builder: of the function.
-        names: functions that the text calls and defined itself.
+        names: the accessors of the program.
     """
 
     def __init__(self, builder: ir.IRBuilder, names: Mapping[str, Named]) -> None:

@@ -34,6 +34,7 @@ from gpuflow.targets.cpu.codegen.variables import (
 from gpuflow.targets.cpu.codegen.vector_blocks import mark_of
 from gpuflow.targets.cpu.codegen.vector_loops import MOST, VectorLoop
 from gpuflow.targets.cpu.loops.nodes import (
+    PARAMETERS,
     Accessor,
     Assign,
     Branch,
@@ -121,9 +122,6 @@ _FEWEST = 32
 _LANES = 8
 
 
-_PARAMETERS = (("words", POINTER), ("lo", "int64"), ("hi", "int64"))
-
-
 class _Function(Expressions):
     """Compiles one function. Variables have one type each.
 
@@ -145,7 +143,8 @@ class _Function(Expressions):
         self.entry = function.append_basic_block("entry")
         super().__init__(ir.IRBuilder(function.append_basic_block("start")), names)
         self.fixed: dict[str, Lane] = {}
-        for (name, dtype), value in zip(_PARAMETERS, function.args, strict=True):
+        for name, value in zip(PARAMETERS, function.args, strict=True):
+            dtype = POINTER if value.type == _byte_pointer() else "int64"
             self.fixed[name] = Lane(self.builder, value, dtype)
         self.once, self.local = assigned_once(self.body), local_names(self.body)
         self.variables = Variables(self.entry, self.once)

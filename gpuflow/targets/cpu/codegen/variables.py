@@ -1,4 +1,4 @@
-"""The variables of a function whose text is compiled: values where they can be, else memory.
+"""The variables of a loop program that is compiled: values where they can be, else memory.
 
 Most names of a printed kernel are assigned once, and all their reads come after that in the same
 list of statements, or further inside: those are SSA values. A name that is assigned again, such as
@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.functions import POINTER
-from gpuflow.targets.cpu.loops.nodes import Assign, Statement, blocks_of, names_in, values_of
+from gpuflow.targets.cpu.loops.nodes import (
+    Assign,
+    Name,
+    Statement,
+    blocks_of,
+    expressions_in,
+    values_of,
+)
 from gpuflow.targets.llvm.lanes import Instruction, Lane, llvm_type
 
 if TYPE_CHECKING:
@@ -113,7 +120,12 @@ def local_names(body: Iterable[Statement]) -> frozenset[str]:
 
     def visit(statements: Iterable[Statement], known: set[str]) -> None:
         for statement in statements:
-            reads = {name for value in values_of(statement) for name in names_in(value)}
+            reads = {
+                one.name
+                for value in values_of(statement)
+                for one in expressions_in(value)
+                if isinstance(one, Name)
+            }
             local.difference_update(reads - known)
             blocks = blocks_of(statement)
             if blocks:

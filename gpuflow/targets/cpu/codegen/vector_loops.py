@@ -1,4 +1,4 @@
-"""Straight loops of a kernel's text, written as loops over vectors.
+"""Straight loops of a loop program, written as loops over vectors.
 
 A loop is straight if it is a list of assignments and stores that carry only reductions between
 iterations (``carried``), and all its stores are contiguous elements, or pairs of elements, and its
@@ -97,7 +97,7 @@ class VectorLoop(Expressions):
 
     Args:
         builder: where the loop begins.
-        names: functions that the text calls and defined itself.
+        names: the accessors of the program.
         outer: values of names that are not assigned in the loop.
         counter: the name that counts elements.
         bounds: its first value, and its exclusive end.

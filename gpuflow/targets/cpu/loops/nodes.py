@@ -17,6 +17,7 @@ from gpuflow.base.records import record
 
 ARITHMETIC = ("+", "-", "*", "/", "&", "|", "^", "<<", ">>")
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+PARAMETERS = ("words", "lo", "hi")  # of a program: see Program
 
 
 class Unsupported(Exception):
@@ -232,11 +233,6 @@ def call(function: str, *arguments: Expression | int) -> Call:
     return Call(function, tuple(map(expression, arguments)))
 
 
-def assign(target: str, value: Expression | int) -> Assign:
-    """The assignment of one variable."""
-    return Assign((target,), expression(value))
-
-
 def operands_of(value: Expression) -> Sequence[Expression]:
     """The expressions of which an expression is made."""
     match value:
@@ -249,12 +245,11 @@ def operands_of(value: Expression) -> Sequence[Expression]:
     return ()
 
 
-def names_in(value: Expression) -> Iterator[str]:
-    """The names in an expression, as often as it reads them."""
-    if isinstance(value, Name):
-        yield value.name
-    for part in operands_of(value):
-        yield from names_in(part)
+def expressions_in(value: Expression) -> Iterator[Expression]:
+    """An expression and all those of which it is made."""
+    yield value
+    for operand in operands_of(value):
+        yield from expressions_in(operand)
 
 
 def values_of(statement: Statement) -> Sequence[Expression]:
@@ -279,15 +274,8 @@ def blocks_of(statement: Statement) -> Sequence[Sequence[Statement]]:
 
 def names_called(body: Iterable[Statement]) -> Iterator[str]:
     """The functions that statements call, also inside of loops and branches."""
-
-    def called(value: Expression) -> Iterator[str]:
-        if isinstance(value, Call):
-            yield value.function
-        for part in operands_of(value):
-            yield from called(part)
-
     for statement in body:
         for value in values_of(statement):
-            yield from called(value)
+            yield from (one.function for one in expressions_in(value) if isinstance(one, Call))
         for block in blocks_of(statement):
             yield from names_called(block)

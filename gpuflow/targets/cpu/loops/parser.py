@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from gpuflow.targets.cpu.loops.nodes import (
+    PARAMETERS,
     ZERO,
     Accessor,
     Assign,
@@ -39,7 +40,6 @@ _OPERATORS: dict[type, str] = {
 }  # fmt: skip
 _PREFIXES: dict[type, str] = {ast.Not: "not", ast.Invert: "~", ast.USub: "-"}
 _ACCESSORS = ("reader", "guarded_reader", "writer")
-_PARAMETERS = ["words", "lo", "hi"]
 
 
 def parsed_source(text: str, entry: str) -> LoopSource:
@@ -66,7 +66,7 @@ def program_of(text: str, entry: str) -> Program:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 accessors.append(_accessor(name, call))
             case ast.FunctionDef(name=name) if name == entry:
-                if [argument.arg for argument in node.args.args] != _PARAMETERS:
+                if tuple(argument.arg for argument in node.args.args) != PARAMETERS:
                     raise Unsupported(ast.unparse(node.args))
                 body = _block(node.body)
             case _:

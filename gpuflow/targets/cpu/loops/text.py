@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.loops.nodes import (
+    PARAMETERS,
     Accessor,
     Assign,
     Branch,
@@ -41,7 +42,7 @@ def program_text(program: Program) -> str:
     """The module: comments, accessors and the function."""
     lines = [f"# {line}".rstrip() for line in program.comment]
     lines += ["import numpy as np", "", *map(_accessor, program.accessors), "", ""]
-    lines.append(f"def {program.entry}(words, lo, hi):")
+    lines.append(f"def {program.entry}({', '.join(PARAMETERS)}):")
     lines += _block(program.body, 1)
     return "\n".join(lines) + "\n"
 

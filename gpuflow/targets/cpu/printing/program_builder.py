@@ -26,12 +26,9 @@ from gpuflow.targets.cpu.loops.nodes import (
     Statement,
     Truth,
     call,
+    expression,
 )
 from gpuflow.targets.kernel_walk import FLOATS, KernelWalk
-
-# The operators of loop programs, of functions of KernelIR.
-_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 # The first index of a loop, and its exclusive end.
 Span = tuple[Expression, Expression]
@@ -77,16 +74,15 @@ class ProgramBuilder(KernelWalk[Expression]):
         return self.inside(body)
 
     def set(self, target: str, value: Expression | int) -> None:
-        self.emit(Assign((target,), Literal(value) if isinstance(value, int) else value))
+        self.emit(Assign((target,), expression(value)))
 
     def set_all(self, targets: Sequence[str], value: Expression) -> None:
         self.emit(Assign(tuple(targets), value))
 
     def when(self, test: Expression) -> AbstractContextManager[None]:
-        branch = Branch(test, [], [])
-        self.emit(branch)
-        assert isinstance(branch.then, list)
-        return self.inside(branch.then)
+        then: list[Statement] = []
+        self.emit(Branch(test, then, []))
+        return self.inside(then)
 
     def otherwise(self) -> AbstractContextManager[None]:
         branch = self._body[-1]
@@ -131,9 +127,6 @@ class ProgramBuilder(KernelWalk[Expression]):
     def constant_stride(self, stride: Stride) -> Expression:
         return Literal(int(stride.value))
 
-    def as_int64(self, address: Expression) -> Expression:
-        return address if self.kernel.index_bits == 64 else Convert("int64", address)
-
     def within(self, address: Expression, component: int | None) -> Expression:
         if component is None:
             return address
@@ -142,20 +135,16 @@ class ProgramBuilder(KernelWalk[Expression]):
 
     # Expressions
 
-    def inverse(self, test: Expression) -> Expression:
-        return Prefix("not", test)
+    def operation(self, operator: str, left: Expression, right: Expression) -> Expression:
+        return Operation(operator, left, right)
 
-    def call(self, fn: str, arguments: Sequence[Expression], dtype: str) -> Expression:
-        if fn in _COMPARISONS:
-            return Operation(_COMPARISONS[fn], *arguments)
-        if fn in _ARITHMETIC:
-            return _typed(Operation(_ARITHMETIC[fn], *arguments), dtype)
-        if fn == "div" and dtype in FLOATS:
-            return Operation("/", *arguments)
-        if fn == "neg":
-            return _typed(Prefix("-", *arguments), dtype)
-        if fn == "not":
-            return _typed(Prefix("not" if dtype == "bool" else "~", *arguments), dtype)
+    def prefix(self, operator: str, operand: Expression) -> Expression:
+        return Prefix(operator, operand)
+
+    def converted(self, value: Expression, dtype: str) -> Expression:
+        return Convert(dtype, value)
+
+    def function(self, fn: str, arguments: Sequence[Expression], dtype: str) -> Expression:
         return Call(f"{fn}_{dtype}", tuple(arguments))
 
     def select(
@@ -167,17 +156,3 @@ class ProgramBuilder(KernelWalk[Expression]):
         if source == "index" and not dtype.startswith("float"):
             source = "int64"
         return argument if source == dtype else call(f"cast_{source}_{dtype}", argument)
-
-    def offset_sum(self, base: Expression, extra: Expression) -> Expression:
-        return base + extra
-
-    def index_sum(self, left: Expression, right: Expression) -> Expression:
-        return left + right
-
-    def index_product(self, index: Expression, stride: Expression) -> Expression:
-        return index * stride
-
-
-def _typed(expression: Expression, dtype: str) -> Expression:
-    """Arithmetic in integers says its dtype, as in Numba's text, where it widens to 64 bits."""
-    return expression if dtype in FLOATS or dtype == "bool" else Convert(dtype, expression)
