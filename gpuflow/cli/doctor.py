@@ -114,7 +114,7 @@ def cache(folder: Path) -> Iterator[tuple[str, str]]:
     elif not folder.exists():
         yield "cache", "empty"
     else:
-        sizes = [file.stat().st_size for file in stored_files(folder)]
+        sizes = [status.st_size for _, status in stored_files(folder)]
         yield "cache", f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB"
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -12,7 +13,7 @@ import gpuflow
 from gpuflow.base.config import read_environment
 from gpuflow.compiler.cache import kernel_cache
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
-from gpuflow.compiler.cache.size import trim
+from gpuflow.compiler.cache.size import stored_files, trim
 
 
 def key_of(number):
@@ -48,6 +49,18 @@ def test_what_lay_unused_longest_goes_first(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert cache.get(key_of(3), lambda: Entry(b"again", "o", "", "entry")).code == b"again"
+
+
+def test_files_and_folders_that_vanish_meanwhile_are_left_out(tmp_path):
+    cache = KernelCache(tmp_path)
+    for number in range(4):
+        store(cache, number, size=10)
+    found = stored_files(tmp_path)
+    next(found)
+    for number in range(4):  # as another process does
+        shutil.rmtree(cache.path(key_of(number), "o").parent)
+    assert len(list(found)) <= 2  # what the folder that is being read had named
+    assert list(stored_files(tmp_path)) == list(stored_files(tmp_path / "nowhere")) == []
 
 
 def test_entries_in_use_stay(tmp_path):

@@ -6,6 +6,7 @@ cache writes are counted and deleted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -58,13 +59,7 @@ def trim(folder: Path, limit: int) -> int:
         The bytes that it holds afterwards.
     """
     entries: dict[str, _Stored] = {}
-    for file in stored_files(folder):
-        try:
-            status = file.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISREG(status.st_mode):
-            continue
+    for file, status in stored_files(folder):
         entry = entries.setdefault(file.name.split(".")[0] or file.name, _Stored())
         entry.size += status.st_size
         entry.used = max(entry.used, status.st_atime, status.st_mtime)
@@ -83,10 +78,21 @@ def trim(folder: Path, limit: int) -> int:
     return total
 
 
-def stored_files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """The files of a cache in its folder; files of others are left out."""
-    with os.scandir(folder) as parts:
-        for part in parts:
-            if part.is_dir(follow_symlinks=False) and _FOLDERS.fullmatch(part.name):
-                with os.scandir(part.path) as files:
-                    yield from (f for f in files if _NAMES.fullmatch(f"{part.name}/{f.name}"))
+def stored_files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """The files of a cache in its folder, with what ``stat`` says; files of others are left out.
+
+    So are those that another process deletes while the folder is read.
+    """
+    for part in _entries(folder):
+        if part.is_dir(follow_symlinks=False) and _FOLDERS.fullmatch(part.name):
+            for file in _entries(part.path):
+                if _NAMES.fullmatch(f"{part.name}/{file.name}"):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = file.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            yield file, status
+
+
+def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        yield from entries
