@@ -79,9 +79,9 @@ def trim(folder: Path, limit: int) -> int:
 
 
 def stored_files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    """The files of a cache in its folder, with what ``stat`` says; files of others are left out.
+    """Files of a cache in its folder, each with its status; other files are skipped.
 
-    So are those that another process deletes while the folder is read.
+    Files that another process deletes during the walk are skipped too.
     """
     for part in _entries(folder):
         if part.is_dir(follow_symlinks=False) and _FOLDERS.fullmatch(part.name):
