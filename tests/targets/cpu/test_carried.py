@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from guarded_memory import guarded, needs_guards
 from loop_texts import called, loop, set_masks, source, vectors
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -32,6 +32,7 @@ def carrying(first, *statements, x="float32", y="float32", o="float32", bounds="
 ZERO = "np.float32(0.0)"
 
 
+@together(size=50)
 @pytest.mark.parametrize(
     "first, statement, count",
     [
@@ -53,92 +54,6 @@ def test_which_sums_are_written(first, statement, count):
 def test_what_a_turn_left_is_no_sum():
     body = [f"s = {ZERO}", *loop("s = accumulate_add_float32(s, load_x(x, i))", "t = s")]
     assert vectors(source([*body, "store_o(o, 0, t)"])) is None
-
-
-SUMS = {  # what s begins with, how a turn combines, and the same in NumPy
-    "int32": {
-        "sum": ("np.int32(5)", "np.int32(s + {})", lambda v: 5 + v.sum(dtype="int32")),
-        "product": ("np.int32(3)", "np.int32(s * {})", lambda v: 3 * v.prod(dtype="int32")),
-        "max": ("np.int32(-50)", "max_int32(s, {})", lambda v: v.max(initial=-50)),
-        "min": ("np.int32(50)", "min_int32(s, {})", lambda v: v.min(initial=50)),
-        "and": ("np.int32(-2)", "np.int32(s & {})", lambda v: np.bitwise_and.reduce([*v, -2])),
-        "or": ("np.int32(1)", "np.int32(s | {})", lambda v: np.bitwise_or.reduce([*v, 1])),
-    },
-    "int64": {
-        "sum": ("np.int64(5)", "np.int64(s + {})", lambda v: 5 + v.sum(dtype="int64")),
-        "max": ("np.int64(-50)", "max_int64(s, {})", lambda v: v.max(initial=-50)),
-    },
-    "uint32": {"max": ("np.uint32(7)", "max_uint32(s, {})", lambda v: v.max(initial=7))},
-    "uint64": {"min": ("np.uint64(7)", "min_uint64(s, {})", lambda v: v.min(initial=7))},
-    "float32": {
-        "sum": ("np.float32(5)", "accumulate_add_float32(s, {})", lambda v: 5 + v.sum()),
-        "product": ("np.float32(3)", "accumulate_mul_float32(s, {})", lambda v: 3 * v.prod()),
-    },
-    "float64": {"sum": ("np.float64(5)", "accumulate_add_float64(s, {})", lambda v: 5 + v.sum())},
-}
-CASES = [(dtype, name) for dtype, kinds in SUMS.items() for name in kinds]
-
-
-@needs_guards
-@pytest.mark.usefixtures("masks")
-@pytest.mark.parametrize("dtype, name", CASES)
-def test_sums_of_all_sizes(dtype, name):
-    """Also of what begins and ends at memory that may not be read."""
-    first, turn, wanted = SUMS[dtype][name]
-    text = carrying(first, f"s = {turn.format('load_x(x, i)')}", x=dtype, y=dtype, o=dtype)
-    assert vectors(text) == 4
-    for size in SIZES:
-        x = (RANDOM.uniform(0.9, 1.1, size) * (100 if "int" in dtype else 1)).astype(dtype)
-        if not dtype.startswith("u"):
-            x = (x * RANDOM.choice([-1, 1], size)).astype(dtype)
-        o = np.zeros(1, dtype)
-        right = wanted(x.astype("float64") if "float" in dtype else x)
-        for at_end in (False, True):
-            called(text, guarded(x, at_end), x, o, size=size)
-            if "float" in dtype:
-                np.testing.assert_allclose(o[0], right, rtol=2e-5, atol=1e-5)
-            else:
-                assert o[0] == right
-
-
-@pytest.mark.usefixtures("masks")
-def test_several_at_once_with_stores_between():
-    """A sum, a largest number, whether one is large, and what each turn stores."""
-    text = source(
-        [
-            f"s = {ZERO}", "m = np.int32(-1000)", "b = False",
-            *loop(
-                "v = load_x(x, i) * np.float32(2.0)", "store_o(o, i, v)",
-                "s = accumulate_add_float32(s, v)",
-                "m = max_int32(m, np.int32(load_y(y, i)))", "b = b | (v > np.float32(5.0))",
-            ),
-            "store_o(o, hi, s)", "store_o(o, hi + 1, np.float32(m))",
-            "store_o(o, hi + 2, select_float32(b, np.float32(1.0), np.float32(0.0)))",
-        ],
-        y="int32",
-    )  # fmt: skip
-    assert module_of(text).is_final
-    for size in SIZES:
-        x = RANDOM.standard_normal(size).astype("float32")
-        y = RANDOM.integers(-99, 99, size).astype("int32")
-        o = np.zeros(size + 3, "float32")
-        called(text, x, y, o, size=size)
-        np.testing.assert_array_equal(o[:size], 2 * x)
-        np.testing.assert_allclose(o[size], 2 * x.sum(dtype="float64"), rtol=1e-5, atol=1e-5)
-        assert o[size + 1] == y.max(initial=-1000)
-        assert o[size + 2] == (2 * x > 5).any()
-
-
-@pytest.mark.usefixtures("masks")
-def test_numbers_of_elements_and_elements_apart():
-    text = carrying(
-        "np.int64(1)", "s = np.int64(s + (i * load_x(x, i * 3)))", x="int64", y="int64", o="int64"
-    )
-    assert module_of(text).is_final
-    for size in SIZES:
-        x, o = RANDOM.integers(-99, 99, 3 * size + 1), np.zeros(1, "int64")
-        called(text, x, x, o, size=size)
-        assert o[0] == 1 + (np.arange(size) * x[: 3 * size : 3]).sum()
 
 
 @pytest.mark.usefixtures("masks")
@@ -164,18 +79,6 @@ def test_what_no_element_of_memory_is_in():
 
 
 @pytest.mark.usefixtures("masks")
-@pytest.mark.parametrize("storage", ["int8", "uint8", "int16", "bool"])
-def test_storage_of_few_bits(storage):
-    """Added in 32 bits; AVX2 has no masks for it, and leaves it to LLVM."""
-    term = "cast_bool_int32(load_x(x, i))" if storage == "bool" else "np.int32(load_x(x, i))"
-    text = carrying("np.int32(5)", f"s = np.int32(s + {term})", x=storage, y=storage, o="int32")
-    for size in SIZES:
-        x, o = RANDOM.integers(0, 2 if storage == "bool" else 99, size), np.zeros(1, "int32")
-        called(text, x.astype(storage), x, o, size=size)
-        assert o[0] == 5 + x.sum()
-
-
-@pytest.mark.usefixtures("masks")
 @pytest.mark.parametrize("last", ["hi", "40"])
 def test_short_loops_and_decisions_around_them(last):
     text = source(
@@ -194,28 +97,13 @@ def test_short_loops_and_decisions_around_them(last):
         np.testing.assert_allclose(o[0], 1 + x.sum(dtype="float64"), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.usefixtures("masks")
-def test_a_sum_in_a_loop_begins_anew():
-    text = source(
-        [
-            "for r in range(0, 7):", f"    s = {ZERO}", "    for i in range(0, hi):",
-            "        s = accumulate_add_float32(s, load_x(x, r * hi + i))",
-            "    store_o(o, r, s)",
-        ]
-    )  # fmt: skip
-    assert module_of(text).is_final
-    for size in SIZES:
-        x, o = RANDOM.standard_normal((7, size)).astype("float32"), np.ones(7, "float32")
-        called(text, x, x, o, size=size)
-        np.testing.assert_allclose(o, x.sum(1, dtype="float64"), rtol=1e-5, atol=1e-5)
-
-
 SPECIAL = {
     "nan": [1, np.nan, 2], "inf": [1, np.inf, 2], "both": [np.inf, -np.inf], "zero": [-0.0, -0.0],
     "subnormal": [1e-45, 1e-45, 2e-45], "too much": [3e38, 3e38],
 }  # fmt: skip
 
 
+@together(size=50)
 @pytest.mark.parametrize("length", [1, 40, 1000])
 @pytest.mark.parametrize("special", SPECIAL)
 def test_special_values(special, length):
@@ -231,6 +119,7 @@ def test_special_values(special, length):
             assert np.signbit(found) == np.signbit(right) or np.isnan(right)
 
 
+@together(size=50)
 @pytest.mark.parametrize("width", [2, 5, 9, 16, 17, 33, 70, 127, 128, 300, 4097])
 def test_programs_over_rows(width):
     x = RANDOM.standard_normal((23, width)).astype("float32")

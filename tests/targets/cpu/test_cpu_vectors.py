@@ -7,13 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cpu_harness import calls_of
-from guarded_memory import guarded, needs_guards
-from loop_texts import HEAD, HEAD_Z, called, loop, set_masks, source, vectors
+from loop_texts import HEAD_Z, called, loop, set_masks, source, vectors
 from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow import dlpack
 from gpuflow.targets.cpu.codegen import build, libm, vector_loops
 from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.loop_compiler import module_of
@@ -37,6 +35,7 @@ def masks(request, monkeypatch):
 # --- which loops ------------------------------------------------------------------------------
 
 
+@together(size=50)
 @pytest.mark.parametrize(
     "body, count",
     [
@@ -67,6 +66,7 @@ def test_which_loops_are_written(body, count):
     assert vectors(source(body)) == count
 
 
+@together(size=50)
 @pytest.mark.parametrize(
     "statements, is_written",
     [
@@ -83,6 +83,7 @@ def test_accesses_that_may_meet(statements, is_written):
     assert (vectors(source(loop(*statements), head=HEAD_Z)) is not None) == is_written
 
 
+@together(size=50)
 @pytest.mark.parametrize("size", [1, 13, 64])
 @pytest.mark.parametrize("read", ["load_z(o, i)", "load_float32(o, i)"])
 def test_what_a_turn_stores_it_may_read(read, size):
@@ -122,6 +123,7 @@ def test_bytes_need_masks(masks):
     assert vectors(source(whole, x="int8", o="int8")) == 4
 
 
+@together(size=50)
 @pytest.mark.parametrize(
     "index, bounds, has_masks",
     [
@@ -149,68 +151,6 @@ def test_arrays_on_the_stack_have_room_behind(index, bounds, has_masks, monkeypa
 
 
 # --- results ----------------------------------------------------------------------------------
-
-
-@together(by="x", size=17)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("x, o", [("float32", "int32"), ("float64", "float32"), ("int32", "int64")])
-def test_every_size_and_nothing_beside_it(x, o, size, masks):
-    values = (np.arange(300) * 3 % 101 - 40).astype(x)
-    text = source(loop(f"store_o(o, i, cast_{x}_{o}(load_x(x, i)))"), x=x, o=o)
-    out = np.full(320, 77, o)
-    called(text, values, values, out, size=size)
-    np.testing.assert_array_equal(out[:size], values[:size].astype(o))
-    assert (out[size:] == 77).all()
-
-
-@together(by="storage", size=17)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
-    "storage", ["bool", "int8", "uint16", "bfloat16", "float16", "float8_e4m3fn"]
-)
-def test_short_elements(storage, size, masks):
-    with gf.enable_x64():
-        x = jnp.asarray(np.arange(size) % 7 - 3).astype(storage)
-        found = np.asarray(gf.jit(lambda x: jnp.where(x > 1, x, 0 * x))(x))
-        plain = np.asarray(x)
-        np.testing.assert_array_equal(found, np.where(plain > 1, plain, 0 * plain))
-
-
-def test_in_place():
-    text = source(loop("store_o(o, i, load_z(o, i) + load_x(x, i))"), head=HEAD_Z)
-    for size in SIZES:
-        out, x = np.ones(300, "float32"), np.arange(300, dtype="float32")
-        called(text, x, x, out, size=size)
-        np.testing.assert_array_equal(out[:size], 1 + x[:size])
-        assert (out[size:] == 1).all()
-
-
-@pytest.mark.parametrize("size", [1, 5, 8, 13, 63])
-@pytest.mark.parametrize("storage", ["float32", "bool"])
-def test_what_lies_behind_a_shorter_loop_stays(storage, size, masks):
-    """As with lanes: all of a block are made, and those that there are are made again."""
-    text = source(
-        [
-            f"t = local_{storage}(64)",
-            *loop(f"store_{storage}(t, (i - lo), load_y(y, i))", bounds="lo, lo + 64"),
-            *loop(f"store_{storage}(t, (i - lo), load_x(x, i))"),
-            *loop(f"store_o(o, i, load_{storage}(t, (i - lo)))", bounds="lo, lo + 64"),
-        ],
-        x=storage, y=storage, o=storage,
-    )  # fmt: skip
-    x, y, out = (np.full(64, value, storage) for value in (0, 1, 0))
-    called(text, x, y, out, size=size)
-    np.testing.assert_array_equal(out, np.arange(64) >= size)
-
-
-def test_numbers_of_elements(masks):
-    text = source(
-        [*loop("store_o(o, i, cast_index_float64(i * 3 + 5) + cast_int64_float64(i - 7))")],
-        o="float64",
-    )
-    out = np.zeros(300)
-    called(text, out, out, out, size=201)
-    np.testing.assert_array_equal(out[:201], np.arange(201) * 4 - 2.0)
 
 
 def test_large_arguments_of_sin_in_some_lanes(masks):
@@ -250,6 +190,7 @@ def test_series_of_a_chain_are_called():
     assert copies(chain(*beside)) == []
 
 
+@together(size=50)
 @pytest.mark.parametrize("size", SIZES)
 def test_chains_of_all_sizes(size, masks):
     links = "sin_float32(t)", "exp_float32(t0)", "log1p_float32(t1)", "tanh_float32(t2)"
@@ -401,6 +342,7 @@ def test_constants_beyond_the_registers(count, turn, masks):
 PAIR = ("a = load_x(x, (i) * 2)", "b = load_x(x, (i) * 2 + 1)")
 
 
+@together(size=50)
 @pytest.mark.parametrize(
     "statements, is_written",
     [
@@ -437,49 +379,7 @@ def test_which_pairs_are_written(statements, is_written):
     assert (vectors(source(loop(*statements), head=HEAD_Z)) is not None) == is_written
 
 
-@together(by="storage", size=17)
-@needs_guards
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("storage", ["float32", "float64", "int16"])
-def test_pairs_of_every_size_and_nothing_beside_them(storage, size, masks):
-    """Products of complex numbers, whose sums are a second result."""
-    head = HEAD.replace(", 2)\nload_y", ', 2)\nstore_p = writer("{o}", 2, 3)\nload_y')
-    head = head.replace(", 0, 2)", ", 0, 3)").replace(", 1, 2)", ", 1, 3)")
-    head += "    p = word_pointer(words, 3)\n"
-    text = source(
-        loop(
-            *PAIR, "c = load_y(y, (i) * 2)", "d = load_y(y, (i) * 2 + 1)",
-            "re = a * c - b * d", "im = a * d + b * c",
-            "store_o(o, (i) * 2, re)", "store_o(o, (i) * 2 + 1, im)", "store_p(p, i, re + im)",
-        ),
-        x=storage, y=storage, o=storage, head=head,
-    )  # fmt: skip
-    kept = storage == "int16" and masks == "own masks"  # bytes and shorts need masks
-    assert (vectors(text) is None) == (kept and not cpu_target().has_masks)
-    x, y = (np.arange(2 * size) * k % 13 - 6 for k in (3, 5))
-    z = (x[::2] + 1j * x[1::2]) * (y[::2] + 1j * y[1::2])
-    for at_end in (False, True):
-        memory = [np.zeros(size * k, storage) for k in (2, 2, 2, 1)]
-        x_, y_, out, total = (guarded(array, at_end) for array in memory)
-        x_[:], y_[:] = x, y
-        called(text, x_, y_, out, total, size=size)
-        np.testing.assert_array_equal(out[::2], z.real)
-        np.testing.assert_array_equal(out[1::2], z.imag)
-        np.testing.assert_array_equal(total, z.real + z.imag)
-
-
-def test_pairs_in_place(masks):
-    body = ("a = load_z(o, i * 2)", "b = load_z(o, i * 2 + 1)",
-            "store_o(o, i * 2, b + load_x(x, i))", "store_o(o, i * 2 + 1, a)")  # fmt: skip
-    assert vectors(source(loop(*body), head=HEAD_Z)) is not None
-    for size in SIZES:
-        out, x = np.arange(600, dtype="float32"), np.arange(300, dtype="float32")
-        called(source(loop(*body), head=HEAD_Z), x, x, out, size=size)
-        np.testing.assert_array_equal(out[: 2 * size : 2], 1 + 3 * x[:size])
-        np.testing.assert_array_equal(out[1 : 2 * size : 2], 2 * x[:size])
-        np.testing.assert_array_equal(out[2 * size :], np.arange(2 * size, 600))
-
-
+@together(size=50)
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("shape", [(1,), (5,), (67,), (1003,), (3, 40), (7, 33)])
 def test_complex_programs(shape, dtype):
@@ -501,18 +401,7 @@ def test_complex_programs(shape, dtype):
 # --- memory -----------------------------------------------------------------------------------
 
 
-@needs_guards
-@pytest.mark.parametrize("size", [1, 5, 8, 31, 100])
-def test_nothing_is_touched_behind_an_array(size):
-    x = np.arange(size, dtype="float32")
-    program = gf.jit(lambda x, y: (x + y, x * 2 - y))
-    for at_end in (False, True):
-        a, b = (dlpack.from_dlpack(guarded(x, at_end)) for _ in range(2))
-        first, second = program(a, b)
-        np.testing.assert_array_equal(first, x + x)
-        np.testing.assert_array_equal(second, x)
-
-
+@together(size=50)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (70, 9), (65, 33), (200, 100), (5, 1500)])
 def test_columns(shape):
     x = np.random.default_rng(0).standard_normal(shape).astype("float32")

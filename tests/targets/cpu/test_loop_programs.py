@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuflow.targets.cpu.loops.nodes import (
@@ -81,6 +81,7 @@ STATEMENTS = st.recursive(
 )
 
 
+@settings(derandomize=True, database=None, deadline=None)
 @given(blocks(STATEMENTS))
 def test_a_text_is_read_as_the_program_that_wrote_it(body):
     accessors = (Accessor("load_x", "reader", "float32", 0, 2),)

@@ -3,8 +3,8 @@
 
 import numpy as np
 import pytest
-from guarded_memory import guarded, needs_guards
 from loop_texts import called, loop, set_masks, source, vectors
+from together import together
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -35,12 +35,14 @@ def copies(first, last, dtype="float32"):
     return rows(first, last, "v = load_x(x, at + i)", "store_o(o, at + i, v)", dtype=dtype)
 
 
+@together(size=50)
 @pytest.mark.parametrize("turns", range(1, 19))
 def test_which_short_loops_are_written(turns):
     """Those of a power of 2 are LLVM's, which takes several rows a turn; longer ones are loops."""
     assert module_of(copies(0, turns)).is_final == (turns in LEFT_OVER or turns > 16)
 
 
+@together(size=50)
 @pytest.mark.parametrize(
     "text",
     [
@@ -75,21 +77,7 @@ def test_processors_with_masks_leave_them(monkeypatch):
     assert not module_of(copies(0, 7)).is_final
 
 
-@needs_guards
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint64"])
-@pytest.mark.parametrize("turns", LEFT_OVER)
-def test_nothing_beside_the_elements_is_touched(turns, dtype):
-    x = (RANDOM.standard_normal((5, 16)) * 100).astype(dtype)
-    for first, at_end in ((0, False), (16 - turns, True)):
-        text = copies(first, first + turns, dtype)
-        assert module_of(text).is_final
-        o = guarded(np.full((5, 16), 7, dtype), at_end)
-        called(text, guarded(x, at_end), x, o, size=5)
-        wanted = np.full((5, 16), 7, dtype)
-        wanted[:, first : first + turns] = x[:, first : first + turns]
-        np.testing.assert_array_equal(o, wanted)
-
-
+@together(size=50)
 @pytest.mark.parametrize("turns", [2, *LEFT_OVER])
 def test_programs_of_short_rows(turns):
     x, y = (RANDOM.standard_normal((37, turns)).astype("float32") for _ in range(2))
@@ -107,20 +95,6 @@ def test_programs_of_short_rows(turns):
     )  # fmt: skip
     for found, right in zip(program(x, y, one), wanted, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-6, atol=2e-45)
-
-
-def test_selects_by_one_decision_and_numbers_of_elements():
-    """Elements know their numbers; what is the same for a row is computed once for it."""
-    text = rows(
-        0, 6, "n = np.float32(cast_int64_int32(i + r))",
-        "store_o(o, at + i, n * load_x(x, r) + load_x(x, i))",
-    )  # fmt: skip
-    assert module_of(text).is_final
-    x, o = np.arange(80, dtype="float32"), np.zeros((5, 16), "float32")
-    called(text, x, x, o, size=5)
-    r, i = np.ogrid[:5, :6]
-    np.testing.assert_array_equal(o[:, :6], (i + r) * r + i)
-    assert not o[:, 6:].any()
 
 
 # --- names ------------------------------------------------------------------------------------
@@ -143,6 +117,7 @@ def test_loops_one_after_the_other_may_use_the_same_names():
     np.testing.assert_array_equal(o, [*x[:5], *(x[:95] ** 2)])
 
 
+@together(size=50)
 @pytest.mark.parametrize(
     "lines",
     [

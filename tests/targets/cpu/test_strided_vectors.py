@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from guarded_memory import guarded, needs_guards
-from loop_texts import called, loop, set_masks, source, vectors
+from loop_texts import loop, set_masks, source, vectors
 from together import together
 
 import gpuflow as gf
@@ -25,6 +25,7 @@ def masks(request, monkeypatch):
     return request.param
 
 
+@together(size=50)
 @pytest.mark.parametrize(
     "statements, is_written",
     [
@@ -72,43 +73,7 @@ def kernel_f(words, lo, hi):
     assert vectors(source(loop("store_o(o, i, load_x(x, i * 2))"), head=head)) is None
 
 
-@together(by="storage", size=17)
-@needs_guards
-@pytest.mark.parametrize("step", [2, 3, 4])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("storage", ["float32", "float64", "int8", "uint16"])
-def test_every_size_and_nothing_beside_it(storage, size, step, masks):
-    first = size % 3
-    text = source(loop(f"store_o(o, i, load_x(x, i * {step} + {first}))"), x=storage, o=storage)
-    x = (RANDOM.standard_normal(first + step * max(size - 1, 0) + 1) * 50).astype(storage)
-    for at_end in (False, True):
-        o = guarded(np.zeros(size, storage), at_end)
-        called(text, guarded(x, at_end), x, o, size=size)
-        np.testing.assert_array_equal(o, x[first::step][:size])
-
-
-@needs_guards
-@pytest.mark.parametrize("size", SIZES)
-def test_every_second_pair_and_nothing_beside_it(size, masks):
-    text = source(loop(
-        "a = load_x(x, (i * 2) * 2)", "b = load_x(x, (i * 2) * 2 + 1)",
-        "store_o(o, i * 2, b)", "store_o(o, i * 2 + 1, a + b)",
-    ))  # fmt: skip
-    x = RANDOM.standard_normal(max(4 * size - 2, 0)).astype("float32")
-    for at_end in (False, True):
-        o = guarded(np.zeros(2 * size, "float32"), at_end)
-        called(text, guarded(x, at_end), x, o, size=size)
-        np.testing.assert_array_equal(o[::2], x[1::4])
-        np.testing.assert_array_equal(o[1::2], x[::4] + x[1::4])
-
-
-def test_numbers_of_elements(masks):
-    text = source(loop("store_o(o, i, np.float32(cast_int64_int32(i * 3 + 1)) + load_x(x, i))"))
-    x, o = np.ones(100, "float32"), np.zeros(100, "float32")
-    called(text, x, x, o, size=100)
-    np.testing.assert_array_equal(o, np.arange(100) * 3 + 2)
-
-
+@together(size=50)
 @needs_guards
 @pytest.mark.parametrize("step", [-2, -1, 2, 3, 4, 5])
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "float16", "bool"])

@@ -11,7 +11,6 @@ import ctypes
 import itertools
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -29,6 +28,7 @@ from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.image.elf import Unsupported as NoImage
 from gpuflow.targets.cpu.image.linker import image_of
 from gpuflow.targets.cpu.image.loader import HAS_IMAGES, image_from, is_image, load_image
+from gpuflow.targets.cpu.loops.nodes import Branch, Forever, Loop, statements_in
 from gpuflow.targets.cpu.loops.text import LoopSource
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ else:
 
 _PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
-_LONG_TEXT = 150  # lines
-_MANY_LOOPS = 8
-_DECISION = re.compile(r"^ +(if|while) ", re.MULTILINE)
+_MANY_STATEMENTS, _MANY_LOOPS = 100, 8
 
 
 @record
@@ -97,14 +95,16 @@ def _level(source: LoopSource, written: Written) -> int:
     """How much LLVM does.
 
     Its highest level unswitches loops: without it batched Mandelbrot loops take 1.3 times as long,
-    a transposed copy 1.8 times. It takes half as long again for a long text, and for deeply nested
-    loops, of which it makes copies even without conditions.
+    a transposed copy 1.8 times. It takes half as long again for a long program, and for deeply
+    nested loops, of which it makes copies even without conditions.
     """
     if written.is_final:
         return AS_WRITTEN
-    text = source.text
-    is_long = text.count("\n") >= _LONG_TEXT and "while True" not in text
-    is_nest = text.count(" in range(") >= _MANY_LOOPS and _DECISION.search(text) is None
+    statements = list(statements_in(source.program.body))
+    loops = sum(isinstance(one, Loop) and not one.is_short for one in statements)
+    kinds = {type(one) for one in statements}
+    is_long = len(statements) >= _MANY_STATEMENTS and Forever not in kinds
+    is_nest = loops >= _MANY_LOOPS and kinds.isdisjoint((Branch, Forever))
     return 2 if is_long or is_nest else 3
 
 

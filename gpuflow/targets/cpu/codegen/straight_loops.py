@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
@@ -24,6 +24,7 @@ from gpuflow.targets.cpu.loops.nodes import (
     Statement,
     blocks_of,
     operands_of,
+    statements_in,
     values_of,
 )
 
@@ -136,7 +137,11 @@ class Arrays:
     """
 
     def __init__(self, program: Program, once: frozenset[str]) -> None:
-        every = once.intersection(_locals(program.body))
+        every = once.intersection(
+            one.targets[0] for one in statements_in(program.body)
+            if isinstance(one, Assign) and isinstance(one.value, Call)
+            and one.value.function.startswith("local_")
+        )  # fmt: skip
         self._apart, self._spans = every, dict[str, set[Span | None]]()
         if every:
             self._visit(program.body, {})
@@ -168,15 +173,6 @@ class Arrays:
                 self._apart -= {array}
         for part in parts:
             self._visit_value(part, loops)
-
-
-def _locals(body: Sequence[Statement]) -> Iterator[str]:
-    for statement in body:
-        match statement:
-            case Assign((name,), Call(maker)) if maker.startswith("local_"):
-                yield name
-            case Loop(body=inner) | Forever(body=inner):
-                yield from _locals(inner)
 
 
 def turns_of(loop: Loop) -> int | None:

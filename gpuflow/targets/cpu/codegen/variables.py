@@ -21,6 +21,7 @@ from gpuflow.targets.cpu.loops.nodes import (
     Statement,
     blocks_of,
     expressions_in,
+    statements_in,
     values_of,
 )
 from gpuflow.targets.llvm.lanes import Instruction, Lane, llvm_type
@@ -141,8 +142,6 @@ def local_names(body: Iterable[Statement]) -> frozenset[str]:
 
 def assigned(body: Iterable[Statement]) -> Iterator[str]:
     """The names that statements assign, as often as they do; not the counters of loops."""
-    for statement in body:
+    for statement in statements_in(body):
         if isinstance(statement, Assign):
             yield from statement.targets
-        for block in blocks_of(statement):
-            yield from assigned(block)

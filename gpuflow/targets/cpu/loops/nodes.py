@@ -272,10 +272,16 @@ def blocks_of(statement: Statement) -> Sequence[Sequence[Statement]]:
     return ()
 
 
+def statements_in(body: Iterable[Statement]) -> Iterator[Statement]:
+    """Statements, and those inside of them, in the order of the text."""
+    for statement in body:
+        yield statement
+        for block in blocks_of(statement):
+            yield from statements_in(block)
+
+
 def names_called(body: Iterable[Statement]) -> Iterator[str]:
     """The functions that statements call, also inside of loops and branches."""
-    for statement in body:
+    for statement in statements_in(body):
         for value in values_of(statement):
             yield from (one.function for one in expressions_in(value) if isinstance(one, Call))
-        for block in blocks_of(statement):
-            yield from names_called(block)
