@@ -1,4 +1,4 @@
-"""Runs a loop program statement by statement in NumPy: what its compiled kernel must do."""
+"""Interprets loop programs in NumPy, statement by statement: the reference of their kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import ml_dtypes
 import numpy as np
 
-from gpuflow.kir.scalar import FUNCTIONS, NARROW_DTYPES, compute_dtype
+from gpuflow.kir.scalar import FUNCTIONS, compute_dtype
 from gpuflow.targets.cpu.loops.nodes import (
     Assign,
     Branch,
@@ -38,7 +38,7 @@ ACCUMULATIONS = {"add": operator.add, "mul": operator.mul}
 
 def dtype_of(storage: str) -> np.dtype:
     """The NumPy dtype of a storage dtype."""
-    return np.dtype(getattr(ml_dtypes, storage) if storage in NARROW_DTYPES[1:] else storage)
+    return np.dtype(getattr(ml_dtypes, storage, storage))
 
 
 class Reference:
@@ -104,8 +104,8 @@ class Reference:
         verb, _, rest = function.partition("_")
         stem, _, dtype = function.rpartition("_")
         if verb == "word":
-            place = nodes[1].value
-            return place if rest == "pointer" else self._arguments[place]
+            slot = nodes[1].value
+            return slot if rest == "pointer" else self._arguments[slot]
         if verb == "local":
             self._arguments.append(np.zeros(nodes[0].value, dtype_of(rest)))
             return len(self._arguments) - 1

@@ -1,4 +1,4 @@
-"""Random loop programs, of which most have loops that are written as vectors.
+"""Random loop programs; the loops of about half of them are vectorized.
 
 Values are small integers, also those of floats, and their bounds are followed, so that results do
 not depend on the order of sums or on fused operations. Functions that are not exact are in programs
@@ -23,6 +23,7 @@ STORAGES = (
 )  # fmt: skip
 LENGTHS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 129, 257)
 CURVES = ("sin", "tanh", "exp", "log1p", "cos", "erf")
+MOST_OPERANDS = 12
 MOST = {"float32": 2**24, "float64": 2**50}
 
 
@@ -42,12 +43,10 @@ class Operand:
     name: str
     storage: str
     is_scalar: bool = False
-    least: int = -4
-    most: int = 4
 
     def drawn(self, generator: np.random.Generator, size: int) -> np.ndarray:
-        least = 0 if self.storage.startswith("u") else self.least
-        whole = generator.integers(least, self.most + 1, size)
+        least = 0 if self.storage.startswith("u") else -4
+        whole = generator.integers(least, 5, size)
         return (whole > 1) if self.storage == "bool" else whole
 
 
@@ -177,11 +176,11 @@ class Program:
 
     def _operand(self, storage: str, scope: int = 0, is_scalar: bool = False) -> Operand:
         one = Operand(self._name("p"), storage, is_scalar)
-        place = len(self.operands)
+        slot = len(self.operands)
         self.operands.append(one)
         self._scopes[one.name] = scope
         kind = storage if is_scalar else "pointer"
-        self._words.append(f"{one.name} = word_{kind}(words, {place})")
+        self._words.append(f"{one.name} = word_{kind}(words, {slot})")
         return one
 
     def _written(self, storage: str) -> Operand:
@@ -189,16 +188,16 @@ class Program:
 
     def _index(self, nest: _Nest) -> str:
         one, offset = self.random.random(), self.random.choice((0, 0, 0, 1, 3, 8))
-        behind = f" + {offset}" if offset else ""
+        shift = f" + {offset}" if offset else ""
         if one < 0.7:
-            return f"{nest.start}i{behind}"
+            return f"{nest.start}i{shift}"
         if one < 0.86:
-            return f"({nest.start}i) * {self.random.choice((2, 2, 3, 4))}{behind}"
+            return f"({nest.start}i) * {self.random.choice((2, 2, 3, 4))}{shift}"
         if one < 0.93:
             return str(offset)
         if one < 0.96 and nest.length is None:
-            return f"hi - i{behind}"
-        return f"({nest.start}i) * 5{behind}"
+            return f"hi - i{shift}"
+        return f"({nest.start}i) * 5{shift}"
 
     # Statements
 
@@ -251,7 +250,7 @@ class Program:
         one = self._operand(storage)
         at = self.random.choice(("i - lo", "(i - lo) * 1", "i") if nest.rows == 1 else ("i",))
         text = f"load_{one.name}({one.name}, {self._index(nest)})"
-        if self.random.random() < 0.4:  # elements behind a shorter loop's stay
+        if self.random.random() < 0.4:  # elements past a shorter loop's end are unchanged
             self._first += ["for i in range(0, 512):", f"    {store}i, {self._number(dtype)})"]
             at = self.random.choice((at, "i + 1", "512 - i - 1"))
         self._first += [loop, f"    {store}{'i - lo' if nest.rows == 1 else 'i'}, {text})"]
@@ -262,7 +261,7 @@ class Program:
         return "True" if dtype == "bool" else f"np.{dtype}(3)"
 
     def _pick(self, dtype: str | None = None) -> Value:
-        """A value, of those behind more often."""
+        """A value; recent ones more often."""
         known = [v for v in self._values if dtype is None or v.dtype == dtype]
         return self.random.choice(known[-3:] if self.random.random() < 0.6 else known)
 
@@ -296,6 +295,8 @@ class Program:
         bound = a.bound * b.bound if symbol == "*" else a.bound + b.bound
         if symbol in "&|^":
             bound = 2 * max(a.bound, b.bound)
+        elif symbol == "-" and a.dtype.startswith("u"):
+            bound = np.inf
         if not is_int and bound > MOST[a.dtype] / 1000:
             return
         text = f"{a.name} {symbol} {b.name}"
@@ -317,7 +318,9 @@ class Program:
             return a
         if a.dtype in FLOATS and dtype in INTEGERS and a.bound >= np.iinfo(dtype).max:
             return a
-        return self._add(f"cast_{a.dtype}_{dtype}({a.name})", dtype, a.bound)
+        wraps = dtype.startswith("u") and not a.dtype.startswith("u")  # numbers below 0
+        bound = np.inf if wraps else a.bound
+        return self._add(f"cast_{a.dtype}_{dtype}({a.name})", dtype, bound)
 
     def _stored(self, storage: str) -> Value:
         """A value of the dtype of a storage, which it holds exactly or rounds."""
@@ -331,7 +334,7 @@ class Program:
 
     def _write(self, nest: _Nest) -> None:
         left = self.random.choice((1, 1, 2, 3))
-        while left > 0:
+        while left > 0 and len(self.operands) < MOST_OPERANDS:
             left -= 1
             storage = self.random.choice((*self._storages, compute_dtype(self._storages[0])))
             one, choice = self._written(storage), self.random.random()
@@ -345,29 +348,30 @@ class Program:
             offset = ""
             if choice < 0.5:  # in place; of a neighbor, or of one element, in the program's order
                 self._updated.add(one.name)
-                behind, offset = self.random.choices(("", " + 1", " + 2"), (5, 1, 1), k=2)
-                index = f"{at}{behind}" if self.random.random() < 0.8 else "1"
-                narrow = storage in NARROW_DTYPES
+                shift, offset = self.random.choices(("", " + 1", " + 2"), (5, 1, 1), k=2)
+                index = f"{at}{shift}" if self.random.random() < 0.8 else "1"
                 text = f"load_{one.name}({one.name}, {index})"
-                old = self._add(text, dtype, 16 if narrow else 4)
+                # Sums of earlier iterations, which overflow in some narrow dtypes.
+                old = self._add(text, dtype, np.inf if storage in NARROW_DTYPES else 4000)
                 term = self._pick(dtype)
-                if term.bound <= 4 and self.random.random() < 0.7:  # a sum over the loop's turns
+                if term.bound <= 4 and self.random.random() < 0.7:  # a sum over iterations
                     text = f"{old.name} {'^' if dtype == 'bool' else '+'} {term.name}"
                     text = text if dtype_kind(dtype) in ("bool", "float") else f"np.{dtype}({text})"
                     self._body.append(f"store_{one.name}({one.name}, ({at}){offset}, {text})")
                     continue
             elif choice > 0.93:
                 offset = self.random.choice((" + 5", " * 2"))
-            elif choice > 0.88:  # the last turn's stays
+            elif choice > 0.88:  # the value of the last iteration remains
                 at = "2"
             value = self._stored(storage)
             self._body.append(f"store_{one.name}({one.name}, ({at}){offset}, {value.name})")
-            if self.random.random() < 0.3:  # what the turn has stored
+            if self.random.random() < 0.3:  # stored in the same iteration
                 self._updated.add(one.name)
                 left = max(left, 1)
-                narrow = storage in NARROW_DTYPES
-                text = f"load_{one.name}({one.name}, ({at}){offset})"
-                self._add(text, dtype, max(value.bound, 16) if narrow else value.bound)
+                bound = value.bound
+                if storage in NARROW_DTYPES:  # rounded, or too large
+                    bound = 2 * bound if bound < 200 else np.inf
+                self._add(f"load_{one.name}({one.name}, ({at}){offset})", dtype, bound)
 
     def _sums(self, nest: _Nest) -> None:
         if self.random.random() > 0.5:

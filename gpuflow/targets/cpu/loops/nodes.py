@@ -1,4 +1,4 @@
-"""Loop programs: what a CPU kernel does, as records between KernelIR and LLVM's instructions.
+"""Loop programs: CPU kernels as records, between KernelIR and LLVM's instructions.
 
 A program is one function of scalar statements and loops, with pointers and 64-bit indices.
 Arithmetic on expressions makes expressions; ``==`` compares records, ``equals`` makes a comparison.
