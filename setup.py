@@ -30,7 +30,8 @@ setup(
     package_dir={"gpuflow.kernels": "kernels"},
     package_data={
         "gpuflow": [
-            "py.typed", "base/*.txt", "core/*.pyi", "explaining/page.*", "targets/cpu/native/*.ll",
+            "py.typed", "base/*.txt", "core/*.pyi", "explaining/page.*",
+            "targets/cpu/runtime/native/*.ll",
         ],
         "gpuflow.kernels": ["*.cu", "*.cuh"],
     },

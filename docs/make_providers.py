@@ -22,8 +22,8 @@ import gpuflow.ops
 from gpuflow.compiler.target import Providers
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import registry
-from gpuflow.targets.cpu.providers.table import PROVIDERS as CPU
-from gpuflow.targets.cuda.providers.table import PROVIDERS as CUDA
+from gpuflow.targets.cpu.library.table import PROVIDERS as CPU
+from gpuflow.targets.cuda.library.table import PROVIDERS as CUDA
 
 OUTPUT = Path(__file__).resolve().parent / "gpu.md"
 BEGIN = "<!-- providers: written by docs/make_providers.py -->\n"

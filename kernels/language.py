@@ -1,8 +1,8 @@
 """The words of handwritten kernels.
 
 A kernel is a Python function that is never called:
-``gpuflow.targets.cuda.driver.handwritten_kernels`` takes its text, with those of the functions and
-the numbers that it names, through the compile path of generated kernels.
+``gpuflow.targets.cuda.runtime.driver.handwritten_kernels`` takes its text, with those of the
+functions and the numbers that it names, through the compile path of generated kernels.
 
 Two constructs are done to the text before it is compiled:
 
@@ -28,7 +28,7 @@ class _Word:
     def __call__(self, *arguments: Any) -> Any:
         raise TypeError(
             f"[kernels] {self._name} must be called in a kernel; got a call from Python. "
-            "Fix: launch the kernel by gpuflow.targets.cuda.driver.handwritten_kernels."
+            "Fix: launch the kernel by gpuflow.targets.cuda.runtime.driver.handwritten_kernels."
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -53,13 +53,13 @@ int8, int16, int32, int64 = (_word(f"int{bits}") for bits in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (_word(f"uint{bits}") for bits in (8, 16, 32, 64))
 float32, float64 = _word("float32"), _word("float64")
 
-# gpuflow/targets/cuda/intrinsics/namespace.py
+# gpuflow/targets/cuda/codegen/intrinsics/namespace.py
 shared_array = _word("shared_array")
 barrier = _word("barrier")
 shuffle_xor = _word("shuffle_xor")
 count_block_done = _word("count_block_done")
 
-# gpuflow/targets/cuda/intrinsics/memory_access.py
+# gpuflow/targets/cuda/codegen/intrinsics/memory_access.py
 load_readonly = _word("load_readonly")
 load_vector = _word("load_vector")
 load_vector_readonly = _word("load_vector_readonly")
@@ -67,7 +67,7 @@ store_vector = _word("store_vector")
 load_shared_by_gpu = _word("load_shared_by_gpu")
 pointer_from_address = _word("pointer_from_address")
 
-# gpuflow/targets/cuda/intrinsics/arithmetic.py
+# gpuflow/targets/cuda/codegen/intrinsics/arithmetic.py
 maximum, minimum = _word("maximum"), _word("minimum")
 bitcast, saturate = _word("bitcast"), _word("saturate")
 bfloat16_to_float32 = _word("bfloat16_to_float32")
@@ -83,7 +83,7 @@ shift_right_sign = _word("shift_right_sign")
 count_ones = _word("count_ones")
 count_leading_zeros = _word("count_leading_zeros")
 
-# gpuflow/targets/cuda/intrinsics/matrices.py
+# gpuflow/targets/cuda/codegen/intrinsics/matrices.py
 local_array, dynamic_shared = _word("local_array"), _word("dynamic_shared")
 copy_async, copy_commit, copy_wait = map(_word, ("copy_async", "copy_commit", "copy_wait"))
 load_matrices = _word("load_matrices")
@@ -95,6 +95,6 @@ round_tensorfloat32 = _word("round_tensorfloat32")
 pack_bfloat16, pack_float16 = _word("pack_bfloat16"), _word("pack_float16")
 exp2_approximate = _word("exp2_approximate")
 
-# gpuflow/targets/cuda/intrinsics/atomics.py
+# gpuflow/targets/cuda/codegen/intrinsics/atomics.py
 atomic_add, atomic_increment = _word("atomic_add"), _word("atomic_increment")
 load_relaxed, store_relaxed = _word("load_relaxed"), _word("store_relaxed")

@@ -23,8 +23,8 @@ import pytest
 
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
-from gpuflow.targets.cpu import kernels
 from gpuflow.targets.cpu.codegen.build import _level, module_of
+from gpuflow.targets.cpu.runtime import kernels
 
 
 def _digest(text: str) -> str:

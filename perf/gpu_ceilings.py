@@ -21,9 +21,9 @@ from gpu_rows import normals
 
 import gpuflow as gf
 from gpuflow.core.views import contiguous
-from gpuflow.targets.cuda.driver.api import Gemm
-from gpuflow.targets.cuda.driver.handwritten_kernels import argument_words, load, prepare
-from gpuflow.targets.cuda.providers.copy_forms import copy_form
+from gpuflow.targets.cuda.library.copy_forms import copy_form
+from gpuflow.targets.cuda.runtime.driver.api import Gemm
+from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import argument_words, load, prepare
 
 
 def timer(platform: str, driver: Any) -> Callable[[Callable[[], Any], int], float]:

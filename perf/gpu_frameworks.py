@@ -160,7 +160,7 @@ def _turn_kernels_off() -> None:
     from gpuflow.compiler import pipeline
     from gpuflow.core.blocks import Product
     from gpuflow.nn import attention
-    from gpuflow.targets.cuda.providers import target
+    from gpuflow.targets.cuda.library import target
 
     attention.may_fuse = lambda *operands: False
     pipeline.GPU_PASSES = pipeline.PASSES

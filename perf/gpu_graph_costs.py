@@ -18,7 +18,7 @@ import numpy as np
 from gpu_ceilings import median, small_launch, timer
 
 import gpuflow as gf
-from gpuflow.targets.cuda.driver import graphs
+from gpuflow.targets.cuda.runtime.driver import graphs
 
 FEW, MANY = 4, 32  # launches of a graph
 COPIES = tuple(1 << k for k in (12, 16, 18, 20, 22, 24))  # bytes

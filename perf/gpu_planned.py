@@ -22,9 +22,9 @@ import gpuflow
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Platform, register_platform
-from gpuflow.targets.cuda.dnn.calls import Chosen
-from gpuflow.targets.cuda.driver.api import LoadedKernel
-from gpuflow.targets.cuda.driver.driver import GpuDriver
+from gpuflow.targets.cuda.library.dnn.calls import Chosen
+from gpuflow.targets.cuda.runtime.driver.api import LoadedKernel
+from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
 from gpuflow.targets.cuda_sim.driver import SIM_EPILOGUES
 
 # Multiprocessors decide about grids alone; these are an H100's.

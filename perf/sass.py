@@ -31,7 +31,7 @@ from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
 from gpuflow.targets.cuda.codegen.cached import PACKAGES
 from gpuflow.targets.cuda.codegen.disassembly import disassembled
-from gpuflow.targets.cuda.printing.printers import print_cuda
+from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 COLUMNS = (

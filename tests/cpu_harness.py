@@ -20,8 +20,8 @@ from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.interpret import run, scalar_to_word, storage_dtype
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, arguments
-from gpuflow.targets.cpu.kernels import compile_cpu
-from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
+from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_SCHEDULES
+from gpuflow.targets.cpu.runtime.kernels import compile_cpu
 
 ZERO, UNIT, ANY = Stride.ZERO, Stride.UNIT, Stride.ANY
 IN, OUT, INOUT = Mode.IN, Mode.OUT, Mode.INOUT

@@ -20,8 +20,8 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.runtime import device
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.targets.cuda.driver.driver import GpuDriver
-from gpuflow.targets.cuda.driver.transfers import SMALL
+from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
+from gpuflow.targets.cuda.runtime.driver.transfers import SMALL
 from gpuflow.targets.cuda_sim.driver import SimApi
 from gpuflow.targets.cuda_sim.recording import SimGraph, current
 

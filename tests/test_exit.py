@@ -10,9 +10,9 @@ import pytest
 from cuda_tools import requires_cuda_tools
 
 from gpuflow.runtime import memory
-from gpuflow.targets.cpu.image import loader
-from gpuflow.targets.cuda.blas import gemm_lt
-from gpuflow.targets.cuda.driver import device_memory, graph_api
+from gpuflow.targets.cpu.codegen.image import loader
+from gpuflow.targets.cuda.library.blas import gemm_lt
+from gpuflow.targets.cuda.runtime.driver import device_memory, graph_api
 
 ROOT = Path(__file__).resolve().parents[1]
 OBJECTS = """

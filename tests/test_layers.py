@@ -44,8 +44,9 @@ COMPILER_ROOMS = ("cache", "lanes", "passes", "fusion", "lowering", "schedules",
 # another driver below, and the table of platforms names all.
 SHARED_BY_TARGETS = ("kernel_walk", "printer", "parsing", "llvm", "layouts")
 TARGETS = {"cpu": ("cpu",), "cuda": ("cuda",), "cuda_sim": ("cuda_sim", "cuda")}
-# Rooms of targets in which kernels are made; they know neither arrays nor devices.
-KERNEL_ROOMS = frozenset({"printing", "loops", "codegen", "image", "intrinsics", "schedules"})
+# The rooms of a target: kernels are made in the first, which knows neither arrays nor devices, nor
+# the other two. The library has what is not generated: BLAS, cuDNN, FFT and the providers of both.
+TARGET_ROOMS = ("codegen", "library", "runtime")
 
 # Optional or slow third-party packages, the only ones that a function may import. `cuda` is
 # NVIDIA's cuda.core and cuda.bindings, which come with numba-cuda.
@@ -182,7 +183,7 @@ def upward_imports(tree: Tree) -> list[str]:
 
 
 def room_of(module: str) -> tuple[str, ...]:
-    """`gpuflow.targets.cpu.printing.borders` -> `("targets", "cpu", "printing", "borders")`."""
+    """`gpuflow.targets.cpu.codegen.build` -> `("targets", "cpu", "codegen", "build")`."""
     return tuple(module.split(".")[1:])
 
 
@@ -199,15 +200,26 @@ def imports_between_rooms(tree: Tree) -> list[str]:
                 wrong = f"{there[1]}/ comes after {here[1]}/"
         elif here[0] == "targets" and (here[1] in TARGETS or here[1] in SHARED_BY_TARGETS):
             known = {*SHARED_BY_TARGETS, *TARGETS.get(here[1], ())}
-            makes_kernels = len(here) > 3 and here[2] in KERNEL_ROOMS
+            makes_kernels = len(here) > 3 and here[2] == "codegen"
             if there[0] == "targets" and there[1] not in known:
                 wrong = f"{here[1]} imports another target"
             elif makes_kernels and there[0] == "runtime":
                 wrong = f"{here[2]}/ knows kernels, not arrays"
-            elif makes_kernels and there[1] in TARGETS and there[2] not in KERNEL_ROOMS:
+            elif makes_kernels and there[1] in TARGETS and there[2] != "codegen":
                 wrong = f"{here[2]}/ is below {there[2]}"
         if wrong:
             complaints.append(f"{path}:{item.line} imports {item.target}: {wrong}")
+    return complaints
+
+
+def rooms_of_targets(tree: Tree) -> list[str]:
+    """Modules of a target outside of its rooms; one file beside them puts the target together."""
+    complaints = []
+    for path in tree:
+        parts = path.split("/")
+        if parts[:2] == ["gpuflow", "targets"] and parts[2] in ("cpu", "cuda"):
+            if parts[3] not in (*TARGET_ROOMS, "__init__.py", "target.py"):
+                complaints.append(f"{path} is in none of {TARGET_ROOMS}")
     return complaints
 
 
@@ -321,7 +333,7 @@ def test_tree_is_found(tree):
     "rule",
     [
         upward_imports, imports_between_rooms, import_cycles, function_imports, environment_uses,
-        folders_without_init,
+        folders_without_init, rooms_of_targets,
     ],
     ids=lambda rule: rule.__name__,
 )
@@ -361,10 +373,10 @@ def test_environment_files_are_still_there(tree):
         ("compiler/fuse", "core/jaxpr", True),
         ("compiler/fuse", "ops/sin", False),
         ("compiler/fuse", "runtime/array", False),
-        ("compiler/fuse", "targets/cpu/kernels", False),
-        ("runtime/eager", "targets/cpu/kernels", False),
-        ("targets/cpu/driver", "runtime/array", True),
-        ("targets/cpu/driver", "ops/sin", False),
+        ("compiler/fuse", "targets/cpu/runtime/kernels", False),
+        ("runtime/eager", "targets/cpu/runtime/kernels", False),
+        ("targets/cpu/runtime/driver", "runtime/array", True),
+        ("targets/cpu/runtime/driver", "ops/sin", False),
         ("control/jit", "targets/platforms", True),
         ("runtime/eager", "compiler/cache", True),
         ("runtime/eager", "core/aval", True),
@@ -396,23 +408,37 @@ def test_upward_imports_rule(importer, imported, allowed):
         ("compiler/planning/plan", "compiler/lowering/lower", True),
         ("compiler/pipeline", "compiler/planning/bind", True),
         ("compiler/cache/size", "compiler/fusion/space", False),
-        ("targets/cpu/printing/borders", "targets/printer", True),
-        ("targets/cpu/printing/borders", "targets/cpu/codegen/machine_code", True),
-        ("targets/cpu/printing/borders", "targets/cpu/native/pool", False),
-        ("targets/cpu/printing/borders", "runtime/array", False),
-        ("targets/cpu/printing/borders", "targets/cuda/printing/full", False),
-        ("targets/cpu/native/pool", "targets/cpu/codegen/machine_code", True),
-        ("targets/cuda/driver/launch", "targets/cpu/native/pool", False),
-        ("targets/cuda/driver/launch", "targets/cuda_sim/driver", False),
-        ("targets/cuda_sim/driver", "targets/cuda/driver/launch", True),
+        ("targets/cpu/codegen/printing/borders", "targets/printer", True),
+        ("targets/cpu/codegen/printing/borders", "targets/cpu/codegen/machine_code", True),
+        ("targets/cpu/codegen/printing/borders", "targets/cpu/runtime/native/pool", False),
+        ("targets/cpu/codegen/printing/borders", "runtime/array", False),
+        ("targets/cpu/codegen/printing/borders", "targets/cuda/codegen/printing/full", False),
+        ("targets/cpu/runtime/native/pool", "targets/cpu/codegen/machine_code", True),
+        ("targets/cuda/runtime/driver/launch", "targets/cpu/runtime/native/pool", False),
+        ("targets/cuda/runtime/driver/launch", "targets/cuda_sim/driver", False),
+        ("targets/cuda_sim/driver", "targets/cuda/runtime/driver/launch", True),
         ("targets/llvm/lanes", "targets/cpu/codegen/machine_code", False),
-        ("targets/platforms", "targets/cpu/driver", True),
+        ("targets/platforms", "targets/cpu/runtime/driver", True),
     ],
 )
 def test_rule_of_rooms(importer, imported, allowed):
     name = "gpuflow." + imported.replace("/", ".")
     made_up = {f"gpuflow/{importer}.py": f"import {name}\n", f"gpuflow/{imported}.py": ""}
     assert (not imports_between_rooms(made_up)) == allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("targets/cpu/target.py", True),
+        ("targets/cuda/library/dnn/calls.py", True),
+        ("targets/llvm/lanes.py", True),
+        ("targets/cuda/printing/points.py", False),
+        ("targets/cpu/driver.py", False),
+    ],
+)
+def test_rule_of_rooms_of_targets(path, allowed):
+    assert (not rooms_of_targets({f"gpuflow/{path}": ""})) == allowed
 
 
 @pytest.mark.parametrize(

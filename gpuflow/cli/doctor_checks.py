@@ -24,12 +24,12 @@ from gpuflow.cli.doctor_needs import (
     fits,
 )
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.codegen.toolchain import pair_fault
-from gpuflow.targets.cuda.dnn.frontend import VERSION as CUDNN
-from gpuflow.targets.cuda.dnn.frontend import find_cudnn
-from gpuflow.targets.cuda.dnn.frontend import version_of as cudnn_version
-from gpuflow.targets.cuda.driver.device_memory import in_units
+from gpuflow.targets.cuda.library.blas.gemm import find_cublas
+from gpuflow.targets.cuda.library.dnn.frontend import VERSION as CUDNN
+from gpuflow.targets.cuda.library.dnn.frontend import find_cudnn
+from gpuflow.targets.cuda.library.dnn.frontend import version_of as cudnn_version
+from gpuflow.targets.cuda.runtime.driver.device_memory import in_units
 from gpuflow.targets.platforms import GPU_SIGNS, seems_to_have_gpu
 
 TRIAL_SECONDS = 40.0

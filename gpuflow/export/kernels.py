@@ -21,8 +21,8 @@ from gpuflow.runtime.device import default_device
 from gpuflow.runtime.execute import Executable
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.host import HostProcessor, known_processor, tell_processor
-from gpuflow.targets.cpu.kernels import cache_parts
-from gpuflow.targets.cpu.native.object_code import NativeRuntime
+from gpuflow.targets.cpu.runtime.kernels import cache_parts
+from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime
 
 Built = dict[str, Entry]
 # What lies around kernels, such as copies, is the same for all sizes: no memory is taken for large

@@ -37,9 +37,9 @@ from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device
 
 if TYPE_CHECKING:
-    from gpuflow.targets.cuda.driver import exchange
+    from gpuflow.targets.cuda.runtime.driver import exchange
 else:
-    exchange = LazyModule("gpuflow.targets.cuda.driver.exchange")
+    exchange = LazyModule("gpuflow.targets.cuda.runtime.driver.exchange")
 
 
 def array(

@@ -21,9 +21,9 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, default_device
 
 if TYPE_CHECKING:
-    from gpuflow.targets.cuda.driver import exchange
+    from gpuflow.targets.cuda.runtime.driver import exchange
 else:
-    exchange = LazyModule("gpuflow.targets.cuda.driver.exchange")
+    exchange = LazyModule("gpuflow.targets.cuda.runtime.driver.exchange")
 
 
 def dlpack(

@@ -14,7 +14,7 @@ and the list of operands. Otherwise the program gets a copy to write to, and oth
 the old values. Conditions for that:
 
 - Who makes an Array of memory that another library reads keeps a second reference to it for as
-  long as the Array lives (``numpy/exports.py``, ``targets/cuda/driver/exchange.py``).
+  long as the Array lives (``numpy/exports.py``, ``targets/cuda/runtime/driver/exchange.py``).
 - The number of references of an unshared array is measured, not assumed, and along the same calls:
   Python versions count differently.
 - Without the global interpreter lock, a reference count does not include references of other

@@ -13,15 +13,15 @@ from gpuflow.runtime.device import Platform, register_platform
 from gpuflow.runtime.driver import Driver
 
 if TYPE_CHECKING:
-    from gpuflow.targets.cpu import driver as host_driver
-    from gpuflow.targets.cuda.driver import on_cupy
-    from gpuflow.targets.cuda.providers import target as gpu_target
+    from gpuflow.targets.cpu.runtime import driver as host_driver
+    from gpuflow.targets.cuda.library import target as gpu_target
+    from gpuflow.targets.cuda.runtime.driver import on_cupy
     from gpuflow.targets.cuda_sim import driver as simulated_driver
 else:
-    host_driver = LazyModule("gpuflow.targets.cpu.driver")
-    on_cupy = LazyModule("gpuflow.targets.cuda.driver.on_cupy")
+    host_driver = LazyModule("gpuflow.targets.cpu.runtime.driver")
+    on_cupy = LazyModule("gpuflow.targets.cuda.runtime.driver.on_cupy")
     simulated_driver = LazyModule("gpuflow.targets.cuda_sim.driver")
-    gpu_target = LazyModule("gpuflow.targets.cuda.providers.target")
+    gpu_target = LazyModule("gpuflow.targets.cuda.library.target")
 
 
 # Where Linux shows that there is a GPU of NVIDIA.

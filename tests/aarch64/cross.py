@@ -27,9 +27,9 @@ platform.machine = lambda: "aarch64"
 import llvmlite.binding as llvm  # noqa: E402
 
 from gpuflow.targets.cpu.codegen import build, host, libm, machine_code  # noqa: E402
-from gpuflow.targets.cpu.loops.parser import parsed_source  # noqa: E402
-from gpuflow.targets.cpu.loops.text import LoopSource  # noqa: E402
-from gpuflow.targets.cpu.native import object_code  # noqa: E402
+from gpuflow.targets.cpu.codegen.loops.parser import parsed_source  # noqa: E402
+from gpuflow.targets.cpu.codegen.loops.text import LoopSource  # noqa: E402
+from gpuflow.targets.cpu.runtime.native import object_code  # noqa: E402
 
 TRIPLE, PROCESSOR = "aarch64-linux-gnu", "neoverse-n1"  # Graviton 2; Grace has more
 # Registers of NEON with several elements, as in "fadd v0.4s, v1.4s, v2.4s".

@@ -12,9 +12,9 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
-from gpuflow.targets.cpu.schedules.row_values import keep_row_values
-from gpuflow.targets.cpu.schedules.rows_across_lanes import SMALLEST_TURNED
-from gpuflow.targets.cpu.schedules.split_reductions import SMALLEST_SPLIT
+from gpuflow.targets.cpu.codegen.schedules.row_values import keep_row_values
+from gpuflow.targets.cpu.codegen.schedules.rows_across_lanes import SMALLEST_TURNED
+from gpuflow.targets.cpu.codegen.schedules.split_reductions import SMALLEST_SPLIT
 
 RANDOM = np.random.default_rng(0)
 

@@ -11,7 +11,7 @@ from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.compiler.lowering.excess_precision import unrounded_values
 from gpuflow.compiler.passes.program import inline
-from gpuflow.targets.cuda.driver import launch
+from gpuflow.targets.cuda.runtime.driver import launch
 
 RNG = np.random.default_rng(0)
 HALVES = [jnp.bfloat16, jnp.float16]

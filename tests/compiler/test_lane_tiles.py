@@ -13,8 +13,8 @@ from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.interpret import interpret
 from gpuflow.kir.nodes import Mode
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cpu.schedules import lane_tiles
-from gpuflow.targets.cpu.schedules.lane_blocks import lanes_in_blocks
+from gpuflow.targets.cpu.codegen.schedules import lane_tiles
+from gpuflow.targets.cpu.codegen.schedules.lane_blocks import lanes_in_blocks
 from gpuflow.targets.cpu.target import NativeTarget
 
 TURNS = (0, 1, 15, 16, 17, 63, 64, 65, 1000)

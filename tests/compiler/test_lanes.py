@@ -13,8 +13,8 @@ from gpuflow.kir.interpret import interpret
 from gpuflow.kir.nodes import For, Mode, Strip, While
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
-from gpuflow.targets.cpu.schedules import lane_compaction
-from gpuflow.targets.cpu.schedules.lane_blocks import FEWEST_LANES, lanes_in_blocks
+from gpuflow.targets.cpu.codegen.schedules import lane_compaction
+from gpuflow.targets.cpu.codegen.schedules.lane_blocks import FEWEST_LANES, lanes_in_blocks
 from gpuflow.targets.cpu.target import NativeTarget
 
 RNG = np.random.default_rng(9)

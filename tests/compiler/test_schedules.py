@@ -22,7 +22,7 @@ from gpuflow.compiler.target import PLAIN_TARGET, PlainTarget
 from gpuflow.kir.interpret import interpret
 from gpuflow.kir.nodes import Mode
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cpu.schedules import (
+from gpuflow.targets.cpu.codegen.schedules import (
     interchange,
     known_strides,
     row_phases,
@@ -30,12 +30,12 @@ from gpuflow.targets.cpu.schedules import (
     split_reductions,
     tiled_maps,
 )
-from gpuflow.targets.cpu.schedules.lane_blocks import FEW_LANES
-from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
-from gpuflow.targets.cuda.schedules import row_phases as gpu_row_phases
-from gpuflow.targets.cuda.schedules import splits
-from gpuflow.targets.cuda.schedules import tiled_maps as gpu_tiled_maps
-from gpuflow.targets.cuda.schedules.pipeline import CUDA_SCHEDULES
+from gpuflow.targets.cpu.codegen.schedules.lane_blocks import FEW_LANES
+from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
+from gpuflow.targets.cuda.codegen.schedules import row_phases as gpu_row_phases
+from gpuflow.targets.cuda.codegen.schedules import splits
+from gpuflow.targets.cuda.codegen.schedules import tiled_maps as gpu_tiled_maps
+from gpuflow.targets.cuda.codegen.schedules.pipeline import CUDA_SCHEDULES
 
 # Where a schedule begins to pay, made small: the interpreter takes its time with each point.
 SMALL = {

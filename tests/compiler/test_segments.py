@@ -27,9 +27,9 @@ from gpuflow.compiler import pipeline
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
-from gpuflow.targets.cpu.kernels import compile_cpu
-from gpuflow.targets.cpu.native.object_code import load_native, module_with
-from gpuflow.targets.cpu.schedules.split_reductions import SMALLEST_SPLIT
+from gpuflow.targets.cpu.codegen.schedules.split_reductions import SMALLEST_SPLIT
+from gpuflow.targets.cpu.runtime.kernels import compile_cpu
+from gpuflow.targets.cpu.runtime.native.object_code import load_native, module_with
 
 ROOT = Path(__file__).resolve().parents[2]
 # Empty, one element, primes, around the bound of split reductions, and over several threads.

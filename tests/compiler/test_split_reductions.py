@@ -14,7 +14,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.schedules.split import split_kernel
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cpu.schedules.split_reductions import (
+from gpuflow.targets.cpu.codegen.schedules.split_reductions import (
     ENOUGH_COLUMNS,
     ENOUGH_POINTS,
     MOST_PARTS,

@@ -14,9 +14,9 @@ from unittest import mock
 import numpy as np
 
 import gpuflow as gf
-from gpuflow.targets.cuda.program import driver_text
-from gpuflow.targets.cuda.providers.launch_binding import block_launch
-from gpuflow.targets.cuda.providers.launch_sequence import Schedule
+from gpuflow.targets.cuda.library.launch_binding import block_launch
+from gpuflow.targets.cuda.library.launch_sequence import Schedule
+from gpuflow.targets.cuda.runtime.program import driver_text
 
 SIZES = [0, 1, 31, 33, 1025, 257]
 ARCHITECTURES = [(8, 0), (9, 0), (10, 0)]

@@ -13,8 +13,8 @@ from gpuflow.base import dtypes
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.providers import launch_binding
-from gpuflow.targets.cuda.providers.launch_binding import that_fits
+from gpuflow.targets.cuda.library import launch_binding
+from gpuflow.targets.cuda.library.launch_binding import that_fits
 
 pytestmark = requires_cuda_tools
 

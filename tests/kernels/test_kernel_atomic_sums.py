@@ -10,7 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow.base.config import config
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
-from gpuflow.targets.cuda.providers.target import gpu_target
+from gpuflow.targets.cuda.library.target import gpu_target
 
 pytestmark = requires_cuda_tools
 

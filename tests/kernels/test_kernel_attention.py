@@ -15,8 +15,8 @@ from gpuflow.core.blocks import Attention
 from gpuflow.core.jaxpr import all_eqns
 from gpuflow.kernels import attention_reference as reference
 from gpuflow.ops.contractions.precision import Precision
-from gpuflow.targets.cuda.providers.attention import add_attention
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library.attention import add_attention
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
 
 pytestmark = requires_cuda_tools
 

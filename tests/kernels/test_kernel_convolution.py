@@ -18,9 +18,9 @@ from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import convolution_reference as reference
 from gpuflow.ops.contractions.convolution_calls import conv_dimension_numbers
-from gpuflow.targets.cuda.providers import convolution_forms, convolutions
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
-from gpuflow.targets.cuda.providers.target import gpu_target
+from gpuflow.targets.cuda.library import convolution_forms, convolutions
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library.target import gpu_target
 
 pytestmark = requires_cuda_tools
 

@@ -10,7 +10,7 @@ from schedule_run import run_schedule
 import gpuflow.kernels.copying as copying
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, word_pointer
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, word_pointer
 
 pytestmark = requires_cuda_tools
 

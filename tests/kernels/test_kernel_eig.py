@@ -8,7 +8,7 @@ from schedule_run import on_gpu
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.targets.cuda.providers import small_matrices
+from gpuflow.targets.cuda.library import small_matrices
 
 pytestmark = requires_cuda_tools
 

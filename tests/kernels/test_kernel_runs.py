@@ -9,8 +9,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.lowering import Library
-from gpuflow.targets.cuda.providers import runs
-from gpuflow.targets.cuda.providers.target import gpu_target
+from gpuflow.targets.cuda.library import runs
+from gpuflow.targets.cuda.library.target import gpu_target
 
 pytestmark = requires_cuda_tools
 

@@ -11,9 +11,9 @@ import gpuflow.kernels.scan as kernels
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.blocks import Scan
-from gpuflow.targets.cuda.providers import scans
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, number_kind
-from gpuflow.targets.cuda.providers.scans import add_scan
+from gpuflow.targets.cuda.library import scans
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, number_kind
+from gpuflow.targets.cuda.library.scans import add_scan
 
 pytestmark = requires_cuda_tools
 

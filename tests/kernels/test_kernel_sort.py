@@ -13,8 +13,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.blocks import Sort
-from gpuflow.targets.cuda.providers import sorts
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library import sorts
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
 from ptxsim.checks import THOROUGH
 from ptxsim.kernel import PtxKernel
 

@@ -8,9 +8,9 @@ from schedule_run import run_schedule
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.providers import copy_forms
-from gpuflow.targets.cuda.providers.copy_forms import copy_form
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, word_pointer
+from gpuflow.targets.cuda.library import copy_forms
+from gpuflow.targets.cuda.library.copy_forms import copy_form
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, word_pointer
 
 DTYPES = ["uint8", "uint16", "uint32", "uint64", "complex128"]
 # What is taken of an array of (4, 40, 48) elements.

@@ -11,8 +11,8 @@ from schedule_run import on_gpu, run_schedule
 import gpuflow as gf
 from gpuflow import lax
 from gpuflow.core.blocks import Sort
-from gpuflow.targets.cuda.providers import sorts
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library import sorts
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
 
 pytestmark = requires_cuda_tools
 

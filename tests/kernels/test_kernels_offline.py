@@ -12,13 +12,13 @@ from gpuflow.core.views import contiguous
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.providers.atomic_sums import add_atomic_sums
-from gpuflow.targets.cuda.providers.convolutions import add_convolution
-from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
-from gpuflow.targets.cuda.providers.runs import add_runs
-from gpuflow.targets.cuda.providers.scans import add_running
-from gpuflow.targets.cuda.providers.small_matrices import add_matrices
-from gpuflow.targets.cuda.providers.sorts import add_sort
+from gpuflow.targets.cuda.library.atomic_sums import add_atomic_sums
+from gpuflow.targets.cuda.library.convolutions import add_convolution
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library.runs import add_runs
+from gpuflow.targets.cuda.library.scans import add_running
+from gpuflow.targets.cuda.library.small_matrices import add_matrices
+from gpuflow.targets.cuda.library.sorts import add_sort
 
 pytestmark = requires_cuda_tools
 

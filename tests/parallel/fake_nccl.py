@@ -24,7 +24,7 @@ from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.collectives.nccl import NcclCommunicator
 from gpuflow.parallel.processes import distributed
 from gpuflow.parallel.processes.transfers import Call, Receipt
-from gpuflow.targets.cuda.driver.side_stream import SideStream
+from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 from gpuflow.targets.cuda_sim.recording import current
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

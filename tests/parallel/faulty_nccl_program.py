@@ -17,8 +17,8 @@ from gpuflow.parallel.collectives import nccl_connect
 from gpuflow.parallel.collectives.nccl import NcclCommunicator
 from gpuflow.parallel.processes import distributed
 from gpuflow.runtime.device import Platform, register_platform
-from gpuflow.targets.cuda.driver.driver import GpuDriver
-from gpuflow.targets.cuda.driver.side_stream import SideStream
+from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
+from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
 BAD = 1
 

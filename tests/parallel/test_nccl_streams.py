@@ -35,7 +35,7 @@ from gpuflow.parallel.collectives import memory_threads, nccl_connect
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.collectives.nccl import NcclCommunicator
 from gpuflow.parallel.partition import memory_programs
-from gpuflow.targets.cuda.driver.side_stream import SideStream
+from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
 X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
 

@@ -20,7 +20,7 @@ MADE_UP = {
     ),
     "gpuflow/compiler/cache/disk.py": 'remembered(kernel, ("turned", 1), make)\n',
     "gpuflow/runtime/disk.py": "remembered(kernel, make, make)\nisinstance(x, int)\n",
-    "gpuflow/targets/cpu/native/pool.ll": "; made\n",
+    "gpuflow/targets/cpu/runtime/native/pool.ll": "; made\n",
     "gpuflow/targets/cpu/printer.py": "",
     "gpuflow/targets/cuda/printer.py": "",
     "gpuflow/compiler/disk.py": "",

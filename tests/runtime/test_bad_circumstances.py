@@ -339,7 +339,7 @@ def test_fewer_threads_than_were_asked_for(tmp_path):
                     raise RuntimeError("can't start new thread")
             start(thread)
 
-        from gpuflow.targets.cpu.native import pool
+        from gpuflow.targets.cpu.runtime.native import pool
         pool.pool().stop()
         pool.pool().forget_workers()
         threading.Thread.start = refuse

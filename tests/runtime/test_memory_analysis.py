@@ -18,9 +18,9 @@ from gpuflow.runtime.memory import (
     allocated_bytes,
     free_cached_memory,
 )
-from gpuflow.targets.cpu import program
-from gpuflow.targets.cpu.native.services import native_services
-from gpuflow.targets.cpu.providers.convolution_calls import SLOT_BYTES
+from gpuflow.targets.cpu.library.convolution_calls import SLOT_BYTES
+from gpuflow.targets.cpu.runtime import program
+from gpuflow.targets.cpu.runtime.native.services import native_services
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
 import models

@@ -16,7 +16,7 @@ from late_gpu import gpu_devices
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.runtime import device
-from gpuflow.targets.cuda.driver.device_memory import Memory
+from gpuflow.targets.cuda.runtime.driver.device_memory import Memory
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 SHAPES = [(5, 7), (8, 8), (33, 3)]

@@ -27,13 +27,13 @@ from gpuflow import lax, nn
 from gpuflow import numpy as jnp
 from gpuflow.compiler.cache import kernel_cache
 from gpuflow.compiler.planning.plan import KernelStep
-from gpuflow.targets.cpu import kernels
 from gpuflow.targets.cpu.codegen.build import build_cpu
-from gpuflow.targets.cpu.native import object_code
+from gpuflow.targets.cpu.runtime import kernels
+from gpuflow.targets.cpu.runtime.native import object_code
 from gpuflow.targets.cuda.codegen import cached
 from gpuflow.targets.cuda.codegen.build import build_cuda
-from gpuflow.targets.cuda.printing.printers import print_scheduled
-from gpuflow.targets.cuda.schedules.spread import schedule_cuda
+from gpuflow.targets.cuda.codegen.printing.printers import print_scheduled
+from gpuflow.targets.cuda.codegen.schedules.spread import schedule_cuda
 
 PACKAGE = Path(gpuflow.__file__).parent
 # Tools without opinions about kernels, and the cache itself.
@@ -46,7 +46,7 @@ BEFORE_KERNEL_IR = (
 # What handwritten kernels and programs of blocks are made of: their whole texts are in the key.
 IN_TEXTS = ("gpuflow.kernels", "gpuflow.targets.layouts")
 # What asks for kernels and runs them.
-RUNTIME = ("gpuflow.runtime", "gpuflow.targets.cpu.native")
+RUNTIME = ("gpuflow.runtime", "gpuflow.targets.cpu.runtime.native")
 
 
 def module_of(path):
@@ -244,13 +244,13 @@ def test_a_changed_emitter_has_kernels_built_and_nothing_else_does(tmp_path):
     assert copy.built(_PROGRAM) == ([], len(first))
 
     # The native runtime is not printed.
-    copy.append("gpuflow/targets/cpu/schedules/pipeline.py", "# changed\n")
+    copy.append("gpuflow/targets/cpu/codegen/schedules/pipeline.py", "# changed\n")
     assert copy.built(_PROGRAM)[0] == ours
 
     copy.append("gpuflow/targets/cpu/codegen/host.py", "# changed\n")
     assert copy.built(_PROGRAM)[0] == first
 
-    copy.append("gpuflow/targets/cpu/native/pool.ll", "; changed\n")
+    copy.append("gpuflow/targets/cpu/runtime/native/pool.ll", "; changed\n")
     assert copy.built(_PROGRAM) == (["native"], len(first) - 1)
     assert copy.built(_PROGRAM) == ([], len(first))
 
@@ -277,10 +277,10 @@ def test_a_changed_emitter_or_source_has_kernels_of_gpus_built(tmp_path):
     assert len(both) == 2 and handwritten in both
     assert copy.built(_CUDA_PROGRAM) == ([], 2)
 
-    copy.append("gpuflow/targets/cpu/printing/loop_printer.py", "# changed\n")
+    copy.append("gpuflow/targets/cpu/codegen/printing/loop_printer.py", "# changed\n")
     assert copy.built(_CUDA_PROGRAM) == ([], 2)
 
-    copy.append("gpuflow/targets/cuda/printing/points.py", "# changed\n")
+    copy.append("gpuflow/targets/cuda/codegen/printing/points.py", "# changed\n")
     assert copy.built(_CUDA_PROGRAM)[0] == both
 
     # The text of a handwritten kernel is in its key, without comments.

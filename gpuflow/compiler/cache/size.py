@@ -19,7 +19,7 @@ from gpuflow.base.records import record
 
 # Another process may be writing the rest of an entry, or about to read it.
 _YOUNGEST_SECONDS = 60.0
-# Kernels and api/block_tuning.py, targets/cpu/providers/blas.py, targets/cpu/codegen/host.py; and
+# Kernels and api/block_tuning.py, targets/cpu/library/blas.py, targets/cpu/codegen/host.py; and
 # in all of them what private_files.replace_file had not finished.
 _NAMES = re.compile(
     r"([0-9a-f]{2})/\1[0-9a-f]{62}\.(?:image|o|cubin|tuned|py|json)"

@@ -27,7 +27,7 @@ from gpuflow.base.records import record
 from gpuflow.core.communicator import Groups, Pairs, watch
 from gpuflow.parallel.collectives.nccl_calls import Call
 from gpuflow.parallel.collectives.nccl_watch import Watch
-from gpuflow.targets.cuda.driver.side_stream import SideStream
+from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
 # NCCL's names of dtypes that it adds and compares; others are moved as bytes.
 _NAMES = {

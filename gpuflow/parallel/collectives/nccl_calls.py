@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import Any, Protocol
 
 from gpuflow.base.records import record
-from gpuflow.targets.cuda.driver.side_stream import SideStream
+from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
 
 class Communicates(Protocol):

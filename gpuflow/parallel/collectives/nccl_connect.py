@@ -19,7 +19,7 @@ from gpuflow.parallel.collectives.nccl import NcclCommunicator, named
 from gpuflow.parallel.collectives.nccl_calls import Signs
 from gpuflow.parallel.collectives.nccl_watch import Watch
 from gpuflow.runtime.device import Device
-from gpuflow.targets.cuda.driver.side_stream import SideStream
+from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
 
 @record(frozen=False)

@@ -31,7 +31,7 @@ from gpuflow.parallel.collectives.nccl_calls import (
     waiting_since,
 )
 from gpuflow.parallel.processes.heartbeats import FAILED_STATUS, GRACE_SECONDS
-from gpuflow.targets.cuda.driver.side_stream import SideStream
+from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
 _LOOK = 0.1  # seconds between looks at what is under way
 _FREE = 0.5  # seconds to wait until no thread uses a communicator

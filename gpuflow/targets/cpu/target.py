@@ -5,9 +5,9 @@ from __future__ import annotations
 from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep, kernels_of
 from gpuflow.compiler.target import PlainTarget, chosen
 from gpuflow.core.lowering import block_of
-from gpuflow.targets.cpu.kernels import print_cpu
-from gpuflow.targets.cpu.providers.table import PROVIDERS
-from gpuflow.targets.cpu.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
+from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_REWRITES, CPU_SCHEDULES
+from gpuflow.targets.cpu.library.table import PROVIDERS
+from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 
 class NativeTarget(PlainTarget):

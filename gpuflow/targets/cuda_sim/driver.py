@@ -24,17 +24,17 @@ from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
-from gpuflow.targets.cuda.dnn.calls import DeepLibrary
-from gpuflow.targets.cuda.driver.api import (
+from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
+from gpuflow.targets.cuda.library.launch_binding import most_shared_bytes
+from gpuflow.targets.cuda.runtime.driver.api import (
     BuiltKernel,
     Epilogues,
     Gemm,
     LibraryWork,
     LoadedKernel,
 )
-from gpuflow.targets.cuda.driver.driver import GpuDriver
-from gpuflow.targets.cuda.providers.launch_binding import most_shared_bytes
-from gpuflow.targets.cuda.schedules.spread import Dim
+from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
 from gpuflow.targets.cuda_sim.recording import SimGraph, current, recorded_work
 from gpuflow.targets.cuda_sim.sim_kernel import SimKernel
 from gpuflow.targets.cuda_sim.watched import WatchedKernel

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from gpuflow.kir.scalar import FUNCTIONS, compute_dtype
-from gpuflow.targets.cpu.loops.nodes import (
+from gpuflow.targets.cpu.codegen.loops.nodes import (
     Assign,
     Branch,
     Call,

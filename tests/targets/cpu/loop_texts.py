@@ -9,8 +9,8 @@ import numpy as np
 from gpuflow.targets.cpu.codegen import vector_loops
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.loop_compiler import module_of
+from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.loops.parser import parsed_source
 
 # Two inputs and one output, each in a scope of its own or in one that it shares.
 HEAD = """

@@ -6,8 +6,8 @@ import numpy as np
 
 import gpuflow as gf
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.targets.cpu.native.services import native_services
-from gpuflow.targets.cpu.native.steps import native_step
+from gpuflow.targets.cpu.runtime.native.services import native_services
+from gpuflow.targets.cpu.runtime.native.steps import native_step
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 

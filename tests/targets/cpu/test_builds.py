@@ -17,7 +17,7 @@ from gpuflow.targets.cpu.codegen import loop_compiler, vector_loops
 from gpuflow.targets.cpu.codegen.build import _level
 from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
-from gpuflow.targets.cpu.kernels import print_cpu
+from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 
 def sources(function, *shapes):

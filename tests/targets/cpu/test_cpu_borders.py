@@ -32,8 +32,8 @@ from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen import libm, loop_compiler, vector_loops
 from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.machine_code import optimized_text
-from gpuflow.targets.cpu.kernels import print_cpu
-from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
+from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_SCHEDULES
+from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "bool", "complex64",

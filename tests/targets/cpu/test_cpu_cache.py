@@ -21,8 +21,8 @@ from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, s
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets.cpu.codegen import libm
-from gpuflow.targets.cpu.image.loader import HAS_IMAGES
-from gpuflow.targets.cpu.kernels import cache_parts, compile_cpu, print_cpu
+from gpuflow.targets.cpu.codegen.image.loader import HAS_IMAGES
+from gpuflow.targets.cpu.runtime.kernels import cache_parts, compile_cpu, print_cpu
 from gpuflow.targets.llvm import lanes
 
 KERNEL = unary_kernel("abs")

@@ -9,7 +9,7 @@ import pytest
 from gpuflow.base.config import config
 from gpuflow.targets.cpu.codegen import host
 from gpuflow.targets.cpu.codegen.host import HostProcessor, processor_registers
-from gpuflow.targets.cpu.image.loader import HAS_IMAGES
+from gpuflow.targets.cpu.codegen.image.loader import HAS_IMAGES
 
 pytestmark = pytest.mark.skipif(not HAS_IMAGES, reason="asks x86-64 processors, on Linux")
 

@@ -21,12 +21,12 @@ from test_cpu_kernels import unary_kernel
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cpu.codegen import build
 from gpuflow.targets.cpu.codegen.build import build_cpu, link_symbols, linkable, load_cpu
+from gpuflow.targets.cpu.codegen.image import loader
+from gpuflow.targets.cpu.codegen.image.elf import RELOCATIONS, Unsupported, sections_of
+from gpuflow.targets.cpu.codegen.image.linker import image_of
+from gpuflow.targets.cpu.codegen.image.loader import Image, image_from, is_image, load_image
 from gpuflow.targets.cpu.codegen.machine_code import host_machine
-from gpuflow.targets.cpu.image import loader
-from gpuflow.targets.cpu.image.elf import RELOCATIONS, Unsupported, sections_of
-from gpuflow.targets.cpu.image.linker import image_of
-from gpuflow.targets.cpu.image.loader import Image, image_from, is_image, load_image
-from gpuflow.targets.cpu.kernels import compile_cpu, print_cpu
+from gpuflow.targets.cpu.runtime.kernels import compile_cpu, print_cpu
 
 PACKAGE = str(Path(__file__).resolve().parents[3])
 pytestmark = pytest.mark.skipif(not loader.HAS_IMAGES, reason="ELF on x86-64")
@@ -494,7 +494,7 @@ def test_a_process_may_end_while_a_thread_runs_its_code():
     """Memory that Python gave back at the end was missing under the thread."""
     program = """
         import ctypes, threading, time
-        from gpuflow.targets.cpu.image.loader import Image, load_image
+        from gpuflow.targets.cpu.codegen.image.loader import Image, load_image
         forever = Image(b"\\xeb\\xfe", 2, 2, {"run": 0}, {}, ())  # jmp to itself
         owner, addresses = load_image(forever, ["run"], lambda name: None)
         run = ctypes.CFUNCTYPE(None)(addresses["run"])

@@ -22,7 +22,7 @@ from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.libm import vector_variants
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.kernels import print_cpu
+from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 PARALLEL, ROW, REDUCE = Role.PARALLEL, Role.ROW, Role.REDUCE
 AWKWARD = [0, 1, 31, 33, 257, 1031]

@@ -11,8 +11,8 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.schedules.split import is_one_pass
 from gpuflow.kir.nodes import Stride
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cpu.schedules.copies import copying_call
-from gpuflow.targets.cpu.schedules.tiled_maps import TILE, TILED_MAPS
+from gpuflow.targets.cpu.codegen.schedules.copies import copying_call
+from gpuflow.targets.cpu.codegen.schedules.tiled_maps import TILE, TILED_MAPS
 
 # Around a tile, around a band of them, and primes.
 SIZES = [(16, 300), (300, 16), (63, 64), (64, 65), (65, 129), (255, 257), (256, 256), (521, 67)]

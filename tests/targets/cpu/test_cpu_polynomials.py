@@ -12,7 +12,7 @@ from gpuflow.kir.nodes import Operand, Role
 from gpuflow.kir.scalar import FUNCTIONS
 from gpuflow.targets.cpu.codegen import build, libm, polynomials, vector_loops
 from gpuflow.targets.cpu.codegen.processor import target_named
-from gpuflow.targets.cpu.kernels import print_cpu
+from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 SINGLE = [fn for fn, dtype in polynomials.FUNCTIONS if dtype == "float32" and fn != "pow"]
 DOUBLE = [fn for fn, dtype in polynomials.FUNCTIONS if dtype == "float64"]

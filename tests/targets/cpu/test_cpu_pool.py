@@ -17,10 +17,10 @@ import pytest
 from gpuflow.base.config import config
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.runtime.memory import address
-from gpuflow.targets.cpu.native import pool as pool_module
-from gpuflow.targets.cpu.native import services
-from gpuflow.targets.cpu.native.object_code import core_module, load_native
-from gpuflow.targets.cpu.native.pool import ThreadPool
+from gpuflow.targets.cpu.runtime.native import pool as pool_module
+from gpuflow.targets.cpu.runtime.native import services
+from gpuflow.targets.cpu.runtime.native.object_code import core_module, load_native
+from gpuflow.targets.cpu.runtime.native.pool import ThreadPool
 
 JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 

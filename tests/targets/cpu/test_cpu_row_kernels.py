@@ -13,12 +13,15 @@ from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.build import assembly
 from gpuflow.targets.cpu.codegen.loop_compiler import module_of
+from gpuflow.targets.cpu.codegen.loops.nodes import Unsupported
+from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.kernels import print_cpu
-from gpuflow.targets.cpu.loops.nodes import Unsupported
-from gpuflow.targets.cpu.loops.parser import parsed_source
-from gpuflow.targets.cpu.schedules.row_values import keep_row_values
-from gpuflow.targets.cpu.schedules.rows_across_lanes import ROWS_ACROSS_LANES, SMALLEST_TURNED
+from gpuflow.targets.cpu.codegen.schedules.row_values import keep_row_values
+from gpuflow.targets.cpu.codegen.schedules.rows_across_lanes import (
+    ROWS_ACROSS_LANES,
+    SMALLEST_TURNED,
+)
+from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 
 def softmax(x):

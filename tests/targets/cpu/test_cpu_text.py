@@ -22,10 +22,10 @@ from gpuflow.kir.interpret import run
 from gpuflow.targets.cpu.codegen import build, loop_compiler
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.loop_compiler import module_of
+from gpuflow.targets.cpu.codegen.loops.nodes import Unsupported
+from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.kernels import print_cpu, runtime_function
-from gpuflow.targets.cpu.loops.nodes import Unsupported
-from gpuflow.targets.cpu.loops.parser import parsed_source
+from gpuflow.targets.cpu.runtime.kernels import print_cpu, runtime_function
 
 
 def kernel_sources():

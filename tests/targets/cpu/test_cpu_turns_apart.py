@@ -8,9 +8,9 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.targets.cpu.native import steps
-from gpuflow.targets.cpu.native.pool import pool
-from gpuflow.targets.cpu.native.program_writer import Code
+from gpuflow.targets.cpu.runtime.native import steps
+from gpuflow.targets.cpu.runtime.native.pool import pool
+from gpuflow.targets.cpu.runtime.native.program_writer import Code
 
 RNG = np.random.default_rng(0)
 MATRICES = RNG.standard_normal((33, 40, 40)).astype(np.float32)

@@ -16,7 +16,7 @@ from gpuflow.targets.cpu.codegen import build, libm, vector_loops
 from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.kernels import print_cpu
+from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 pytestmark = pytest.mark.skipif(
     not cpu_target().is_x86 or "avx2" not in cpu_target().features, reason="AVX2"

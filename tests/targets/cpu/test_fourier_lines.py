@@ -12,19 +12,19 @@ from guarded_memory import guarded, needs_guards
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.runtime.memory import address
-from gpuflow.targets.cpu.native.program_writer import Code, callable_program, fixed
-from gpuflow.targets.cpu.native.services import native_services
-from gpuflow.targets.cpu.providers import fourier_lines
-from gpuflow.targets.cpu.providers.fourier_lengths import (
+from gpuflow.targets.cpu.library import fourier_lines
+from gpuflow.targets.cpu.library.fourier_lengths import (
     LONGEST,
     memory_length,
     padded,
     radices,
     split,
 )
-from gpuflow.targets.cpu.providers.fourier_lines import FROM_REAL, TO_REAL, lines_of_lanes
-from gpuflow.targets.cpu.providers.fourier_passes import LARGEST_RADIX, RADICES, lanes_of, roots
-from gpuflow.targets.cpu.providers.fourier_writer import Lines, Side, Writer
+from gpuflow.targets.cpu.library.fourier_lines import FROM_REAL, TO_REAL, lines_of_lanes
+from gpuflow.targets.cpu.library.fourier_passes import LARGEST_RADIX, RADICES, lanes_of, roots
+from gpuflow.targets.cpu.library.fourier_writer import Lines, Side, Writer
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, callable_program, fixed
+from gpuflow.targets.cpu.runtime.native.services import native_services
 
 # Powers of two, all other factors with passes of their own, sums over pairs, and chirps.
 LENGTHS = [1 << 12, 1 << 13, 1 << 15, 3 << 12, 14400, 64 * 125, 7 * 1024, 5000, 4095, 37 * 127]

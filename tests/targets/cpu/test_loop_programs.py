@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuflow.targets.cpu.loops.nodes import (
+from gpuflow.targets.cpu.codegen.loops.nodes import (
     ARITHMETIC,
     COMPARISONS,
     Accessor,
@@ -30,8 +30,8 @@ from gpuflow.targets.cpu.loops.nodes import (
     expressions_in,
     names_called,
 )
-from gpuflow.targets.cpu.loops.parser import program_of
-from gpuflow.targets.cpu.loops.text import expression_text, program_text
+from gpuflow.targets.cpu.codegen.loops.parser import program_of
+from gpuflow.targets.cpu.codegen.loops.text import expression_text, program_text
 
 NAMES = st.sampled_from(["x", "y", "t1", "n_i0"])
 DTYPES = st.sampled_from(["int8", "uint64", "float32", "float64"])

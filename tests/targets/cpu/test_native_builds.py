@@ -9,7 +9,7 @@ PROGRAM = """
     import numpy as np
     import gpuflow as gf, gpuflow.numpy as jnp, gpuflow.lax as lax
     from gpuflow.runtime.kernel_cache import kernel_cache
-    from gpuflow.targets.cpu import program
+    from gpuflow.targets.cpu.runtime import program
 
     written = program.build_driver
     late = []

@@ -14,9 +14,9 @@ from gpuflow import lax
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import contiguous
-from gpuflow.targets.cpu.providers import convolution_calls, convolution_matrices
-from gpuflow.targets.cpu.providers.blas import private_blas
-from gpuflow.targets.cpu.providers.convolution_calls import convolution_call
+from gpuflow.targets.cpu.library import convolution_calls, convolution_matrices
+from gpuflow.targets.cpu.library.blas import private_blas
+from gpuflow.targets.cpu.library.convolution_calls import convolution_call
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")

@@ -8,8 +8,8 @@ from native_programs import in_scan, in_while, is_native
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.targets.cpu.providers import fourier_loops
-from gpuflow.targets.cpu.providers.fourier_loops import LARGEST
+from gpuflow.targets.cpu.library import fourier_loops
+from gpuflow.targets.cpu.library.fourier_loops import LARGEST
 
 LINES = [(1,), (2,), (101,), (5, 8), (300, 100), (2, 0, 4)]
 SEVERAL = [(4, 1), (1, 6), (2, 3, 4, 6), (64, 65), (0, 4)]

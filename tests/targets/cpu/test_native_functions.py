@@ -13,8 +13,8 @@ def test_a_function_may_die_after_everything_else_of_its_program():
     """
     text = """
         import ctypes, gc
-        from gpuflow.targets.cpu.native.program_writer import Code, callable_program
-        from gpuflow.targets.cpu.native.services import native_services
+        from gpuflow.targets.cpu.runtime.native.program_writer import Code, callable_program
+        from gpuflow.targets.cpu.runtime.native.services import native_services
         pairs = [callable_program(Code(), 1, native_services().runtime) for _ in range(2000)]
         functions = [function for function, _ in pairs]
         del pairs

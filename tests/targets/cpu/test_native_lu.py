@@ -10,9 +10,9 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.lax.linalg import lu
-from gpuflow.targets.cpu.providers import lu as provider
-from gpuflow.targets.cpu.providers.blas import private_blas
-from gpuflow.targets.cpu.providers.lu import LARGEST
+from gpuflow.targets.cpu.library import lu as provider
+from gpuflow.targets.cpu.library.blas import private_blas
+from gpuflow.targets.cpu.library.lu import LARGEST
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")

@@ -10,8 +10,8 @@ from native_programs import in_scan, in_while, is_native
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.lax import linalg
-from gpuflow.targets.cpu.providers import matrices, qr
-from gpuflow.targets.cpu.providers.blas import private_blas
+from gpuflow.targets.cpu.library import matrices, qr
+from gpuflow.targets.cpu.library.blas import private_blas
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]

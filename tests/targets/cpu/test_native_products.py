@@ -7,8 +7,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.core.blocks import Product
 from gpuflow.core.views import View, contiguous
-from gpuflow.targets.cpu.providers import blas, products
-from gpuflow.targets.cpu.providers.products import product_call
+from gpuflow.targets.cpu.library import blas, products
+from gpuflow.targets.cpu.library.products import product_call
 
 SIZES = [1, 2, 7, 16, 33, 130]
 PLAIN = Product(((), (0,), (1,)), ((), (0,), (1,)))

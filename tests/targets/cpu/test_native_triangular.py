@@ -10,8 +10,8 @@ import pytest
 import gpuflow as gf
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.lax.linalg import triangular_solve
-from gpuflow.targets.cpu.providers import triangular
-from gpuflow.targets.cpu.providers.blas import private_blas
+from gpuflow.targets.cpu.library import triangular
+from gpuflow.targets.cpu.library.blas import private_blas
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")

@@ -14,10 +14,10 @@ from gpuflow.core.blocks import Product
 from gpuflow.core.views import View, contiguous
 from gpuflow.targets.cpu.codegen import processor, product_tiles
 from gpuflow.targets.cpu.codegen.build import assembly
-from gpuflow.targets.cpu.native.pool import pool
-from gpuflow.targets.cpu.printing.packed_products import WORDS, product_text
-from gpuflow.targets.cpu.providers.blas import private_blas
-from gpuflow.targets.cpu.providers.packed_products import Formats, formats, packed_call
+from gpuflow.targets.cpu.codegen.printing.packed_products import WORDS, product_text
+from gpuflow.targets.cpu.library.blas import private_blas
+from gpuflow.targets.cpu.library.packed_products import Formats, formats, packed_call
+from gpuflow.targets.cpu.runtime.native.pool import pool
 
 BFLOAT16 = ml_dtypes.bfloat16
 PLAIN = Product(((), (0,), (1,)), ((), (0,), (1,)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpuflow.base.errors import CacheWarning
-from gpuflow.targets.cpu.providers import blas
+from gpuflow.targets.cpu.library import blas
 
 ORIGINAL = blas._numpy_openblas()
 pytestmark = pytest.mark.skipif(ORIGINAL is None, reason="NumPy has no OpenBLAS of its own here")

@@ -21,8 +21,8 @@ from random_loops import MOST_OPERANDS, drawn
 
 from gpuflow.targets.cpu.codegen.build import build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.loop_compiler import module_of
+from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.loops.parser import parsed_source
 
 pytestmark = pytest.mark.skipif(
     not cpu_target().is_x86 or "avx2" not in cpu_target().features, reason="AVX2"

@@ -15,7 +15,7 @@ from gpuflow import lax
 from gpuflow.compiler.schedules.phases import phases_of
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cpu.schedules.row_phases import (
+from gpuflow.targets.cpu.codegen.schedules.row_phases import (
     FEW_ROWS,
     MOST_ROWS,
     ROW_PHASES,

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
-from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD
-from gpuflow.targets.cuda.dnn.cudnn import Cudnn
+from gpuflow.targets.cuda.library.dnn.calls import DATA, FILTER, FORWARD
+from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
 
 DTYPES = {
     "FLOAT": np.dtype(np.float32), "DOUBLE": np.dtype(np.float64), "HALF": np.dtype(np.float16),

@@ -33,11 +33,11 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.kir.nodes import Kernel, Mode, arguments
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cpu.kernels import compile_cpu
+from gpuflow.targets.cpu.runtime.kernels import compile_cpu
 from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda
-from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
-from gpuflow.targets.cuda.schedules.index_bits import at_fitting_width
-from gpuflow.targets.cuda.schedules.spread import (
+from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS
+from gpuflow.targets.cuda.codegen.schedules.index_bits import at_fitting_width
+from gpuflow.targets.cuda.codegen.schedules.spread import (
     full_blocks,
     launch_shape,
     may_launch,

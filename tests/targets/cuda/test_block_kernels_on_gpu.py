@@ -8,7 +8,7 @@ from test_block_kernels import attention
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.targets.cuda.program import block_programs, driver_text
+from gpuflow.targets.cuda.runtime.program import block_programs, driver_text
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 pytestmark = [requires_cuda_tools]

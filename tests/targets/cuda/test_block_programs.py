@@ -15,7 +15,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.targets.cuda.codegen.block_lines import BlockLines
-from gpuflow.targets.cuda.program import block_programs, driver_text
+from gpuflow.targets.cuda.runtime.program import block_programs, driver_text
 from gpuflow.targets.cuda_sim.driver import SimApi
 from ptxsim.faults import PtxError
 

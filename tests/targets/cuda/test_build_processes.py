@@ -20,8 +20,8 @@ from gpuflow.base.config import config
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen import cached
-from gpuflow.targets.cuda.program import build_processes
-from gpuflow.targets.cuda.program.build_processes import build_missing
+from gpuflow.targets.cuda.runtime.program import build_processes
+from gpuflow.targets.cuda.runtime.program.build_processes import build_missing
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ def test_processes_end_with_the_process_that_started_them(done):
         sys.path.insert(0, {os.path.dirname(__file__)!r})
         from small_builds import SmallBuild
         from gpuflow.compiler.cache.kernel_cache import KernelCache
-        from gpuflow.targets.cuda.program import build_processes
+        from gpuflow.targets.cuda.runtime.program import build_processes
 
         cache = KernelCache(None)
         some = [SmallBuild(f"{{k:064}}", os.getpid(), "", {done!r}) for k in range(10)]

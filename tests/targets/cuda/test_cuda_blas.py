@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuflow.targets.cuda.blas.gemm import (
+from gpuflow.targets.cuda.library.blas.gemm import (
     _SIGNATURES,
     CuBlas,
     find_cublas,
     load_cublas,
     workspace_bytes,
 )
-from gpuflow.targets.cuda.driver.api import Gemm
+from gpuflow.targets.cuda.runtime.driver.api import Gemm
 
 KINDS = {0: "float32", 1: "float64", 2: "float16", 4: "complex64", 5: "complex128", 14: "bfloat16"}
 ALPHA = {68: np.float32, 69: np.float32, 77: np.float32, 70: np.float64}

@@ -11,9 +11,9 @@ import pytest
 from together import together
 
 from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
-from gpuflow.targets.cuda.blas.epilogue_check import CheckedEpilogues, epilogue_is_right
-from gpuflow.targets.cuda.blas.gemm_lt import _CREATING, _OTHER, CtypesLt, CuBlasLt
-from gpuflow.targets.cuda.driver.api import Gemm
+from gpuflow.targets.cuda.library.blas.epilogue_check import CheckedEpilogues, epilogue_is_right
+from gpuflow.targets.cuda.library.blas.gemm_lt import _CREATING, _OTHER, CtypesLt, CuBlasLt
+from gpuflow.targets.cuda.runtime.driver.api import Gemm
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 KINDS = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16)}

@@ -19,9 +19,9 @@ from gpuflow.targets.cuda.codegen.build import (
     normalise_ptx,
     read_link_report,
 )
+from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, load_numba_cuda
 from gpuflow.targets.cuda.codegen.user_kernels import ArrayType, build_user_kernel
-from gpuflow.targets.cuda.printing.printers import print_cuda
 
 SOURCE = """
 import numpy as np
@@ -178,7 +178,7 @@ def test_the_device_question_is_answered_only_during_a_build(monkeypatch):
 
 def test_printing_does_not_import_numba():
     program = (
-        "import sys; import gpuflow.targets.cuda.printing.printers;"
+        "import sys; import gpuflow.targets.cuda.codegen.printing.printers;"
         "import gpuflow.targets.cuda.codegen.build;"
         "print([name for name in ('numba', 'cuda', 'cupy') if name in sys.modules])"
     )

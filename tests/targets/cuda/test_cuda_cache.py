@@ -20,8 +20,12 @@ from gpuflow.kir.text import kernel_text
 from gpuflow.targets.cuda.codegen import cached
 from gpuflow.targets.cuda.codegen.build import CudaObject
 from gpuflow.targets.cuda.codegen.cached import cache_parts, compile_cuda
-from gpuflow.targets.cuda.printing.printers import print_cuda
-from gpuflow.targets.cuda.schedules.spread import launch_shape, schedule_cuda, schedules_to_try
+from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
+from gpuflow.targets.cuda.codegen.schedules.spread import (
+    launch_shape,
+    schedule_cuda,
+    schedules_to_try,
+)
 
 FOLDER_OF_PACKAGE = os.path.dirname(os.path.dirname(gpuflow.__file__))
 PARTS = cache_parts((9, 0))
@@ -82,7 +86,7 @@ sys.path[:0] = {paths!r}
 import cuda_zoo
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen.cached import compile_cuda
-from gpuflow.targets.cuda.schedules.spread import launch_shape
+from gpuflow.targets.cuda.codegen.schedules.spread import launch_shape
 cache = KernelCache({folder!r})
 found = compile_cuda(cuda_zoo.zoo()["row"], cache)
 loaded = [name for name in ("numba", "cuda", "cupy") if name in sys.modules]

@@ -16,11 +16,11 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.garbage import collect_garbage
-from gpuflow.targets.cuda.driver.device_memory import LARGE, in_units
-from gpuflow.targets.cuda.driver.driver import GpuDriver
-from gpuflow.targets.cuda.driver.faults import GpuFault, StatusError, fault
-from gpuflow.targets.cuda.driver.graphs import Call, Place, RecordedLaunches
-from gpuflow.targets.cuda.program.library_calls import LibraryCall
+from gpuflow.targets.cuda.runtime.driver.device_memory import LARGE, in_units
+from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
+from gpuflow.targets.cuda.runtime.driver.faults import GpuFault, StatusError, fault
+from gpuflow.targets.cuda.runtime.driver.graphs import Call, Place, RecordedLaunches
+from gpuflow.targets.cuda.runtime.program.library_calls import LibraryCall
 
 pytestmark = requires_cuda_tools
 

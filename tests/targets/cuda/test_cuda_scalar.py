@@ -20,7 +20,7 @@ from cuda_harness import (
 from gpuflow.kir.interpret import run, storage_dtype
 from gpuflow.kir.nodes import Operand
 from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, NARROW_DTYPES
-from gpuflow.targets.cuda.printing.scalar_text import spell_function
+from gpuflow.targets.cuda.codegen.printing.scalar_text import spell_function
 
 pytestmark = requires_cuda_tools
 COUNT = 256

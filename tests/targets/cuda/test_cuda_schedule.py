@@ -11,9 +11,9 @@ import pytest
 from cuda_harness import ANY, IN, OUT, PARALLEL, REDUCE, UNIT, make
 
 from gpuflow.kir.nodes import Mode, Operand
-from gpuflow.targets.cuda.printing.point_printer import CudaPrintError
-from gpuflow.targets.cuda.printing.printers import print_cuda
-from gpuflow.targets.cuda.schedules.spread import (
+from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrintError
+from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
+from gpuflow.targets.cuda.codegen.schedules.spread import (
     full_blocks,
     launch_shape,
     may_launch,
@@ -163,7 +163,7 @@ def test_golden_text(name):
 _TWO_ROWS = """
 import gpuflow as gf
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.targets.cuda.printing.printers import print_cuda
+from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 rows = [gf.ShapeDtypeStruct((64, 300), "float32")] * 2
 plan, _ = compile_plan(gf.make_jaxpr(lambda x, y: gf.nn.softmax(x * y))(*rows))
 print(*[print_cuda(call.kernel).text for step in plan.steps for call in step.calls])

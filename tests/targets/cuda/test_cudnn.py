@@ -17,12 +17,12 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.base.garbage import collect_garbage
-from gpuflow.targets.cuda.dnn import frontend
-from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
-from gpuflow.targets.cuda.dnn.cudnn import Cudnn
-from gpuflow.targets.cuda.dnn.trials import TRIALS
-from gpuflow.targets.cuda.dnn.tried import TriedLibrary
-from gpuflow.targets.cuda.driver.faults import StatusError
+from gpuflow.targets.cuda.library.dnn import frontend
+from gpuflow.targets.cuda.library.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
+from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
+from gpuflow.targets.cuda.library.dnn.trials import TRIALS
+from gpuflow.targets.cuda.library.dnn.tried import TriedLibrary
+from gpuflow.targets.cuda.runtime.driver.faults import StatusError
 
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
 LAST_PACKED = ("NHWC", "OHWI", "NHWC")

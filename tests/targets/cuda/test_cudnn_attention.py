@@ -16,12 +16,12 @@ import gpuflow.numpy as jnp
 from gpuflow import nn
 from gpuflow.base.dtypes import bfloat16
 from gpuflow.core.blocks import Attention
-from gpuflow.targets.cuda.dnn.attention_trial import small_arrays, small_call
-from gpuflow.targets.cuda.dnn.calls import AttentionCall
-from gpuflow.targets.cuda.dnn.cudnn import Cudnn
-from gpuflow.targets.cuda.dnn.trials import TRIALS
-from gpuflow.targets.cuda.dnn.tried import TriedLibrary
-from gpuflow.targets.cuda.providers.library_attention import call_of
+from gpuflow.targets.cuda.library.dnn.attention_trial import small_arrays, small_call
+from gpuflow.targets.cuda.library.dnn.calls import AttentionCall
+from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
+from gpuflow.targets.cuda.library.dnn.trials import TRIALS
+from gpuflow.targets.cuda.library.dnn.tried import TriedLibrary
+from gpuflow.targets.cuda.library.library_attention import call_of
 
 HALF = np.dtype(np.float16)
 WHAT = Attention(2, 6, 8, 4, 2, 16, 0.25, True, None, None, None, False, False, False)

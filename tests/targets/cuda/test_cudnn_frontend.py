@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from gpuflow.targets.cuda.dnn import frontend
+from gpuflow.targets.cuda.library.dnn import frontend
 
 
 @pytest.fixture
@@ -117,10 +117,15 @@ _CHILD = """
 import itertools, json, sys
 import numpy as np
 from gpuflow.base.dtypes import bfloat16
-from gpuflow.targets.cuda.dnn.calls import AttentionCall, ConvolutionCall
-from gpuflow.targets.cuda.dnn.frontend import MOST_WORKSPACE, TYPES, load_frontend, make_plan
-from gpuflow.targets.cuda.dnn.graphs import graph_of
-from gpuflow.targets.cuda.dnn.trials import TRIALS
+from gpuflow.targets.cuda.library.dnn.calls import AttentionCall, ConvolutionCall
+from gpuflow.targets.cuda.library.dnn.frontend import (
+    MOST_WORKSPACE,
+    TYPES,
+    load_frontend,
+    make_plan,
+)
+from gpuflow.targets.cuda.library.dnn.graphs import graph_of
+from gpuflow.targets.cuda.library.dnn.trials import TRIALS
 library = load_frontend()
 device = library.create_device_properties(sys.argv[1])
 calls = []

@@ -10,10 +10,10 @@ from gpuflow import lax
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.lowering import block_of
-from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, Chosen, packed_strides
-from gpuflow.targets.cuda.providers.launch_sequence import LibraryLaunch
-from gpuflow.targets.cuda.providers.library_convolutions import plan_of
-from gpuflow.targets.cuda.providers.target import GpuTarget
+from gpuflow.targets.cuda.library.dnn.calls import DATA, FILTER, FORWARD, Chosen, packed_strides
+from gpuflow.targets.cuda.library.launch_sequence import LibraryLaunch
+from gpuflow.targets.cuda.library.library_convolutions import plan_of
+from gpuflow.targets.cuda.library.target import GpuTarget
 
 ARRAYS = {FORWARD: "xwy", DATA: "ywx", FILTER: "xyw"}  # left, right and out
 LAYOUTS = {

@@ -24,13 +24,13 @@ from late_gpu import shifted
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.kir.nodes import Operand
-from gpuflow.targets.cuda.driver import launch as launches
-from gpuflow.targets.cuda.schedules.spread import (
+from gpuflow.targets.cuda.codegen.schedules.spread import (
     launch_shape,
     leaves_idle,
     may_launch,
     schedule_cuda,
 )
+from gpuflow.targets.cuda.runtime.driver import launch as launches
 
 HALVES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 

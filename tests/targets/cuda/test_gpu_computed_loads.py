@@ -11,9 +11,9 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kir.nodes import Argument, For, Mode, Operand
 from gpuflow.targets.cuda.codegen.build import build_cuda
-from gpuflow.targets.cuda.printing.computed_loads import computed_loads
-from gpuflow.targets.cuda.printing.printers import print_cuda
-from gpuflow.targets.cuda.providers.target import gpu_target
+from gpuflow.targets.cuda.codegen.printing.computed_loads import computed_loads
+from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
+from gpuflow.targets.cuda.library.target import gpu_target
 
 I64 = "int64"
 

@@ -15,7 +15,7 @@ from gpuflow.base.config import config
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
-from gpuflow.targets.cuda.providers.target import GpuTarget
+from gpuflow.targets.cuda.library.target import GpuTarget
 
 RNG = np.random.default_rng(0)
 X, W, B = (RNG.normal(size=shape).astype(np.float32) for shape in ((16, 24), (24, 40), (40,)))

@@ -15,9 +15,9 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
 from gpuflow.base.garbage import collect_garbage
-from gpuflow.targets.cuda.driver import graphs
-from gpuflow.targets.cuda.driver.api import LibraryWork, LoadedKernel
-from gpuflow.targets.cuda.driver.graph_api import (
+from gpuflow.targets.cuda.runtime.driver import graphs
+from gpuflow.targets.cuda.runtime.driver.api import LibraryWork, LoadedKernel
+from gpuflow.targets.cuda.runtime.driver.graph_api import (
     _SIGNATURES,
     LaunchGraph,
     NodeParameters,

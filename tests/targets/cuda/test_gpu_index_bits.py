@@ -25,11 +25,15 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.lowering.lower import KernelCall, segmented
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kir.nodes import Mode, Operand, arguments
-from gpuflow.targets.cuda.driver.launch import launched_kernel
-from gpuflow.targets.cuda.printing.printers import print_cuda
-from gpuflow.targets.cuda.providers.target import gpu_target
-from gpuflow.targets.cuda.schedules.index_bits import MOST_AHEAD, at_fitting_width, fits_32_bits
-from gpuflow.targets.cuda.schedules.spread import launch_shape, schedule_cuda
+from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
+from gpuflow.targets.cuda.codegen.schedules.index_bits import (
+    MOST_AHEAD,
+    at_fitting_width,
+    fits_32_bits,
+)
+from gpuflow.targets.cuda.codegen.schedules.spread import launch_shape, schedule_cuda
+from gpuflow.targets.cuda.library.target import gpu_target
+from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 
 LIMIT = 2**31
 MOST = LIMIT - 1 - MOST_AHEAD  # of what is counted

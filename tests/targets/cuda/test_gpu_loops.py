@@ -10,7 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler import pipeline
 from gpuflow.compiler.planning import ahead
-from gpuflow.targets.cuda.providers.target import gpu_target
+from gpuflow.targets.cuda.library.target import gpu_target
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 # These loops could all be statements of kernels.

@@ -37,11 +37,11 @@ from gpuflow.kir.nodes import (
     Value,
 )
 from gpuflow.kir.verify import verify
-from gpuflow.targets.cuda.printing.printers import print_cuda
-from gpuflow.targets.cuda.providers.target import gpu_target
-from gpuflow.targets.cuda.schedules import tiled_maps
-from gpuflow.targets.cuda.schedules.spread import launch_shape, schedule_cuda
-from gpuflow.targets.cuda.schedules.tiled_maps import SIDE
+from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
+from gpuflow.targets.cuda.codegen.schedules import tiled_maps
+from gpuflow.targets.cuda.codegen.schedules.spread import launch_shape, schedule_cuda
+from gpuflow.targets.cuda.codegen.schedules.tiled_maps import SIDE
+from gpuflow.targets.cuda.library.target import gpu_target
 
 
 def strategies(function, *shapes):

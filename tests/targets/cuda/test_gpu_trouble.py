@@ -17,9 +17,9 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
 from gpuflow.base.garbage import collect_garbage
-from gpuflow.targets.cuda.driver.driver import GpuDriver
-from gpuflow.targets.cuda.driver.faults import GpuFault
-from gpuflow.targets.cuda.driver.graphs import RecordedLaunches
+from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
+from gpuflow.targets.cuda.runtime.driver.faults import GpuFault
+from gpuflow.targets.cuda.runtime.driver.graphs import RecordedLaunches
 
 X = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
 TESTS = Path(__file__).parents[2]
@@ -147,7 +147,7 @@ AFTER_A_FAULT = """
 import numpy as np
 from late_gpu import LateApi, gpu_devices
 import gpuflow as gf, gpuflow.numpy as jnp
-from gpuflow.targets.cuda.driver.faults import GpuFault
+from gpuflow.targets.cuda.runtime.driver.faults import GpuFault
 
 class Broken(LateApi):
     \"\"\"After a fault CUDA refuses everything.\"\"\"

@@ -11,7 +11,7 @@ import gpuflow as gf
 from gpuflow.base import dtypes
 from gpuflow.kernels import language
 from gpuflow.targets.cuda.codegen.handwritten import kernel_source
-from gpuflow.targets.cuda.driver.handwritten_kernels import launch, load
+from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import launch, load
 
 
 def sim():

@@ -18,8 +18,8 @@ import pytest
 from cuda_tools import requires_cuda_tools
 from fake_cuda import elf_patch
 
-from gpuflow.targets.cuda.blas.gemm import find_cublas
-from gpuflow.targets.cuda.driver import graph_api
+from gpuflow.targets.cuda.library.blas.gemm import find_cublas
+from gpuflow.targets.cuda.runtime.driver import graph_api
 
 HERE = Path(__file__).parent
 MEMORY = 256 << 20
@@ -207,7 +207,7 @@ def test_cublaslt_has_what_we_call():
     pytest.importorskip("nvmath.bindings", reason="nvmath is not installed")
     from nvmath.bindings import cublasLt as lt
 
-    from gpuflow.targets.cuda.blas import gemm_lt
+    from gpuflow.targets.cuda.library.blas import gemm_lt
 
     assert {*LT_CALLS} == {*gemm_lt._CREATING, *gemm_lt._OTHER}
     for name, wanted in LT_CALLS.items():

@@ -6,7 +6,7 @@ from cuda_tools import requires_cuda_tools
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.targets.cuda.driver import launch
+from gpuflow.targets.cuda.runtime.driver import launch
 
 pytestmark = requires_cuda_tools
 

@@ -22,14 +22,14 @@ from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed
 from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.cpu.codegen.host import ensure_room
+from gpuflow.targets.cpu.codegen.image.elf import Unsupported as NoImage
+from gpuflow.targets.cpu.codegen.image.linker import image_of
+from gpuflow.targets.cpu.codegen.image.loader import HAS_IMAGES, image_from, is_image, load_image
 from gpuflow.targets.cpu.codegen.loop_compiler import Written, module_of
+from gpuflow.targets.cpu.codegen.loops.nodes import Branch, Forever, Loop, statements_in
+from gpuflow.targets.cpu.codegen.loops.text import LoopSource
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, assembly_of, compiled, host_machine
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.image.elf import Unsupported as NoImage
-from gpuflow.targets.cpu.image.linker import image_of
-from gpuflow.targets.cpu.image.loader import HAS_IMAGES, image_from, is_image, load_image
-from gpuflow.targets.cpu.loops.nodes import Branch, Forever, Loop, statements_in
-from gpuflow.targets.cpu.loops.text import LoopSource
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen.expressions import Expressions
-from gpuflow.targets.cpu.codegen.vector_blocks import half
-from gpuflow.targets.cpu.loops.nodes import (
+from gpuflow.targets.cpu.codegen.loops.nodes import (
     ARITHMETIC,
     Assign,
     Call,
@@ -32,6 +31,7 @@ from gpuflow.targets.cpu.loops.nodes import (
     expressions_in,
     values_of,
 )
+from gpuflow.targets.cpu.codegen.vector_blocks import half
 from gpuflow.targets.llvm.lanes import Instruction, Lane, Number, spread
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.kir.scalar import COMPUTE_DTYPES
 from gpuflow.targets.cpu.codegen import functions
 from gpuflow.targets.cpu.codegen.functions import POINTER, Named
-from gpuflow.targets.cpu.loops.nodes import (
+from gpuflow.targets.cpu.codegen.loops.nodes import (
     Call,
     Convert,
     Expression,
@@ -21,7 +21,7 @@ from gpuflow.targets.cpu.loops.nodes import (
     Truth,
     Unsupported,
 )
-from gpuflow.targets.cpu.loops.text import expression_text
+from gpuflow.targets.cpu.codegen.loops.text import expression_text
 from gpuflow.targets.llvm.lanes import Lane, cast, constant, is_float
 
 if TYPE_CHECKING:

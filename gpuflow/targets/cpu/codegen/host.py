@@ -26,7 +26,7 @@ from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed
 from gpuflow.compiler.cache.folder import cache_folder
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.targets.cpu.image.loader import HAS_IMAGES, PAGE, Image, load_image
+from gpuflow.targets.cpu.codegen.image.loader import HAS_IMAGES, PAGE, Image, load_image
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm

@@ -15,6 +15,23 @@ from gpuflow.targets.cpu.codegen.expressions import Expressions
 from gpuflow.targets.cpu.codegen.functions import POINTER, Named
 from gpuflow.targets.cpu.codegen.hidden import hidden, opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
+from gpuflow.targets.cpu.codegen.loops.nodes import (
+    PARAMETERS,
+    Accessor,
+    Assign,
+    Branch,
+    Break,
+    Call,
+    Forever,
+    Loop,
+    Program,
+    Return,
+    Run,
+    Statement,
+    Unsupported,
+    names_called,
+)
+from gpuflow.targets.cpu.codegen.loops.text import LoopSource
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.scalar_functions import SERIES
 from gpuflow.targets.cpu.codegen.straight_loops import (
@@ -33,23 +50,6 @@ from gpuflow.targets.cpu.codegen.variables import (
 )
 from gpuflow.targets.cpu.codegen.vector_blocks import mark_of
 from gpuflow.targets.cpu.codegen.vector_loops import MOST, VectorLoop
-from gpuflow.targets.cpu.loops.nodes import (
-    PARAMETERS,
-    Accessor,
-    Assign,
-    Branch,
-    Break,
-    Call,
-    Forever,
-    Loop,
-    Program,
-    Return,
-    Run,
-    Statement,
-    Unsupported,
-    names_called,
-)
-from gpuflow.targets.cpu.loops.text import LoopSource
 from gpuflow.targets.llvm.lanes import Instruction, Lane
 
 if TYPE_CHECKING:

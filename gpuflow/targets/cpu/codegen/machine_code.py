@@ -19,8 +19,8 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed
 from gpuflow.targets.cpu.codegen.host import ensure_room
+from gpuflow.targets.cpu.codegen.image.loader import HAS_IMAGES
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.image.loader import HAS_IMAGES
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm

@@ -9,8 +9,7 @@ from enum import Enum, auto
 
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen.functions import Access
-from gpuflow.targets.cpu.codegen.variables import assigned
-from gpuflow.targets.cpu.loops.nodes import (
+from gpuflow.targets.cpu.codegen.loops.nodes import (
     Assign,
     Call,
     Expression,
@@ -27,6 +26,7 @@ from gpuflow.targets.cpu.loops.nodes import (
     statements_in,
     values_of,
 )
+from gpuflow.targets.cpu.codegen.variables import assigned
 
 Span = tuple[Expression, Expression]
 

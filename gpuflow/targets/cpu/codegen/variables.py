@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.functions import POINTER
-from gpuflow.targets.cpu.loops.nodes import (
+from gpuflow.targets.cpu.codegen.loops.nodes import (
     Assign,
     Name,
     Statement,

@@ -32,6 +32,7 @@ from gpuflow.targets.cpu.codegen.expressions import Expressions
 from gpuflow.targets.cpu.codegen.functions import POINTER, Named
 from gpuflow.targets.cpu.codegen.hidden import opaque
 from gpuflow.targets.cpu.codegen.lines import Line, factor_of, first_of
+from gpuflow.targets.cpu.codegen.loops.nodes import Assign, Call, Expression, Name, Run, Statement
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.scalar_functions import SERIES
 from gpuflow.targets.cpu.codegen.straight_loops import (
@@ -60,7 +61,6 @@ from gpuflow.targets.cpu.codegen.vector_blocks import (
     store_parts,
     take_out,
 )
-from gpuflow.targets.cpu.loops.nodes import Assign, Call, Expression, Name, Run, Statement
 from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, spread
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import block_products, tiles
 from gpuflow.kir.nodes import arguments
 from gpuflow.targets.cuda.codegen.handwritten import kernel_source
-from gpuflow.targets.cuda.printing.printers import EMITTERS
-from gpuflow.targets.cuda.schedules.index_bits import at_fitting_width
-from gpuflow.targets.cuda.schedules.spread import ALONE_THREADS, schedule_alone
+from gpuflow.targets.cuda.codegen.printing.printers import EMITTERS
+from gpuflow.targets.cuda.codegen.schedules.index_bits import at_fitting_width
+from gpuflow.targets.cuda.codegen.schedules.spread import ALONE_THREADS, schedule_alone
 from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
 from gpuflow.targets.printer import Lines
 
@@ -43,7 +43,7 @@ _KINDS = {
 }  # fmt: skip
 _HALVES = (tiles.FLOAT16, tiles.BFLOAT16)
 _HEAD = """# A program that a block runs by itself, printed by gpuflow; what it calls:
-# targets/cuda/intrinsics/namespace.py
+# targets/cuda/codegen/intrinsics/namespace.py
 import math
 
 import numpy as np

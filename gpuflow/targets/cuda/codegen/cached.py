@@ -17,10 +17,11 @@ from gpuflow.compiler.planning.plan import KernelStep, Step
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets import kernel_walk, llvm, parsing, printer
-from gpuflow.targets.cuda import codegen, intrinsics, printing, schedules
+from gpuflow.targets.cuda import codegen
+from gpuflow.targets.cuda.codegen import intrinsics, printing, schedules
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
-from gpuflow.targets.cuda.printing.printers import CudaSource, print_scheduled
-from gpuflow.targets.cuda.schedules.spread import schedule_cuda, schedules_to_try
+from gpuflow.targets.cuda.codegen.printing.printers import CudaSource, print_scheduled
+from gpuflow.targets.cuda.codegen.schedules.spread import schedule_cuda, schedules_to_try
 
 # The modules and folders of modules that decide what a kernel's text becomes.
 _EMITTERS = (kir, parsing, kernel_walk, printer, llvm, schedules, printing, intrinsics, codegen)

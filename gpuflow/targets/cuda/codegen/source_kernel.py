@@ -15,9 +15,9 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.targets.cuda.codegen.function_emitter import FunctionEmitter, Types
+from gpuflow.targets.cuda.codegen.intrinsics.namespace import source_namespace
 from gpuflow.targets.cuda.codegen.numba_ops import NumbaOps, Operand, Typed, Unsupported
 from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, NumbaCuda
-from gpuflow.targets.cuda.intrinsics.namespace import source_namespace
 from gpuflow.targets.parsing import parsed
 
 

@@ -20,7 +20,7 @@ import gpuflow as gf
 from gpuflow.compiler.planning.plan import CallStep, Operand
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Library, OnHost
-from gpuflow.targets.cuda.providers.target import GpuTarget
+from gpuflow.targets.cuda.library.target import GpuTarget
 
 DTYPES = [np.dtype(name) for name in ("float32", "complex64", "int32")]
 

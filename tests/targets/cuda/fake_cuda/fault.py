@@ -6,7 +6,7 @@ import stand_in
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
-from gpuflow.targets.cuda.driver.faults import GpuFault
+from gpuflow.targets.cuda.runtime.driver.faults import GpuFault
 
 x = gf.device_put(np.ones(8, np.float32))
 step = gf.jit(lambda v: jnp.sin(v) * 2)

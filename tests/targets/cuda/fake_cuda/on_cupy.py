@@ -21,8 +21,8 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.garbage import collect_garbage
 from gpuflow.ops.linalg.common import not_finite_as_nan
-from gpuflow.targets.cuda.driver import on_cupy
-from gpuflow.targets.cuda.driver.api import LibraryWork
+from gpuflow.targets.cuda.runtime.driver import on_cupy
+from gpuflow.targets.cuda.runtime.driver.api import LibraryWork
 
 # Products run on the stand-in for cuBLAS, whether or not the real one is installed.
 on_cupy.find_cublas = lambda: str(Path(stand_in.kernels.library).parent / "libcublas.so")

@@ -16,7 +16,7 @@ import stand_in
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.targets.cuda.driver import on_cupy
+from gpuflow.targets.cuda.runtime.driver import on_cupy
 
 on_cupy.find_cublas = lambda: sys.argv[1]
 # Calls that CuPy makes with Python's lock: they wait for no GPU, as the device's context is made

@@ -11,7 +11,7 @@ import stand_in
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.targets.cuda.driver import on_cupy
+from gpuflow.targets.cuda.runtime.driver import on_cupy
 
 on_cupy.find_cublas = lambda: sys.argv[1]
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from gpuflow.targets import platforms
-from gpuflow.targets.cuda.driver.on_cupy import CupyApi
+from gpuflow.targets.cuda.runtime.driver.on_cupy import CupyApi
 from ptxsim.checks import Checks
 from ptxsim.faults import PtxError
 from ptxsim.kernel import PtxModule

@@ -1,0 +1,84 @@
+"""Polling for interrupts in program loops inside of kernels.
+
+    operations_left = 1048576                   at the beginning
+    for c0_part in range((n + 4095) >> 12):     a loop without loops in it, in parts, so that
+        c0_start = c0_part << 12                it is compiled as if it asked nothing
+        c0_end = min_int64(c0_start + 4096, n)
+        for c0 in range(c0_start, c0_end):
+            ...
+        operations_left = operations_left - (c0_end - c0_start) * 12
+        if operations_left < 0:
+            operations_left = 1048576
+            if is_interrupted():
+                return
+
+A kernel that returns early leaves its results unfinished: the call raises, and nobody sees them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuflow.kir.nodes import Block, Copy, For, Reduce, Strip, While
+from gpuflow.kir.walk import has_long_loops, is_long, owned_blocks, statements
+from gpuflow.targets.cpu.codegen.loops.nodes import ZERO, Expression, Literal, Name, call
+
+if TYPE_CHECKING:
+    from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
+
+# Between two looks: below a millisecond, and a look at the clock takes some 30 ns.
+_OPERATIONS = 1 << 20
+_PART_BITS = 12
+_POINTS = 64  # of a loop in a body, where nothing tells
+_LEFT = "operations_left"
+
+
+def begin(printer: CpuPrinter) -> None:
+    """The beginning of such a kernel."""
+    if has_long_loops(printer.kernel):
+        printer.set(_LEFT, _OPERATIONS)
+
+
+def after_turn(printer: CpuPrinter, s: While | For) -> None:
+    """Print the code after each iteration of a loop."""
+    _spend(printer, Literal(sum(map(_work, owned_blocks(s)))))
+
+
+def count_loop(printer: CpuPrinter, s: For, counter: str, count: Expression) -> None:
+    """Print the iterations of a loop with any trip count."""
+    if has_loops(s.body):
+        with printer.loop_over(counter, (ZERO, count)):
+            printer.turn(s)
+            after_turn(printer, s)
+        return
+    start, end = Name(f"{counter}_start"), Name(f"{counter}_end")
+    whole = (count + ((1 << _PART_BITS) - 1)) >> _PART_BITS
+    with printer.loop_over(f"{counter}_part", (ZERO, whole)):
+        printer.set(start.name, Name(f"{counter}_part") << _PART_BITS)
+        printer.set(end.name, call("min_int64", start + (1 << _PART_BITS), count))
+        with printer.loop_over(counter, (start, end)):
+            printer.turn(s)
+        _spend(printer, (end - start) * _work(s.body))
+
+
+def has_loops(block: Block) -> bool:
+    """Whether a block holds a loop."""
+    return any(isinstance(s, For | While | Reduce | Strip | Copy) for s in statements(block))
+
+
+def _spend(printer: CpuPrinter, operations: Expression) -> None:
+    left = Name(_LEFT)
+    printer.set(_LEFT, left - operations)
+    with printer.when(left < 0):
+        printer.set(_LEFT, _OPERATIONS)
+        with printer.when(call("is_interrupted")):
+            printer.leave_function()
+
+
+def _work(block: Block) -> int:
+    """Operations of a block, about; long loops in it count for themselves."""
+    total = 1
+    for statement in block.body:
+        inner = 1 if is_long(statement) else sum(map(_work, owned_blocks(statement)))
+        total += inner * (_POINTS if isinstance(statement, For | Reduce) else 1) + 1
+    return total

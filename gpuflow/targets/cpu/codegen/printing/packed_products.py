@@ -1,0 +1,212 @@
+"""The text of a kernel for products of matrices that BLAS has not: narrow floats, integers, bools.
+
+Blocks of both operands are converted while they are packed, into panels in the order in which
+``multiply_<kind>`` reads them (codegen/product_tiles.py), with any strides. A block of the product
+sums slices of the depth; between slices its sums are in the result if that is of their dtype, else
+in the workspace. So each result is rounded once. The sums and their order follow from the shapes
+alone.
+
+Source: K. Goto, R. van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from textwrap import indent
+
+from gpuflow.kir.scalar import compute_dtype
+from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
+from gpuflow.targets.cpu.codegen.loops.text import LoopSource
+from gpuflow.targets.cpu.codegen.product_tiles import PANELS, Panel, tile_shape
+
+# The argument block of the kernel, in order; places and strides count elements.
+WORDS = (
+    "a", "b", "out", "sums", "memory",
+    "rows", "columns", "depth", "a_row", "a_step", "b_column", "b_step",
+    "inner", "a_outer", "a_inner", "b_outer", "b_inner",
+    "row_block", "row_group", "column_block", "row_blocks", "column_blocks",
+    "slice_depth", "slices", "blocks", "part_blocks", "part_memory",
+)  # fmt: skip
+_POINTERS = 5
+
+_TEXT = """\
+# Products of stacks of matrices; targets/cpu/codegen/printing/packed_products.py.
+import numpy as np
+
+load_a = reader("{left}", 0, 4)
+load_b = reader("{right}", 0, 4)
+store_memory = writer("{packed}", 1, 4)
+load_tile = reader("{summed}", 2, 4)
+store_tile = writer("{summed}", 2, 4)
+load_sums = reader("{summed}", 3, 4)
+store_sums = writer("{summed}", 3, 4)
+store_out = writer("{out}", 3, 4)
+
+
+def {name}(words, lo, hi):
+    use_wide_registers()
+{unpack}
+    tile = local_{summed}({tile})
+    for part in range(lo, hi):
+        b_packed = part * part_memory
+        first_block = part * part_blocks
+        for block in range(first_block, min_int64(first_block + part_blocks, blocks)):
+            strip = div_int64(block, column_blocks)
+            product = div_int64(strip, row_blocks)
+            outer = div_int64(product, inner)
+            place = product - outer * inner
+            i0 = (strip - product * row_blocks) * row_block
+            j0 = (block - strip * column_blocks) * column_block
+            m = min_int64(row_block, rows - i0)
+            n = min_int64(column_block, columns - j0)
+            a_first = outer * a_outer + place * a_inner + i0 * a_row
+            b_first = outer * b_outer + place * b_inner + j0 * b_column
+            out_first = (product * rows + i0) * columns + j0
+            b_panels = div_int64(n + {columns_less_1}, {columns})
+            for slice in range(0, slices):
+                d0 = slice * slice_depth
+                d = min_int64(slice_depth, depth - d0)
+                steps = {steps}
+                b_start = b_first + d0 * b_step
+{pack_b}
+                a_packed = b_packed + b_panels * steps * {column_width}
+                for group in range(0, div_int64(m + row_group - 1, row_group)):
+                    i1 = group * row_group
+                    g = min_int64(row_group, m - i1)
+                    a_panels = div_int64(g + {rows_less_1}, {rows})
+                    a_start = a_first + i1 * a_row + d0 * a_step
+{pack_a}
+                    for b_tile in range(0, b_panels):
+                        j = b_tile * {columns}
+                        width = min_int64({columns}, n - j)
+                        added = select_int64(slice > 0, width, 0)
+                        kept = select_int64(slice + 1 < slices, width, 0)
+                        ended = width - kept
+                        b_at = b_packed + b_tile * steps * {column_width}
+                        for a_tile in range(0, a_panels):
+                            i = a_tile * {rows}
+                            height = min_int64({rows}, g - i)
+                            a_at = a_packed + a_tile * steps * {row_width}
+                            multiply_{kind}(memory, a_at, b_at, steps, tile)
+                            for row in range(0, height):
+                                t0 = row * {columns}
+                                out_at = out_first + (i1 + i + row) * columns + j
+                                for c in short_range(0, added):
+                                    s = load_tile(tile, t0 + c) + load_sums(sums, out_at + c)
+                                    store_tile(tile, t0 + c, s)
+                                for c in short_range(0, kept):
+                                    store_sums(sums, out_at + c, load_tile(tile, t0 + c))
+                                for c in short_range(0, ended):
+                                    r = load_tile(tile, t0 + c)
+                                    store_out(out, out_at + c, {result})
+"""
+
+# One operand. Where lanes are neighbours in memory, whole panels are vectors, some steps of all
+# panels after the other, as long as what a step has read is in the cache; the rest one by one.
+_PACK = """\
+{x}_rest = 0
+{x}_whole = 0
+if {x}_{lane} == 1:
+    {x}_rest = {whole}
+    {x}_whole = div_int64({size}, {lanes})
+for {x}_some in range(0, div_int64({x}_rest + {some_less_1}, {some})):
+    {x}_k0 = {x}_some * {some}
+    for {x}_panel in range(0, {x}_whole):
+        {x}_to = {x}_packed + {x}_panel * steps * {row}
+        {x}_from = {x}_start + {x}_panel * {lanes}
+        for {x}_s in range({x}_k0{shift}, min_int64({x}_k0 + {some}, {x}_rest){shift}):
+            {x}_row_to = {x}_to + {x}_s * {row}
+            {x}_row_from = {x}_from + {x}_s * {together} * {x}_step
+            for {x}_l in short_range(0, {lanes}):
+{together_loads}
+for {x}_panel in range(0, {x}_panels):
+    {x}_to = {x}_packed + {x}_panel * steps * {row}
+    {x}_from = {x}_start + {x}_panel * {lanes} * {x}_{lane}
+    {x}_begin = 0
+    if {x}_panel < {x}_whole:
+        {x}_begin = {x}_rest
+    {x}_lanes = min_int64({lanes}, {size} - {x}_panel * {lanes})
+    for {x}_l in range(0, {x}_lanes):
+        {x}_lane_from = {x}_from + {x}_l * {x}_{lane}
+        {x}_lane_to = {x}_to + {x}_l * {together}
+        for {x}_k in range({x}_begin, d):
+            {x}_v = load_{x}({x}, {x}_lane_from + {x}_k * {x}_step)
+            store_memory(memory, {x}_lane_to + {at_k}, {value})
+        for {x}_k in range(d, steps * {together}):
+            store_memory(memory, {x}_lane_to + {at_k}, np.{packed}(0))
+    for {x}_l in range({x}_lanes, {lanes}):
+        for {x}_k in range(0, steps * {together}):
+            store_memory(memory, {x}_to + {x}_l * {together} + {at_k}, np.{packed}(0))
+"""
+_LOAD = """\
+                {x}_v{t} = load_{x}({x}, {x}_row_from + {t} * {x}_step + {x}_l)
+                store_memory(memory, {x}_row_to + {x}_l * {together} + {t}, {value})"""
+_SOME = 16  # elements of the depth
+
+
+@cache
+def product_text(left: str, right: str, out: str, kind: str) -> LoopSource:
+    """The kernel for two operands and a result.
+
+    Args:
+        left, right, out: storage dtypes.
+        kind: of ``PANELS``, in which products are made.
+    """
+    panel, (rows, columns) = PANELS[kind], tile_shape(kind)
+    together = panel.together
+    name = f"product_{left}_{right}_{out}"
+    unpack = "\n".join(
+        f"    {word} = word_{'pointer' if k < _POINTERS else 'int64'}(words, {k})"
+        for k, word in enumerate(WORDS)
+    )
+
+    text = _TEXT.format(
+        left=left, right=right, out=out, packed=panel.packed, summed=panel.summed, name=name,
+        unpack=unpack, tile=rows * columns, rows=rows, columns=columns, rows_less_1=rows - 1,
+        columns_less_1=columns - 1, steps="d" if together == 1 else "(d + 1) >> 1",
+        row_width=rows * together, column_width=columns * together, kind=kind,
+        pack_a=_pack("a", left, panel, "row", rows, "g", 5),
+        pack_b=_pack("b", right, panel, "column", columns, "n", 4),
+        result=result_text("r", panel.summed, out),
+    )  # fmt: skip
+    return parsed_source(text, name)
+
+
+def _pack(
+    x: str, storage: str, panel: Panel, lane: str, lanes: int, size: str, depth: int
+) -> str:
+    """The lines that pack an operand.
+
+    Args:
+        x: its name. storage: its dtype.
+        panel: the packed form.
+        lane, lanes: the axis of which a panel holds so many.
+        size: the name of the axis's size.
+        depth: of the lines in the text.
+    """
+    together = panel.together
+    row = lanes * together
+
+    def value(name: str) -> str:
+        return name if compute_dtype(storage) == panel.packed else f"np.{panel.packed}({name})"
+
+    loads = [
+        _LOAD.format(x=x, row=row, together=together, t=t, value=value(f"{x}_v{t}"))
+        for t in range(together)
+    ]
+    by_one = together == 1
+    lines = _PACK.format(
+        x=x, row=row, together=together, some=_SOME, some_less_1=_SOME - 1, lanes=lanes,
+        lane=lane, size=size, shift="" if by_one else " >> 1", value=value(f"{x}_v"),
+        at_k=f"{x}_k * {row}" if by_one else f"({x}_k >> 1) * {row} + ({x}_k & 1)",
+        whole="d" if by_one else "(d >> 1) << 1", packed=panel.packed,
+        together_loads="\n".join(loads),
+    )  # fmt: skip
+    return indent(lines.rstrip(), 4 * depth * " ")
+
+
+def result_text(name: str, summed: str, out: str) -> str:
+    """A sum as an element of the result."""
+    if out == "bool":
+        return f"{name} != np.{summed}(0)"
+    return name if compute_dtype(out) == summed else f"np.{compute_dtype(out)}({name})"

@@ -1,0 +1,158 @@
+"""Builds the statements and expressions of loop programs, for the walk over a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from gpuflow.kir.nodes import Axis, Kernel, Stride, Value
+from gpuflow.targets.cpu.codegen.loops.nodes import (
+    ZERO,
+    Assign,
+    Branch,
+    Break,
+    Call,
+    Convert,
+    Expression,
+    Forever,
+    Literal,
+    Loop,
+    Name,
+    Number,
+    Operation,
+    Prefix,
+    Return,
+    Run,
+    Statement,
+    Truth,
+    call,
+    expression,
+)
+from gpuflow.targets.kernel_walk import FLOATS, KernelWalk
+
+# The first index of a loop, and its exclusive end.
+Span = tuple[Expression, Expression]
+
+
+class ProgramBuilder(KernelWalk[Expression]):
+    """Hooks of the walk that make records.
+
+    Attributes:
+        statements: of the program.
+    """
+
+    zero = ZERO
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self.statements: list[Statement] = []
+        self._body = self.statements  # to which others are added
+
+    # Statements of the program
+
+    def emit(self, statement: Statement) -> None:
+        """Add a statement."""
+        self._body.append(statement)
+
+    def run(self, function: str, *arguments: Expression | int) -> None:
+        """Add a call for its effect."""
+        self.emit(Run(call(function, *arguments)))
+
+    @contextmanager
+    def inside(self, body: list[Statement]) -> Iterator[None]:
+        """Add the statements that follow to another list."""
+        outer, self._body = self._body, body
+        yield
+        self._body = outer
+
+    def loop_over(
+        self, counter: str, span: Span, is_short: bool = False
+    ) -> AbstractContextManager[None]:
+        """Add a loop; what follows inside is its body."""
+        body: list[Statement] = []
+        self.emit(Loop(counter, *span, is_short, body))
+        return self.inside(body)
+
+    def set(self, target: str, value: Expression | int) -> None:
+        self.emit(Assign((target,), expression(value)))
+
+    def set_all(self, targets: Sequence[str], value: Expression) -> None:
+        self.emit(Assign(tuple(targets), value))
+
+    def when(self, test: Expression) -> AbstractContextManager[None]:
+        then: list[Statement] = []
+        self.emit(Branch(test, then, []))
+        return self.inside(then)
+
+    def otherwise(self) -> AbstractContextManager[None]:
+        branch = self._body[-1]
+        assert isinstance(branch, Branch) and isinstance(branch.otherwise, list)
+        return self.inside(branch.otherwise)
+
+    def forever(self) -> AbstractContextManager[None]:
+        body: list[Statement] = []
+        self.emit(Forever(body))
+        return self.inside(body)
+
+    def leave(self) -> None:
+        self.emit(Break())
+
+    def leave_function(self) -> None:
+        """Add the function's end."""
+        self.emit(Return())
+
+    # Names and numbers
+
+    def name(self, name: str) -> Expression:
+        return Name(name)
+
+    def target(self, value: Value) -> str:
+        known = self.value(value)
+        assert isinstance(known, Name), "only variables are assigned"
+        return known.name
+
+    def pointer(self, operand: str) -> Name:
+        """The pointer of an operand."""
+        return Name(self.names.operand(operand))
+
+    def extent(self, axis: Axis) -> Expression:
+        """The number of points of an axis."""
+        return Name(self.names.extent(axis)) if axis.exact is None else Literal(axis.exact)
+
+    def constant(self, value: bool | int | float, dtype: str) -> Expression:
+        if dtype == "bool":
+            return Truth(bool(value))
+        return Number(float(value) if dtype in FLOATS else int(value), dtype)
+
+    def constant_stride(self, stride: Stride) -> Expression:
+        return Literal(int(stride.value))
+
+    def within(self, address: Expression, component: int | None) -> Expression:
+        if component is None:
+            return address
+        real = address if address == ZERO else address * 2
+        return real + 1 if component else real
+
+    # Expressions
+
+    def operation(self, operator: str, left: Expression, right: Expression) -> Expression:
+        return Operation(operator, left, right)
+
+    def prefix(self, operator: str, operand: Expression) -> Expression:
+        return Prefix(operator, operand)
+
+    def converted(self, value: Expression, dtype: str) -> Expression:
+        return Convert(dtype, value)
+
+    def function(self, fn: str, arguments: Sequence[Expression], dtype: str) -> Expression:
+        return Call(f"{fn}_{dtype}", tuple(arguments))
+
+    def select(
+        self, predicate: Expression, on_true: Expression, on_false: Expression, dtype: str
+    ) -> Expression:
+        return call(f"select_{dtype}", predicate, on_true, on_false)
+
+    def cast(self, argument: Expression, source: str, dtype: str) -> Expression:
+        if source == "index" and not dtype.startswith("float"):
+            source = "int64"
+        return argument if source == dtype else call(f"cast_{source}_{dtype}", argument)

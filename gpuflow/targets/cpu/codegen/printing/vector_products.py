@@ -1,0 +1,118 @@
+"""The text of a kernel for products of matrices and vectors that BLAS has not.
+
+Each element of the matrix is used once, so nothing is packed: it is converted where it is read. A
+sum is made along the axis whose elements are neighbours, or in rows of some sums at a time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from gpuflow.kir.scalar import compute_dtype
+from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
+from gpuflow.targets.cpu.codegen.loops.text import LoopSource
+from gpuflow.targets.cpu.codegen.printing.packed_products import result_text
+from gpuflow.targets.cpu.codegen.product_tiles import PANELS
+
+# The argument block of the kernel, in order; strides count elements.
+VECTOR_WORDS = (
+    "matrix", "vector", "out", "rows", "depth", "matrix_row", "matrix_step", "vector_step",
+    "blocks", "block_rows", "inner", "matrix_outer", "matrix_inner", "vector_outer",
+    "vector_inner",
+)  # fmt: skip
+_POINTERS = 3
+_TOGETHER = 512  # sums in a core's first cache
+
+_TEXT = """\
+# Products of stacks of matrices and vectors; targets/cpu/codegen/printing/vector_products.py.
+import numpy as np
+
+load_matrix = reader("{matrix}", 0, 3)
+load_vector = reader("{vector}", 0, 3)
+store_out = writer("{out}", 1, 3)
+load_sums = reader("{summed}", 2, 3)
+store_sums = writer("{summed}", 2, 3)
+
+
+def {name}(words, lo, hi):
+    use_wide_registers()
+{unpack}
+    sums = local_{summed}({together})
+    for block in range(lo, hi):
+        product = div_int64(block, blocks)
+        outer = div_int64(product, inner)
+        place = product - outer * inner
+        r0 = (block - product * blocks) * block_rows
+        count = min_int64(block_rows, rows - r0)
+        first = outer * matrix_outer + place * matrix_inner + r0 * matrix_row
+        start = outer * vector_outer + place * vector_inner
+        out_at = product * rows + r0
+        if matrix_step == 1:
+            for r in range(0, count):
+                row_at = first + r * matrix_row
+                total = np.{summed}(0)
+                if vector_step == 1:
+                    for k in range(0, depth):
+                        x = {load_row}
+                        y = {load_next}
+                        total = {total}
+                else:
+                    for k in range(0, depth):
+                        x = {load_row}
+                        y = {load_apart}
+                        total = {total}
+                store_out(out, out_at + r, {result_total})
+        else:
+            for some in range(0, div_int64(count + {together_less_1}, {together})):
+                s0 = some * {together}
+                width = min_int64({together}, count - s0)
+                column_at = first + s0 * matrix_row
+                for c in range(0, width):
+                    store_sums(sums, c, np.{summed}(0))
+                for k in range(0, depth):
+                    v = {load_apart}
+                    step_at = column_at + k * matrix_step
+                    if matrix_row == 1:
+                        for c in range(0, width):
+                            store_sums(sums, c, load_sums(sums, c) + v * {load_column})
+                    else:
+                        for c in range(0, width):
+                            store_sums(sums, c, load_sums(sums, c) + v * {load_strided})
+                for c in range(0, width):
+                    s = load_sums(sums, c)
+                    store_out(out, out_at + s0 + c, {result})
+"""
+
+
+@cache
+def vector_product_text(matrix: str, vector: str, out: str, kind: str) -> LoopSource:
+    """The kernel for a matrix, a vector and a result.
+
+    Args:
+        matrix, vector, out: storage dtypes.
+        kind: of ``PANELS``, in whose dtype sums are made.
+    """
+    summed = PANELS[kind].summed
+    name = f"vector_product_{matrix}_{vector}_{out}"
+    unpack = "\n".join(
+        f"    {word} = word_{'pointer' if k < _POINTERS else 'int64'}(words, {k})"
+        for k, word in enumerate(VECTOR_WORDS)
+    )
+
+    def element(which: str, storage: str, place: str) -> str:
+        loaded = f"load_{which}({which}, {place})"
+        return loaded if compute_dtype(storage) == summed else f"np.{summed}({loaded})"
+
+    is_float = summed == "float32"
+    text = _TEXT.format(
+        matrix=matrix, vector=vector, out=out, summed=summed, name=name, unpack=unpack,
+        together=_TOGETHER, together_less_1=_TOGETHER - 1,
+        load_row=element("matrix", matrix, "row_at + k"),
+        load_next=element("vector", vector, "start + k"),
+        load_apart=element("vector", vector, "start + k * vector_step"),
+        load_column=element("matrix", matrix, "step_at + c"),
+        load_strided=element("matrix", matrix, "step_at + c * matrix_row"),
+        total=f"accumulate_add_{summed}(total, x * y)" if is_float else "total + x * y",
+        result_total=result_text("total", summed, out), result=result_text("s", summed, out),
+    )  # fmt: skip
+    return parsed_source(text, name)

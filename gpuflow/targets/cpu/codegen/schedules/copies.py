@@ -1,0 +1,91 @@
+"""Copies to row-major memory as kernels, where one of the schedules for maps has a way for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+from gpuflow.base.util import row_major_strides
+from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.symbols import LONGEST_EXACT
+from gpuflow.compiler.schedules.schedule import scheduled
+from gpuflow.kir.nodes import (
+    Axis,
+    Block,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Operand,
+    Role,
+    Store,
+    Stride,
+    Value,
+    arguments,
+    remembered,
+)
+from gpuflow.targets.cpu.codegen.schedules.known_strides import KNOWN_STRIDES_OF_COPIES
+from gpuflow.targets.cpu.codegen.schedules.tiled_maps import TILED_MAPS
+
+SMALLEST_IN_KERNEL = 1 << 12  # points
+
+
+def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
+    """A copy to row-major memory by a kernel, or None if that does not help.
+
+    It helps if the source is to be transposed, in tiles; or if a vector holds contiguous elements,
+    or elements of small stride.
+
+    Args:
+        axes: size and stride, in elements, of the source's axes.
+        itemsize: bytes of an element.
+
+    Returns:
+        The call; its first two arguments are to be the addresses of the source and of the target.
+    """
+    sizes = tuple([size for size, _ in axes])
+    if itemsize not in (1, 2, 4, 8) or prod(sizes) < SMALLEST_IN_KERNEL:
+        return None
+    *outer, (_, last) = axes
+    kinds = [Stride.ANY if stride else Stride.ZERO for _, stride in outer]
+    kinds.append({0: Stride.ZERO, 1: Stride.UNIT}.get(last, Stride.ANY))
+    short = sizes[-1] if outer and sizes[-1] <= LONGEST_EXACT else None
+    kernel = _copy_kernel(itemsize, tuple(kinds), short)
+    places = remembered(kernel, _copy_places)
+    rows = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
+    words = tuple([rows[row][column] for row, column in places])
+    call = KernelCall(kernel, words, (NO_BUFFER,) * 2, sizes[0], prod(sizes))
+    (launch,) = scheduled(call, lambda size: NO_BUFFER, (TILED_MAPS, KNOWN_STRIDES_OF_COPIES))
+    return None if launch is call and kinds[-1] is Stride.ANY else launch
+
+
+def _copy_places(kernel: Kernel) -> list[tuple[int, int]]:
+    """Where the words of a copy stand: nowhere, or among sizes, strides, and the target's strides.
+
+    These are rows 0 to 3, with a column for each axis.
+    """
+    columns = {axis.name: column for column, axis in enumerate(kernel.axes)}
+    row_of = {("extent", ""): 1, ("stride", "x0"): 2, ("stride", "o0"): 3}
+    return [
+        (row_of.get((argument.kind, argument.operand), 0), columns.get(argument.axis, 0))
+        for argument in arguments(kernel)
+    ]
+
+
+@lru_cache(64)
+def _copy_kernel(itemsize: int, kinds: tuple[Stride, ...], short: int | None) -> Kernel:
+    """The copy of an array that lies so along its axes; ``short``: the size of the last, if so."""
+    names = [f"i{k}" for k in range(len(kinds))]
+    dtype = f"uint{8 * itemsize}"
+    value = Value(0, dtype)
+    body = Block(body=(Load(value, "x0"), Store("o0", value)))
+    for name in reversed(names):
+        body = Block(body=(For(name, body),))
+    operands = (
+        Operand("x0", dtype, Mode.IN, kinds),
+        Operand("o0", dtype, Mode.OUT, (*[Stride.ANY] * (len(kinds) - 1), Stride.UNIT)),
+    )
+    axes = tuple(Axis(name, Role.PARALLEL) for name in names[:-1])
+    axes = (*axes, Axis(names[-1], Role.PARALLEL, short))
+    return Kernel("map_copy", axes, operands, body)

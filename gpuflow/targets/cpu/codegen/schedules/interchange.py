@@ -1,0 +1,451 @@
+"""Loops over columns inside of the loops over rows that they hold, in strips of columns.
+
+KernelIR writes a reduction over outer axes as a loop over columns that holds a reduction over rows.
+Run like that, every step would jump a row. Here the columns go in strips, with one running value
+for each column in a local array, and the rows outside:
+
+    for j:                          strip j by 1024:
+        %1 = reduce i { load x }        for j: running[j] = init
+        store o f(%1)                   for i:                  <- streams along memory
+                                            for j: running[j] = combine(running[j], x[i, j])
+                                        for j: store o f(running[j])
+
+The body of the column loop is split: each Reduce and each loop over rows is a segment, and so are
+the statements between them. A value that a later segment needs is kept in a local array as well.
+
+Float sums are added in blocks of rows, whose sums are added in float64. Maxima and minima of floats
+run as integers that grow with the floats, nan at the far end: one instruction for each element
+where floats take six that wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpuflow.base.records import record
+from gpuflow.kir.nodes import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    For,
+    Kernel,
+    Load,
+    Local,
+    Mode,
+    Reduce,
+    Role,
+    Statement,
+    Store,
+    Strip,
+    Value,
+)
+from gpuflow.kir.rewrite import defined, renamed, taken
+from gpuflow.kir.walk import results_of, statements, unused_number
+from gpuflow.targets.cpu.codegen.printing.loop_printer import ORDERED, is_ordered
+from gpuflow.targets.kernel_walk import FLOATS, combine_functions
+
+COLUMN_BLOCK = 1024  # columns at a time
+
+# Rows between two additions to the float64 totals: fewer than along a row, as a column is added in
+# order and not in vector lanes.
+ROW_BLOCK = 64
+
+_MANTISSA = {"float32": 23, "float64": 52}  # bits
+
+
+def columns_in_rows(kernel: Kernel) -> Kernel:
+    """A column kernel with the loops over its columns inside of those over its rows.
+
+    Args:
+        kernel: any kernel; one that is not a column kernel is returned unchanged.
+    """
+    if kernel.kind != "column":
+        return kernel
+    interchange = Interchange(kernel, COLUMN_BLOCK)
+    body = interchange.outside(kernel.body)
+    return replace(kernel, body=body, locals=(*kernel.locals, *interchange.locals))
+
+
+@record
+class Part:
+    """Statements of the column loop that share one loop over the columns of a strip."""
+
+    statements: tuple[Statement, ...]
+    crosses_rows: bool
+
+
+def split_parts(body: Block) -> tuple[Part, ...]:
+    """Cut the body of a column loop into parts."""
+    parts: list[Part] = []
+    straight: list[Statement] = []
+    for statement in body.body:
+        if not _crosses_rows(statement):
+            straight.append(statement)
+            continue
+        if straight:
+            parts.append(Part(tuple(straight), False))
+            straight = []
+        parts.append(Part((statement,), True))
+    if straight:
+        parts.append(Part(tuple(straight), False))
+    return tuple(parts)
+
+
+def _crosses_rows(statement: Statement) -> bool:
+    return bool(_axes_of(statement))
+
+
+def _axes_of(statement: Statement) -> tuple[str, ...]:
+    if isinstance(statement, Reduce):
+        return statement.axes
+    if isinstance(statement, For) and statement.axis is not None:
+        return (statement.axis,)
+    return ()
+
+
+def joined(items: Sequence[Statement], axis: str) -> list[Statement]:
+    """Merge adjacent loops over the columns of a strip."""
+    result: list[Statement] = []
+    for item in items:
+        last = result[-1] if result else None
+        if isinstance(item, For) and isinstance(last, For) and item.axis == last.axis == axis:
+            result[-1] = replace(last, body=Block(body=(*last.body.body, *item.body.body)))
+        else:
+            result.append(item)
+    return result
+
+
+def without_detours(items: Sequence[Statement], axis: str, arrays: set[str]) -> list[Statement]:
+    """Forward stored values to loads of the same loop over columns, without the array.
+
+    Args:
+        items: the statements of a strip of columns.
+        axis: of the columns.
+        arrays: names of its arrays, of which each loop reads and writes its own column's element.
+
+    Returns:
+        The items, without stores that nothing reads.
+    """
+    result: list[Statement] = []
+    for place, item in enumerate(items):
+        if isinstance(item, For) and item.axis == axis:
+            later = _read(items[place + 1 :])
+            body = _forwarded(item.body, arrays)
+            own = _read(body.body)
+            kept = [
+                s for s in body.body
+                if not (isinstance(s, Store) and s.operand in arrays - later - own)
+            ]  # fmt: skip
+            item = replace(item, body=Block(body=tuple(kept)))
+        result.append(item)
+    return result
+
+
+def _forwarded(body: Block, arrays: set[str]) -> Block:
+    """The body of a loop with forwarded loads of its own stores."""
+    stored: dict[str, Value] = {}
+    known: dict[Value, Value] = {}
+    kept: list[Statement] = []
+    for s in body.body:
+        if isinstance(s, Load) and s.operand in stored:
+            known[s.out] = stored[s.operand]
+            continue
+        if isinstance(s, Store) and s.operand in arrays:
+            stored[s.operand] = known.get(s.value, s.value)
+        kept.append(s)
+    return renamed(Block(body=tuple(kept)), known, {})
+
+
+def _read(items: Sequence[Statement]) -> set[str]:
+    """Names of the arrays and operands that statements read."""
+    return {s.operand for s in statements(Block(body=tuple(items))) if isinstance(s, Load)}
+
+
+class Interchange:
+    """Rewrites loops over columns.
+
+    Args:
+        kernel: the kernel that contains them.
+        size: columns of a strip.
+
+    Attributes:
+        locals: the arrays that the rewritten loops use.
+    """
+
+    def __init__(self, kernel: Kernel, size: int) -> None:
+        self.size = size
+        self.locals: list[Local] = []
+        self._order = {axis.name: place for place, axis in enumerate(kernel.axes)}
+        self._roles = {axis.name: axis.role for axis in kernel.axes}
+        self._exact = {axis.name: axis.exact for axis in kernel.axes}
+        self._scalars = {o.name for o in kernel.operands if o.mode is Mode.SCALAR}
+        self._free = unused_number(kernel.body)
+        # Of the loop that is rewritten: its axis; values in arrays; and constants and scalars,
+        # which every loop that uses them writes again.
+        self.axis = ""
+        self.arrays: dict[Value, Local] = {}
+        self.constants: dict[Value, Const | Load] = {}
+
+    def outside(self, block: Block) -> Block:
+        """The body of a column kernel, rewritten."""
+        body: list[Statement] = []
+        for statement in block.body:
+            if isinstance(statement, For) and statement.axis is not None:
+                if self._can_interchange(statement.axis, statement.body):
+                    statement = Strip(
+                        statement.axis, self.size, self.inside(statement.axis, statement.body)
+                    )
+                else:
+                    statement = replace(statement, body=self.outside(statement.body))
+            body.append(statement)
+        return replace(block, body=tuple(body))
+
+    def inside(self, axis: str, body: Block) -> Block:
+        """The statements of a strip of columns, converted from those of a loop over columns.
+
+        Args:
+            axis: of the columns.
+            body: of the loop; its loops over rows hold no other loops over axes.
+        """
+        self.axis, self.arrays, self.constants = axis, {}, {}
+        parts, before = split_parts(body), len(self.locals)
+        self._find_arrays(parts)
+        items = joined([s for part in parts for s in self._part(part)], axis)
+        own = {local.name for local in self.locals[before:]}
+        items = without_detours(items, axis, own)
+        unread = own - _read(items)
+        self.locals = [local for local in self.locals if local.name not in unread]
+        return Block(body=tuple(items))
+
+    def _can_interchange(self, axis: str, body: Block) -> bool:
+        """Whether a loop over columns holds only loops over outer axes, and none in another."""
+        inner = [_axes_of(item) for item in statements(body) if _crosses_rows(item)]
+        direct = [item for item in body.body if _crosses_rows(item)]
+        names = [name for axes in inner for name in axes]
+        is_outer = all(
+            self._order[name] < self._order[axis] and self._roles[name] is not Role.PARALLEL
+            for name in names
+        )
+        is_parallel = self._roles[axis] in (Role.PARALLEL, Role.VECTOR)
+        return is_parallel and is_outer and 0 < len(direct) == len(inner)
+
+    def _find_arrays(self, parts: Sequence[Part]) -> None:
+        """Results of reductions and operands of later segments are kept."""
+        for place, part in enumerate(parts):
+            later = {v for other in parts[place + 1 :] for v in taken(other.statements)}
+            for statement in part.statements:
+                if isinstance(statement, Const) or (
+                    isinstance(statement, Load) and statement.operand in self._scalars
+                ):
+                    self.constants[statement.out] = statement
+                    continue
+                for value in results_of(statement):
+                    if part.crosses_rows or value in later:
+                        self.arrays[value] = self._array(value, "column", value.dtype)
+
+    def _array(self, value: Value, what: str, dtype: str) -> Local:
+        local = Local(f"t{value.number}_{what}", dtype, ((self.axis, self.size),))
+        self.locals.append(local)
+        return local
+
+    def fresh(self, dtype: str) -> Value:
+        """A new value."""
+        self._free += 1
+        return Value(self._free - 1, dtype)
+
+    def _part(self, part: Part) -> list[Statement]:
+        statement = part.statements[0]
+        if isinstance(statement, Reduce):
+            return self._reduce_rows(statement)
+        if isinstance(statement, For) and part.crosses_rows:
+            return [For(statement.axis, Block(body=(self._columns(statement.body.body),)))]
+        kept = [v for s in part.statements for v in results_of(s) if v in self.arrays]
+        stores = any(isinstance(s, Store) for s in statements(Block(body=part.statements)))
+        return [self._columns(part.statements, kept)] if kept or stores else []
+
+    # Loops over the columns of a strip
+
+    def _columns(self, items: Sequence[Statement], kept: Sequence[Value] = ()) -> For:
+        """Statements in a loop over columns; ``kept`` values go to their arrays."""
+        column = _Column(self, items, kept)
+        column.store([(self.arrays[value], column.value(value)) for value in kept])
+        return column.loop()
+
+    def _reduce_rows(self, s: Reduce) -> list[Statement]:
+        """Rows outside, columns inside; float sums in blocks of rows with float64 totals."""
+        functions = combine_functions(s) or ("",) * len(s.outs)
+        pairs = list(zip(functions, s.outs, strict=True))
+        totals = {
+            out: self._array(out, "total", "float64")
+            for fn, out in pairs
+            if fn == "add" and out.dtype in FLOATS
+        }
+        keys = {
+            out: (fn, self._array(out, "key", ORDERED[out.dtype]))
+            for fn, out in pairs
+            if is_ordered(fn, out)
+        }
+        first = _Column(self, (), s.init)
+        for out, init in zip(s.outs, s.init, strict=True):
+            value = first.value(init)
+            if out in keys:
+                fn, array = keys[out]
+                first.store([(array, first.key(value, fn))])
+                continue
+            if out in totals:
+                first.store([(totals[out], first.cast(value, "float64"))])
+            else:
+                first.store([(self.arrays[out], value)])
+        rows = self._rows(s, functions, totals, keys)
+        if not totals and not keys:
+            return [first.loop(), *rows]
+        last = _Column(self, ())
+        for out, array in totals.items():
+            last.store([(self.arrays[out], last.cast(last.load(array), out.dtype))])
+        for out, (fn, array) in keys.items():
+            last.store([(self.arrays[out], last.unkeyed(last.load(array), fn, out.dtype))])
+        return [first.loop(), *rows, last.loop()]
+
+    def _rows(
+        self, s: Reduce, functions: Sequence[str], totals: dict[Value, Local],
+        keys: dict[Value, tuple[str, Local]],
+    ) -> tuple[Statement, ...]:  # fmt: skip
+        """Loops over rows, the last axis in blocks where there are totals."""
+        *outer, last = s.axes
+        rows = For(last, Block(body=(self._row(s, functions, keys),)))
+        every: tuple[Statement, ...] = (rows,)
+        if totals:
+            begin, end = _Column(self, ()), _Column(self, ())
+            for out, total in totals.items():
+                begin.store([(self.arrays[out], begin.constant(0.0, out.dtype))])
+                part = end.cast(end.load(self.arrays[out]), "float64")
+                end.store([(total, end.apply("add", end.load(total), part))])
+            block = begin.loop(), rows, end.loop()
+            exact = self._exact[last]
+            is_one = exact is not None and exact <= ROW_BLOCK
+            every = block if is_one else (Strip(last, ROW_BLOCK, Block(body=block)),)
+        for axis in reversed(outer):
+            every = (For(axis, Block(body=every)),)
+        return every
+
+    def _row(
+        self, s: Reduce, functions: Sequence[str], keys: dict[Value, tuple[str, Local]]
+    ) -> For:
+        """Combine the elements of one row with the running values."""
+        arrays = [keys[out][1] if out in keys else self.arrays[out] for out in s.outs]
+        row = _Column(self, s.body.body, s.body.results)
+        running = [row.load(array) for array in arrays]
+        row.body()
+        elements = [row.value(value) for value in s.body.results]
+        if combine_functions(s) is None:
+            combined = row.combined(s.combine, (*running, *elements))
+        else:
+            combined = []
+            for out, fn, old, new in zip(s.outs, functions, running, elements, strict=True):
+                element = row.key(new, fn) if out in keys else new
+                combined.append(row.apply(fn, old, element))
+        row.store(list(zip(arrays, combined, strict=True)))
+        return row.loop()
+
+
+class _Column:
+    """One loop over the columns of a strip, statement by statement; its values are new ones.
+
+    Args:
+        interchange: that it belongs to.
+        items: statements that it will hold, which ``body`` adds, as does asking for a value.
+        results: further values that it uses.
+    """
+
+    def __init__(
+        self, interchange: Interchange, items: Sequence[Statement], results: Iterable[Value] = ()
+    ) -> None:
+        self._of = interchange
+        self._items: Sequence[Statement] | None = items
+        self._statements: list[Statement] = []
+        self._values: dict[Value, Value] = {}
+        own = defined(items)
+        outside = {*taken(items), *[value for value in results if value not in own]}
+        for value in sorted(outside, key=lambda v: v.number):
+            constant = interchange.constants.get(value)
+            if constant is not None:
+                self._values[value] = self._add(replace(constant, out=self._new(value.dtype)))
+            elif value in interchange.arrays:
+                self._values[value] = self.load(interchange.arrays[value])
+
+    def loop(self) -> For:
+        """The finished loop."""
+        self.body()
+        return For(self._of.axis, Block(body=tuple(self._statements)))
+
+    def body(self) -> None:
+        """Add the statements that it holds, once."""
+        if self._items is None:
+            return
+        items, self._items = self._items, None
+        numbered = sorted(defined(items), key=lambda value: value.number)
+        self._values.update({value: self._new(value.dtype) for value in numbered})
+        self._statements += renamed(Block(body=tuple(items)), self._values, {}).body
+
+    def value(self, value: Value) -> Value:
+        """The replacement of a value in this context."""
+        self.body()
+        return self._values.get(value, value)
+
+    def combined(self, combine: Block, values: Sequence[Value]) -> list[Value]:
+        """The results of a combine block on values."""
+        names = dict(zip(combine.params, values, strict=True))
+        numbered = sorted(defined(combine.body), key=lambda value: value.number)
+        names.update({value: self._new(value.dtype) for value in numbered})
+        block = renamed(combine, names, {})
+        self._statements += block.body
+        return list(block.results)
+
+    def load(self, local: Local) -> Value:
+        return self._add(Load(self._new(local.dtype), local.name))
+
+    def store(self, pairs: Sequence[tuple[Local, Value]]) -> None:
+        self._statements += [Store(local.name, value) for local, value in pairs]
+
+    def constant(self, value: int | float, dtype: str) -> Value:
+        return self._add(Const(self._new(dtype), value))
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        return value if value.dtype == dtype else self._add(Cast(self._new(dtype), value))
+
+    def apply(self, fn: str, *arguments: Value, dtype: str = "") -> Value:
+        out = self._new(dtype or arguments[0].dtype)
+        self._statements.append(Apply((out,), fn, arguments))
+        return out
+
+    def key(self, value: Value, fn: str) -> Value:
+        """The float's bits as an integer that grows with it, turned until nan is at the far end."""
+        dtype = ORDERED[value.dtype]
+        bits = self.apply(f"bitcast_{dtype}", value, dtype=dtype)
+        return self.apply("add", self._flipped(bits), self._turn(value.dtype, fn))
+
+    def unkeyed(self, key: Value, fn: str, dtype: str) -> Value:
+        """The float of such an integer."""
+        bits = self.apply("sub", key, self._turn(dtype, fn))
+        return self.apply(f"bitcast_{dtype}", self._flipped(bits), dtype=dtype)
+
+    def _turn(self, dtype: str, fn: str) -> Value:
+        # As integers, nan with a sign bit come before -inf: move them behind nan without, for max.
+        turn = (1 << _MANTISSA[dtype]) - 1
+        return self.constant(-turn if fn == "max" else turn, ORDERED[dtype])
+
+    def _flipped(self, bits: Value) -> Value:
+        """Reverse the order of negative floats; the inverse of itself."""
+        width = int(bits.dtype.removeprefix("int"))
+        sign = self.apply("shift_right_arithmetic", bits, self.constant(width - 1, bits.dtype))
+        magnitude = self.constant((1 << (width - 1)) - 1, bits.dtype)
+        return self.apply("xor", bits, self.apply("and", sign, magnitude))
+
+    def _new(self, dtype: str) -> Value:
+        return self._of.fresh(dtype)
+
+    def _add(self, statement: Const | Load | Cast) -> Value:
+        self._statements.append(statement)
+        return statement.out

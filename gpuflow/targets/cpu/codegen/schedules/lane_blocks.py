@@ -1,0 +1,586 @@
+"""Loops of each lane, for a block of lanes at a time: as vectors, with a mask of those that go on.
+
+    for i:                              strip i by 64:
+        %1 = while (x) %c do %b             for i: carry[i] = x; going[i] = %c(x)
+        store o %1                          while any going:
+                                                for i: carry[i] = select(going[i], %b(carry[i]), ..)
+                                                       going[i] = going[i] and %c(carry[i])
+                                            for i: store o carry[i]
+
+LLVM does not vectorize a loop in a loop. This module makes the loop over batch elements the inner
+one: the body is split at loops, and each segment is a loop over the elements of a block. Values
+that another segment needs are kept in local arrays. Elements that have stopped compute on, and keep
+their values. Branches without loops become selects; their loads and stores happen if the branch is
+taken.
+
+A segment that is the whole body of a loop runs several iterations at once, so that carries stay in
+registers, and fewer iterations check whether some element continues. If the condition of a loop is
+uniform, like a counter's, it needs no masks, and its counters are those of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
+from gpuflow.kir.nodes import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    For,
+    If,
+    Kernel,
+    Load,
+    Local,
+    Mode,
+    Reduce,
+    Role,
+    Select,
+    Statement,
+    Store,
+    Stride,
+    Strip,
+    Value,
+    While,
+    remembered,
+)
+from gpuflow.kir.rewrite import taken
+from gpuflow.kir.scalar import EXPENSIVE, TRANSCENDENTAL
+from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
+from gpuflow.targets.cpu.codegen.schedules.lane_alike import alike_loops
+from gpuflow.targets.cpu.codegen.schedules.lane_code import Code
+from gpuflow.targets.cpu.codegen.schedules.lane_compaction import (
+    Compaction,
+    lanes_of_a_block,
+    may_move,
+)
+from gpuflow.targets.cpu.codegen.schedules.lane_tiles import Tiles
+from gpuflow.targets.cpu.codegen.schedules.short_rows import with_short_axis
+
+LANES = 64  # in a block
+FEWEST_LANES = 16  # fewer are done one by one: a block takes as long as if it were full
+_FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # of a body, and how many turns are done at once
+# What statements count whose instructions wait for each other: divisions, and series.
+_DIVISION, _SERIES = 12, 48
+
+
+def lanes_in_blocks(kernel: Kernel) -> Kernel:
+    """A map whose points have inner loops, with these moved around the loop over the points.
+
+    Args:
+        kernel: any kernel; one without such loops is returned unchanged.
+    """
+    if not _applies(kernel) or kernel.axes[-1].is_short:
+        return kernel
+    blocks = _Blocks(kernel)
+    body = blocks.outside(kernel.body)
+    return replace(kernel, body=body, locals=(*kernel.locals, *blocks.locals))
+
+
+def _applies(kernel: Kernel) -> bool:
+    if kernel.kind != "map" or kernel.segmented or not kernel.axes:
+        return False
+    if any(isinstance(s, Reduce | Strip) for s in statements(kernel.body)):
+        return False
+    if any(axis.role is not Role.PARALLEL for axis in kernel.axes):
+        return False
+    return any(_is_loop(s) for s in statements(kernel.body))
+
+
+def _choose(call: KernelCall) -> bool | None:
+    return sizes_of(call)[call.kernel.axes[-1].name] < FEWEST_LANES or None
+
+
+def _few(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
+    del allocate
+    return (call._replace(kernel=remembered(call.kernel, with_short_axis)),)
+
+
+FEW_LANES = Schedule("few lanes one by one", _applies, _choose, _few)
+
+
+def _is_loop(statement: Statement) -> bool:
+    return isinstance(statement, While) or (isinstance(statement, For) and statement.axis is None)
+
+
+def _has_loop(items: Iterable[Statement]) -> bool:
+    return any(_is_loop(s) for s in statements(Block(body=tuple(items))))
+
+
+def _work(*blocks: Block) -> int:
+    """Operations of one lane, about."""
+    inside = [statement for block in blocks for statement in statements(block)]
+    return sum(map(_count, inside))
+
+
+def _count(s: Statement) -> int:
+    if not isinstance(s, Apply) or s.fn not in EXPENSIVE:
+        return 1
+    return _SERIES if s.fn in TRANSCENDENTAL else _DIVISION
+
+
+def _looks_up(block: Block) -> bool:
+    """Whether a turn reads memory at a place that follows from a carry."""
+    found = set(block.params[1:])  # the first one may be the number of the turn
+    for s in statements(block):
+        if isinstance(s, Load) and s.offset in found:
+            return True
+        if not found.isdisjoint(uses_of(s)):
+            found.update(results_of(s))
+    return False
+
+
+class _Counted(NamedTuple):
+    """A loop of turns whose number all lanes of a block have in common.
+
+    Attributes:
+        body: its params are the uniform values of an iteration, and then the carries.
+        arrays: of the carries.
+        mask: the lanes that run it; None: all.
+        arguments: writes the uniform values, from the index of an iteration.
+        is_long: as of a For.
+    """
+
+    body: Block
+    arrays: Sequence[Local]
+    mask: Local | None
+    arguments: Callable[[Code, Value], Sequence[Value]]
+    is_long: bool
+
+
+class _Blocks:
+    """Rewrites the innermost loop over points of a kernel.
+
+    Attributes:
+        locals: the arrays that the rewritten loops use.
+        axis: of the lanes.
+        arrays: the arrays of values that parts have in common.
+        cheap: values that each segment recomputes: constants, scalars and indices.
+        same: uniform values of a block, with their current names.
+        in_memory: operands that are no numbers: a loop that accesses one must stop at the end.
+        still: operands that have one element for all lanes.
+        alike: loops that all lanes of a block leave in the same turn, by their identity, with the
+            numbers of the carries that all lanes have alike.
+        size: lanes of a block.
+        is_padded: loops may go over as many lanes in a last block that is shorter.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.locals: list[Local] = []
+        self.axis = kernel.axes[-1].name
+        self.arrays: dict[Value, Local] = {}
+        self.cheap: dict[Value, Const | Load] = {}
+        self.same: dict[Value, Value] = {}
+        # Which lanes there are, and what a block begins with to say so; for loops that ask.
+        self._marked: Local | None = None
+        self._marks: list[Statement] = []
+        self._free = unused_number(kernel.body)
+        self._operands = {o.name: o for o in kernel.operands}
+        self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
+        last = len(kernel.axes) - 1
+        self.still = {o.name for o in kernel.operands if o.strides[last:] in ((), (Stride.ZERO,))}
+        self.alike = alike_loops(self, kernel.body)
+        self.same, self.cheap = {}, {}
+        loops = [
+            s for s in statements(kernel.body)
+            if isinstance(s, While) and not _has_loop(s.body.body) and may_move(s, self.still)
+            and id(s) not in self.alike
+        ]  # fmt: skip
+        size = lanes_of_a_block(loops) if loops else 0
+        self.is_padded = size <= LANES
+        self.size = LANES if self.is_padded else size
+
+    def outside(self, block: Block) -> Block:
+        """The nest around the innermost loop over points."""
+        body: list[Statement] = []
+        for statement in block.body:
+            self.same.update({value: value for value in results_of(statement)})
+            if isinstance(statement, For) and statement.axis == self.axis:
+                lanes: list[Statement] = []
+                self.sequence(statement.body.body, (), None, lanes)
+                marked = Block(body=(*self._marks, *lanes))
+                statement = Strip(self.axis, self.size, marked)
+            elif isinstance(statement, For) and statement.axis is not None:
+                statement = replace(statement, body=self.outside(statement.body))
+            body.append(statement)
+        return replace(block, body=tuple(body))
+
+    def _valid(self) -> Local:
+        """Which lanes of a block there are: the last block may have fewer."""
+        if self._marked is None:
+            self._marked = self.array("bool")
+            for padded in (True, False) if self.is_padded else (False,):
+                code = Code(self)
+                code.store(self._marked, code.number("bool", not padded))
+                self._marks.append(replace(code.loop(), padded=padded))
+        return self._marked
+
+    # --- values ---
+
+    def fresh(self, dtype: str) -> Value:
+        """A new value."""
+        self._free += 1
+        return Value(self._free - 1, dtype)
+
+    def array(self, dtype: str, rows: int = 1) -> Local:
+        """A new array with an element for each lane of a block, or so many rows of them."""
+        local = Local(f"l{len(self.locals)}_lanes", dtype, ((self.axis, self.size),), rows)
+        self.locals.append(local)
+        return local
+
+    def keep(self, value: Value) -> Local:
+        """The array of a value that parts have in common."""
+        if value not in self.arrays:
+            self.arrays[value] = self.array(value.dtype)
+        return self.arrays[value]
+
+    def constant(self, dtype: str, number: bool | int) -> Value:
+        """A value that each part writes for itself."""
+        value = self.fresh(dtype)
+        self.cheap[value] = Const(value, number)
+        return value
+
+    def is_cheap(self, s: Statement) -> bool:
+        """Whether each part writes a statement again."""
+        if isinstance(s, Const):
+            return True
+        plain = isinstance(s, Load) and s.offset is None and s.where is None
+        return plain and self._operands[s.operand].mode in (Mode.SCALAR, Mode.INDEX)
+
+    def is_same(self, value: Value) -> bool:
+        """Whether all lanes of a block have the same."""
+        cheap = self.cheap.get(value)
+        if cheap is None:
+            return value in self.same
+        return isinstance(cheap, Const) or cheap.operand in self.still
+
+    def _gives_same(self, s: Statement) -> bool:
+        """Whether a statement, without memory that is written, gives all lanes the same."""
+        if isinstance(s, Load):
+            if s.operand not in self.still or self._operands[s.operand].mode is not Mode.IN:
+                return False
+        elif not isinstance(s, Apply | Cast | Select):
+            return False
+        return all(map(self.is_same, uses_of(s)))
+
+    # --- loops that all lanes leave at once ---
+
+    def looks_same(self, s: Statement) -> bool:
+        """Whether a statement is uniform; notes constants and similar ones."""
+        if self.is_cheap(s):
+            assert isinstance(s, Const | Load)
+            self.cheap[s.out] = s
+            return False  # whether it is the same, ``is_same`` says
+        return self._gives_same(s)
+
+    def _while_alike(self, s: While, mask: Local | None, out: list[Statement]) -> None:
+        """A loop without masks of its own; the carries that all lanes have alike are its own."""
+        alike = self.alike[id(s)]
+        others = [k for k in range(len(s.outs)) if k not in alike]
+
+        def of(values: Sequence[Value], places: Iterable[int]) -> tuple[Value, ...]:
+            return tuple([values[k] for k in places])
+
+        arrays = self._begin(
+            of(s.outs, others), of(s.body.params, others), of(s.init, others), out
+        )
+        head = Code(self, out)
+        init = tuple([head.value(value) for value in of(s.init, alike)])
+        outs, turn, tested = (tuple([self.fresh(v.dtype) for v in init]) for _ in range(3))
+        test: list[Statement] = []
+        condition = Block(of(s.cond.params, alike), s.cond.body, s.cond.results)
+        goes_on = Code(self, test).block(condition, tested)[0]
+        body = Block(
+            (*of(s.body.params, alike), *of(s.body.params, others)), s.body.body,
+            of(s.body.results, others),
+        )  # fmt: skip
+        loop = _Counted(body, arrays, mask, lambda code, number: turn, True)
+        self.same.update(zip(body.params, turn, strict=False))
+        inner: list[Statement] = []
+        part, scalars = Code(self), Code(self, inner)
+        if _has_loop(body.body):
+            self.sequence(body.body, body.results, mask, inner)
+            self._turn(part, loop, None)
+        else:
+            for statement in body.body:
+                if self.looks_same(statement):
+                    scalars.run((statement,))
+                    self.same.update({v: scalars.value(v) for v in results_of(statement)})
+            self._turn(part, loop, [turn])
+        inner.append(part.loop())
+        results = tuple([scalars.value(value) for value in of(s.body.results, alike)])
+        body = Block(turn, tuple(inner), results)
+        out.append(While(outs, init, Block(tested, tuple(test), (goes_on,)), body))
+        self.same.update(zip(of(s.outs, alike), outs, strict=True))
+
+    # --- statements in order ---
+
+    def sequence(
+        self, items: Sequence[Statement], results: Sequence[Value], mask: Local | None,
+        out: list[Statement],
+    ) -> None:  # fmt: skip
+        """Write statements for a block of lanes.
+
+        Args:
+            items: of one lane.
+            results: values whose arrays are wanted behind them.
+            mask: the lanes that run them; None: all.
+            out: where to.
+        """
+        straight: list[Statement] = []
+        for place, statement in enumerate(items):
+            if self.is_cheap(statement):
+                assert isinstance(statement, Const | Load)
+                self.cheap[statement.out] = statement
+            elif self._gives_same(statement):
+                code = Code(self, out)
+                code.run((statement,))
+                self.same.update({v: code.value(v) for v in results_of(statement)})
+            elif _has_loop((statement,)):
+                self._part(straight, {*taken(items[place:]), *results}, mask, out)
+                straight = []
+                self._control(statement, mask, out)
+            else:
+                straight.append(statement)
+        self._part(straight, set(results), mask, out)
+
+    def _part(
+        self, items: Sequence[Statement], later: set[Value], mask: Local | None,
+        out: list[Statement],
+    ) -> None:  # fmt: skip
+        """Statements without loops, in a loop over the lanes."""
+        kept = [value for s in items for value in results_of(s) if value in later]
+        if not kept and not any(isinstance(s, Store) for s in statements(Block(body=tuple(items)))):
+            return
+        code = Code(self)
+        code.run(items, None if mask is None else code.load(mask))
+        for value in kept:
+            code.store(self.keep(value), code.value(value))
+        out.append(code.loop())
+
+    def _control(self, s: Statement, mask: Local | None, out: list[Statement]) -> None:
+        if isinstance(s, While) and id(s) in self.alike:
+            self._while_alike(s, mask, out)
+        elif isinstance(s, While):
+            self._while(s, mask, out)
+        elif isinstance(s, If):
+            self._branch(s, mask, out)
+        else:
+            assert isinstance(s, For)
+            assert s.count is not None
+            if self.is_same(s.count):
+                self._count(s, mask, out)
+            else:
+                self._while(self._as_while(s), mask, out)
+
+    def _any(self, array: Local, out: list[Statement]) -> Value:
+        """Whether some lane of a block has a true element; written behind ``out``."""
+        result, start = self.fresh("bool"), self.fresh("bool")
+        running, new, both, element = (self.fresh("bool") for _ in range(4))
+        combine = Block((running, new), (Apply((both,), "or", (running, new)),), (both,))
+        body = Block((), (Load(element, array.name),), (element,))
+        out.append(Const(start, False))
+        out.append(Reduce((result,), (self.axis,), (start,), combine, body, self.is_padded))
+        return result
+
+    # --- loops ---
+
+    def _begin(
+        self, outs: Sequence[Value], params: Sequence[Value], init: Sequence[Value],
+        out: list[Statement],
+    ) -> list[Local]:  # fmt: skip
+        """Give carries their arrays, with their initial values."""
+        code = Code(self)
+        arrays = [self.keep(value) for value in outs]
+        for array, param, value in zip(arrays, params, init, strict=True):
+            self.arrays[param] = array
+            code.store(array, code.value(value))
+        if arrays:
+            out.append(code.loop())
+        return arrays
+
+    def _while(self, s: While, mask: Local | None, out: list[Statement]) -> None:
+        is_straight = not _has_loop(s.body.body)
+        if is_straight and not self.is_padded and may_move(s, self.still):
+            turns, work = self._turns(s.body, s.cond), _work(s.body, s.cond)
+            arrays = Compaction(self, s, mask, turns, work).write(out)
+            self.arrays.update(zip(s.outs, arrays, strict=True))
+            return
+        arrays = self._begin(s.outs, s.body.params, s.init, out)
+        going, code = self.array("bool"), Code(self)
+        carry = [code.load(array) for array in arrays]
+        goes_on = code.block(s.cond, carry)[0]
+        code.store(going, code.both(code.load(mask or self._valid()), goes_on))
+        out.append(code.loop())
+        first = self._any(going, out)
+        inner: list[Statement] = []
+        if not is_straight:
+            self.sequence(s.body.body, s.body.results, going, inner)
+        code = Code(self)
+        carry, goes_on = [code.load(array) for array in arrays], code.load(going)
+        for _ in range(self._turns(s.body, s.cond) if is_straight else 1):
+            if is_straight:
+                new = code.block(s.body, carry, goes_on)
+            else:
+                new = [code.value(value) for value in s.body.results]
+            carry = [code.select(goes_on, a, b) for a, b in zip(new, carry, strict=True)]
+            goes_on = code.both(goes_on, code.block(s.cond, carry)[0])
+        for array, value in zip(arrays, carry, strict=True):
+            code.store(array, value)
+        code.store(going, goes_on)
+        inner.append(code.loop())
+        again = self._any(going, inner)
+        before, turn, result = (self.fresh("bool") for _ in range(3))
+        test = Block((before,), (), (before,))
+        out.append(While((result,), (first,), test, Block((turn,), tuple(inner), (again,))))
+
+    @staticmethod
+    def _turns(*blocks: Block) -> int:
+        """How many turns of a loop without loops are done at once.
+
+        Turns wait for each other, the lanes of a block do not: where a turn takes long, processors
+        have enough to do with one. So they have where it reads memory at a place that the turn
+        before has found.
+        """
+        if any(_looks_up(block) for block in blocks):
+            return 1
+        count = _work(*blocks)
+        return next((turns for most, turns in _FEW_STATEMENTS if count <= most), 1)
+
+    def _as_while(self, s: For) -> While:
+        """A loop whose count is each lane's own."""
+        assert s.count is not None
+        zero, one = self.constant("int64", 0), self.constant("int64", 1)
+        index, last, more = self.fresh("int64"), self.fresh("int64"), self.fresh("bool")
+        counter, *carry = s.body.params
+        tested = tuple(self.fresh(value.dtype) for value in carry)
+        goes_on = Apply((more,), "lt", (index, s.count))
+        following = self.fresh("int64")
+        step = Apply((following,), "add", (counter, one))
+        body = Block(s.body.params, (*s.body.body, step), (following, *s.body.results))
+        test = Block((index, *tested), (goes_on,), (more,))
+        return While((last, *s.outs), (zero, *s.init), test, body)
+
+    def _count(self, s: For, mask: Local | None, out: list[Statement]) -> None:
+        assert s.count is not None
+        arrays = self._begin(s.outs, s.body.params[1:], s.init, out)
+        code = Code(self, out)
+        count = code.value(s.count)
+        tiles = Tiles(self, s, self._operands) if mask is None and self.is_padded else None
+        if tiles is None or not tiles.turns:
+            loop = _Counted(s.body, arrays, mask, lambda code, turn: (turn,), s.is_long)
+            self._turns_of(loop, count, out)
+            return
+        inner: list[Statement] = []
+        index, head = self.fresh("int64"), Code(self, inner)
+        first = head.apply("mul", index, head.number("int64", tiles.turns))
+        left = head.apply("min", head.apply("sub", count, first), head.number("int64", tiles.turns))
+        tiles.fill(first, left, inner)
+        loop = _Counted(
+            tiles.body, arrays, None,
+            lambda code, turn: (code.apply("add", first, turn), tiles.rows(code, turn)), False,
+        )  # fmt: skip
+        self._turns_of(loop, left, inner)
+        tiles.empty(first, left, inner)
+        more = code.apply("add", count, code.number("int64", tiles.turns - 1))
+        bits = code.number("int64", tiles.turns.bit_length() - 1)
+        whole = code.apply("shift_right_arithmetic", more, bits)
+        out.append(For(None, Block((index,), tuple(inner)), whole, is_long=s.is_long))
+
+    def _turns_of(self, loop: _Counted, count: Value, out: list[Statement]) -> None:
+        """So many turns, from the first one on."""
+        if _has_loop(loop.body.body):
+            inner: list[Statement] = []
+            index = self.fresh("int64")
+            known = loop.arguments(Code(self, inner), index)
+            self.same.update(zip(loop.body.params, known, strict=False))
+            self.sequence(loop.body.body, loop.body.results, loop.mask, inner)
+            part = Code(self)
+            self._turn(part, loop, None)
+            inner.append(part.loop())
+            out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
+            return
+        turns, code, whole = self._turns(loop.body), Code(self, out), count
+        if self._stores_both(loop.body):
+            turns = 1
+        if turns > 1:
+            bits = code.number("int64", turns.bit_length() - 1)
+            whole = code.apply("shift_right_arithmetic", count, bits)
+            done = code.apply("shift_left", whole, bits)
+        self._some_turns(loop, whole, turns, None, out)
+        if turns > 1:
+            rest = code.apply("sub", count, done)
+            self._some_turns(loop, rest, 1, done, out)
+
+    def _stores_both(self, body: Block) -> bool:
+        """Whether a loop stores to tiles and to memory.
+
+        LLVM then asks, before all turns, whether the places of one turn and of the next one are
+        apart over all turns, which they are not, and takes lanes one by one.
+        """
+        stored = {s.operand for s in body.body if isinstance(s, Store)}
+        return bool(stored & self.in_memory) and bool(stored - self.in_memory)
+
+    def _some_turns(
+        self, loop: _Counted, count: Value, turns: int, first: Value | None, out: list[Statement]
+    ) -> None:
+        """``count`` times some turns of a loop, from a turn on."""
+        inner: list[Statement] = []
+        index, head, part = self.fresh("int64"), Code(self, inner), Code(self)
+        base = index if turns == 1 else head.apply("mul", index, head.number("int64", turns))
+        if first is not None:
+            base = head.apply("add", first, base)
+        each = [loop.arguments(head, base)]
+        for k in range(1, turns):
+            turn = head.apply("add", base, head.number("int64", k))
+            each.append(loop.arguments(head, turn))
+        self._turn(part, loop, each)
+        inner.append(part.loop())
+        out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
+
+    def _turn(
+        self, code: Code, loop: _Counted, turns: Sequence[Sequence[Value]] | None
+    ) -> None:
+        """One or more iterations of the body, or the final values of carries."""
+        arrays, body = loop.arrays, loop.body
+        guard = None if loop.mask is None else code.load(loop.mask)
+        carry = [code.load(array) for array in arrays]
+        for known in turns or (None,):
+            if known is None:
+                new = [code.value(value) for value in body.results]
+            else:
+                new = code.block(body, [*known, *carry], guard)
+            if guard is not None:
+                new = [code.select(guard, a, b) for a, b in zip(new, carry, strict=True)]
+            carry = new
+        for array, value in zip(arrays, carry, strict=True):
+            code.store(array, value)
+
+    def _branch(self, s: If, mask: Local | None, out: list[Statement]) -> None:
+        """A branch with loops: each side for the lanes that take it, if there are any."""
+        code, sides = Code(self), (self.array("bool"), self.array("bool"))
+        taken_ = code.value(s.predicate)
+        predicate = self.array("bool")
+        code.store(predicate, taken_)
+        for side, value in zip(sides, (taken_, code.apply("not", taken_)), strict=True):
+            code.store(side, code.both(code.load(mask or self._valid()), value))
+        arrays = [self.keep(value) for value in s.outs]
+        for array in arrays:
+            code.store(array, code.zero(array.dtype))  # of lanes that take no side
+        out.append(code.loop())
+        for side, block in zip(sides, (s.then, s.orelse), strict=True):
+            inner: list[Statement] = []
+            self.sequence(block.body, block.results, side, inner)
+            part = Code(self)
+            guard = part.load(side)
+            for array, value in zip(arrays, block.results, strict=True):
+                part.store(array, part.select(guard, part.value(value), part.load(array)))
+            if arrays:
+                inner.append(part.loop())
+            some = self._any(side, out)
+            out.append(If((), some, Block(body=tuple(inner)), Block()))

@@ -1,0 +1,107 @@
+"""Few long rows on the CPU: the phases of a row kernel become separate kernels.
+
+A launch gives each thread whole rows. Where there are fewer rows than threads, each reduction of a
+row is a kernel, and so is the final loop over the row; results of reductions go through scratch
+memory. A reduction of one row is one of all its elements, which may be split into parts:
+
+    for each row:                       for the first row:
+        top = max(x)                        top = max(x)              <- all threads
+        total = sum(exp(x - top))           total = sum(exp(x - top)) <- all threads
+        for each element: ...               for each element: ...     <- all threads
+                                        for the second row: ...
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of, values_of
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.phases import Phases, phases_of
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
+from gpuflow.kir.interpret import storage_dtype
+from gpuflow.kir.nodes import (
+    Kernel,
+    arguments,
+    remembered,
+)
+from gpuflow.targets.cpu.codegen.schedules.row_values import keep_row_values
+
+# Two rows of so many elements; more only of those that no cache holds from one phase to the next.
+SHORTEST_ROW = 1 << 16
+FEW_ROWS = 2
+SHORTEST_OF_MANY = 1 << 20
+MOST_ROWS = 16
+
+
+def _applies(kernel: Kernel) -> bool:
+    return kernel.kind == "row"
+
+
+def _phases(kernel: Kernel) -> Phases | None:
+    return remembered(kernel, _make_phases)
+
+
+def _make_phases(kernel: Kernel) -> Phases | None:
+    return phases_of(keep_row_values(kernel), rows_stay=False)
+
+
+def _choose(call: KernelCall) -> int | None:
+    """The number of rows, if they are few and long."""
+    if call.points < SHORTEST_ROW or call.extent > MOST_ROWS:
+        return None
+    phases = _phases(call.kernel)
+    if phases is None:
+        return None
+    sizes = sizes_of(call)
+    count = prod([sizes[axis] for axis in phases.rows])
+    shortest = SHORTEST_ROW if count <= FEW_ROWS else SHORTEST_OF_MANY
+    return count if 0 < count <= MOST_ROWS and call.points >= shortest * count else None
+
+
+def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCall, ...]:
+    phases, sizes = _phases(call.kernel), sizes_of(call)
+    assert phases is not None  # it has rows
+    calls = []
+    for row in product(*[range(sizes[axis]) for axis in phases.rows]):
+        # Memory of its own for each row: launches of one kernel for several rows may be joined.
+        places = {o.name: allocate(storage_dtype(o.dtype).itemsize) for o in phases.results}
+        moved = dict(zip(phases.rows, row, strict=True))
+        for phase in phases.kernels:
+            extent = sizes[phase.axes[0].name] if phase.kind == "map" else 1
+            words = _words(call, phase, moved, places)
+            points = call.points // count
+            buffers = _buffers(call, phase, places)
+            calls.append(KernelCall(phase, words, buffers, extent, points))
+    return tuple(calls)
+
+
+ROW_PHASES = Schedule("phases of rows", _applies, _choose, _rewrite)
+
+
+def _words(
+    call: KernelCall, phase: Kernel, row: dict[str, int], places: dict[str, int]
+) -> tuple[int, ...]:
+    """The argument block of a phase for one row of the whole call."""
+    values, distances = values_of(call), distances_of(call.kernel)
+    dtypes = {operand.name: operand.dtype for operand in call.kernel.operands}
+    words = []
+    for argument in arguments(phase):
+        name = argument.operand
+        if name in places:
+            words.append(0)
+            continue
+        word = values[argument]
+        if argument.kind in ("pointer", "base"):
+            step = sum(distances[name, axis].within(call.words) * k for axis, k in row.items())
+            size = storage_dtype(dtypes[name]).itemsize if argument.kind == "pointer" else 1
+            word += step * size
+        words.append(word)
+    return tuple(words)
+
+
+def _buffers(call: KernelCall, phase: Kernel, places: dict[str, int]) -> tuple[int, ...]:
+    names = [operand.name for operand in call.kernel.operands]
+    known = {**dict(zip(names, call.buffers, strict=True)), **places}
+    return tuple([known[operand.name] for operand in phase.operands])

@@ -1,0 +1,162 @@
+"""Rows of a few elements: many rows at a time, each in a separate lane.
+
+    for i:                          strip i by 64:
+        %1 = reduce j { load x }        for i: for j: x_tile[j, i] = x[i, j]
+        for j:                          for i: running[i] = init
+            store o f(%1)               for j: for i: running[i] = combine(running[i], x_tile[j, i])
+                                        for j: for i: o_tile[j, i] = f(running[i])
+                                        for i: for j: o[i, j] = o_tile[j, i]
+
+A row of ten elements does not fill vector registers, and LLVM makes scalar code of it. Here a strip
+of rows is copied to a local array, turned, so that neighbors are elements of different rows; then
+the rows are columns, and ``interchange`` does the rest. Results are turned back at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
+from gpuflow.kir.nodes import (
+    Apply,
+    Block,
+    For,
+    Kernel,
+    Load,
+    Local,
+    Mode,
+    Operand,
+    Reduce,
+    Role,
+    Statement,
+    Store,
+    Stride,
+    Strip,
+    Value,
+    remembered,
+)
+from gpuflow.kir.places import finds_first_largest
+from gpuflow.kir.rewrite import renamed
+from gpuflow.kir.scalar import TRANSCENDENTAL, compute_dtype
+from gpuflow.kir.walk import is_whole, statements
+from gpuflow.targets.cpu.codegen.schedules.interchange import Interchange
+from gpuflow.targets.cpu.codegen.schedules.known_strides import LONGEST_KNOWN
+from gpuflow.targets.cpu.codegen.schedules.row_values import keep_row_values
+
+# Points; with fewer, turning narrow rows saves less than it costs to build so large a kernel.
+SMALLEST_TURNED = 1 << 13
+LONGEST_ROW = 16
+ROWS = 64  # at a time
+# Statements of a row up to which LLVM writes its loops out; then vectors are those of the loop over
+# rows, if it knows how these lie (``known_strides``), and no turning makes them faster.
+MOST_WRITTEN_OUT = 110
+
+
+def _applies(kernel: Kernel) -> bool:
+    """Whether the rows of a kernel are short, and transposing them pays off."""
+    if kernel.kind != "row" or len(kernel.axes) < 2:
+        return False
+    *outer, last = kernel.axes
+    is_nest = all(axis.role is Role.PARALLEL for axis in outer)
+    if not is_nest or last.role is not Role.ROW or last.exact is None:
+        return False
+    if last.exact > LONGEST_ROW:
+        return False
+    loops = [
+        s
+        for s in statements(kernel.body)
+        if (isinstance(s, Reduce) and s.axes == (last.name,))
+        or (isinstance(s, For) and s.axis == last.name)
+    ]
+    return any(_is_worth_it(loop) for loop in loops) and not _is_written_out(loops, last.exact)
+
+
+def _is_written_out(loops: Sequence[Reduce | For], count: int) -> bool:
+    """Whether rows of so many elements are short enough to be nothing but statements."""
+    inner = [s for loop in loops for s in (*statements(loop.body), *_combining(loop))]
+    if any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in inner):
+        return False
+    return count <= LONGEST_KNOWN and len(inner) * count <= MOST_WRITTEN_OUT
+
+
+def _combining(loop: Reduce | For) -> Iterator[Statement]:
+    return statements(loop.combine) if isinstance(loop, Reduce) else iter(())
+
+
+def _is_worth_it(loop: Reduce | For) -> bool:
+    """Whether a loop over a row takes longer than to turn the row; arithmetic alone does not."""
+    if isinstance(loop, Reduce) and finds_first_largest(loop):
+        return True
+    return any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in statements(loop.body))
+
+
+def _choose(call: KernelCall) -> bool | None:
+    return call.points >= SMALLEST_TURNED or None
+
+
+def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
+    del allocate
+    return (call._replace(kernel=remembered(call.kernel, _turned)),)
+
+
+ROWS_ACROSS_LANES = Schedule("rows across lanes", _applies, _choose, _rewrite)
+
+
+def _turned(kernel: Kernel) -> Kernel:
+    """The kernel with its rows in lanes."""
+    written = {o.name for o in kernel.operands if o.mode is Mode.OUT}  # before they are read
+    kernel = keep_row_values(kernel)
+    rows, row = kernel.axes[-2:]
+    assert row.exact is not None  # see ``_applies``
+    interchange = Interchange(kernel, ROWS)
+    tiles = {
+        operand.name: Local(
+            f"{operand.name}_tile", compute_dtype(operand.dtype),
+            ((row.name, row.exact), (rows.name, ROWS)),
+        )
+        for operand in _turned_operands(kernel)
+    }  # fmt: skip
+    names = {name: tile.name for name, tile in tiles.items()}
+    into, back = [], []
+    for operand in kernel.operands:
+        if operand.name in tiles:
+            tile = tiles[operand.name]
+            if operand.mode is not Mode.OUT and operand.name not in written:
+                into.append(_copy(interchange.fresh(tile.dtype), operand.name, tile.name))
+            if operand.mode is not Mode.IN:
+                back.append(_copy(interchange.fresh(tile.dtype), tile.name, operand.name))
+
+    def over_rows(copies: Sequence[Block]) -> list[Statement]:
+        return [For(rows.name, Block(body=(For(row.name, copy),))) for copy in copies]
+
+    def in_nest(block: Block) -> Block:
+        *before, loop = block.body
+        assert isinstance(loop, For)  # over the axes around a row, which are all PARALLEL
+        if loop.axis != rows.name:
+            return replace(block, body=(*before, replace(loop, body=in_nest(loop.body))))
+        work = interchange.inside(rows.name, renamed(loop.body, {}, names))
+        strip = Block(body=(*over_rows(into), *work.body, *over_rows(back)))
+        return replace(block, body=(*before, Strip(rows.name, ROWS, strip)))
+
+    body = in_nest(kernel.body)
+    return replace(kernel, body=body, locals=(*tiles.values(), *interchange.locals))
+
+
+def _copy(value: Value, source: str, target: str) -> Block:
+    return Block(body=(Load(value, source), Store(target, value)))
+
+
+def _turned_operands(kernel: Kernel) -> list[Operand]:
+    """Arrays that change along rows and columns, and are accessed nowhere else."""
+    accesses = [s for s in statements(kernel.body) if isinstance(s, Load | Store)]
+    elsewhere = {s.operand for s in accesses if not is_whole(s)}
+    return [
+        operand
+        for operand in kernel.operands
+        if operand.name not in elsewhere
+        and operand.mode in (Mode.IN, Mode.OUT, Mode.INOUT)
+        and len(operand.strides) == len(kernel.axes)
+        and Stride.ZERO not in operand.strides[-2:]
+    ]

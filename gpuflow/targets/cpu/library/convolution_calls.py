@@ -1,0 +1,236 @@
+"""Convolutions on the CPU: how one call becomes products of packed matrices that threads take.
+
+``targets/cpu/runtime/native/convolution.ll`` defines the meaning of an index and of the arguments.
+This module makes the decisions, none of which depends on the number of threads: results do not,
+either.
+
+With few taps a packed matrix has taps and depth as rows and positions of the result as columns, and
+rows are summed (form 0). With more taps than positions, as in the gradient of a kernel, it has
+positions and a free dimension as rows and taps as columns, and columns are summed (form 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, prod
+
+import numpy as np
+
+from gpuflow.base.records import record
+from gpuflow.core.blocks import Convolution
+from gpuflow.core.views import View
+from gpuflow.targets.cpu.library.convolution_matrices import (
+    ROWS,
+    blocks_of,
+    packed_layout,
+    rhs_matrix,
+    row_major_lhs,
+    steps_of,
+    target_matrix,
+)
+from gpuflow.targets.layouts.convolution_axes import (
+    Axes,
+    Axis,
+    Dims,
+    Problem,
+    Slide,
+    as_problem,
+    phases,
+    places_apart,
+    with_taps_reversed,
+)
+
+SLOT_BYTES = 1 << 19  # packed matrices stay in a core's L2
+_PLAIN, _TRANSPOSED = 111, 112  # CBLAS's numbers
+_SMALLEST_FLOPS = 1 << 21  # less work is done by one thread
+_TASKS = 16  # into how many the work is split, if it is large
+_SHORTEST_COPY = 8  # elements of u that are worth a copy of their own
+_FEWEST_READS = 4  # of an element that make it worth to copy lhs with space innermost
+_MOST_PARTIAL_BYTES = 1 << 24
+_ALIGNMENT = 64
+LHS_WORD, RHS_WORD, OUT_WORD = 5, 6, 7  # where the addresses stand among the words
+SLOT_WORDS = (1, 2, 3, 4)
+TABLE_WORD, STEP_TABLE_WORD = 12, 15
+
+
+@record
+class ConvolutionCall:
+    """The implementation of a convolution.
+
+    Attributes:
+        words: the argument block; 0 for functions, slots and tables, and the byte offsets for the
+            addresses.
+        table, step_table: the rows of its tables, in bytes.
+        extent, chunk: of the launch.
+        points: the work, in elements of a cheap kernel that take as long.
+        copied: a view that makes rhs dense, which is copied first; None: it is read in place.
+        partial: elements of an array of partial sums; 0: results go where they belong.
+        summed: the arguments of gf_sum_parts after the addresses.
+        rows: of gf_sum_parts.
+        offset: in bytes, where gf_sum_parts starts in the output.
+        copied_lhs: a view of lhs that is copied first, or None.
+    """
+
+    words: tuple[int, ...]
+    table: tuple[int, ...]
+    step_table: tuple[int, ...]
+    extent: int
+    chunk: int
+    points: int
+    copied: View | None
+    partial: int
+    summed: tuple[int, ...]
+    rows: int
+    offset: int
+    copied_lhs: View | None
+
+
+def workspace_places(call: ConvolutionCall, itemsize: int) -> tuple[list[int], int]:
+    """Offsets of the copies of lhs and of rhs and of the partial sums, and the total size."""
+    counts = [0 if view is None else prod(view.shape) for view in (call.copied_lhs, call.copied)]
+    offsets, at = [], 0
+    for count in (*counts, call.partial):
+        offsets.append(at)
+        at += -(-count * itemsize // _ALIGNMENT) * _ALIGNMENT
+    return offsets, at
+
+
+def convolution_call(
+    convolution: Convolution, left: View, right: View, out: Dims, dtype: np.dtype, threads: int
+) -> tuple[list[ConvolutionCall], bool] | None:
+    """The calls for two operands in memory.
+
+    Args:
+        convolution: which dimensions are which.
+        left, right: locations of the operands.
+        out: the result's shape.
+        dtype: of operands and result.
+        threads: how many share the work.
+
+    Returns:
+        The calls, and whether they skip positions that are zero; None if there is nothing to sum,
+        or a packed matrix would be too large.
+    """
+    if 0 in (*left.shape, *right.shape, *out):
+        return None
+    taps = prod(right.shape[d] for d in convolution.right[3])
+    form = int(taps > prod(out[d] for d in convolution.out[3]))
+    problem = as_problem(convolution, left, right, out)
+    if problem is None:
+        return None
+    # Rows take mirrored taps in the order in which they lie, columns copy runs of them anyway.
+    rows = problem if form else with_taps_reversed(problem)
+    choices = ((True, problem), (False, rows))
+    elements = SLOT_BYTES // dtype.itemsize
+    apart = [places_apart(part, elements) if form else phases(part) for _, part in choices]
+    calls = []
+    for parts in zip(*apart, strict=True):
+        candidates = (
+            _call(part, form, columns, right, out, dtype, threads)
+            for (columns, _), part in zip(choices, parts, strict=True)
+        )
+        call = next((call for call in candidates if call is not None), None)
+        if call is None:
+            return None
+        calls.append(call)
+    covered = sum(prod(slide.places for slide in part.slides) for part in apart[0])
+    return calls, covered < prod(slide.places for slide in problem.slides)
+
+
+# --- one way to do it ----------------------------------------------------------------------
+
+
+def _call(
+    problem: Problem, form: int, columns: bool, right: View, out: Dims, dtype: np.dtype,
+    threads: int,
+) -> ConvolutionCall | None:  # fmt: skip
+    """The call with a packed matrix that has u along its rows (columns) or not, if there is one."""
+    slides = problem.slides
+    names = ("places", "taps") if form else ("taps", "places")
+    i_sizes, j_sizes = (tuple(getattr(slide, name) for slide in slides) for name in names)
+    u, others = _chosen_u(problem.rows if form else problem.depth, columns)
+    if columns and (u[1] != 1 or u[0] < _SHORTEST_COPY or slides[-1].lhs == 1):
+        return None
+    o, more = _chosen_u(problem.columns, False)
+    free, steps = (others, problem.depth) if form else (problem.rows, others)
+    outer = [*problem.outer, *free, *more]
+    lay = packed_layout(slides, i_sizes, j_sizes, u, form, columns)
+    copied = None
+    is_spread = slides[-1].size > 1 and slides[-1].lhs != 1
+    if lay.kind == ROWS and is_spread and prod(i_sizes) >= _FEWEST_READS:
+        copied, problem, axes = row_major_lhs(problem, [*outer, *steps, u])
+        slides, outer, u = problem.slides, axes[: len(outer)], axes[-1]
+        steps = axes[len(outer) : -1]
+    rhs = rhs_matrix(problem, right, form, lay.kind, i_sizes, j_sizes, u, o, outer, steps)
+    elements = SLOT_BYTES // dtype.itemsize
+    flops = 2 * prod(i_sizes) * prod(j_sizes) * u[0] * o[0] * _count(outer) * _count(steps)
+    # A sum may be split as well, if there is memory for the results of its parts.
+    most = max(_MOST_PARTIAL_BYTES // (prod(out) * dtype.itemsize), 1)
+    wanted = -(-_TASKS // _count(outer)) if flops >= _SMALLEST_FLOPS else 1
+    blocks = blocks_of(
+        form, lay.kind, i_sizes, j_sizes, u[0], elements, wanted, _count(steps), most
+    )  # fmt: skip
+    if blocks is None:
+        return None
+    u_block, j_blocks = blocks
+    counts = [-(-n // b) for n, b in zip(j_sizes, j_blocks, strict=True)]
+    x_blocks = -(-u[0] // u_block) if form else prod(counts)
+    turns = _count(steps) * (prod(counts) if form else -(-u[0] // u_block))
+    tasks = _count(outer) * x_blocks
+    parts = min(turns, -(-_TASKS // tasks), most) if flops >= _SMALLEST_FLOPS else 1
+    to = target_matrix(slides, form, lay.kind, parts, u, o, rhs.outer, i_sizes, j_sizes)
+    size = dtype.itemsize
+    extent = tasks * parts
+    words = (
+        0, 0, 0, 0, 0, rhs.lhs_offset * size, rhs.offset * size,
+        0 if to.partial else problem.out_offset * size,
+        parts, x_blocks, form, len(outer), 0, _count(steps), len(steps), 0,
+        to.part * size,
+        u[0], u_block, u[1] * size, rhs.u * size, to.u * size,
+        prod(counts), rhs.j * size, to.j * size,
+        lay.kind, lay.leading, lay.j * size,
+        int(to.rhs_first), _flag(rhs.plain, to.rhs_first), _flag(lay.plain(form), not to.rhs_first),
+        o[0], max(rhs.leading, 1), max(to.leading, 1), prod(i_sizes), int(lay.joined),
+        *_slide_words(slides, form, j_blocks, counts, size),
+    )  # fmt: skip
+    table = [w for n, *strides in to.outer for w in (n, *(s * size for s in strides))]
+    step_table = [w for n, *strides in rhs.steps for w in (n, *(s * size for s in strides))]
+    chunk = extent if flops < _SMALLEST_FLOPS else max(extent // (threads * 4), 1)
+    return ConvolutionCall(
+        words, tuple(table), tuple(step_table), extent, chunk, flops // 16, rhs.copied,
+        to.partial, to.summed, to.rows, problem.out_offset * size, copied,
+    )  # fmt: skip
+
+
+def _count(axes: Axes) -> int:
+    return prod(axis[0] for axis in axes)
+
+
+def _flag(plain: bool, first: bool) -> int:
+    """CBLAS's flag of a matrix: ``plain`` if it is stored as it stands when it is the left one."""
+    return _PLAIN if plain == first else _TRANSPOSED
+
+
+def _chosen_u(axes: Axes, dense: bool) -> tuple[Axis, Axes]:
+    """The axis that products run over, and the others: the last one, or one with stride 1."""
+    if not axes:
+        return (1, 0, 0, 0), []
+    number = len(axes) - 1
+    if dense:
+        number = next((k for k, axis in enumerate(axes) if axis[1] == 1), number)
+    return axes[number], [axis for k, axis in enumerate(axes) if k != number]
+
+
+def _slide_words(
+    slides: Sequence[Slide], form: int, blocks: Dims, counts: Sequence[int], size: int
+) -> list[int]:
+    words = []
+    for slide, block, count in zip(slides, blocks, counts, strict=True):
+        i, j = (slide.places, slide.taps) if form else (slide.taps, slide.places)
+        i_step, j_step = steps_of(slide, form)
+        common = gcd(slide.hole, j_step)
+        words += [
+            i, i_step, j_step, slide.pad, slide.size, slide.hole, slide.lhs * size, j, block,
+            count, slide.hole // common, j_step // common,
+        ]  # fmt: skip
+    return words

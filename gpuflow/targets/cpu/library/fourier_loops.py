@@ -1,0 +1,172 @@
+"""Fourier transforms that vectors do not fit (``fourier``), by the loops of NumPy's ufuncs.
+
+Several dimensions are transformed one after the other, in the memory of the result; of inverse
+transforms to real numbers in the workspace, as the last dimension comes last.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.compiler.lowering.lower import NO_BUFFER
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
+from gpuflow.core.blocks import Fourier
+from gpuflow.kir.scalar import PARTS
+from gpuflow.runtime.memory import address
+from gpuflow.targets.cpu.library.ufuncs import (
+    Argument,
+    Loop,
+    call_loop,
+    find_loop,
+    loop_function,
+)
+from gpuflow.targets.cpu.runtime.native.calls import NativeCall
+from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, Place, fixed
+from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
+
+LARGEST = 1 << 16  # elements: beyond, SciPy, which takes several lines at a time, is faster
+
+# The ufunc of a kind, and its types; the real transform has one for each parity.
+_LETTERS = {"complex64": ("f", "F"), "complex128": ("d", "D")}
+
+
+def _loop(name: str, complex_dtype: str) -> Loop | None:
+    """A loop of NumPy's, whose module is no public one, so that it may be missing."""
+    module = getattr(np.fft, "_pocketfft_umath", None)
+    real, whole = _LETTERS[complex_dtype]
+    source = real if name.startswith("rfft") else whole
+    target = real if name == "irfft" else whole
+    return find_loop(getattr(module, name, None), f"{source}{real}->{target}")
+
+
+def _names(block: Fourier) -> tuple[str, str]:
+    """The ufuncs of the last dimension, and of the others."""
+    if block.kind == "RFFT":
+        return ("rfft_n_odd" if block.lengths[-1] % 2 else "rfft_n_even"), "fft"
+    if block.kind == "IRFFT":
+        return "irfft", "ifft"
+    return block.kind.lower(), block.kind.lower()
+
+
+def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
+    """The transforms, if they are small."""
+    del target
+    (operand,), out = step.operands, step.eqn.outputs[0].aval
+    size = max(operand.aval.size, out.size)
+    if not 0 < size <= LARGEST or not operand.aval.size or not out.size:
+        return None
+    dtype = _complex_dtype(step)
+    if operand.buffer == NO_BUFFER or any(_loop(name, dtype) is None for name in _names(block)):
+        return None
+    bytes_ = operand.aval.size * operand.aval.dtype.itemsize
+    needs = len(block.lengths) > 1 if block.kind == "IRFFT" else False
+    copied = not operand.lies.is_contiguous
+    scalar_bytes = np.dtype(PARTS[dtype]).itemsize
+    return NativeCall(
+        partial(_emit, block), bytes_ if needs or copied else 0,
+        lambda: [Build(loop_function, (scalar_bytes,))],
+    )  # fmt: skip
+
+
+def _complex_dtype(step: CallStep) -> str:
+    dtypes = step.operands[0].aval.dtype, step.eqn.outputs[0].aval.dtype
+    return next(dtype.name for dtype in dtypes if dtype.name in _LETTERS)
+
+
+class _Transforms:
+    """Writes the passes of one call.
+
+    Args:
+        dtype: of complex numbers.
+        scale: of the first pass; that of the others is 1.
+    """
+
+    def __init__(self, dtype: str, scale: float, services: NativeServices, code: Code) -> None:
+        self.dtype, self.services, self.code = dtype, services, code
+        self.real = np.dtype(PARTS[dtype])
+        self._scales = np.array([scale, 1], self.real)
+        self._passes = 0
+        code.keep(self._scales)
+
+    def _scale(self) -> Argument:
+        offset = min(self._passes, 1) * self.real.itemsize
+        self._passes += 1
+        return Argument(fixed(address(self._scales) + offset), 0, 0)
+
+    def along_last(
+        self, name: str, source: Place, target: Place, lines: int, lengths: tuple[int, int],
+        itemsizes: tuple[int, int],
+    ) -> None:  # fmt: skip
+        """Transform contiguous lines, of ``lengths`` elements before and after."""
+        work = _work(lines, max(lengths))
+        of_index = self.services.chunk(lines, work)
+        ends = zip((source, target), lengths, itemsizes, strict=True)
+        first, last = (
+            Argument(place, of_index * length * size, length * size, (size,))
+            for place, length, size in ends
+        )
+        self._call(name, (first, self._scale(), last), lengths, (of_index, lines), work)
+
+    def across(
+        self, name: str, source: Place, target: Place, before: int, length: int, after: int
+    ) -> None:
+        """Transform a dimension of complex numbers with others behind it."""
+        size, work = 2 * self.real.itemsize, _work(before * after, length)
+        of_index = after if before > 1 else self.services.chunk(after, work)
+        step = (length * after if before > 1 else of_index) * size
+        first, last = (Argument(place, step, size, (after * size,)) for place in (source, target))
+        arguments = first, self._scale(), last
+        self._call(name, arguments, (length, length), (of_index, before * after), work)
+
+    def _call(
+        self, name: str, arguments: tuple[Argument, ...], sizes: tuple[int, int],
+        lines: tuple[int, int], work: int,
+    ) -> None:  # fmt: skip
+        loop = _loop(name, self.dtype)
+        assert loop is not None  # choose says so first
+        call_loop(
+            loop, self.real.itemsize, arguments, sizes, lines, None, work, True, self.services,
+            self.code,
+        )
+
+
+def _work(lines: int, length: int) -> int:
+    return lines * length * max(length.bit_length(), 1)
+
+
+def _emit(
+    block: Fourier, step: CallStep, services: NativeServices, code: Code, places: Places
+) -> None:
+    (operand,), out = step.operands, step.eqn.outputs[0].aval
+    shape, lengths, dtype = operand.aval.shape, block.lengths, _complex_dtype(step)
+    source, target = operand_place(operand, code, places), places.place(step.outputs[0])
+    work = None if step.workspace is None else places.place(step.workspace)
+    if not operand.lies.is_contiguous:
+        assert work is not None
+        copy_view(operand.lies, operand.aval.dtype.itemsize, source, work, services, code)
+        source = work
+    is_inverse = block.kind in ("IFFT", "IRFFT")
+    passes = _Transforms(dtype, 1 / prod(lengths) if is_inverse else 1.0, services, code)
+    last, others = _names(block)
+    itemsizes = operand.aval.dtype.itemsize, out.dtype.itemsize
+    lines, ends = out.size // out.shape[-1], (shape[-1], out.shape[-1])
+    leading = range(len(shape) - len(lengths), len(shape) - 1)
+    if block.kind != "IRFFT":
+        passes.along_last(last, source, target, lines, ends, itemsizes)
+        source, shape = target, out.shape
+    for d in reversed(leading):
+        into = target if block.kind != "IRFFT" else work
+        assert into is not None
+        passes.across(others, source, into, prod(shape[:d]), shape[d], prod(shape[d + 1 :]))
+        source = into
+    if block.kind == "IRFFT":
+        passes.along_last(last, source, target, lines, ends, itemsizes)
+
+
+PROVIDER = Provider("NumPy's loops in native programs", choose)

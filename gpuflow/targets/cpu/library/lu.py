@@ -1,0 +1,166 @@
+"""LU decompositions as instructions of native programs, by our own LAPACK: a thread a matrix.
+
+LAPACK's matrices go by columns: they are copied into the workspace, decomposed there, and copied
+into the result. Threads share the matrices of a stack.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
+from gpuflow.core import views
+from gpuflow.core.blocks import Lu
+from gpuflow.core.views import View
+from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
+from gpuflow.targets.cpu.runtime.native.calls import NativeCall
+from gpuflow.targets.cpu.runtime.native.copies import Places, code_of_copy, copy_view, operand_place
+from gpuflow.targets.cpu.runtime.native.object_code import READ_WORDS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.program_writer import Code
+from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, Runs
+
+LARGEST = 512  # rows or columns: beyond, several threads of a library are faster than one
+
+# An index is one matrix. LAPACK takes numbers by their addresses, and counts from 1. What it finds
+# among nan is no pivot for sure, and is brought inside.
+#   0  LAPACK's ?getrf  1  rows  2  columns  3  pivots of a matrix  4  bytes of one
+#   5  matrices  6  LAPACK's pivots  7  pivots, 32 bits  8  the permutation that they amount to
+_TEXT = """
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
+
+define void @gf_lu(ptr %words, i64 %low, i64 %high) {
+entry:
+  %info = alloca i64
+  %getrf = call ptr @place(ptr %words, i64 0)
+  %rows.at = getelementptr i64, ptr %words, i64 1
+  %columns.at = getelementptr i64, ptr %words, i64 2
+  %rows = load i64, ptr %rows.at
+  %row.last = sub i64 %rows, 1
+  %count = call i64 @word(ptr %words, i64 3)
+  %bytes = call i64 @word(ptr %words, i64 4)
+  %matrices = call ptr @place(ptr %words, i64 5)
+  %own = call ptr @place(ptr %words, i64 6)
+  %pivots = call ptr @place(ptr %words, i64 7)
+  %permutations = call ptr @place(ptr %words, i64 8)
+  br label %look
+look:
+  %k = phi i64 [ %low, %entry ], [ %next, %done ]
+  %more = icmp slt i64 %k, %high
+  br i1 %more, label %one, label %end
+one:
+  %a.offset = mul i64 %k, %bytes
+  %a = getelementptr i8, ptr %matrices, i64 %a.offset
+  %pivot.offset = mul i64 %k, %count
+  %own.k = getelementptr i64, ptr %own, i64 %pivot.offset
+  %pivots.k = getelementptr i32, ptr %pivots, i64 %pivot.offset
+  %row.offset = mul i64 %k, %rows
+  %order = getelementptr i32, ptr %permutations, i64 %row.offset
+  call void %getrf(ptr %rows.at, ptr %columns.at, ptr %a, ptr %rows.at, ptr %own.k, ptr %info)
+  br label %fill
+fill:
+  %f = phi i64 [ 0, %one ], [ %f.next, %filled ]
+  %f.more = icmp slt i64 %f, %rows
+  br i1 %f.more, label %filled, label %exchange
+filled:
+  %f.at = getelementptr i32, ptr %order, i64 %f
+  %f.value = trunc i64 %f to i32
+  store i32 %f.value, ptr %f.at
+  %f.next = add i64 %f, 1
+  br label %fill
+exchange:
+  %i = phi i64 [ 0, %fill ], [ %i.next, %exchanged ]
+  %i.more = icmp slt i64 %i, %count
+  br i1 %i.more, label %exchanged, label %done
+exchanged:
+  %own.at = getelementptr i64, ptr %own.k, i64 %i
+  %from.one = load i64, ptr %own.at
+  %j.found = sub i64 %from.one, 1
+  %j.low = call i64 @llvm.smax.i64(i64 %j.found, i64 0)
+  %j = call i64 @llvm.smin.i64(i64 %j.low, i64 %row.last)
+  %pivot = trunc i64 %j to i32
+  %pivot.at = getelementptr i32, ptr %pivots.k, i64 %i
+  store i32 %pivot, ptr %pivot.at
+  %i.at = getelementptr i32, ptr %order, i64 %i
+  %j.at = getelementptr i32, ptr %order, i64 %j
+  %i.value = load i32, ptr %i.at
+  %j.value = load i32, ptr %j.at
+  store i32 %j.value, ptr %i.at
+  store i32 %i.value, ptr %j.at
+  %i.next = add i64 %i, 1
+  br label %exchange
+done:
+  %next = add i64 %k, 1
+  br label %look
+end:
+  ret void
+}
+"""
+
+
+@cache
+def _function() -> int:
+    return load_native(Module(READ_WORDS + _TEXT, ("gf_lu",)), kernel_cache()).addresses["gf_lu"]
+
+
+def choose(block: Lu, step: CallStep, target: Any) -> NativeCall | None:
+    """The decompositions, if they are not too large for a thread each."""
+    del target
+    if max(block.rows, block.columns) > LARGEST or 0 in step.operands[0].aval.shape:
+        return None
+    if block.dtype.name not in BLAS_LETTERS or private_blas() is None:
+        return None
+    # The matrices by columns, and LAPACK's pivots behind them.
+    matrices = step.operands[0].aval.size * np.dtype(block.dtype).itemsize
+    at = -(-matrices // 64) * 64
+    count = at + block.count * min(block.rows, block.columns) * 8
+    return NativeCall(partial(_emit, at), count, partial(_runs, step.operands[0].lies, block.dtype))
+
+
+def _runs(view: View, dtype: np.dtype) -> list[Runs]:
+    stored = views.contiguous(_turned(view).shape)
+    ends = [code_of_copy(_turned(side), dtype.itemsize) for side in (view, stored)]
+    return [Build(_function), *ends[0], *ends[1]]
+
+
+def _turned(view: View) -> View:
+    """Matrices with rows and columns exchanged."""
+    rank = len(view.shape)
+    return views.transpose(view, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def _emit(
+    pivots_at: int, step: CallStep, services: NativeServices, code: Code, places: Places
+) -> None:
+    (a,), (factors, pivots, permutation) = step.operands, map(places.place, step.outputs)
+    blas = private_blas()
+    assert blas is not None and step.workspace is not None  # choose says so first
+    dtype, shape = a.aval.dtype, a.aval.shape
+    *batch, rows, columns = shape
+    register, start = places.place(step.workspace)
+    by_columns = register, start
+    source = operand_place(a, code, places)
+    copy_view(_turned(a.lies), dtype.itemsize, source, by_columns, services, code)
+    matrices, size = prod(batch), rows * columns
+    block = code.block(
+        (
+            blas.getrf[dtype.name], rows, columns, min(rows, columns), size * dtype.itemsize,
+            0, 0, 0, 0,
+        )
+    )  # fmt: skip
+    blas_pivots = register, start + pivots_at
+    for word, place in ((5, by_columns), (6, blas_pivots), (7, pivots), (8, permutation)):
+        code.fill(block + word, place)
+    work = matrices * size * min(rows, columns) // 8
+    code.run(_function(), block, matrices, services.chunk(matrices, work), work)
+    stored = views.contiguous((*batch, columns, rows))
+    copy_view(_turned(stored), dtype.itemsize, by_columns, factors, services, code)
+
+
+PROVIDER = Provider("LAPACK in native programs", choose)

@@ -1,0 +1,162 @@
+"""Decompositions of small matrices as instructions of native programs, by NumPy's ufuncs' loops.
+
+Each matrix is decomposed by itself: one that fails becomes nan, alone of its stack. Matrices with
+nan or inf never reach iterations of LAPACK, which need not end for them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuflow.compiler.lowering.lower import NO_BUFFER
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
+from gpuflow.core.blocks import Cholesky, Decomposition, Eig, Eigh, Svd
+from gpuflow.targets.cpu.library.ufuncs import (
+    Argument,
+    Finite,
+    Loop,
+    call_loop,
+    find_loop,
+    loop_function,
+)
+from gpuflow.targets.cpu.runtime.native.calls import NativeCall
+from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.runtime.native.program_writer import Code
+from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
+
+LARGEST = 64  # rows or columns: beyond, SciPy's routines are faster
+_LARGEST_APART = 32  # beyond, the BLAS below may have threads of its own
+
+# The letters of a dtype and of its real and complex one.
+_LETTERS = {
+    "float32": ("f", "f", "F"),
+    "float64": ("d", "d", "D"),
+    "complex64": ("F", "f", "F"),
+    "complex128": ("D", "d", "D"),
+}
+
+
+class _Routine(NamedTuple):
+    """A ufunc, and the fixed data of its call.
+
+    Attributes:
+        name: of the ufunc.
+        types: of results: "x" for the operand's, "r" for real, "c" for complex ones.
+        outputs: for each result of the ufunc the number of the op's output.
+        triangle: see Finite; None: nan may enter.
+        flops: of a matrix of n by n, over n cubed.
+    """
+
+    name: str
+    types: str
+    outputs: tuple[int, ...]
+    triangle: str | None
+    flops: int
+
+
+def _routine(block: Decomposition) -> _Routine | None:
+    """The routine of a block, or None if it has no ufunc."""
+    params = block.params
+    if isinstance(block, Cholesky):
+        return _Routine("cholesky_lo", "x", (0,), None, 1)
+    if isinstance(block, Eig):
+        if params["compute_left_eigenvectors"]:
+            return None
+        if params["compute_right_eigenvectors"]:
+            return _Routine("eig", "cc", (0, 1), "all", 25)
+        return _Routine("eigvals", "c", (0,), "all", 10)
+    if params["subset_by_index"] is not None:
+        return None
+    if isinstance(block, Eigh):
+        side = "lower" if params["lower"] else "upper"
+        if params["compute_vectors"]:
+            return _Routine(f"eigh_{side[:2]}", "rx", (1, 0), side, 9)
+        return _Routine(f"eigvalsh_{side[:2]}", "r", (0,), side, 2)
+    assert isinstance(block, Svd)
+    if not params["compute_uv"]:
+        return _Routine("svd", "r", (0,), "all", 4)
+    name = "svd_f" if params["full_matrices"] else "svd_s"
+    return _Routine(name, "xrx", (1, 0, 2), "all", 20)
+
+
+def _loop(routine: _Routine, dtype: str) -> Loop | None:
+    """The loop, of a module that is no public one, so that it may be missing."""
+    own, real, whole = _LETTERS[dtype]
+    results = "".join({"x": own, "r": real, "c": whole}[kind] for kind in routine.types)
+    module = getattr(np.linalg, "_umath_linalg", None)
+    return find_loop(getattr(module, routine.name, None), f"{own}->{results}")
+
+
+def choose(block: Decomposition, step: CallStep, target: Any) -> NativeCall | None:
+    """The decompositions, if they are small and NumPy has a loop of their type."""
+    del target
+    (operand,) = step.operands
+    if not 0 < max(block.rows, block.columns) <= LARGEST or operand.aval.size == 0:
+        return None
+    routine = _routine(block)
+    if routine is None or operand.buffer == NO_BUFFER:
+        return None
+    if _loop(routine, operand.aval.dtype.name) is None:
+        return None
+    aval = operand.aval
+    copied = 0 if operand.lies.is_contiguous else aval.size * aval.dtype.itemsize
+    return NativeCall(
+        partial(_emit, block, routine), copied,
+        lambda: [Build(loop_function, (_scalar_bytes(aval.dtype),))],
+    )  # fmt: skip
+
+
+def _scalar_bytes(dtype: np.dtype) -> int:
+    return dtype.itemsize // (2 if dtype.kind == "c" else 1)
+
+
+def _emit(
+    block: Decomposition, routine: _Routine, step: CallStep, services: NativeServices, code: Code,
+    places: Places,
+) -> None:  # fmt: skip
+    (operand,) = step.operands
+    dtype = operand.aval.dtype
+    source = operand_place(operand, code, places)
+    if not operand.lies.is_contiguous:
+        assert step.workspace is not None
+        work_place = places.place(step.workspace)
+        copy_view(operand.lies, dtype.itemsize, source, work_place, services, code)
+        source = work_place
+    arguments = [_matrix(source, (block.rows, block.columns), dtype.itemsize)]
+    for number in routine.outputs:
+        aval = step.eqn.outputs[number].aval
+        rank = aval.ndim - (operand.aval.ndim - 2)
+        place = places.place(step.outputs[number])
+        arguments.append(_matrix(place, aval.shape[aval.ndim - rank :], aval.dtype.itemsize, True))
+    parts = 2 if dtype.kind == "c" else 1
+    finite = None
+    if routine.triangle is not None:
+        finite = Finite(block.rows, block.columns, parts, routine.triangle)
+    sizes = [block.rows] if isinstance(block, (Cholesky, Eig, Eigh)) else [
+        block.rows, block.columns, min(block.rows, block.columns)
+    ]  # fmt: skip
+    loop = _loop(routine, dtype.name)
+    assert loop is not None  # choose says so first
+    work = block.count * routine.flops * prod(sizes[:2]) * sizes[-1]
+    split = max(block.rows, block.columns) <= _LARGEST_APART
+    call_loop(
+        loop, _scalar_bytes(dtype), arguments, sizes, (1, block.count), finite, work, split,
+        services, code,
+    )  # fmt: skip
+
+
+def _matrix(
+    place: tuple[int, int], shape: tuple[int, ...], itemsize: int, is_result: bool = False
+) -> Argument:
+    """A stack of matrices or vectors without gaps."""
+    count = prod(shape) * itemsize
+    steps = (shape[-1] * itemsize, itemsize)[2 - len(shape) :]
+    return Argument(place, count, count, steps, count if is_result else 0)
+
+
+PROVIDER = Provider("NumPy's loops in native programs", choose)

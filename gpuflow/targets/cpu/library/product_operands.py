@@ -1,0 +1,95 @@
+"""Operands of products that cannot be read in place are copied to the workspace first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from gpuflow.compiler.planning.plan import CallStep, Operand
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.blocks import Dims, Product
+from gpuflow.core.views import View, contiguous, transpose
+from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, Place
+from gpuflow.targets.cpu.runtime.native.services import NativeServices
+
+_ALIGNMENT = 64
+# Which operands are copied: the fewer the better.
+_CHOICES = ((False, False), (True, False), (False, True), (True, True))
+
+Call = TypeVar("Call")
+
+
+class Copies(NamedTuple):
+    """Which operands are copied, to the start of the workspace.
+
+    Attributes:
+        orders: for each operand, the order of its dimensions in the copy; None: it is not copied.
+        sizes: bytes that its copy takes.
+    """
+
+    orders: tuple[Dims | None, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Bytes of all copies."""
+        return sum(self.sizes)
+
+    def places(
+        self, step: CallStep, services: NativeServices, code: Code, places: Places
+    ) -> list[Place]:
+        """Where the operands, or their copies, begin; adds the copies to the program."""
+        result, at = [], 0
+        for operand, order, size in zip(step.operands, self.orders, self.sizes, strict=True):
+            place = operand_place(operand, code, places)
+            if order is not None and size:  # an empty operand has nothing to copy
+                assert step.workspace is not None  # the plan has asked how many bytes
+                register, start = places.place(step.workspace)
+                itemsize = storage_dtype(operand.aval.dtype).itemsize
+                target = register, start + at
+                copy_view(transpose(operand.lies, order), itemsize, place, target, services, code)
+                place, at = target, at + size
+            result.append(place)
+        return result
+
+
+def readable(
+    product: Product, step: CallStep, call_of: Callable[[View, View], Call | None]
+) -> tuple[Call, Copies] | None:
+    """A call for the operands in place, or for copies of them.
+
+    Args:
+        product: which dimensions are which. A copy has them in the order of a stack of matrices.
+        step: the call.
+        call_of: the call for two views that begin at 0, or None where it cannot be made.
+
+    Returns:
+        The call and the copies; None: there is no call for copies either.
+    """
+    orders = [tuple(d for dims in sides for d in dims) for sides in (product.left, product.right)]
+    views = [operand.lies._replace(offset=0) for operand in step.operands]
+    for chosen in _CHOICES:
+        wanted = [order if is_copied else None for order, is_copied in zip(orders, chosen)]
+        lies = [
+            view if order is None else _copy(view, order) for view, order in zip(views, wanted)
+        ]
+        call = call_of(*lies)
+        if call is not None:
+            sizes = [
+                0 if order is None else _bytes(operand)
+                for operand, order in zip(step.operands, wanted)
+            ]
+            return call, Copies(tuple(wanted), tuple(sizes))
+    return None
+
+
+def _copy(view: View, order: Dims) -> View:
+    """A view with the same dimensions of a copy that has them in another order."""
+    stored = contiguous([view.shape[d] for d in order])
+    return transpose(stored, [order.index(d) for d in range(len(order))])
+
+
+def _bytes(operand: Operand) -> int:
+    count = operand.aval.size * storage_dtype(operand.aval.dtype).itemsize
+    return -(-count // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,153 @@
+"""Systems with triangular matrices as instructions of native programs, by our own BLAS.
+
+The result begins as a copy of the right-hand sides, which BLAS solves in place. Threads share its
+columns, or its rows if the matrix is on the right. The number of columns that are solved together
+depends on the shapes only.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+from gpuflow.compiler.planning.plan import CallStep, nbytes
+from gpuflow.compiler.target import Provider
+from gpuflow.core.blocks import Triangular
+from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
+from gpuflow.targets.cpu.runtime.native.calls import NativeCall
+from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.runtime.native.object_code import READ_WORDS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.pool import pool_threads
+from gpuflow.targets.cpu.runtime.native.program_writer import Code
+from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
+
+_LEFT, _RIGHT, _UPPER, _LOWER, _GENERAL, _UNIT = 141, 142, 121, 122, 131, 132  # CBLAS's numbers
+_PLAIN, _TRANSPOSED, _ADJOINT = 111, 112, 113
+_SMALLEST_FLOPS = 1 << 20  # less work than this is done sooner than a worker wakes
+_SMALLEST_BLOCK, _MOST_BLOCKS, _MULTIPLE = 64, 16, 16  # rows or columns
+
+# op(A) X = B for stacks of matrices; an index is one block of columns or rows of one X.
+# BLAS gets the transposed system, in column-major order: cblas_strsm of OpenBLAS 0.3.31 multiplies
+# on 64-bit ARM where the order is row-major and A is on the left (its pull request 5898).
+#   0  cblas_TYPEtrsm  1 to 4  side, triangle, transposition, diagonal (CBLAS's numbers)
+#   5  size of A  6  X  7  A  8  rows of X  9  its columns, which are apart by the type's bytes
+#  10  blocks of one X  11  rows or columns of a block  12  whether columns are split
+#  13  bytes between matrices of A  14  of X  15  between rows or columns that are split
+_TEXT = """
+declare i64 @llvm.smin.i64(i64, i64)
+CONSTANTS
+define internal i32 @flag(ptr %words, i64 %k) alwaysinline {
+  %wide = call i64 @word(ptr %words, i64 %k)
+  %value = trunc i64 %wide to i32
+  ret i32 %value
+}
+
+define void @gf_triangular_TYPE(ptr %words, i64 %low, i64 %high) {
+entry:
+  %trsm = call ptr @place(ptr %words, i64 0)
+  %side = call i32 @flag(ptr %words, i64 1)
+  %triangle = call i32 @flag(ptr %words, i64 2)
+  %transposed = call i32 @flag(ptr %words, i64 3)
+  %diagonal = call i32 @flag(ptr %words, i64 4)
+  %size = call i64 @word(ptr %words, i64 5)
+  %x = call ptr @place(ptr %words, i64 6)
+  %a = call ptr @place(ptr %words, i64 7)
+  %rows = call i64 @word(ptr %words, i64 8)
+  %columns = call i64 @word(ptr %words, i64 9)
+  %blocks = call i64 @word(ptr %words, i64 10)
+  %block = call i64 @word(ptr %words, i64 11)
+  %split = call i64 @word(ptr %words, i64 12)
+  %a.next = call i64 @word(ptr %words, i64 13)
+  %x.next = call i64 @word(ptr %words, i64 14)
+  %step = call i64 @word(ptr %words, i64 15)
+  %by.columns = icmp ne i64 %split, 0
+  %total = select i1 %by.columns, i64 %columns, i64 %rows
+  br label %look
+look:
+  %k = phi i64 [ %low, %entry ], [ %next, %one ]
+  %more = icmp slt i64 %k, %high
+  br i1 %more, label %one, label %end
+one:
+  %matrix = sdiv i64 %k, %blocks
+  %number = srem i64 %k, %blocks
+  %first = mul i64 %number, %block
+  %rest = sub i64 %total, %first
+  %count = call i64 @llvm.smin.i64(i64 %block, i64 %rest)
+  %m = select i1 %by.columns, i64 %rows, i64 %count
+  %n = select i1 %by.columns, i64 %count, i64 %columns
+  %a.offset = mul i64 %matrix, %a.next
+  %a.at = getelementptr i8, ptr %a, i64 %a.offset
+  %x.offset = mul i64 %matrix, %x.next
+  %x.matrix = getelementptr i8, ptr %x, i64 %x.offset
+  %x.first = mul i64 %first, %step
+  %x.at = getelementptr i8, ptr %x.matrix, i64 %x.first
+  call void %trsm(i32 102, i32 %side, i32 %triangle, i32 %transposed, i32 %diagonal, i64 %n, i64 %m, ONE, ptr %a.at, i64 %size, ptr %x.at, i64 %columns)
+  %next = add i64 %k, 1
+  br label %look
+end:
+  ret void
+}
+"""  # noqa: E501  an instruction is one line
+
+
+@cache
+def _function(letter: str) -> int:
+    scalar = {"s": "float", "d": "double", "c": "float", "z": "double"}[letter]
+    one, constants = f"{scalar} 1.0", ""
+    if letter in "cz":
+        one = "ptr @one"
+        constants = f"@one = internal constant [2 x {scalar}] [{scalar} 1.0, {scalar} 0.0]"
+    text = _TEXT.replace("CONSTANTS", constants).replace("ONE", one).replace("TYPE", letter)
+    symbol = f"gf_triangular_{letter}"
+    return load_native(Module(READ_WORDS + text, (symbol,)), kernel_cache()).addresses[symbol]
+
+
+def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None:
+    """The systems, if BLAS supports them and can read A in place."""
+    del target
+    a, b = step.operands
+    if system.conjugate and not system.transpose:
+        return None
+    if not b.aval.size or system.dtype.name not in BLAS_LETTERS or private_blas() is None:
+        return None
+    if not a.lies.is_contiguous:
+        return None
+    letter = BLAS_LETTERS[system.dtype.name]
+    return NativeCall(partial(_emit, system), runs=lambda: [Build(_function, (letter,))])
+
+
+def _emit(
+    system: Triangular, step: CallStep, services: NativeServices, code: Code, places: Places
+) -> None:
+    a, b = step.operands
+    dtype, blas = b.aval.dtype, private_blas()
+    assert blas is not None  # choose says so first
+    source, target = operand_place(b, code, places), places.place(step.outputs[0])
+    copy_view(b.lies, dtype.itemsize, source, target, services, code)
+    (rows, columns), size, matrices = b.aval.shape[-2:], system.size, system.matrices
+    split = columns if system.left_side else rows
+    block = max(_SMALLEST_BLOCK, -(-split // (_MOST_BLOCKS * _MULTIPLE)) * _MULTIPLE)
+    blocks = -(-split // block)
+    transposition = _PLAIN
+    if system.transpose:
+        transposition = _ADJOINT if system.conjugate else _TRANSPOSED
+    letter = BLAS_LETTERS[dtype.name]
+    words = code.block(
+        (
+            blas.trsm[dtype.name], _RIGHT if system.left_side else _LEFT,
+            _UPPER if system.lower else _LOWER, transposition,
+            _UNIT if system.unit_diagonal else _GENERAL, size, 0, 0, rows, columns, blocks, block,
+            int(system.left_side), size * size * dtype.itemsize, rows * columns * dtype.itemsize,
+            (1 if system.left_side else columns) * dtype.itemsize,
+        )
+    )  # fmt: skip
+    code.fill(words + 6, target)
+    code.fill(words + 7, operand_place(a, code, places))
+    extent, flops = matrices * blocks, matrices * size * rows * columns
+    threads = pool_threads()
+    chunk = extent if flops < _SMALLEST_FLOPS else max(1, extent // (threads * 4))
+    code.run(_function(letter), words, extent, chunk, max(flops // 16, nbytes(b.aval) // 4))
+
+
+PROVIDER = Provider("BLAS in native programs", choose)

@@ -1,0 +1,130 @@
+"""The CPU's driver: data are NumPy arrays, and everything is done when a call returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.util import SourceLine
+from gpuflow.compiler.planning.plan import Plan
+from gpuflow.compiler.target import Target
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.primitive import Primitive
+from gpuflow.runtime.driver import Driver, FlagReader
+from gpuflow.runtime.holders import Holders
+from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
+from gpuflow.runtime.origins import origins
+from gpuflow.targets.cpu.runtime.program import CpuProgram
+from gpuflow.targets.cpu.runtime.single_ops import plan_of_op
+from gpuflow.targets.cpu.target import NATIVE_TARGET
+
+
+class CpuDriver:
+    """All devices of the CPU: they share its memory."""
+
+    xp: Any = np
+    strided: Callable[..., Any] = np.ndarray
+    evaluate: Callable[..., Any] | None = None
+
+    @property
+    def target(self) -> Target:
+        """The compilation target."""
+        return NATIVE_TARGET
+
+    def program_of_op(
+        self, primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]
+    ) -> CpuProgram | None:
+        """A native program, of some ops."""
+        planned = plan_of_op(primitive, avals, params)
+        if planned is None:
+            return None
+        plan, jaxpr = planned
+        return self.program(plan, jaxpr.out_avals)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array that holds anything."""
+        return allocate(shape, dtype, prod(shape) * dtype.itemsize)
+
+    def from_host(self, array: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return array
+
+    def to_host(self, data: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return data
+
+    def from_driver(self, data: Any, source: Driver) -> np.ndarray:
+        """The values in the host's memory."""
+        return source.to_host(data)
+
+    def copy(self, data: np.ndarray) -> np.ndarray:
+        """A copy."""
+        return data.copy()
+
+    def flag_reader(self) -> FlagReader:
+        """There is nothing to wait for."""
+        return _read_flag
+
+    def wait(self, data: np.ndarray) -> None:
+        """Nothing is under way."""
+
+    def result(
+        self, value: Any, aval: ShapedArray, operands: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """The value as an array that owns its memory.
+
+        So donation can never reach another array's buffer.
+        """
+        data = value if type(value) is np.ndarray else np.asarray(value)
+        shared = data.base is not None
+        for operand in operands:
+            shared = shared or data is operand
+        dtype = aval.dtype
+        if data.dtype is not dtype:
+            dtype = storage_dtype(dtype)
+            shared = shared or data.dtype != dtype
+        if shared or not data.flags.c_contiguous:
+            data = np.array(data, dtype=dtype, order="C", copy=True)
+        if origins is not None and data.nbytes >= SMALLEST_POOLED:
+            origins.note(data)
+        return data
+
+    def made_at(self, data: np.ndarray) -> SourceLine | None:
+        """The user's line that made a large array, if such lines are remembered."""
+        return None if origins is None else origins.of(data)
+
+    def is_shared(self, arrays: list[np.ndarray], k: int) -> bool:
+        """Whether somebody besides one Array holds operand k's memory and would see it change."""
+        return _holders.is_shared(arrays, k)
+
+    def memory_stats(self) -> dict[str, int]:
+        """Memory of the process, and the blocks that it allocated for large results."""
+        return process_memory()
+
+    def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> CpuProgram:
+        """The plan as native code."""
+        return CpuProgram(plan, out_avals, self)
+
+
+def _pooled_byte_array() -> np.ndarray:
+    """A view of pooled memory, as large results are; small ones have no object behind them."""
+    return allocate((SMALLEST_POOLED,), np.dtype(np.uint8), SMALLEST_POOLED)
+
+
+_holders = Holders(attrgetter("base"), _pooled_byte_array)
+
+
+@cache
+def cpu_driver() -> CpuDriver:
+    """The driver of all CPU devices."""
+    return CpuDriver()
+
+
+def _read_flag(data: np.ndarray) -> Callable[[], bool]:
+    flag = bool(data)
+    return lambda: flag

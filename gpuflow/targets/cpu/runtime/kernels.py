@@ -1,0 +1,136 @@
+"""The CPU target: KernelIR in, a loaded kernel out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache as cached
+from pathlib import Path
+
+from gpuflow import kir
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.versions import version_of
+from gpuflow.compiler.debugging import show
+from gpuflow.compiler.schedules import schedule
+from gpuflow.compiler.schedules.schedule import rewritten
+from gpuflow.kir.nodes import Kernel, remembered
+from gpuflow.kir.text import kernel_text
+from gpuflow.kir.verify import verify
+from gpuflow.targets import kernel_walk, llvm, parsing
+from gpuflow.targets.cpu import codegen
+from gpuflow.targets.cpu.codegen import functions, image, loops, printing, schedules
+from gpuflow.targets.cpu.codegen.build import (
+    LoadedKernel,
+    Object,
+    build_cpu,
+    load_cpu,
+    target_identity,
+)
+from gpuflow.targets.cpu.codegen.loops.text import LoopSource, source_of
+from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
+from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_REWRITES
+from gpuflow.targets.cpu.runtime.native.pool import pool
+
+# The modules and folders of modules that decide what a kernel's text becomes.
+_THIS = sys.modules[__name__]
+_EMITTERS = (
+    _THIS, kir, schedule, kernel_walk, parsing, llvm, schedules, printing, loops, codegen, image,
+)  # fmt: skip
+
+
+def print_cpu(kernel: Kernel) -> LoopSource:
+    """The loop program of a kernel for the CPU, and its text.
+
+    Args:
+        kernel: A verified kernel.
+
+    Returns:
+        The program; its function is ``entry``.
+    """
+    return source_of(CpuPrinter(rewritten(kernel, CPU_REWRITES)).program())
+
+
+@cached
+def cache_parts() -> tuple[str, ...]:
+    """Inputs of a CPU kernel's code besides its text."""
+    return ("cpu", source_digest(_EMITTERS), version_of("llvmlite"), target_identity())
+
+
+def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> LoadedKernel:
+    """The kernel in memory: from this process, from the cache's folder, or built.
+
+    Args:
+        kernel: A kernel that ``kir.verify`` accepts.
+        cache: Keeps loaded kernels in memory and built ones on disk; any thread may use it.
+        check: Verify the kernel, and its printed text, first.
+
+    Returns:
+        The loaded kernel, the same object for equal kernels and one cache.
+
+    Raises:
+        KernelError: ``check`` is set and the kernel breaks a rule.
+    """
+    if check:
+        verify(kernel)
+        verify(rewritten(kernel, CPU_REWRITES))
+    key = _key(kernel)
+
+    def source() -> LoopSource:
+        show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
+        return print_cpu(kernel)
+
+    return cache.once(key, lambda: _load(kernel.name, source, key, cache))
+
+
+def compile_text(source: LoopSource, cache: KernelCache) -> LoadedKernel:
+    """The same for a text without a kernel of KernelIR."""
+    key = cache_key(source.text, cache_parts())
+    return cache.once(key, lambda: _load(source.entry, lambda: source, key, cache))
+
+
+def load_stored(kernel: Kernel, cache: KernelCache, check: bool = False) -> bool:
+    """Load the kernel, if that needs no build; whether it is in memory then."""
+    key = _key(kernel)
+    if not cache.has(key) and cache.is_stored(key):
+        compile_cpu(kernel, cache, check)
+    return cache.has(key)
+
+
+def source_path(kernel: Kernel, cache: KernelCache) -> Path | None:
+    """The file of a built kernel's source; None if the cache keeps no files."""
+    return cache.path(_key(kernel), "py")
+
+
+def _key(kernel: Kernel) -> str:
+    parts = cache_parts()
+    return remembered(kernel, _key_with, parts)
+
+
+def _key_with(kernel: Kernel, parts: tuple[str, ...]) -> str:
+    return cache_key(kernel_text(kernel), parts)
+
+
+def _load(
+    name: str, printed: Callable[[], LoopSource], key: str, cache: KernelCache
+) -> LoadedKernel:
+    def build_entry() -> Entry:
+        show(1, f"build {name}", lambda: f"cache miss {key}")
+        source = printed()
+        show(4, f"source {name}", lambda: f"{cache.path(key, 'py')}\n{source.text}")
+        built = build_cpu(source)
+        return Entry(built.code, built.suffix, source.text, built.entry, built.imports)
+
+    def load(entry: Entry) -> LoadedKernel:
+        return load_cpu(Object(entry.code, entry.entry, entry.imports), runtime_function)
+
+    entry = cache.get(key, build_entry)
+    try:
+        return load(entry)
+    except RuntimeError as error:
+        # A stored object that does not link here: build it again, once.
+        return load(cache.replace(key, build_entry, error))
+
+
+def runtime_function(name: str) -> int | None:
+    """The address of a function of the native runtime that kernels may call; None for others."""
+    return pool().runtime.addresses[name] if name == functions.INTERRUPTED else None

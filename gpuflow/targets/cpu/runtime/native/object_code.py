@@ -1,0 +1,253 @@
+"""The native runtime of the CPU: thread pool, native programs and products, as object code.
+
+Its text is LLVM IR, in ``native/*.ll``. It is compiled by llvmlite alone, each part when it is
+first needed, and kept in the kernel cache like a kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from gpuflow.base.records import record
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.versions import version_of
+from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cpu import codegen
+from gpuflow.targets.cpu.codegen import image
+from gpuflow.targets.cpu.codegen.build import link_symbols, linkable, suffix_of, target_identity
+from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
+
+_FOLDER = Path(__file__).parent
+_CORE = ("places.ll", "pool.ll", "execute.ll", "copy.ll")
+_CORE_SYMBOLS = (
+    "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",
+    "gf_interrupted", "gf_signals",
+)  # fmt: skip
+# What programs run that have loops, branches or segments, and what that calls of other parts.
+_ON_DEMAND = {
+    "scan": ("gf_execute", "gf_signals"),
+    "while": ("gf_execute", "gf_signals"),
+    "branch": ("gf_execute",),
+    "apart": ("gf_scan", "gf_dispatch"),
+    "segments": (),
+}
+# How BLAS takes alpha and beta for each letter: complex ones by address.
+_PRODUCTS = {
+    "s": ("float", "1.0", "0.0"),
+    "d": ("double", "1.0", "0.0"),
+    "c": ("ptr", "@one", "@zero"),
+    "z": ("ptr", "@one", "@zero"),
+}
+_COMPLEX_PARTS = {"c": "float", "z": "double"}
+# For each letter that convolutions know: its type, bytes, and elements of a vector.
+_CONVOLUTIONS = {"s": ("float", 4, 16), "d": ("double", 8, 8)}
+_PAUSES = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}
+_PYTHON = (
+    "PyErr_CheckSignals", "PyEval_SaveThread", "PyEval_RestoreThread", "Py_IncRef",
+    "Py_DecRef", "PyObject_CallNoArgs", "_Py_NoneStruct", "gf_do_nothing",
+)  # fmt: skip
+_INTRINSICS = (
+    "declare i64 @llvm.smin.i64(i64, i64)", "declare i64 @llvm.smax.i64(i64, i64)",
+    "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+    "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+    "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
+)  # fmt: skip
+
+# For functions in LLVM IR that instructions run: what stands at a place of their argument block.
+READ_WORDS = """
+define internal i64 @word(ptr %words, i64 %k) alwaysinline {
+  %at = getelementptr i64, ptr %words, i64 %k
+  %value = load i64, ptr %at
+  ret i64 %value
+}
+
+define internal ptr @place(ptr %words, i64 %k) alwaysinline {
+  %at = getelementptr i64, ptr %words, i64 %k
+  %value = load ptr, ptr %at
+  ret ptr %value
+}
+"""
+
+
+@record
+class Module:
+    """The text of a part of the runtime, its functions, and those of other parts or Python's.
+
+    LLVM optimizes at ``level``: 2 for loops that it should split.
+    """
+
+    text: str
+    symbols: tuple[str, ...]
+    imports: tuple[str, ...] = ()
+    level: int = 2
+
+
+@record
+class NativeRuntime:
+    """The runtime in memory.
+
+    Attributes:
+        addresses: of its functions, by symbol.
+        keepalive: owns the code.
+    """
+
+    addresses: Mapping[str, int]
+    keepalive: object
+
+
+def core_module() -> Module:
+    """The thread pool and the runner of native programs; every process needs them."""
+    return Module(_text(*_CORE), _CORE_SYMBOLS, _PYTHON, AS_WRITTEN)
+
+
+def product_module(letter: str) -> Module:
+    """Products of stacks of matrices of the type with BLAS's ``letter``."""
+    return _blas_module("product", letter)
+
+
+def vector_product_module(letter: str) -> Module:
+    """The same with vectors."""
+    return _blas_module("vector_product", letter)
+
+
+def _blas_module(name: str, letter: str) -> Module:
+    scalar, one, zero = _PRODUCTS[letter]
+    constants = []
+    if letter in _COMPLEX_PARTS:
+        kind = _COMPLEX_PARTS[letter]
+        constants = [
+            f"@{name} = internal constant [2 x {kind}] [{kind} {value}, {kind} 0.0]"
+            for name, value in (("one", "1.0"), ("zero", "0.0"))
+        ]
+    values = {"TYPE": letter, "SCALAR ONE": f"{scalar} {one}", "SCALAR ZERO": f"{scalar} {zero}"}
+    text = "\n".join([*constants, READ_WORDS, _text(f"{name}.ll", values=values)])
+    return Module(text, (f"gf_{name}_{letter}",), level=AS_WRITTEN)
+
+
+def strided_module(count: str) -> Module:
+    """Copies of strided views with elements of ``count`` bytes."""
+    values = {"BYTES": count, "BITS": str(8 * int(count))}
+    return Module(_text("strided.ll", values=values), (f"gf_strided_{count}",))
+
+
+def convolution_module(letter: str) -> Module:
+    """Convolutions of the type with BLAS's ``letter``."""
+    kind, count, lanes = _CONVOLUTIONS[letter]
+    iota = ", ".join(f"i32 {k}" for k in range(lanes))
+    values = {
+        "TYPE": letter, "ELEMENT": kind, "BYTES": str(count), "LANES": str(lanes),
+        "IOTA": f"<{iota}>", "SUFFIX": f"v{lanes}f{8 * count}",
+    }  # fmt: skip
+    symbols = tuple(f"gf_{name}_{letter}" for name in ("convolution", "sum_parts", "zero"))
+    return Module(_text("slots.ll", "convolution.ll", values=values) + "\n!0 = !{}", symbols)
+
+
+def slots_text() -> str:
+    """Functions for modules whose functions use slots of memory, and LLVM's for all of them."""
+    return _text("slots.ll")
+
+
+_MODULES: dict[str, Callable[[str], Module]] = {
+    "product": product_module,
+    "vector_product": vector_product_module,
+    "strided": strided_module,
+    "convolution": convolution_module,
+    "sum_parts": convolution_module,
+    "zero": convolution_module,
+}
+
+
+def module_with(symbol: str) -> Module:
+    """The module of a function: of the core, ``gf_<name>``, or ``gf_<kind>_<letter or bytes>``."""
+    if symbol in _CORE_SYMBOLS:
+        return core_module()
+    name = symbol.removeprefix("gf_")
+    if name in _ON_DEMAND:
+        text = _text("places.ll", f"{name}.ll")
+        return Module(text, (symbol,), _ON_DEMAND[name], AS_WRITTEN)
+    kind, _, variant = name.rpartition("_")
+    return _MODULES[kind](variant)
+
+
+def _text(*names: str, values: Mapping[str, str] | None = None) -> str:
+    parts = [(_FOLDER / name).read_text() for name in names]
+    text = "\n".join([_pause(), *_INTRINSICS, *parts])
+    for name, value in (values or {}).items():
+        text = text.replace(name, value)
+    return text
+
+
+def _pause() -> str:
+    """A function that a waiting thread calls between two polls."""
+    instruction = _PAUSES.get(platform.machine())
+    if instruction is None:
+        return "define internal void @pause() {\n  ret void\n}\n"
+    body = f"define internal void @pause() {{\n  call void @{instruction}()\n  ret void\n}}\n"
+    return f"declare void @{instruction}()\n{body}"
+
+
+@cache
+def _key_fields() -> tuple[str, ...]:
+    """Facts besides a module's text that decide about its code."""
+    digest = source_digest((codegen, image))
+    return ("native", digest, version_of("llvmlite"), target_identity())
+
+
+def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
+    """A part of the runtime, from the cache or built.
+
+    Args:
+        module: which part.
+        cache: keeps the object code; the code in memory is one for each cache.
+
+    Returns:
+        The addresses of its functions.
+    """
+    key = cache_key(module.text, (f"level {module.level}", *_key_fields()))
+
+    def build() -> Entry:
+        code = linkable(compiled(module.text, module.level).code, module.symbols)
+        return Entry(code, suffix_of(code), module.text, "native", module.imports)
+
+    def load() -> NativeRuntime:
+        entry = cache.get(key, build)
+        known = _known(entry.imports, cache)
+        try:
+            library, addresses = link_symbols(entry.code, module.symbols, known)
+        except RuntimeError as error:
+            entry = cache.replace(key, build, error)
+            library, addresses = link_symbols(entry.code, module.symbols, known)
+        return NativeRuntime(addresses, library)
+
+    return cache.once(key, load)
+
+
+def _do_nothing() -> None:
+    """Long loops call it: Python then raises pending asynchronous exceptions."""
+
+
+_OBJECTS = {"gf_do_nothing": _do_nothing}
+
+
+def _known(imports: Iterable[str], cache: KernelCache) -> dict[str, int]:
+    """The addresses of a module's imports."""
+    known = {}
+    for name in imports:
+        if name in _OBJECTS:
+            known[name] = id(_OBJECTS[name])
+        elif name.startswith("gf_"):
+            known[name] = load_native(module_with(name), cache).addresses[name]
+        else:
+            symbol = getattr(ctypes.pythonapi, name)
+            known[name] = ctypes.cast(symbol, ctypes.c_void_p).value or 0
+    return known
+
+
+@cache
+def native_function(symbol: str) -> int:
+    """The address of a function of the runtime, of the process's kernel cache."""
+    return load_native(module_with(symbol), kernel_cache()).addresses[symbol]

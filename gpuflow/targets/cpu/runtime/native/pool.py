@@ -1,0 +1,151 @@
+"""Worker threads for large kernels, and the native runtime that they live in.
+
+Workers are Python threads that run native code without the GIL and return when the process ends;
+``targets/cpu/runtime/native/pool.ll`` defines how they share work. If the system has no POSIX
+semaphores, there are none, and the calling thread does all of the work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from functools import cache
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.util import warn
+from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.runtime.memory import address, aligned_bytes
+from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime, core_module, load_native
+
+SPINS = 4000  # looks at the ticket before a worker sleeps: some 20 to 50 us
+_JOIN_SECONDS = 1.0
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+class ThreadPool:
+    """Threads that wait for jobs. Started by the first plan; a fork's child starts its own.
+
+    Args:
+        runtime: whose pool they serve.
+        threads: how many work on a job, the caller included; see ``pool_threads``.
+    """
+
+    def __init__(self, runtime: NativeRuntime, threads: int) -> None:
+        self.runtime = runtime
+        self.threads = threads
+        self._workers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._slots: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        ctypes.CFUNCTYPE(None)(self.runtime.addresses["gf_pool_reset"])()
+
+    def start(self) -> None:
+        """Start the workers, if they do not run yet."""
+        if len(self._workers) == self.threads - 1:
+            return
+        run = _KERNEL(self.runtime.addresses["gf_worker"])
+        with self._lock:
+            while len(self._workers) < self.threads - 1:
+                worker = threading.Thread(
+                    target=run, args=(None, SPINS, 0), name="gpuflow-worker", daemon=True
+                )
+                try:
+                    worker.start()
+                except RuntimeError:  # a limit of threads or of the address space
+                    self._go_on_with(len(self._workers) + 1)
+                    return
+                self._workers.append(worker)
+
+    def _go_on_with(self, threads: int) -> None:
+        wanted, self.threads = self.threads, threads
+        warn(
+            f"[threads] the system must let {wanted} threads run; got {threads}, with which "
+            "programs go on. Fix: raise the limit (ulimit -u, ulimit -v), or export "
+            f"GPUFLOW_NUM_THREADS={threads}."
+        )
+
+    def stop(self) -> None:
+        """Let the workers return: their code goes away with the process."""
+        with self._lock:
+            stop = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self.runtime.addresses["gf_stop"])
+            stop(len(self._workers))
+            for worker in self._workers:
+                worker.join(_JOIN_SECONDS)
+
+    def forget_workers(self) -> None:
+        """In a forked child: the threads are gone, and whatever they held."""
+        self._lock = threading.Lock()
+        self._workers = []
+        for marks, _ in self._slots.values():
+            marks[:] = 0
+        self._reset()
+
+    def slots(self, count: int) -> tuple[int, int, int, int]:
+        """Memory that a thread may take for as long as it runs a chunk, one slot for each thread.
+
+        Args:
+            count: bytes of a slot.
+
+        Returns:
+            The address of the flags of taken slots, 64 bytes each; that of the memory; the number
+            of slots; and ``count``.
+        """
+        with self._lock:
+            if count not in self._slots:
+                marks = np.zeros(self.threads * 8, np.int64)
+                self._slots[count] = marks, aligned_bytes(self.threads * count)
+        marks, memory = self._slots[count]
+        return address(marks), address(memory), self.threads, count
+
+    def run(self, function: int, words: int, extent: int, chunk: int) -> None:
+        """Run ``function(words, lo, hi)`` over ``0..extent`` in chunks, and wait for the end."""
+        dispatch = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)
+        self.start()
+        dispatch(self.runtime.addresses["gf_dispatch"])(function, words, extent, chunk)
+
+
+def pool_threads() -> int:
+    """How many threads the process's pool has, or will have."""
+    return config.environment.num_threads if sys.platform == "linux" else 1
+
+
+def pool() -> ThreadPool:
+    """The process's pool, of GPUFLOW_NUM_THREADS threads; one, whichever threads ask first."""
+    if not is_made():
+        with _making:
+            return _made()
+    return _made()
+
+
+def is_made() -> bool:
+    """Whether the pool has been made."""
+    return _made.cache_info().currsize > 0
+
+
+@cache
+def _made() -> ThreadPool:
+    workers = ThreadPool(load_native(core_module(), kernel_cache()), pool_threads())
+    atexit.register(workers.stop)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=workers.forget_workers)
+    return workers
+
+
+_making = threading.Lock()
+
+
+def _forget_lock() -> None:
+    """In a forked child: the thread that may have held it is gone."""
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)

@@ -1,0 +1,125 @@
+"""Code that native programs of the CPU call and launch: kernels, functions, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
+from typing import NamedTuple
+
+from gpuflow.base.config import config
+from gpuflow.base.undisturbed import begun
+from gpuflow.kir.nodes import Kernel
+from gpuflow.kir.walk import statements
+from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cpu.codegen.build import LoadedKernel
+from gpuflow.targets.cpu.codegen.loops.text import LoopSource
+from gpuflow.targets.cpu.runtime.kernels import compile_cpu, compile_text, load_stored
+from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime
+from gpuflow.targets.cpu.runtime.native.pool import is_made, pool, pool_threads
+
+# A launch with fewer points than this runs on the calling thread: waking a worker costs more.
+SMALLEST_PARALLEL = 1 << 15
+CHUNKS_PER_THREAD = 4
+
+
+class Build(NamedTuple):
+    """Code that a program will call, for building it before: ``make(*arguments)`` keeps it."""
+
+    make: Callable[..., object]
+    arguments: tuple[Hashable, ...] = ()
+
+    def __call__(self) -> None:
+        self.make(*self.arguments)
+        _built.add(self)
+
+
+_built: set[Build] = set()
+Runs = Kernel | Build
+
+
+class NativeServices:
+    """Looks up, builds and sizes the code and memory of native programs.
+
+    Args:
+        is_part: for programs of which several run at once, each on one thread.
+    """
+
+    def __init__(self, is_part: bool = False) -> None:
+        self._is_part = is_part
+
+    @property
+    def threads(self) -> int:
+        """How many threads a program may use."""
+        return 1 if self._is_part else pool_threads()
+
+    def load(self, kernel: Kernel) -> LoadedKernel:
+        return compile_cpu(kernel, kernel_cache(), config.environment.check)
+
+    def prepare(self, code: Sequence[Runs]) -> None:
+        """Prepare the code of a program; missing code is built on all cores at once."""
+        cache, check = kernel_cache(), config.environment.check
+        builds = dict.fromkeys(one for one in code if isinstance(one, Build))
+        kernels = [one for one in code if not isinstance(one, Build)]
+        kernels = [kernel for kernel in kernels if not load_stored(kernel, cache, check)]
+        # The smallest first: threads take from the end, and none is left alone with a large one.
+        ordered = sorted(kernels, key=lambda kernel: sum(1 for _ in statements(kernel.body)))
+        left: list[Callable[[], object]] = [partial(self.load, kernel) for kernel in ordered]
+        left += [build for build in builds if build not in _built]
+        if left and not is_made():
+            left.append(pool)
+        threads = min(len(left), config.environment.num_threads)
+
+        def build() -> None:
+            while True:
+                try:
+                    load = left.pop()
+                except IndexError:
+                    return
+                load()
+
+        if threads < 2:
+            build()
+            return
+        try:
+            for wait in [begun(build) for _ in range(threads)]:
+                wait()
+        finally:
+            left.clear()
+
+    @property
+    def runtime(self) -> NativeRuntime:
+        """The runner of native programs, with its workers awake."""
+        workers = pool()
+        workers.start()
+        return workers.runtime
+
+    def chunk(self, extent: int, points: int, turns: int = 1) -> int:
+        """Indices of the split axis that one thread takes at a time.
+
+        Args:
+            extent: of the axis.
+            points: of all axes.
+            turns: approximate trip count of a loop inside each point.
+        """
+        if points * turns < SMALLEST_PARALLEL or self.threads == 1:
+            return max(extent, 1)
+        parts = self.threads * CHUNKS_PER_THREAD
+        chunk = -(-extent // parts)
+        # Whole vectors: which elements are left over for scalar code must not depend on threads.
+        lanes = 1024 if chunk >= 1024 else 64 if points <= 64 * extent else 1
+        return -(-chunk // lanes) * lanes
+
+    def slots(self, count: int) -> tuple[int, int, int, int]:
+        """Memory for each thread: addresses of marks and memory, number of slots, their bytes."""
+        return pool().slots(count)
+
+
+def load_text(source: LoopSource) -> LoadedKernel:
+    """Load a kernel from a separate text."""
+    return compile_text(source, kernel_cache())
+
+
+@cache
+def native_services(is_part: bool = False) -> NativeServices:
+    """The services of the process; ``is_part`` as for the class."""
+    return NativeServices(is_part)

@@ -1,0 +1,305 @@
+"""Plan steps as instructions of native programs.
+
+``native_step`` answers for each step how it is written, or that it needs Python. A loop or branch
+is native if everything in it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from gpuflow.base.records import record
+from gpuflow.compiler.planning.plan import (
+    CopyStep,
+    Inner,
+    KernelStep,
+    Plan,
+    ProgramStep,
+    Step,
+    all_kernels,
+    all_steps,
+    calls_python,
+    carried_places,
+    carry_count,
+    kept_outputs,
+    nbytes,
+    operand_places,
+)
+from gpuflow.core.aval import aval_of, storage_dtype
+from gpuflow.core.lowering import ScanForm, WhileForm
+from gpuflow.runtime.array import as_numpy
+from gpuflow.runtime.memory import Arena, address
+from gpuflow.targets.cpu.runtime.native.calls import NativeCall, launch
+from gpuflow.targets.cpu.runtime.native.copies import (
+    Places,
+    addresses_in,
+    code_of_copy,
+    copy_bytes,
+    copy_view,
+    operand_place,
+)
+from gpuflow.targets.cpu.runtime.native.object_code import native_function
+from gpuflow.targets.cpu.runtime.native.program_writer import (
+    Code,
+    Copy,
+    Place,
+    Program,
+    Turns,
+    always,
+    fixed,
+)
+from gpuflow.targets.cpu.runtime.native.services import (
+    SMALLEST_PARALLEL,
+    Build,
+    NativeServices,
+    Runs,
+    native_services,
+)
+
+Emit = Callable[[Code, Places], None]
+
+
+class InnerPlaces:
+    """Buffers of a program inside another: its registers are its inputs, then given outputs."""
+
+    def __init__(self, plan: Plan, memory: Arena) -> None:
+        self.plan, self.memory = plan, memory
+        self.registers = operand_places(plan)
+        self.addresses = addresses_in(plan, memory)
+
+    def place(self, buffer: int) -> Place:
+        """The position of a buffer."""
+        at = self.addresses.get(buffer)
+        return (self.registers[buffer], 0) if at is None else fixed(at)
+
+
+def code_of(plan: Plan, services: NativeServices) -> list[Runs]:
+    """The code of a plan's native programs: kernels, and functions of other steps."""
+    code: list[Runs] = [*all_kernels(plan)]
+    for step in all_steps(plan):
+        if isinstance(step, CopyStep):
+            itemsize = storage_dtype(step.source.aval.dtype).itemsize
+            code += code_of_copy(step.source.lies, itemsize)
+        elif isinstance(step, ProgramStep):
+            code += [Build(native_function, (name,)) for name in _functions_of(step, services)]
+        elif isinstance(step, KernelStep):
+            if any(len(calls) > 1 for calls in step.launches):
+                code.append(Build(native_function, ("gf_segments",)))
+        elif step.choice is not None:
+            call: NativeCall = step.choice
+            code += call.runs()
+    return code
+
+
+def native_step(step: Step, services: NativeServices) -> Emit | None:
+    """The writer of a step's instructions, or None if it needs Python."""
+    if isinstance(step, KernelStep):
+        return partial(_kernel, step, services)
+    if isinstance(step, CopyStep):
+        return partial(_copy, step, services)
+    if isinstance(step, ProgramStep):
+        return _program_step(step, services)
+    if step.choice is None:
+        return None
+    call: NativeCall = step.choice
+    return partial(call.emit, step, services)
+
+
+def _kernel(step: KernelStep, services: NativeServices, code: Code, places: Places) -> None:
+    # Reductions store their initial values even where there is nothing to reduce.
+    if step.kernel.kind == "map" and not any([call.points for call in step.calls]):
+        return
+    for calls in step.launches:
+        launch(calls, services, code, places)
+
+
+def _copy(step: CopyStep, services: NativeServices, code: Code, places: Places) -> None:
+    aval = step.source.aval
+    if aval.size == 0:
+        return
+    source, target = operand_place(step.source, code, places), places.place(step.target)
+    itemsize = storage_dtype(aval.dtype).itemsize
+    copy_view(step.source.lies, itemsize, source, target, services, code)
+
+
+# --- loops and branches ----------------------------------------------------------------------
+
+
+# What the turns of a loop may have in memory besides, on all threads together.
+_MOST_APART = 1 << 26
+
+
+def _program_step(step: ProgramStep, services: NativeServices) -> Emit | None:
+    parts = _parts(step, services)
+    if parts > 1:
+        services = native_services(is_part=True)
+    bodies: list[list[Emit]] = []
+    for inner in step.programs:
+        emits = [native_step(s, services) for s in inner.plan.steps]
+        if any(emit is None for emit in emits):
+            return None
+        bodies.append([emit for emit in emits if emit is not None])
+    return partial(_program, step, bodies, parts, services)
+
+
+def _functions_of(step: ProgramStep, services: NativeServices) -> list[str]:
+    """The functions of the runtime that run a loop or branch, if Python does not."""
+    if any(calls_python(inner.plan) for inner in step.programs):
+        return []
+    rule = step.eqn.primitive.lower
+    if rule.branches is not None:
+        return ["gf_branch"]
+    assert rule.form is not None
+    if not isinstance(rule.form(step.eqn.params), ScanForm):
+        return ["gf_while"]
+    return ["gf_scan", "gf_apart"] if _parts(step, services) > 1 else ["gf_scan"]
+
+
+def _parts(step: ProgramStep, services: NativeServices) -> int:
+    """How many threads take turns of a loop, each with memory of its own.
+
+    Of a scan that carries nothing, turns do not see each other. Threads take as many each, which
+    costs little where there are many.
+    """
+    rule, threads = step.eqn.primitive.lower, services.threads
+    if rule.form is None or threads == 1:
+        return 1
+    form = rule.form(step.eqn.params)
+    if not form.is_parallel or form.length < 2 * threads:
+        return 1
+    is_small = step.programs[0].plan.arena_bytes * threads <= _MOST_APART
+    return threads if is_small else 1
+
+
+def _program(
+    step: ProgramStep, bodies: list[list[Emit]], parts: int, services: NativeServices, code: Code,
+    places: Places,
+) -> None:  # fmt: skip
+    arena, spare = carried_places(step, places.plan.offsets[step.workspace])
+    memory = places.memory.part(*arena)
+    programs = [
+        _body(inner, emits, memory) for inner, emits in zip(step.programs, bodies, strict=True)
+    ]
+    values = [_values(inner, code) for inner in step.programs]
+    operands = [operand_place(operand, code, places) for operand in step.operands]
+    outs = [places.place(buffer) for buffer in step.outputs]
+    rule = step.eqn.primitive.lower
+    kept = kept_outputs(step.eqn, step.programs)
+    if rule.branches is not None:
+        moving = [out for out, keeps in zip(outs, kept, strict=True) if not keeps]
+        registers = [(*operands[1:], *inner_values, *moving) for inner_values in values]
+        code.branch(
+            operands[0], [Program(c, r) for c, r in zip(programs, registers, strict=True)]
+        )
+        return
+    start = address(places.memory.memory)
+    free = (fixed(start + offset) for offset in spare)
+    form = rule.form(step.eqn.params)
+    first = form.first_carry
+    carries = []
+    for k in range(carry_count(step.eqn)):
+        out, count = outs[k], nbytes(step.eqn.outputs[k].aval)
+        spare_place = out if kept[k] else next(free)
+        carries.append(_Carry(operands[first + k], out, spare_place, count, kept[k]))
+    if isinstance(form, ScanForm):
+        if programs[0].points * form.length < SMALLEST_PARALLEL:
+            parts = 1
+        copies = [programs[0]]
+        for _ in range(parts - 1):
+            memory = Arena()
+            memory.reserve(arena[1])
+            code.keep(memory)
+            copies.append(_body(step.programs[0], bodies[0], memory))
+        _scan(form, step, services, copies, operands, values[0], outs, carries, code)
+    else:
+        _while(form, programs, operands, values, carries, code)
+
+
+@record
+class _Carry:
+    """Where a carry starts, where it ends, and the second array; the same one where it is kept.
+
+    ``count`` is how many bytes it has.
+    """
+
+    start: Place
+    out: Place
+    spare: Place
+    count: int
+    keeps: bool
+
+
+def _body(inner: Inner, emits: Sequence[Emit], memory: Arena) -> Code:
+    code, places = Code(), InnerPlaces(inner.plan, memory)
+    for emit in emits:
+        emit(code, places)
+    return code
+
+
+def _values(inner: Inner, code: Code) -> list[Place]:
+    arrays = [as_numpy(value, aval_of(value)) for value in inner.values]
+    code.keep(*arrays)
+    return [fixed(address(array)) for array in arrays]
+
+
+def _scan(
+    form: ScanForm, step: ProgramStep, services: NativeServices, bodies: Sequence[Code],
+    operands: Sequence[Place], values: Sequence[Place], outs: Sequence[Place],
+    carries: Sequence[_Carry], code: Code,
+) -> None:  # fmt: skip
+    if form.length == 0:
+        for carry in carries:
+            copy_bytes(carry.start, carry.out, carry.count, services, code)
+        return
+    split = form.num_consts + form.num_carry
+    # The last iteration writes into the outputs.
+    ends_first = form.length % 2 == 1
+    turns = [(c.out, c.spare) if ends_first else (c.spare, c.out) for c in carries]
+    table = [always(place) for place in operands[: form.num_consts]]
+    table += [Turns(c.start, one, two) for c, (one, two) in zip(carries, turns, strict=True)]
+    table += [
+        always(place, _element_bytes(operand.aval.shape, operand.aval.dtype))
+        for place, operand in zip(operands[split:], step.operands[split:], strict=True)
+    ]
+    table += [always(place) for place in values]
+    table += [
+        Turns(one, two, one)
+        for c, (one, two) in zip(carries, turns, strict=True)
+        if not c.keeps
+    ]
+    stacked = step.eqn.outputs[form.num_carry :]
+    table += [
+        always(place, _element_bytes(var.aval.shape, var.aval.dtype))
+        for place, var in zip(outs[form.num_carry :], stacked, strict=True)
+    ]
+    if len(bodies) > 1:
+        code.apart(form.length, bodies, table)
+    else:
+        code.scan(form.length, form.reverse, bodies[0], table)
+
+
+def _while(
+    form: WhileForm, programs: Sequence[Code], operands: Sequence[Place],
+    values: Sequence[Sequence[Place]], carries: Sequence[_Carry], code: Code,
+) -> None:  # fmt: skip
+    condition, body = programs
+    first, split = form.num_condition_consts, form.first_carry
+    flag_memory = code.array([0])
+    flag = fixed(address(flag_memory))
+    starts = [carry.start for carry in carries]
+    check = Program(condition, (*operands[:first], *starts, *values[0], flag))
+    moving = [carry for carry in carries if not carry.keeps]
+    table = [always(place) for place in operands[:split]]
+    table += [Turns(c.start, c.out, c.spare) for c in carries]
+    table += [always(place) for place in values[1]]
+    table += [Turns(c.out, c.spare, c.out) for c in moving]
+    table.append(always(flag))
+    copies = [Copy(c.out, c.start, c.spare, c.count) for c in moving]
+    code.while_loop(check, body, table, flag, copies)
+
+
+def _element_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
+    return int(np.prod(shape[1:], dtype=np.int64)) * storage_dtype(dtype).itemsize

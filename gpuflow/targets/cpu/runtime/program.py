@@ -1,0 +1,90 @@
+"""Programs of the CPU: plans as native code, for each arena that one runs in.
+
+Plans share arenas; a driver belongs to one arena, so that callers in several threads never share
+argument blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuflow.compiler.planning.plan import KernelStep, Plan, all_kernels, calls_python, kernels_of
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.communicator import settle
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
+from gpuflow.runtime.driver import Driver
+from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.runtime.memory import Arena, arenas
+from gpuflow.targets.cpu.runtime.driver_program import build_driver, driver_text
+from gpuflow.targets.cpu.runtime.kernels import source_path
+from gpuflow.targets.cpu.runtime.native.services import native_services
+from gpuflow.targets.cpu.runtime.native.steps import code_of
+
+
+class CpuProgram:
+    """A plan that runs on the CPU."""
+
+    def __init__(self, plan: Plan, out_avals: Sequence[ShapedArray], driver: Driver) -> None:
+        self.plan, self.out_avals, self._device_driver = plan, out_avals, driver
+        self._calls_python = calls_python(plan)
+        self._drivers: dict[Arena, tuple[int, Callable[..., list[Array]]]] = {}
+
+    def run(self, arrays: list[np.ndarray], device: Device) -> list[Array]:
+        """The outputs, on ``device``, for the data of all inputs."""
+        memory = arenas.acquire()
+        try:
+            driver = self._driver(memory)
+            if self._calls_python:
+                with np.errstate(all="ignore"):
+                    return driver(arrays, device)
+            return driver(arrays, device)
+        except BaseException:
+            settle()  # or a sum that was begun would write into memory that others have by then
+            raise
+        finally:
+            arenas.release(memory)
+
+    def _driver(self, memory: Arena) -> Callable[..., list[Any]]:
+        """The driver for an arena, printed again when the arena has moved."""
+        generation, driver = self._drivers.get(memory, (-1, None))
+        if driver is None or generation != memory.generation:
+            memory.reserve(self.plan.arena_bytes)
+            services = native_services()
+            services.prepare(code_of(self.plan, services))
+            driver = build_driver(self.plan, memory, self._device_driver, services, self.out_avals)
+            self._drivers[memory] = (memory.generation, driver)
+        return driver
+
+    def driver_text(self) -> str:
+        """The text of the driver for one arena, and its native programs."""
+        memory, services = arenas.acquire(), native_services()
+        try:
+            memory.reserve(self.plan.arena_bytes)
+            return driver_text(self.plan, memory, self._device_driver, services, self.out_avals)
+        finally:
+            arenas.release(memory)
+
+    def build(self) -> None:
+        """Build all code that a call may use."""
+        services = native_services()
+        services.prepare(code_of(self.plan, services))
+
+    def code_bytes(self) -> int:
+        """Bytes of the object code of all kernels, which are built."""
+        self.build()
+        kernels, services = all_kernels(self.plan), native_services()
+        loaded = {id(kernel): kernel for kernel in map(services.load, kernels)}
+        return sum(kernel.size for kernel in loaded.values())
+
+    def sources_of(self, step: KernelStep) -> list[Path]:
+        """Files of the generated source of a step's kernels, which are built."""
+        paths = []
+        for kernel in kernels_of(step):
+            native_services().load(kernel)
+            paths.append(source_path(kernel, kernel_cache()))
+        return [path for path in paths if path is not None]

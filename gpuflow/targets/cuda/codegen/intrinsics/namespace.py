@@ -1,0 +1,160 @@
+"""Functions that printed CUDA source may call and that Numba does not have.
+
+Each is a Numba intrinsic: it emits LLVM instructions or one line of PTX. They are created from the
+loaded numba-cuda, so that importing this module costs nothing. Grouped by purpose:
+
+    threads   here: shuffle_xor  shared_array  barrier  count_block_done
+    memory    memory_access.py
+    numbers   arithmetic.py
+    matrices  matrices.py, for handwritten kernels
+    sums      atomics.py, for the same
+
+16-bit floats are never given to Numba as such: pointers are uint16 and arithmetic is float32,
+because Numba's own half types call functions that exist only inside Numba.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from gpuflow.targets.cuda.codegen.intrinsics.arithmetic import arithmetic_intrinsics
+from gpuflow.targets.cuda.codegen.intrinsics.atomics import atomic_intrinsics
+from gpuflow.targets.cuda.codegen.intrinsics.matrices import call_convergent, matrix_intrinsics
+from gpuflow.targets.cuda.codegen.intrinsics.memory_access import memory_intrinsics
+from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
+
+if TYPE_CHECKING:
+    from llvmlite.ir import NamedValue
+
+SHARED_ALIGNMENT = 16
+
+
+@functools.lru_cache(maxsize=1)
+def _intrinsics(tools: NumbaCuda) -> dict[str, Any]:
+    return {
+        **memory_intrinsics(tools),
+        **_warp_intrinsics(tools),
+        **_block_intrinsics(tools),
+        **arithmetic_intrinsics(tools),
+        **matrix_intrinsics(tools),
+        **atomic_intrinsics(tools),
+    }
+
+
+def source_namespace(tools: NumbaCuda) -> dict[str, Any]:
+    """Every name that printed source may use, in a fresh dictionary."""
+    import_free = {
+        "math": math,
+        "cuda": tools.cuda,
+        "libdevice": tools.libdevice,
+    }
+    names = ["boolean", "float32", "float64"]
+    names += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    dtypes = {name: getattr(tools.types, name) for name in names}
+    return {**import_free, **dtypes, **_intrinsics(tools)}
+
+
+def _shuffle_word(ir: ModuleType, builder: Any, value: NamedValue, distance: int) -> NamedValue:
+    """One 32-bit exchange between lanes whose numbers differ in the bits of ``distance``."""
+    text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;"
+    kind = ir.FunctionType(value.type, [value.type])
+    asm = ir.InlineAsm(kind, text, "=r,r", side_effect=True)
+    return call_convergent(builder, asm, [value])
+
+
+def _shuffle_bits(ir: ModuleType, builder: Any, bits: Any, distance: int) -> NamedValue:
+    """Exchange an integer of any width; 64 bits go as two halves."""
+    word, width = ir.IntType(32), bits.type.width
+    if width == 32:
+        return _shuffle_word(ir, builder, bits, distance)
+    if width < 32:
+        wide = builder.zext(bits, word)
+        return builder.trunc(_shuffle_word(ir, builder, wide, distance), bits.type)
+    half = ir.Constant(bits.type, 32)
+    low = _shuffle_word(ir, builder, builder.trunc(bits, word), distance)
+    high = builder.trunc(builder.lshr(bits, half), word)
+    high = builder.zext(_shuffle_word(ir, builder, high, distance), bits.type)
+    return builder.or_(builder.shl(high, half), builder.zext(low, bits.type))
+
+
+def _warp_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
+    """Exchange within a warp."""
+    ir, types = tools.llvm, tools.types
+
+    @tools.intrinsic
+    def shuffle_xor(typingctx, value, distance):
+        """The value that lane ``lane ^ distance`` of the warp holds; all 32 lanes take part."""
+        if not isinstance(distance, types.IntegerLiteral):
+            return None  # Numba asks again with the literal
+
+        def emit(context, builder, signature, args):
+            kind, step = args[0].type, distance.literal_value
+            if isinstance(kind, ir.IntType):
+                return _shuffle_bits(ir, builder, args[0], step)
+            bits = builder.bitcast(args[0], ir.IntType(64 if kind == ir.DoubleType() else 32))
+            return builder.bitcast(_shuffle_bits(ir, builder, bits, step), kind)
+
+        plain = types.unliteral(value)
+        return plain(plain, distance), emit
+
+    return {shuffle_xor._name: shuffle_xor}
+
+
+def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
+    """Exchange within a block and within the grid."""
+    ir, types = tools.llvm, tools.types
+    word = ir.IntType(32)
+
+    @tools.intrinsic
+    def shared_array(typingctx, dtype, count):
+        """A pointer to ``count`` elements of shared memory of the block; one array per call."""
+        if not isinstance(count, types.IntegerLiteral):
+            return None
+        element = dtype.instance_type
+
+        def emit(context, builder, signature, args):
+            kind = ir.ArrayType(context.get_data_type(element), count.literal_value)
+            name = builder.module.get_unique_name("shared_array")
+            array = ir.GlobalVariable(builder.module, kind, name, addrspace=3)
+            array.linkage = "internal"
+            array.initializer = ir.Constant(kind, ir.Undefined)
+            array.align = SHARED_ALIGNMENT
+            generic = builder.addrspacecast(array, kind.as_pointer())
+            return builder.bitcast(generic, kind.element.as_pointer())
+
+        return types.CPointer(element)(dtype, count), emit
+
+    @tools.intrinsic
+    def barrier(typingctx):
+        """Wait for all threads of the block; their previous writes are visible after."""
+
+        def emit(context, builder, signature, args):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            asm = ir.InlineAsm(kind, "bar.sync 0;", "~{memory}", side_effect=True)
+            call_convergent(builder, asm, [])
+            return context.get_dummy_value()
+
+        return types.void(), emit
+
+    @tools.intrinsic
+    def count_block_done(typingctx, counter, last):
+        """Add one to ``counter``, or reset it to 0 at ``last``; returns the old value.
+
+        Wrapping to 0 leaves the counter ready for the next launch. Release and acquire: previous
+        writes of the block are visible to the block that gets ``last``.
+        """
+
+        def emit(context, builder, signature, args):
+            kind = ir.FunctionType(word, [word.as_pointer(), word])
+            text = "atom.global.acq_rel.gpu.inc.u32 $0, [$1], $2;"
+            asm = ir.InlineAsm(kind, text, "=r,l,r,~{memory}", side_effect=True)
+            return builder.call(asm, args)
+
+        pointer = types.CPointer(types.uint32)
+        return types.uint32(pointer, types.uint32), emit
+
+    functions = (shared_array, barrier, count_block_done)
+    return {function._name: function for function in functions}

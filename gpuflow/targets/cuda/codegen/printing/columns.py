@@ -1,0 +1,161 @@
+"""The emitter of kernels whose columns are each done by the threads along a block's y.
+
+Where a schedule says so a thread does two neighboring columns of 16-bit floats, so that it reads 32
+bits at once:
+
+    x_lanes = load_vector_readonly(x, x_at_i0, 2)
+    t3 = ...x_lanes[0]...               the first column
+    t3_lane_1 = ...x_lanes[1]...        the second one, with its own running values
+
+Each column is summed by the same threads in the same order as without, so results have the same
+bits. The computation of a point is printed once for each column; the members synchronize once for
+both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from gpuflow.kir.nodes import (
+    Axis,
+    Block,
+    Const,
+    Load,
+    Mode,
+    Reduce,
+    Statement,
+    Stride,
+    Value,
+)
+from gpuflow.kir.rewrite import defined
+from gpuflow.targets.cuda.codegen.printing import combining
+from gpuflow.targets.cuda.codegen.printing.members import MemberPrinter
+from gpuflow.targets.cuda.codegen.printing.phases import moves_as_vector
+from gpuflow.targets.cuda.codegen.printing.point_printer import Nest
+from gpuflow.targets.cuda.codegen.printing.scalar_text import widen
+
+
+class ColumnPrinter(MemberPrinter):
+    """Prints a kernel of strategy "column"; with ``launch.width`` 1 column by column."""
+
+    lane = 0  # the column, of those of a thread, that is printed
+    lane_values: frozenset[int] = frozenset()  # numbers of values that each lane has for itself
+
+    # Points
+
+    def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
+        if self.launch.width > 1 and len(nest) == 1 and not self.in_members:
+            body = nest[0].body
+            one_for_all = {s.out for s in body.body if isinstance(s, Const)}
+            values = defined(body.body) - one_for_all
+            self.lane_values = frozenset(value.number for value in values)
+            super().inside(nest, print_body)
+            self.lane_values = frozenset()
+            return
+        super().inside(nest, print_body)
+
+    def statement(self, statement: Statement) -> None:
+        if not self.lane_values or self.in_members or isinstance(statement, Const):
+            super().statement(statement)
+            return
+        for lane in range(self.launch.width):
+            with self._in_lane(lane):
+                super().statement(statement)
+
+    def value(self, value: Value) -> str:
+        name = super().value(value)
+        is_lane = self.lane and value.number in self.lane_values
+        # What is bound stands for a variable that has its lane's name already.
+        return f"{name}_lane_{self.lane}" if is_lane and value.number not in self.values else name
+
+    @contextmanager
+    def _in_lane(self, lane: int) -> Iterator[None]:
+        """Print for one of a thread's columns: its values and its elements."""
+        offsets = self.offsets
+        self.lane = lane
+        if lane:
+            self.offsets = {name: self._beside(name, at, lane) for name, at in offsets.items()}
+        yield
+        self.lane, self.offsets = 0, offsets
+
+    def combine_function(self, s: Reduce) -> str:
+        lane_values, self.lane_values = self.lane_values, frozenset()  # it is for one of them
+        name = super().combine_function(s)
+        self.lane_values = lane_values
+        return name
+
+    def _beside(self, name: str, offset: str, lane: int) -> str:
+        """The offset of an element so many columns further."""
+        operand, last = self.operands[name], self.kernel.axes[-1]
+        if len(operand.strides) < len(self.kernel.axes) or operand.strides[-1] is Stride.ZERO:
+            return offset
+        step = str(lane)
+        if operand.strides[-1] is Stride.ANY:
+            step = self.index_product(self.names.stride(name, last.name), step)
+        if operand.mode is Mode.INDEX:
+            return f"{offset} + {step}"  # counts in 64 bits
+        return self.index_sum(offset, step)
+
+    # Reductions
+
+    def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
+        if self.in_members:
+            assert not reduces  # the statements of a member's turn have none of their own
+            return
+        for lane in range(self.launch.width):
+            with self._in_lane(lane):
+                super().begin_reduces(reduces)
+
+    def _combine_points(self, reduces: Sequence[Reduce], axes: Sequence[Axis]) -> None:
+        if self.launch.width == 1:
+            super()._combine_points(reduces, axes)
+            return
+        inside = [s for reduce in reduces for s in reduce.body.body]
+        loads = [s for s in inside if self._is_in_vector(s)]
+        with self._at(axes, Block(body=tuple(loads))):
+            for name in dict.fromkeys(s.operand for s in loads if isinstance(s, Load)):
+                call = f"load_vector_readonly({self.names.operand(name)}, {self.offsets[name]}"
+                self.emit(f"{self._lanes(name)} = {call}, {self.launch.width})")
+        rest = Block(body=tuple(s for s in inside if s not in loads))
+        for lane in range(self.launch.width):
+            with self._in_lane(lane), self._at(axes, rest):
+                for s in reduces:
+                    self.block(s.body)
+                    self.combine(s, self.results(s), [self.value(v) for v in s.body.results])
+
+    @contextmanager
+    def _at(self, axes: Sequence[Axis], accesses: Block) -> Iterator[None]:
+        """Set the offsets for ``accesses`` to the current point of several axes."""
+        with ExitStack() as stack:
+            for axis in axes:
+                stack.enter_context(self.at_point(axis, accesses))
+            yield
+
+    def _is_in_vector(self, s: Statement) -> bool:
+        return moves_as_vector(s, self.kernel) and s.operand in self.launch.vector_operands
+
+    def _lanes(self, name: str) -> str:
+        return f"{self.names.operand(name)}_lanes"
+
+    def _load(self, s: Load) -> None:
+        if self.in_members and self.launch.width > 1 and self._is_in_vector(s):
+            dtype = self.operands[s.operand].dtype
+            stored = widen(f"{self._lanes(s.operand)}[{self.lane}]", dtype)
+            self.emit(f"{self.value(s.out)} = {stored}")
+            return
+        super()._load(s)
+
+    def combine_members(self, s: Reduce, group: str) -> None:
+        if self.launch.width == 1:
+            super().combine_members(s, group)
+            return
+        combine, dtypes = self.combine_function(s), [out.dtype for out in s.outs]
+        text = combining.column_group(combine, dtypes, self.launch.width)
+        self.helper(f"{group}_{combine}", text)
+        shared = [self._shared_array(number, dtype) for number, dtype in enumerate(dtypes)]
+        outs: list[str] = []
+        for lane in range(self.launch.width):
+            with self._in_lane(lane):
+                outs += self.results(s)
+        self.emit(f"{', '.join(outs)} = {group}_{combine}({', '.join([*outs, *shared])})")

@@ -1,0 +1,165 @@
+"""Device functions that are printed into reductions: how the threads of a group combine.
+
+They are text rather than library functions because ``combine`` is part of each kernel, and because
+a person who opens a kernel should see all of it. Every thread of the group gets the result; the
+order of combination is fixed, so results are the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
+
+IS_LAST_BLOCK = """
+@device_function
+def is_last_block(block_counter, last):
+    # Thread 0 publishes the block's results and counts; the whole block learns the answer.
+    shared_count = shared_array(np.uint32, 1)
+    if cuda.threadIdx.x == 0:
+        cuda.threadfence()
+        shared_count[0] = count_block_done(block_counter, last)
+    barrier()
+    return shared_count[0] == last
+"""
+
+ROW_BARRIER = """
+@device_function
+def row_barrier():
+    if cuda.blockDim.x > 32:
+        barrier()
+    else:
+        cuda.syncwarp()
+"""
+
+
+def row_group(combine: str, dtypes: Sequence[str]) -> str:
+    """The function by which ``blockDim.x`` threads combine: in each warp, then across warps.
+
+    A group is one warp, or all of a block of at most 32 warps. The second barrier keeps the next
+    reduction from overwriting shared memory that a slow warp still reads.
+
+    Args:
+        combine: name of the device function that combines two partial results.
+        dtypes: compute dtype of each component.
+    """
+    values = _numbered("a", dtypes)
+    neutral = _numbered("neutral", dtypes)
+    shared = _numbered("shared", dtypes)
+    lines = [
+        "@device_function",
+        f"def row_{combine}({', '.join([*values, *neutral, *shared])}):",
+        *_butterfly(combine, values, "    "),
+        "    if cuda.blockDim.x > 32:",
+        "        lane = cuda.threadIdx.x & 31",
+        "        warp = cuda.threadIdx.x >> 5",
+        "        if lane == 0:",
+        *(f"            {line}" for line in _put(shared, "warp", values, dtypes)),
+        "        barrier()",
+        *(f"        {line}" for line in _assign(values, neutral)),
+        "        if lane < cuda.blockDim.x >> 5:",
+        *(f"            {line}" for line in _assign(values, _get(shared, "lane", dtypes))),
+        "        barrier()",
+        *_butterfly(combine, values, "        "),
+        f"    return {', '.join(values)}",
+    ]
+    return "\n".join(lines)
+
+
+def column_group(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
+    """The function by which ``blockDim.y`` (a power of two) threads of one column combine.
+
+    Args:
+        combine, dtypes: as for ``row_group``.
+        lanes: columns of a thread. All of the first one's values come first; each column has a
+            segment of shared memory, so that all columns use the same barriers.
+    """
+    values = _numbered("a", [*dtypes] * lanes)
+    shared = _numbered("shared", dtypes)
+    count = len(dtypes)
+    lane_values = [values[count * lane :][:count] for lane in range(lanes)]
+    behind = ["", *(f" + {32 * 32 * lane}" for lane in range(1, lanes))]
+
+    def put() -> list[str]:
+        pairs = zip(lane_values, behind, strict=True)
+        return [line for own, at in pairs for line in _put(shared, f"place{at}", own, dtypes)]
+
+    def combined(own: Sequence[str], at: str) -> str:
+        others = _get(shared, f"place + 32 * half{at}", dtypes)
+        return f"{', '.join(own)} = {combine}({', '.join([*own, *others])})"
+
+    results = [
+        line
+        for own, at in zip(lane_values, behind, strict=True)
+        for line in _assign(own, _get(shared, f"cuda.threadIdx.x{at}", dtypes))
+    ]
+    lines = [
+        "@device_function",
+        f"def column_{combine}({', '.join([*values, *shared])}):",
+        "    place = 32 * cuda.threadIdx.y + cuda.threadIdx.x",
+        *(f"    {line}" for line in put()),
+        "    barrier()",
+        "    half = cuda.blockDim.y >> 1",
+        "    while half > 0:",
+        "        if cuda.threadIdx.y < half:",
+        *(f"            {combined(*pair)}" for pair in zip(lane_values, behind, strict=True)),
+        *(f"            {line}" for line in put()),
+        "        barrier()",
+        "        half = half >> 1",
+        *(f"    {line}" for line in results),
+        "    barrier()",
+        f"    return {', '.join(values)}",
+    ]
+    return "\n".join(lines)
+
+
+GROUPS: dict[str, Callable[[str, Sequence[str]], str]] = {
+    "row": row_group,
+    "column": column_group,
+}
+
+
+def _numbered(name: str, dtypes: Sequence[str]) -> list[str]:
+    return [f"{name}{number}" for number in range(len(dtypes))]
+
+
+def _butterfly(combine: str, values: Sequence[str], indent: str) -> list[str]:
+    """Five exchanges, after which all 32 lanes have the combination of all."""
+    lines = []
+    for distance in (16, 8, 4, 2, 1):
+        others = [f"shuffle_xor({value}, {distance})" for value in values]
+        arguments = ", ".join([*values, *others])
+        lines.append(f"{indent}{', '.join(values)} = {combine}({arguments})")
+    return lines
+
+
+def _put(
+    shared: Sequence[str], place: str, values: Sequence[str], dtypes: Sequence[str]
+) -> list[str]:
+    triples = zip(shared, values, dtypes, strict=True)
+    return [f"{array}[{place}] = {narrow(value, dtype)}" for array, value, dtype in triples]
+
+
+def _get(shared: Sequence[str], place: str, dtypes: Sequence[str]) -> list[str]:
+    pairs = zip(shared, dtypes, strict=True)
+    return [widen(f"{array}[{place}]", dtype) for array, dtype in pairs]
+
+
+def _assign(targets: Sequence[str], expressions: Sequence[str]) -> list[str]:
+    return [f"{t} = {e}" for t, e in zip(targets, expressions, strict=True)]
+
+
+def to_word(value: str, dtype: str) -> str:
+    """The bits of a value of a compute dtype as uint64."""
+    if dtype in ("float32", "float64"):
+        value = f"bitcast({value}, np.uint{dtype[5:]})"
+    return f"np.uint64({value})"
+
+
+def from_word(word: str, dtype: str) -> str:
+    """The value of a compute or storage dtype from the low bits of a 64-bit integer."""
+    if dtype == "bool":
+        return f"(np.uint8({word}) != np.uint8(0))"
+    if dtype in ("float32", "float64"):
+        return f"bitcast(np.uint{dtype[5:]}({word}), np.{dtype})"
+    return f"np.{STORAGE_BITS.get(dtype, dtype)}({word})"

@@ -1,0 +1,327 @@
+"""Common code of the CUDA emitters: overrides of ``KernelPrinter``'s hooks.
+
+A point is done by one thread or, if it is a piece of two axes, by a block (``points``), by a group
+of threads (``groups``), or by the whole grid (``full``). Parameters are one per word of
+``nodes.arguments``, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import (
+    Axis,
+    Block,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Operand,
+    Statement,
+    Store,
+    Stride,
+    Value,
+)
+from gpuflow.kir.rewrite import taken
+from gpuflow.kir.scalar import PARTS
+from gpuflow.kir.walk import statements
+from gpuflow.targets.cuda.codegen.printing.scalar_text import (
+    STORAGE_BITS,
+    function_helper,
+    narrow,
+    spell_cast,
+    spell_function,
+    widen,
+)
+from gpuflow.targets.cuda.codegen.schedules.spread import (
+    Launch,
+    PointLoop,
+    axes_of,
+    is_point_loop,
+    perfect_nest,
+)
+from gpuflow.targets.kernel_walk import Names
+from gpuflow.targets.printer import KernelPrinter, Source
+
+Nest = list[PointLoop]
+
+
+class CudaPrintError(RuntimeError):
+    """A kernel has a form that the CUDA target does not print; a fault of the compiler."""
+
+
+class CudaNames(Names):
+    """Operand names that hide nothing that printed CUDA source calls."""
+
+    _CALLED = frozenset(
+        ("cuda", "libdevice", "maximum", "minimum", "saturate", "bitcast", "barrier")
+    )
+
+    def operand(self, operand: str) -> str:
+        """As ``Names.operand``."""
+        return operand + "_" if operand in self._CALLED else super().operand(operand)
+
+
+class CudaPrinter(KernelPrinter):
+    """Prints a kernel; how its points are spread over threads is up to emitters."""
+
+    target_name = "cuda"
+    comment = "A gpuflow kernel for CUDA; its names: targets/cuda/codegen/intrinsics/namespace.py"
+
+    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+        super().__init__(kernel)
+        self.names = CudaNames()
+        self.launch = launch
+        self.index_type = f"int{kernel.index_bits}"
+        self.helpers: dict[str, str] = {}  # device functions by name, in order of definition
+        self.signature_line = 0
+        self.shared_bytes = 0  # of static shared memory, at most
+        self.in_points = False  # inside the loop over points, or where there is none
+
+    # Text around the body
+
+    def source(self) -> Source:
+        """Print the module, with the device functions before the kernel."""
+        printed = super().source()
+        at = self.signature_line
+        helpers = [line for text in self.helpers.values() for line in [*text.splitlines(), "", ""]]
+        return replace(printed, text="\n".join([*self.lines[:at], *helpers, *self.lines[at:], ""]))
+
+    def helper(self, name: str, text: str) -> None:
+        """Print a device function before the kernel, once."""
+        self.helpers.setdefault(name, text.strip())
+
+    @contextmanager
+    def function_body(self) -> Iterator[list[str]]:
+        """Print into the list that this gives, as the body of a function.
+
+        Variables that are bound inside of it are local to the function.
+        """
+        outer = self.lines, self.depth, self.values
+        self.lines, self.depth, self.values = [], 1, dict(self.values)
+        try:
+            yield self.lines
+        finally:
+            self.lines, self.depth, self.values = outer
+
+    def captured(
+        self, items: Sequence[Statement], moved: Sequence[Load | Store], axes: Iterable[Axis]
+    ) -> list[str]:
+        """The kernel's variables that a device function of some statements uses.
+
+        Args:
+            items: the statements.
+            moved: those of them whose elements the function's caller loads and stores.
+            axes: of the loops that the function enters; their variables are the kernel's.
+        """
+        names = dict.fromkeys(self.value(value) for value in taken(items))
+        for s in statements(Block(body=tuple(items))):
+            if isinstance(s, Load | Store) and s not in moved:
+                names.update(dict.fromkeys(self._address_names(self.operands[s.operand], axes)))
+        return list(names)
+
+    def _address_names(self, operand: Operand, axes: Iterable[Axis]) -> Iterator[str]:
+        """The variables in the address of an operand's element, where loops are still entered."""
+        if operand.mode is Mode.SCALAR:
+            yield self._element(operand, None, None)
+            return
+        if operand.mode is not Mode.INDEX:
+            yield self.names.operand(operand.name)
+        if self.offsets[operand.name] != "0":
+            yield self.offsets[operand.name]
+        for axis in axes:
+            stride = operand.strides[self.kernel.axes.index(axis)]
+            if stride is not Stride.ZERO:
+                yield axis.name
+            if stride is Stride.ANY:
+                yield self.names.stride(operand.name, axis.name)
+
+    def parameters(self) -> list[tuple[str, str]]:
+        """Name and type of every parameter; a pointer's type starts with a star."""
+        return [self.parameter(argument) for argument in nodes.arguments(self.kernel)]
+
+    def parameter(self, argument: nodes.Argument) -> tuple[str, str]:
+        """Name and type of the parameter for one word of the argument block."""
+        if argument.kind == "extent":
+            return self.names.extent(self.axes[argument.axis]), self.index_type
+        if argument.kind == "stride":
+            return self.names.stride(argument.operand, argument.axis), self.index_type
+        name = self.names.operand(argument.operand)
+        dtype = self.operands[argument.operand].dtype
+        bits = STORAGE_BITS.get(dtype, PARTS.get(dtype, dtype))
+        if argument.kind == "pointer":
+            return name, "*" + bits
+        return name, "int64" if argument.kind == "base" else bits
+
+    def signature(self) -> str:
+        self.signature_line = len(self.lines)
+        return f"def {self.kernel.name}({', '.join(name for name, _ in self.parameters())}):"
+
+    def unpack(self) -> None:
+        """Widen scalars: they are passed as they are stored."""
+        for operand in self.kernel.operands:
+            if operand.mode is Mode.SCALAR and operand.dtype in STORAGE_BITS:
+                name = self.names.operand(operand.name)
+                self.emit(f"{name}_value = {widen(name, operand.dtype)}")
+
+    def device_function(self) -> str:
+        """Print a device function instead of a kernel, after those that it calls."""
+        super().source()
+        at = self.signature_line
+        helpers = [line for text in self.helpers.values() for line in [*text.splitlines(), ""]]
+        return "\n".join([*helpers, "@device_function", *self.lines[at:]])
+
+    @property
+    def grid(self) -> tuple[str, str]:
+        """The number of this block, and how many blocks there are."""
+        return ("0", "1") if self.launch.alone else ("cuda.blockIdx.x", "cuda.gridDim.x")
+
+    # Index arithmetic
+
+    def index(self, expression: str) -> str:
+        """Give an expression the index type."""
+        return f"np.{self.index_type}({expression})"
+
+    def index_sum(self, left: str, right: str) -> str:
+        total = f"{left} + {right}"
+        return total if self.kernel.index_bits == 64 else self.index(total)
+
+    def next_index(self, index: str, step: str) -> str:
+        """The sum with which a loop counts: it does not overflow, and LLVM may rely on that."""
+        is_wide = self.kernel.index_bits == 64
+        return f"{index} + {step}" if is_wide else f"next_index({index}, {step})"
+
+    def index_product(self, index: str, stride: str) -> str:
+        product = f"{index} * {stride}"
+        return product if self.kernel.index_bits == 64 else self.index(product)
+
+    def extent(self, axis: Axis) -> str:
+        """The number of points of an axis, in the index type."""
+        extent = self.names.extent(axis)
+        return extent if axis.exact is None else self.index(extent)
+
+    def product(self, axes: Sequence[Axis]) -> str:
+        """The number of points of several axes."""
+        total = self.extent(axes[0])
+        for axis in axes[1:]:
+            total = self.index_product(total, self.names.extent(axis))
+        return total
+
+    def split(self, linear: str, axes: Sequence[Axis], last_extent: str = "") -> None:
+        """Set the index of every axis from a linear index; the last axis varies fastest."""
+        if len(axes) == 1:
+            self.emit(f"{axes[0].name} = {linear}")
+        for position in range(len(axes) - 1, 0, -1):
+            axis = axes[position]
+            extent = self.extent(axis)
+            if position == len(axes) - 1 and last_extent:
+                extent = last_extent
+            left = axes[0].name if position == 1 else f"rest_{axis.name}"
+            self.emit(f"{left}, {axis.name} = split_index({linear}, {extent})")
+            linear = left
+
+    # Loops
+
+    @contextmanager
+    def counting(self, variable: str, start: str, stop: str, step: str) -> Iterator[None]:
+        """A while loop: a range whose step is not constant costs a division."""
+        self.emit(f"{variable} = {start}")
+        with self.indented(f"while {variable} < {stop}:"):
+            yield
+            self.emit(f"{variable} = {self.next_index(variable, step)}")
+
+    @contextmanager
+    def axis_loop(self, axis_name: str, body: Block) -> Iterator[None]:
+        """A loop that one thread runs in order."""
+        axis = self.axes[axis_name]
+        counting = self.counting(axis.name, self.index("0"), self.extent(axis), "1")
+        with counting, self.at_point(axis, body):
+            yield
+
+    def loop(self, s: For) -> None:
+        if self.in_points or not is_point_loop(s, self.axes):
+            super().loop(s)
+        else:
+            self.over_points(s)
+
+    def over_points(self, s: PointLoop) -> None:
+        """The first loop over points is the one that a launch splits."""
+        nest = perfect_nest(s, self.axes)
+        axes = axes_of(nest, self.axes)
+        if axes != self.launch.points:
+            raise CudaPrintError(
+                f"[cuda] all loops over points of {self.kernel.name} must have the axes "
+                f"{[axis.name for axis in self.launch.points]}; got {[a.name for a in axes]}. "
+                "Fix: make two kernels of it."
+            )
+        self.in_points = True
+        self.points(nest)
+        self.in_points = False
+
+    def points(self, nest: Nest) -> None:
+        """Print the loop over all points."""
+        raise NotImplementedError(f"[printer] {type(self).__name__} must override points")
+
+    def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
+        """Print the body of perfectly nested loops with indices that are already set."""
+        loop, *inner = nest
+        with self.at_loop(loop):
+            if not inner:
+                print_body(loop.body)
+                return
+            for statement in loop.body.body[:-1]:
+                self.statement(statement)
+            self.inside(inner, print_body)
+
+    def at_loop(self, loop: PointLoop) -> AbstractContextManager[None]:
+        """Enter a loop whose index is already set."""
+        assert isinstance(loop, For) and loop.axis is not None  # a Strip is for ``pieces``
+        return self.at_point(self.axes[loop.axis], loop.body)
+
+    # Memory
+
+    def raw_load(self, operand: Operand, offset: str) -> str:
+        """The element as it is stored."""
+        name = self.names.operand(operand.name)
+        if operand.mode is Mode.IN and not self.launch.alone:
+            return f"load_readonly({name}, {offset})"
+        return f"{name}[{offset}]"
+
+    def load(self, operand: Operand, offset: str) -> str:
+        return widen(self.raw_load(operand, offset), operand.dtype)
+
+    def store(self, operand: Operand, offset: str, value: str) -> None:
+        super().store(operand, offset, narrow(value, operand.dtype))
+
+    def _element(self, operand: Operand, offset: Value | None, part: int | None) -> str:
+        if operand.mode is Mode.SCALAR and operand.dtype in STORAGE_BITS:
+            return f"{self.names.operand(operand.name)}_value"
+        return super()._element(operand, offset, part)
+
+    def _advance(self, operand: Operand, stride: Stride, axis: Axis) -> None:
+        """An INDEX operand counts in 64 bits whatever the width of addresses."""
+        if operand.mode is not Mode.INDEX or self.kernel.index_bits == 64:
+            super()._advance(operand, stride, axis)
+            return
+        if stride is Stride.ZERO:
+            return
+        step = f"np.int64({axis.name})"
+        if stride is Stride.ANY:
+            step += f" * {self.names.stride(operand.name, axis.name)}"
+        offset = f"{self.names.operand(operand.name)}_at_{axis.name}"
+        self.emit(f"{offset} = {self.offsets[operand.name]} + {step}")
+        self.offsets[operand.name] = offset
+
+    # Expressions
+
+    def function(self, fn: str, arguments: Sequence[str], dtype: str) -> str:
+        helper = function_helper(fn, dtype)
+        if helper is not None:
+            self.helper(f"{fn}_{dtype}", helper)
+        return spell_function(fn, arguments, dtype)
+
+    def cast(self, argument: str, source: str, dtype: str) -> str:
+        return spell_cast(argument, source, dtype)

@@ -1,0 +1,187 @@
+"""How the scalar functions of KernelIR, and its casts, are spelled in printed CUDA source.
+
+libdevice is called by name: Numba's ``math.floor`` gives an integer, and ``math`` lacks a third of
+the table. Helpers are device functions that are printed into the source that uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuflow.kir.scalar import FLOAT8_DTYPES
+
+FLOATS = ("float32", "float64")
+
+# Functions that libdevice has under this name; the float32 form has an f at the end.
+_LIBDEVICE = {
+    "abs": "fabs",
+    "rem": "fmod",
+    "round": "rint",
+    "round_away": "round",
+    "erf_inv": "erfinv",
+    **{
+        name: name
+        for name in (
+            "floor", "ceil", "trunc", "nextafter", "copysign", "fma", "sqrt", "rsqrt", "cbrt",
+            "exp", "exp2", "expm1", "log", "log1p", "log2", "sin", "cos", "tan", "asin", "acos",
+            "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "atan2", "pow", "hypot",
+            "erf", "erfc", "lgamma",
+        )
+    },
+}  # fmt: skip
+
+# The same expression for floats of both widths; {T} is the NumPy name of the dtype.
+_FLOAT_FORMS = {
+    "max": "maximum({0}, {1})",
+    "min": "minimum({0}, {1})",
+    "sign": "(libdevice.copysign{f}({T}(1.0), {0}) if libdevice.fabs{f}({0}) > {T}(0.0) else {0})",
+    "is_finite": "libdevice.fabs{f}({0}) < {T}(np.inf)",
+}
+
+_INTEGER_FORMS = {
+    "max": "({0} if {0} > {1} else {1})",
+    "min": "({0} if {0} < {1} else {1})",
+    "div": "divide_integers({0}, {1})",
+    "rem": "remainder_integers({0}, {1})",
+    "not": "{T}(~{0})",
+    "shift_left": "shift_left_bits({0}, {1})",
+    "shift_right_logical": "shift_right_zeros({0}, {1})",
+    "shift_right_arithmetic": "shift_right_sign({0}, {1})",
+    "population_count": "count_ones({0})",
+    "clz": "count_leading_zeros({0})",
+}
+
+_SIGNED_FORMS = {
+    "abs": "({0} if {0} >= {T}(0) else {T}(-{0}))",
+    "sign": "{T}({T}({0} > {T}(0)) - {T}({0} < {T}(0)))",
+}
+
+_UNSIGNED_FORMS = {"abs": "{0}", "sign": "{T}({0} > {T}(0))"}
+
+_LOGISTIC = """
+@device_function
+def logistic_{dtype}(x):
+    # exp(-abs(x)) cannot overflow, and keeps the small results of large negative x.
+    small = libdevice.exp{f}(-libdevice.fabs{f}(x))
+    quotient = {T}(1.0) / ({T}(1.0) + small)
+    return small * quotient if x < {T}(0.0) else quotient
+"""
+
+# Reflection to x >= 1/2, recurrence to x >= 10, asymptotic series: DLMF 5.5.4, 5.5.2 and 5.11.2.
+# sinpi and cospi reduce their argument exactly.
+_DIGAMMA = """
+@device_function
+def digamma_{dtype}(x):
+    if x <= {T}(0.0) and x == libdevice.floor{f}(x):
+        return {T}(np.nan)
+    if x == {T}(np.inf):
+        return x
+    shifted = {T}(1.0) - x if x < {T}(0.5) else x
+    correction = {T}(0.0)
+    while shifted < {T}(10.0):
+        correction += {T}(1.0) / shifted
+        shifted += {T}(1.0)
+    inverse = {T}(1.0) / shifted
+    square = inverse * inverse
+    series = {T}(0.0)
+{series}
+    positive = libdevice.log{f}(shifted) - {T}(0.5) * inverse - series - correction
+    if x >= {T}(0.5):
+        return positive
+    cotangent = libdevice.cospi{f}(x) / libdevice.sinpi{f}(x)
+    return positive - {T}(np.pi) * cotangent
+"""
+_DIGAMMA_SERIES = ("1 / 12", "-691 / 32760", "1 / 132", "-1 / 240", "1 / 252", "-1 / 120", "1 / 12")
+
+_HELPERS = {"logistic": _LOGISTIC, "digamma": _DIGAMMA}
+
+
+def spell_function(fn: str, arguments: Sequence[str], dtype: str) -> str:
+    """The expression of a scalar function on arguments of ``dtype``; it has the exact dtype.
+
+    Args:
+        fn: a name of ``kir.scalar.FUNCTIONS`` that no operator spells.
+        arguments: expressions without side effects.
+        dtype: compute dtype of the first argument.
+
+    Raises:
+        KeyError: the CUDA target does not have the function.
+    """
+    if fn in _HELPERS:
+        return f"{fn}_{dtype}({arguments[0]})"
+    if fn == "threefry2x32":
+        return f"threefry2x32({', '.join(arguments)})"
+    if fn.startswith("bitcast_"):
+        return f"bitcast({arguments[0]}, np.{fn.removeprefix('bitcast_')})"
+    if fn.startswith("round_"):
+        storage = fn.removeprefix("round_")
+        if storage == "bfloat16":
+            return f"round_to_bfloat16({arguments[0]})"
+        if storage in STORAGE_BITS:
+            return widen(narrow(arguments[0], storage), storage)
+    form = _form(fn, dtype)
+    if form is None:
+        raise KeyError(
+            f"[cuda] fn must be a function of the CUDA target; got {fn!r} of {dtype}. "
+            "Fix: add it to targets/cuda/codegen/printing/scalar_text.py."
+        )
+    return form.format(*arguments, T=f"np.{dtype}", f=_suffix(dtype))
+
+
+def _form(fn: str, dtype: str) -> str | None:
+    if dtype == "bool":
+        return "(not {0})" if fn == "not" else None
+    if dtype in FLOATS:
+        if fn in _LIBDEVICE:
+            places = {"fma": "{0}, {1}, {2}"}.get(fn, "{0}, {1}" if fn in _BINARY else "{0}")
+            return f"libdevice.{_LIBDEVICE[fn]}{_suffix(dtype)}({places})"
+        return _FLOAT_FORMS.get(fn)
+    signed = _UNSIGNED_FORMS if dtype.startswith("u") else _SIGNED_FORMS
+    return signed.get(fn) or _INTEGER_FORMS.get(fn)
+
+
+_BINARY = frozenset({"nextafter", "copysign", "atan2", "pow", "hypot", "rem"})
+
+
+def _suffix(dtype: str) -> str:
+    return "f" if dtype == "float32" else ""
+
+
+def function_helper(fn: str, dtype: str) -> str | None:
+    """The text of the device function that ``spell_function`` calls, if it calls one."""
+    if fn not in _HELPERS:
+        return None
+    name = f"np.{dtype}"
+    steps = [f"    series = (series + {name}({term})) * square" for term in _DIGAMMA_SERIES]
+    return _HELPERS[fn].format(dtype=dtype, T=name, f=_suffix(dtype), series="\n".join(steps))
+
+
+def spell_cast(argument: str, source: str, dtype: str) -> str:
+    """The expression of a Cast between compute dtypes."""
+    if source == dtype:
+        return argument
+    if dtype == "bool":
+        return f"({argument} != np.{source}(0))"
+    if source in FLOATS and dtype not in FLOATS:
+        return f"saturate({argument}, np.{dtype})"
+    return f"np.{dtype}({argument})"
+
+
+# Storage that is not the compute dtype, and the unsigned integer that a pointer to it points to.
+STORAGE_BITS = {"bool": "uint8", "float16": "uint16", "bfloat16": "uint16"} | dict.fromkeys(
+    FLOAT8_DTYPES, "uint8"
+)
+
+
+def widen(stored: str, storage: str) -> str:
+    """The compute value of an element as it is stored."""
+    if storage == "bool":
+        return f"({stored} != np.uint8(0))"
+    return f"{storage}_to_float32({stored})" if storage in STORAGE_BITS else stored
+
+
+def narrow(value: str, storage: str) -> str:
+    """The element to store for a compute value."""
+    if storage == "bool":
+        return f"np.uint8({value})"
+    return f"float32_to_{storage}({value})" if storage in STORAGE_BITS else value

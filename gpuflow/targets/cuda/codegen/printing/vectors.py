@@ -1,0 +1,249 @@
+"""The emitter of points that one thread does several of: neighbors along the innermost axis.
+
+They are read and written with 128-bit accesses:
+
+    x_lanes = load_vector_readonly(x, i0, 4)
+    lane_0 = each_element(x_lanes[0])
+    ...
+    store_vector(o, i0, (lane_0, lane_1, lane_2, lane_3))
+
+The expression is in a device function that is called once per lane: Numba types it once, which
+takes a quarter of the time of the unrolled expression.
+
+A load at a computed offset is one access too, where sizes and addresses are multiples of a vector's
+(``computed_loads``). Kernels test that once, and load element by element where they are not:
+
+    if whole_vectors:
+        if i0 < s0:
+            t4_lanes = load_vector_readonly(x, i0, 4)
+        else:
+            t4_lanes = load_vector_readonly(y, i0 - s0, 4)
+    else:
+        t4_lanes = (t4_element(i0), t4_element(i0 + 1), ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpuflow.base.records import record
+from gpuflow.kir.nodes import Block, Kernel, Load, Mode, Operand, Statement, Store
+from gpuflow.kir.scalar import storage_bytes
+from gpuflow.kir.walk import needed, results_of
+from gpuflow.targets.cuda.codegen.printing.computed_loads import ComputedLoad, computed_loads
+from gpuflow.targets.cuda.codegen.printing.phases import moves_as_vector
+from gpuflow.targets.cuda.codegen.printing.pieces import PiecePrinter
+from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrintError, Nest
+from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
+from gpuflow.targets.cuda.codegen.schedules.spread import Launch, axes_of
+from gpuflow.targets.printer import constant
+
+
+@record
+class Element:
+    """The device function for one point: loads, stores and arguments of its caller."""
+
+    loads: list[Operand]
+    computed: list[tuple[ComputedLoad, list[str]]]  # with the parameters of its function
+    stores: list[Operand]
+    captured: list[str]
+    accesses: Block
+
+
+class VectorPrinter(PiecePrinter):
+    """Prints the points of a launch of ``width`` > 1."""
+
+    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+        super().__init__(kernel, launch)
+        self._computed: list[ComputedLoad] = []
+        self._stored: dict[int, int] = {}  # values that are printed as stored: their elements
+
+    def vector_points(self, nest: Nest) -> None:
+        """With one axis, the remainder after the last whole vector is done point by point."""
+        axes, width = axes_of(nest, self.axes), self.launch.width
+        last = axes[-1]
+        self.emit(f"row_vectors = {self.index(f'{self.names.extent(last)} // {width}')}")
+        self.emit("vector_count = row_vectors")
+        for axis in axes[:-1]:
+            count = self.index_product("vector_count", self.names.extent(axis))
+            self.emit(f"vector_count = {count}")
+        self._computed = computed_loads(self.kernel, nest[-1].body, width)
+        self._test_whole_vectors()
+        with self.counting("vector_id", "thread_id", "vector_count", "thread_count"):
+            self.split("vector_id", axes, last_extent="row_vectors")
+            self.emit(f"{last.name} = {self.index_product(last.name, str(width))}")
+            self._outside_last(nest, self._vector_body)
+        if len(axes) == 1:
+            start = self.index_sum(self.index_product("vector_count", str(width)), "thread_id")
+            with self.counting(last.name, start, self.extent(last), "thread_count"):
+                self._outside_last(nest, self._tail_body)
+
+    def _outside_last(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
+        """As for single points, but the innermost axis is entered by ``print_body``.
+
+        The device function enters it for itself, and the accesses around it enter it here.
+        """
+        loop, *inner = nest
+        if not inner:
+            print_body(loop.body)
+            return
+        with self.at_loop(loop):
+            for statement in loop.body.body[:-1]:
+                self.statement(statement)
+            self._outside_last(inner, print_body)
+
+    def _vector_body(self, body: Block) -> None:
+        element = self._element_function(body)
+        with self.at_point(self.launch.points[-1], element.accesses):
+            self._vector_accesses(element)
+
+    def _vector_accesses(self, element: Element) -> None:
+        width = self.launch.width
+        for operand in element.loads:
+            call = "load_vector_readonly" if operand.mode is Mode.IN else "load_vector"
+            name, at = self.names.operand(operand.name), self.offsets[operand.name]
+            self.emit(f"{name}_lanes = {call}({name}, {at}, {width})")
+        for one, captured in element.computed:
+            self._computed_lanes(one, captured)
+        names = [self.names.operand(o.name) for o in element.loads]
+        names += [self.value(one.out) for one, _ in element.computed]
+        for lane in range(width):
+            loaded = [f"{name}_lanes[{lane}]" for name in names]
+            captured = self._at_lane(element.captured, lane)
+            self.emit(f"lane_{lane} = each_element({', '.join([*loaded, *captured])})")
+        for operand, part in self._parts(element):
+            name, at = self.names.operand(operand.name), self.offsets[operand.name]
+            values = ", ".join(f"lane_{lane}{part}" for lane in range(width))
+            self.emit(f"store_vector({name}, {at}, ({values}))")
+
+    def _at_lane(self, captured: Sequence[str], lane: int) -> list[str]:
+        """Arguments for a vector's point ``lane``, whose index along the last axis is its own."""
+        last = self.launch.points[-1].name
+        return [self.index_sum(last, str(lane)) if n == last and lane else n for n in captured]
+
+    def _tail_body(self, body: Block) -> None:
+        element = self._element_function(body)
+        with self.at_point(self.launch.points[-1], element.accesses):
+            self._tail_accesses(element)
+
+    def _tail_accesses(self, element: Element) -> None:
+        loaded = [self.raw_load(operand, self.offsets[operand.name]) for operand in element.loads]
+        loaded += [self._computed_element(*one, 0) for one in element.computed]
+        self.emit(f"lane_0 = each_element({', '.join([*loaded, *element.captured])})")
+        for operand, part in self._parts(element):
+            at = self.offsets[operand.name]
+            self.emit(f"{self.names.operand(operand.name)}[{at}] = lane_0{part}")
+
+    def _parts(self, element: Element) -> list[tuple[Operand, str]]:
+        """Each stored operand and how its value is taken from a result of the device function."""
+        if len(element.stores) == 1:
+            return [(element.stores[0], "")]
+        return [(operand, f"[{number}]") for number, operand in enumerate(element.stores)]
+
+    def _element_function(self, body: Block) -> Element:
+        """Print the device function for one point; the tail finds it printed already."""
+        computed = [(one, self._computed_function(one)) for one in self._computed]
+        given = {self.value(one.out): one.operand.dtype for one in self._computed}
+        body = Block(body=needed([s for s in body.body if not self._is_computed(s)]))
+        moved = [s for s in body.body if moves_as_vector(s, self.kernel)]
+        loads = dict.fromkeys(s.operand for s in moved if isinstance(s, Load))
+        stores = [s for s in moved if isinstance(s, Store)]
+        rest = Block(body=tuple(s for s in body.body if s not in moved))
+        with self.function_body() as lines, self.at_point(self.launch.points[-1], rest):
+            for value, dtype in given.items():
+                self.emit(f"{value} = {widen(f'{value}_lane', dtype)}")
+            for s in body.body:
+                if s not in moved:
+                    self.statement(s)
+                elif isinstance(s, Load):
+                    lane = widen(self._lane(s.operand), self.operands[s.operand].dtype)
+                    self.emit(f"{self.value(s.out)} = {lane}")
+            results = [narrow(self.value(s.value), self.operands[s.operand].dtype) for s in stores]
+            self.emit(f"return {', '.join(results)}")
+        parameters = [*(self._lane(name) for name in loads), *(f"{value}_lane" for value in given)]
+        names = self.captured(body.body, moved, self.launch.points[-1:])
+        captured = [name for name in names if name not in given]
+        head = f"def each_element({', '.join([*parameters, *captured])}):"
+        text = "\n".join(["@device_function", head, *lines])
+        self.helper("each_element", text)
+        if self.helpers["each_element"] != text:
+            raise CudaPrintError(
+                f"[cuda] {self.kernel.name} must have one loop over points to use vectors; got "
+                "two. Fix: print it with vectorize=False."
+            )
+        loaded = [self.operands[name] for name in loads]
+        stored = [self.operands[s.operand] for s in stores]
+        accessed = (*moved, *(s for one in self._computed for s in one.statements))
+        return Element(loaded, computed, stored, captured, Block(body=accessed))
+
+    def _is_computed(self, statement: Statement) -> bool:
+        outs = [one.out for one in self._computed]
+        return any(value in outs for value in results_of(statement))
+
+    def _lane(self, operand: str) -> str:
+        return f"{self.names.operand(operand)}_lane"
+
+    # Loads at computed offsets
+
+    def _test_whole_vectors(self) -> None:
+        """Whether all computed loads may be vector loads, for these sizes and addresses."""
+        if not self._computed:
+            return
+        width = self.launch.width
+        needs = dict.fromkeys(need for one in self._computed for need in one.needs)
+        numbers = " | ".join(self.parameter(argument)[0] for argument in needs)
+        tests = [f"({numbers}) & {width - 1} == 0"] if numbers else []
+        for name in dict.fromkeys(load.operand for one in self._computed for load in one.loads):
+            size = width * storage_bytes(self.operands[name].dtype)
+            tests.append(f"address_of({self.names.operand(name)}) & {size - 1} == 0")
+        self.emit(f"whole_vectors = {' and '.join(tests)}")
+
+    def _computed_lanes(self, one: ComputedLoad, captured: Sequence[str]) -> None:
+        """Set a tuple of the values of all points of a vector, as they are stored."""
+        value, width = self.value(one.out), self.launch.width
+        with self.indented("if whole_vectors:"):
+            self._stored_value(one, width)
+            self.emit(f"{value}_lanes = {value}")
+        lanes = [self._computed_element(one, captured, lane) for lane in range(width)]
+        with self.indented("else:"):
+            self.emit(f"{value}_lanes = ({', '.join(lanes)})")
+
+    def _computed_element(self, one: ComputedLoad, captured: Sequence[str], lane: int) -> str:
+        """A call of the device function for the value of one point."""
+        return f"{self.value(one.out)}_element({', '.join(self._at_lane(captured, lane))})"
+
+    def _computed_function(self, one: ComputedLoad) -> list[str]:
+        """Print the device function that loads the value of one point; gives its parameters."""
+        last, value = self.launch.points[-1:], self.value(one.out)
+        captured = self.captured(one.statements, [], last)
+        with self.function_body() as lines, self.at_point(last[0], Block(body=one.statements)):
+            self._stored_value(one, 1)
+            self.emit(f"return {value}")
+        head = f"def {value}_element({', '.join(captured)}):"
+        self.helper(f"{value}_element", "\n".join(["@device_function", head, *lines]))
+        return captured
+
+    def _stored_value(self, one: ComputedLoad, width: int) -> None:
+        """Print the load of ``width`` elements, as they are stored."""
+        self._stored = {load.out.number: width for load in one.loads}
+        for statement in one.statements:
+            self.statement(statement)
+        self._stored = {}
+
+    def _load(self, s: Load) -> None:
+        width = self._stored.get(s.out.number)
+        if width is None:
+            super()._load(s)
+            return
+        out, operand = self.value(s.out), self.operands[s.operand]
+        at = self.within(self._address(operand, s.offset), s.part)
+        vector = f"load_vector_readonly({self.names.operand(s.operand)}, {at}, {width})"
+        loaded = vector if width > 1 else self.raw_load(operand, at)
+        if s.where is None:
+            self.emit(f"{out} = {loaded}")
+            return
+        zero = constant(0, STORAGE_BITS.get(operand.dtype, operand.dtype))
+        with self.indented(f"if {self.value(s.where)}:"):
+            self.emit(f"{out} = {loaded}")
+        with self.indented("else:"):
+            self.emit(f"{out} = ({', '.join([zero] * width)})")

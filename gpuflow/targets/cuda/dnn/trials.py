@@ -1,8 +1,0 @@
-"""The trials of a library, by the class of calls."""
-
-from __future__ import annotations
-
-from gpuflow.targets.cuda.dnn import attention_trial, convolution_trial
-from gpuflow.targets.cuda.dnn.calls import AttentionCall, ConvolutionCall
-
-TRIALS = {ConvolutionCall: convolution_trial.TRIAL, AttentionCall: attention_trial.TRIAL}

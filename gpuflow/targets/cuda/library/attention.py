@@ -1,0 +1,202 @@
+"""Fused attention on GPUs: which build of the kernels of kernels/attention.py, and its launches."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import gpuflow.kernels.attention as forward
+import gpuflow.kernels.attention_backward as backward
+import gpuflow.kernels.tiles as tiles
+from gpuflow.base.records import record
+from gpuflow.base.util import row_major_strides
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.blocks import Attention
+from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
+from gpuflow.targets.cuda.library.launch_sequence import (
+    At,
+    BlockLaunch,
+    Schedule,
+    on_rows,
+    one_launch,
+)
+
+# What kernels hold: gpuflow.ops.contractions.attention.may_fuse says so.
+_KINDS = {
+    "float32": (tiles.FLOAT32, "*float32"),
+    "bfloat16": (tiles.BFLOAT16, "*uint16"),
+    "float16": (tiles.FLOAT16, "*uint16"),
+}
+_NONE = 0  # an address that is not used
+
+
+@record
+class Shape:
+    """How a kernel is cut: each warp has 16 * ``row_tiles`` rows, past which ``columns`` go."""
+
+    row_tiles: int
+    columns: int
+
+
+# By kernel: for elements of 16 bits and of 32, up to 64 in a vector and up to 128; without and with
+# a bias, a mask, a window or lengths. The first of each for which a device has registers and shared
+# memory is taken; with the toolkit that the tests use, that is the first one, but for float32 of
+# more than 64 on devices with 99 KB.
+_Tries = tuple[Shape, ...]
+_Shapes = tuple[tuple[_Tries, _Tries], tuple[_Tries, _Tries]]
+_TWO_OF_64, _TWO_OF_32 = (Shape(2, 64), Shape(1, 64), Shape(1, 32)), (Shape(2, 32), Shape(1, 32))
+_64, _32 = (Shape(1, 64), Shape(1, 32), Shape(1, 16)), (Shape(1, 32), Shape(1, 16))
+_16, _32_PLAIN = (Shape(1, 16), Shape(1, 8)), (Shape(1, 32), Shape(1, 16), Shape(1, 8))
+SHAPES: dict[str, tuple[_Shapes, _Shapes]] = {
+    "attention_forward": (
+        ((_TWO_OF_64, _64), (_TWO_OF_32, _64)),
+        ((_32_PLAIN, _32_PLAIN), (_16, _16)),
+    ),
+    "attention_keys": (
+        ((_64, _32), (_32, (Shape(1, 16),))),
+        ((_32_PLAIN, _16), (_16, _16)),
+    ),
+    "attention_queries": (
+        ((_64, _64), (_32, _32)),
+        ((_32_PLAIN, _32_PLAIN), (_16, _16)),
+    ),
+}
+
+
+def add_attention(
+    schedule: Schedule, what: Attention, sources: Sequence[At], outs: Sequence[At],
+    kinds: Sequence[Any],
+) -> bool:  # fmt: skip
+    """Add the launches of attention or of its gradients.
+
+    Args:
+        schedule: the target schedule. what: the operation. sources, outs: operands and outputs,
+            row-major.
+        kinds: the operands' dtypes.
+    """
+    dtype = storage_dtype(kinds[0])
+    extras = _extras(what, sources, kinds)
+    leading_operands = sources[: 6 if what.gradient else 3]
+
+    def launch(
+        kernel: Callable[..., None], kernel_outs: Sequence[At], rows: int, heads: int
+    ) -> None:
+        arguments = _arguments(what, _KINDS[dtype.name][1], leading_operands, extras, kernel_outs)
+        one: BlockLaunch | None = None
+        for shape in reversed(shapes_to_try(kernel.__name__, what, dtype)):
+            constants = attention_constants(shape, what, dtype, extras.bias_kind)
+            blocks = -(-rows // int(constants["ROWS"])) * what.batch * heads
+            one = one_launch(
+                kernel, arguments, (blocks, 1, 1), tiles.THREADS, constants,
+                {**constants, "ALIGNED": False}, one,
+            )  # fmt: skip
+        assert one is not None, kernel
+        schedule.launches.append(one)
+
+    if not what.gradient:
+        launch(forward.attention_forward, outs, what.queries, what.heads)
+    else:
+        dquery, dkey, dvalue = outs
+        launch(backward.attention_keys, [dkey, dvalue], what.keys, what.key_heads)
+        launch(backward.attention_queries, [dquery], what.queries, what.heads)
+    return True
+
+
+def shapes_to_try(kernel: str, what: Attention, dtype: np.dtype) -> tuple[Shape, ...]:
+    """How a kernel may be cut, the best first."""
+    extras = what.bias or what.mask or what.window or what.query_lengths or what.key_lengths
+    return SHAPES[kernel][dtype.itemsize == 4][what.size > 64][bool(extras)]
+
+
+def attention_constants(
+    shape: Shape, what: Attention, dtype: np.dtype, bias_kind: int
+) -> dict[str, Number]:
+    """The constants of a build."""
+    constants: dict[str, Number] = {
+        **tiles.tile_constants(
+            _KINDS[dtype.name][0], what.size, shape.row_tiles, shape.columns, True
+        ),
+        # Tensor cores take 16 columns at a time; where there is memory for fewer, float32 stays.
+        "REDUCED": what.reduced and dtype == np.float32 and shape.columns % 16 == 0,
+        "BIAS_KIND": bias_kind,
+        "CAUSAL": what.causal,
+        "WINDOW": what.window is not None,
+        "HAS_BIAS": what.bias is not None,
+        "HAS_MASK": what.mask is not None,
+        "HAS_QUERY_LENGTHS": what.query_lengths,
+        "HAS_KEY_LENGTHS": what.key_lengths,
+    }
+    # The block's own rows (of two operands for gradients), and two stages of two streamed tiles.
+    rows = int(constants["ROWS"]) * (2 if what.gradient else 1) + 4 * shape.columns
+    constants[SHARED_BYTES] = rows * int(constants["PITCH"]) * dtype.itemsize
+    return constants
+
+
+@record
+class _Extras:
+    """Operands that not every call has."""
+
+    bias: At | int
+    bias_kind: int
+    bias_pointer: str
+    mask: At | int
+    query_lengths: At | int
+    key_lengths: At | int
+
+
+def _extras(what: Attention, sources: Sequence[At], kinds: Sequence[Any]) -> _Extras:
+    """The operands behind the first ones."""
+    place = 7 if what.gradient else 3  # after the result, which the library takes
+    present = (what.bias, what.mask, what.query_lengths or None, what.key_lengths or None)
+    extras: list[At | int] = []
+    bias_kind, bias_pointer = _KINDS["float32"]
+    for number, one in enumerate(present):
+        if one is None:
+            extras.append(_NONE)
+            continue
+        if number == 0:
+            bias_kind, bias_pointer = _KINDS[storage_dtype(kinds[place]).name]
+        extras.append(sources[place])
+        place += 1
+    bias, *others = extras
+    return _Extras(bias, bias_kind, bias_pointer, *others)
+
+
+def _arguments(
+    what: Attention, pointer: str, leading_operands: Sequence[At], extras: _Extras,
+    outs: Sequence[At],
+) -> list[tuple[str, At | int]]:  # fmt: skip
+    """The arguments of each of the kernels."""
+    left, right = what.window or (0, 0)
+    scale = int.from_bytes(struct.pack("<f", what.scale), "little")
+    numbers = [
+        what.heads, what.heads // what.key_heads, what.queries, what.keys,
+        *_steps(what.bias), *_steps(what.mask), left, right,
+    ]  # fmt: skip
+    sums = "*float32"
+    operands = [(pointer, place) for place in leading_operands[:4]]
+    results: list[tuple[str, At | int]]
+    if what.gradient:
+        results = [(sums, operand) for operand in leading_operands[4:]]
+        results += [(pointer, out) for out in outs]
+    else:
+        results = [(pointer, outs[0]), (sums, outs[1])]
+    return [
+        *operands, (extras.bias_pointer, extras.bias), ("*uint8", extras.mask),
+        ("*int32", extras.query_lengths), ("*int32", extras.key_lengths), *results,
+        *[("int64", number) for number in numbers], ("float32", scale),
+    ]  # fmt: skip
+
+
+def _steps(shape: tuple[int, ...] | None) -> list[int]:
+    """Elements from one index to the next, 0 where a size of 1 stands for others."""
+    if shape is None:
+        return [0] * 4
+    steps = row_major_strides(shape)
+    return [0 if size == 1 else step for size, step in zip(shape, steps, strict=True)]
+
+
+PROVIDER = on_rows("kernels of ours", add_attention)

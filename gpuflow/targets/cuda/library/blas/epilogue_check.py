@@ -1,0 +1,135 @@
+"""A library's epilogues on small matrices, compared with NumPy, before programs use them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpuflow.compiler.debugging import show
+from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
+from gpuflow.runtime.memory import address
+from gpuflow.targets.cuda.runtime.driver.api import Gemm, GpuApi
+from gpuflow.targets.cuda.runtime.driver.faults import is_fault
+
+_M, _N, _K = 24, 16, 32
+_LARGE = 1000  # sums of so large numbers are in the range of float16, and their cubes are not
+_Make = Callable[[Gemm, Epilogue, int], Callable[..., None] | None]
+
+
+class CheckedEpilogues:
+    """Those epilogues of a library that were found to be right.
+
+    Args:
+        api: of the device.
+        make: a product with an epilogue on a stream; None: the library has none.
+    """
+
+    def __init__(self, api: GpuApi, make: _Make) -> None:
+        self._api, self._make = api, make
+        self._known: dict[tuple[Epilogue, np.dtype, bool], bool] = {}
+        self._lock = threading.Lock()
+        self._stream: int | None = None
+
+    def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
+        """Whether the library's results are right; tried once."""
+        key = (epilogue, dtype, reduced)
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._is_right(*key)
+            return self._known[key]
+
+    def _is_right(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
+        if self._stream is None:
+            self._stream = self._api.stream()
+        try:
+            right = epilogue_is_right(
+                self._api, self._stream, self._make, epilogue, dtype, reduced
+            )
+        except Exception as error:  # nvmath has an error class of its own
+            if is_fault(error):
+                raise
+            right = False
+        if not right:
+            show(1, "cublaslt", lambda: f"not used: {epilogue} of {dtype}")
+        return right
+
+
+def epilogue_is_right(
+    api: GpuApi, stream: int, make: _Make, epilogue: Epilogue, dtype: np.dtype,
+    reduced: bool = False,
+) -> bool:  # fmt: skip
+    """Whether an epilogue agrees with NumPy; for a gradient, after its forward pass.
+
+    Args:
+        api: of the device.
+        stream: that products run on.
+        make: a product with an epilogue on a stream, or None.
+        epilogue: to check.
+        dtype: of all arrays.
+        reduced: float32 may be rounded to TF32.
+    """
+    small = Gemm(_M, _N, _K, False, False, _K, _N, 1, 0, 0, _M * _N, dtype, dtype, reduced)
+    if not epilogue.keeps and not epilogue.gradient:
+        return _agrees(api, stream, make, small, (epilogue,))
+    there = replace(epilogue, keeps=True, gradient=False)
+    back = replace(there, keeps=False, gradient=True)
+    return _agrees(api, stream, make, small, (there, back))
+
+
+def _agrees(
+    api: GpuApi, stream: int, make: _Make, gemm: Gemm, epilogues: tuple[Epilogue, ...]
+) -> bool:
+    api.activate()
+    rng, pool = np.random.default_rng(0), api.pool()
+
+    def numbers(*shape: int) -> np.ndarray:
+        return (rng.integers(-4, 5, shape) / 4).astype(gemm.dtype)
+
+    left, right, bias = numbers(len(epilogues), _M, _K), numbers(_K, _N), numbers(_N)
+    left[0, ::5], bias[::3] = 0, 0  # where it comes to 0, the slope of relu is 0
+    left[0, 1], left[0, 2] = np.nan, left[0, 2] * _LARGE
+    aux = np.zeros(*aux_type(epilogues[0], _M, _N, gemm.dtype))
+    counts = (left[0].nbytes, right.nbytes, _M * _N * gemm.dtype.itemsize, bias.nbytes, aux.nbytes)
+    memory = [pool.malloc(count) for count in counts]
+    pointers = [one.ptr for one in memory]
+    for pointer, array in zip(pointers[1::2], (right, bias), strict=True):
+        api.copy_in(pointer, address(array), array.nbytes, stream)
+    extra_before: np.ndarray | None = None
+    for epilogue, operand in zip(epilogues, left, strict=True):
+        run = make(gemm, epilogue, stream)
+        if run is None:
+            return False
+        api.copy_in(pointers[0], address(operand), operand.nbytes, stream)
+        run(*pointers)
+        output = _read(api, stream, pointers[2], (_M, _N), gemm.dtype)
+        vector = bias if epilogue.bias and not epilogue.gradient else None
+        with np.errstate(all="ignore"):
+            product = operand.astype(np.float32) @ right.astype(np.float32)
+            want, extra = with_epilogue(np, epilogue, product, vector, extra_before)
+        pairs = [(output, want)]
+        if epilogue.gradient and epilogue.bias:
+            pairs.append((_read(api, stream, pointers[3], (_N,), gemm.dtype), extra))
+        if not all(_is_close(got, wanted, gemm) for got, wanted in pairs):
+            return False
+        extra_before = None if extra is None else extra.astype(aux.dtype)
+    return True
+
+
+def _read(
+    api: GpuApi, stream: int, pointer: int, shape: tuple[int, ...], dtype: Any
+) -> np.ndarray:
+    result = np.empty(shape, dtype)
+    api.copy_out(address(result), pointer, result.nbytes, stream)
+    api.synchronize(stream)
+    return result
+
+
+def _is_close(got: np.ndarray, want: np.ndarray, gemm: Gemm) -> bool:
+    """Whether numbers agree; half precision rounds, and gelu's tanh is an approximation."""
+    tolerance = 2e-2 if gemm.dtype.itemsize == 2 else 1e-3
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    return np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)

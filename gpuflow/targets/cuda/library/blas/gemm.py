@@ -1,0 +1,210 @@
+"""cuBLAS's GEMM through its C interface, with a stream and a workspace of our own.
+
+CuPy's wrapper sets the stream before every call, which drops the workspace, and refuses to run
+while a stream is captured; it also converts batched halves. Not measured on a GPU.
+
+Source: NVIDIA, cuBLAS documentation: cublasGemmEx, cublasGemmStridedBatchedEx, cublasSetWorkspace.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.dtypes import bfloat16
+from gpuflow.base.installation import pip_install
+from gpuflow.targets.cuda.runtime.driver.api import Gemm, Pool
+from gpuflow.targets.cuda.runtime.driver.faults import StatusError
+
+# cudaDataType_t.
+_TYPES = {
+    np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.float16): 2,
+    np.dtype(np.complex64): 4, np.dtype(np.complex128): 5, bfloat16: 14,
+}  # fmt: skip
+# cublasComputeType_t.
+_COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
+# cublasMath_t: halves are added in float32 until the end, also where the work is split.
+_NO_REDUCED_SUMS = 16
+_DEFAULT_ALGORITHM = -1
+# Bytes, by major compute capability, as NVIDIA recommends for cublasSetWorkspace.
+_WORKSPACE = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
+_SMALL_WORKSPACE = 4 << 20
+_VERSIONS = (13, 12)  # of libraries; the first one that is there
+_MOST = (1 << 31) - 1
+
+_int, _long, _pointer = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cublasCreate_v2": (_pointer,),
+    "cublasSetStream_v2": (_pointer, _pointer),
+    "cublasSetWorkspace_v2": (_pointer, _pointer, ctypes.c_size_t),
+    "cublasSetMathMode": (_pointer, _int),
+    "cublasGemmEx": (
+        _pointer, _int, _int, _int, _int, _int, _pointer, _pointer, _int, _int,
+        _pointer, _int, _int, _pointer, _pointer, _int, _int, _int, _int,
+    ),
+    "cublasGemmStridedBatchedEx": (
+        _pointer, _int, _int, _int, _int, _int, _pointer, _pointer, _int, _int, _long,
+        _pointer, _int, _int, _long, _pointer, _pointer, _int, _int, _long, _int, _int, _int,
+    ),
+}  # fmt: skip
+
+
+def find_cublas(name: str = "cublas") -> str:
+    """The path or name of the library.
+
+    Args:
+        name: ``"cublas"``, or ``"cublasLt"``, which comes with it.
+
+    Raises:
+        OSError: it is not installed.
+    """
+    try:
+        from cuda import pathfinder
+    except ImportError:
+        pass
+    else:
+        with suppress(Exception):  # its errors are of many classes; the system may have one
+            path = pathfinder.load_nvidia_dynamic_lib(name).abs_path
+            if path:
+                return path
+    files = [f"lib{name}.so.{version}" for version in _VERSIONS]
+    for file in files:
+        with suppress(OSError):
+            ctypes.CDLL(file)
+            return file
+    raise OSError(
+        f"[{name.lower()}] one of {', '.join(files)} must be installed; none was found. Fix: "
+        f"{pip_install('cuda13')}, or its cuda12 where CUDA or CuPy is of version 12."
+    )
+
+
+def load_cublas(path: str) -> ctypes.CDLL:
+    """The library with its functions' signatures.
+
+    Any call may wait for its GPU, so calls release the interpreter's lock
+    (docs/design/0015-cuda-driver.md).
+    """
+    library = ctypes.CDLL(path)
+    for name, signature in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = signature, _int
+    return library
+
+
+def workspace_bytes(major: int) -> int:
+    """Memory for products, by the major compute capability."""
+    return _WORKSPACE.get(major, _SMALL_WORKSPACE)
+
+
+class CuBlas:
+    """cuBLAS on one device and stream.
+
+    Args:
+        library: from ``load_cublas``.
+        stream: that products run on.
+        pool: gives the workspace.
+        major: of the compute capability.
+        lock: held during a call: its launches share the workspace, so those of another thread's
+            call must not come between them.
+    """
+
+    def __init__(
+        self, library: ctypes.CDLL, stream: int, pool: Pool, major: int,
+        lock: AbstractContextManager[Any],
+    ) -> None:  # fmt: skip
+        self._library, self._stream, self._lock = library, stream, lock
+        self._count = workspace_bytes(major)
+        self._workspace = pool.malloc(self._count)
+        self._handles: dict[int, int | None] = {}
+        self.prepare(stream)
+
+    def prepare(self, stream: int) -> None:
+        """Make a handle for a stream.
+
+        All share one workspace: work that was recorded on another stream is replayed on that of
+        products.
+        """
+        if stream in self._handles:
+            return
+        library, pointer = self._library, ctypes.c_void_p()
+        _check("create", library.cublasCreate_v2(ctypes.byref(pointer)))
+        handle = pointer.value
+        # The order matters: to set the stream drops the workspace.
+        _check("set stream", library.cublasSetStream_v2(handle, stream))
+        workspace = self._workspace.ptr
+        _check("set workspace", library.cublasSetWorkspace_v2(handle, workspace, self._count))
+        _check("set mode", library.cublasSetMathMode(handle, _NO_REDUCED_SUMS))
+        self._handles[stream] = handle
+
+    def gemm(self, gemm: Gemm) -> Callable[..., None] | None:
+        """A function of the addresses of left, right and out; None for sizes beyond its own.
+
+        A fourth argument is another stream, which is prepared.
+        """
+        sizes = (gemm.m, gemm.n, gemm.k, gemm.left_leading, gemm.right_leading, gemm.count)
+        if max(sizes) > _MOST:
+            return None
+        kind, out_kind = _TYPES[gemm.dtype], _TYPES[gemm.out_dtype]
+        one, zero = _scalars(gemm.dtype)
+        compute = _COMPUTE_64F if gemm.dtype.itemsize // _parts(gemm.dtype) == 8 else _COMPUTE_32F
+        if gemm.reduced:
+            compute = _COMPUTE_32F_FAST_TF32
+        # A row-major matrix is the transposed one to cuBLAS: out' = right' left'.
+        head = (
+            int(gemm.right_transposed), int(gemm.left_transposed),
+            gemm.n, gemm.m, gemm.k, ctypes.byref(one),
+        )  # fmt: skip
+        handles, compute_stream, lock = self._handles, self._stream, self._lock
+        end, name = (compute, _DEFAULT_ALGORITHM), "a product of matrices"
+        beta = ctypes.byref(zero)
+        if gemm.count == 1:
+            call, right_leading, left_leading = (
+                self._library.cublasGemmEx, gemm.right_leading, gemm.left_leading
+            )  # fmt: skip
+
+            def multiply(left: int, right: int, out: int, stream: int = compute_stream) -> None:
+                with lock:
+                    status = call(
+                        handles[stream], *head, right, kind, right_leading,
+                        left, kind, left_leading, beta, out, out_kind, gemm.n, *end,
+                    )  # fmt: skip
+                if status:
+                    _check(name, status)
+
+            return multiply
+        stacked = self._library.cublasGemmStridedBatchedEx
+
+        def multiply_all(left: int, right: int, out: int, stream: int = compute_stream) -> None:
+            with lock:
+                status = stacked(
+                    handles[stream], *head, right, kind, gemm.right_leading, gemm.right_step,
+                    left, kind, gemm.left_leading, gemm.left_step,
+                    beta, out, out_kind, gemm.n, gemm.out_step, gemm.count, *end,
+                )  # fmt: skip
+            if status:
+                _check(name, status)
+
+        return multiply_all
+
+
+def _parts(dtype: np.dtype) -> int:
+    return 2 if dtype.kind == "c" else 1
+
+
+def _scalars(dtype: np.dtype) -> tuple[Any, Any]:
+    """1 and 0 as cuBLAS wants alpha and beta: in the dtype in which products are added."""
+    real = ctypes.c_double if dtype.itemsize // _parts(dtype) == 8 else ctypes.c_float
+    scalar_type = real * _parts(dtype)
+    return scalar_type(1.0), scalar_type(0.0)
+
+
+def _check(what: str, status: int) -> None:
+    if status:
+        raise StatusError(
+            f"[cublas] {what} must succeed; got status {status} (cublasStatus_t). "
+            "Fix: look the number up in cuBLAS's documentation; gpuflow doctor checks the library."
+        )

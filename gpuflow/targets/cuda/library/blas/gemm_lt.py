@@ -1,0 +1,267 @@
+"""cublasLt: products with epilogues, through nvmath's bindings or the C interface itself.
+
+Both ways have the same functions with the same arguments, so that nothing here knows which it is.
+Not measured on a GPU: so each epilogue is compared with NumPy once, on small matrices, before it is
+used, and left alone where it differs.
+
+Source: NVIDIA, cuBLAS documentation: cublasLtMatmul, cublasLtMatmulDescAttributes_t,
+cublasLtEpilogue_t, cublasLtMatmulPreferenceAttributes_t, cublasLtMatmulHeuristicResult_t.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuflow.base.dtypes import bfloat16
+from gpuflow.core.epilogues import Epilogue
+from gpuflow.targets.cuda.library.blas.gemm import find_cublas
+from gpuflow.targets.cuda.runtime.driver.api import Gemm
+from gpuflow.targets.cuda.runtime.driver.faults import StatusError
+
+# cudaDataType_t and cublasComputeType_t.
+_TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, bfloat16: 14}
+_FLOAT32, _COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 0, 68, 77
+# cublasLtMatmulDescAttributes_t, and the bytes of each attribute.
+_TRANSA, _TRANSB, _EPILOGUE, _BIAS_POINTER, _AUX_POINTER, _AUX_LD = 3, 4, 7, 8, 11, 12
+# cublasLtMatmulPreferenceAttributes_t.
+_MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+# cublasLtReductionScheme_t: halves are added in float32 until the end.
+_IN_PLACE_OR_FLOAT32 = 1 | 2
+# cublasLtEpilogue_t.
+_ACTIVATIONS = {"": 0, "relu": 2, "gelu": 32}
+_DERIVATIVES = {"relu": 136, "gelu": 192}
+_WITH_BIAS, _WITH_AUX, _WITH_SUMS = 4, 128, 16
+_RESULT_BYTES = 96  # of cublasLtMatmulHeuristicResult_t, which begins with the algorithm
+_MOST_ALIGNED = 256
+_Algorithm = ctypes.Array[ctypes.c_uint64]  # one result of the heuristic
+
+_int, _long, _size, _pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_size_t, ctypes.c_void_p
+_CREATING: dict[str, tuple[Any, ...]] = {
+    "create": (),
+    "matmul_desc_create": (_int, _int),
+    "matrix_layout_create": (_int, ctypes.c_uint64, ctypes.c_uint64, _long),
+    "matmul_preference_create": (),
+}
+_OTHER: dict[str, tuple[Any, ...]] = {
+    "matmul_desc_destroy": (_pointer,),
+    "matrix_layout_destroy": (_pointer,),
+    "matmul_preference_destroy": (_pointer,),
+    "matmul_desc_set_attribute": (_pointer, _int, _pointer, _size),
+    "matmul_preference_set_attribute": (_pointer, _int, _pointer, _size),
+    "matmul_algo_get_heuristic": (_pointer,) * 7 + (_int, _pointer, _pointer),
+    "matmul": (_pointer,) * 14 + (_size, _pointer),
+}
+
+
+class CtypesLt:
+    """The functions that are used of ``nvmath.bindings.cublasLt``, over the C library.
+
+    Args:
+        library: the C library.
+
+    Raises:
+        AttributeError: it is another one.
+    """
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name, signature in _CREATING.items():
+            setattr(self, name, _creating(library, name, signature))
+        for name, signature in _OTHER.items():
+            setattr(self, name, _checked(_function(library, name, signature), name))
+
+
+def _function(
+    library: ctypes.CDLL, name: str, signature: tuple[Any, ...]
+) -> Callable[..., int]:
+    words = "".join(word.capitalize() for word in name.split("_"))
+    function = getattr(library, f"cublasLt{words}")
+    function.argtypes, function.restype = signature, _int
+    return function
+
+
+def _checked(function: Callable[..., int], name: str) -> Callable[..., None]:
+    def call(*arguments: Any) -> None:
+        status = function(*arguments)
+        if status:
+            raise StatusError(
+                f"[cublaslt] {name} must succeed; got status {status} (cublasStatus_t). "
+                "Fix: set GPUFLOW_CUDA_EPILOGUES=0, and report it."
+            )
+
+    return call
+
+
+def _creating(
+    library: ctypes.CDLL, name: str, signature: tuple[Any, ...]
+) -> Callable[..., int]:
+    call = _checked(_function(library, name, (_pointer, *signature)), name)
+
+    def create(*arguments: Any) -> int:
+        handle = ctypes.c_void_p()
+        call(ctypes.byref(handle), *arguments)
+        return handle.value or 0
+
+    return create
+
+
+def load_cublaslt() -> ModuleType | CtypesLt:
+    """nvmath's bindings where they are installed, else the C library's functions.
+
+    Raises:
+        OSError, AttributeError: if neither is available.
+    """
+    with suppress(Exception):  # an installation without its libraries fails in many ways
+        from nvmath.bindings import cublasLt
+
+        cublasLt.get_version()
+        return cublasLt
+    return CtypesLt(ctypes.CDLL(find_cublas("cublasLt")))
+
+
+class CuBlasLt:
+    """cublasLt on one device.
+
+    Args:
+        calls: from ``load_cublaslt``.
+        workspace: address and bytes of memory that one product at a time may use.
+        lock: held during a product, whose pointers and workspace are for one thread at a time.
+    """
+
+    def __init__(
+        self, calls: ModuleType | CtypesLt, workspace: tuple[int, int],
+        lock: AbstractContextManager[Any],
+    ) -> None:  # fmt: skip
+        self.calls, self.workspace, self.lock = calls, workspace, lock
+        self.handle: int = calls.create()
+
+    def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> LtProduct | None:
+        """A product with an epilogue on a stream; None: the library has none of that kind."""
+        if gemm.dtype not in _TYPES or gemm.dtype != gemm.out_dtype or gemm.count != 1:
+            return None
+        try:
+            product = LtProduct(self, gemm, epilogue, stream)
+            product.algorithm((16,) * 5)
+        except Exception:  # nvmath has an error class of its own
+            return None
+        return product
+
+
+class LtProduct:
+    """One product; called with the addresses of left, right, out, bias and aux, and another stream.
+
+    Row-major matrices are transposed ones to cublasLt: out' = right' left'.
+
+    Args:
+        lt: the library.
+        gemm, epilogue: the operation.
+        stream: that it runs on.
+    """
+
+    def __init__(self, lt: CuBlasLt, gemm: Gemm, epilogue: Epilogue, stream: int) -> None:
+        self._lt, self._calls, self._stream = lt, lt.calls, stream
+        self._has_bias, self._has_aux = epilogue.bias, epilogue.keeps or epilogue.gradient
+        kind, m, n, k = _TYPES[gemm.dtype], gemm.m, gemm.n, gemm.k
+        compute = _COMPUTE_32F_FAST_TF32 if gemm.reduced else _COMPUTE_32F
+        self._desc = self._calls.matmul_desc_create(compute, _FLOAT32)
+        self._set(_TRANSA, ctypes.c_int32(gemm.right_transposed))
+        self._set(_TRANSB, ctypes.c_int32(gemm.left_transposed))
+        self._set(_EPILOGUE, ctypes.c_uint32(_number(epilogue)))
+        if self._has_aux:
+            leading = -(-n // 128) * 128 if epilogue.activation == "relu" else n
+            self._set(_AUX_LD, ctypes.c_int64(leading))
+        layout = self._calls.matrix_layout_create
+        right = (k, n) if gemm.right_transposed else (n, k)
+        left = (m, k) if gemm.left_transposed else (k, m)
+        self._right = layout(kind, *right, gemm.right_leading)
+        self._left = layout(kind, *left, gemm.left_leading)
+        self._out = layout(kind, n, m, n)
+        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        self._algorithms: dict[tuple[int, ...], _Algorithm] = {}
+        self._pointers = (0, 0)
+
+    def __call__(
+        self, left: int, right: int, out: int, bias: int, aux: int, stream: int | None = None
+    ) -> None:
+        places = (right, left, out, bias, aux)
+        aligned = tuple([min(place & -place, _MOST_ALIGNED) for place in places])
+        workspace, count = self._lt.workspace
+        with self._lt.lock:
+            if (bias, aux) != self._pointers:
+                self._point(bias, aux)
+            algorithm = self._algorithms.get(aligned) or self.algorithm(aligned)
+            self._calls.matmul(
+                self._lt.handle, self._desc, ctypes.addressof(self._one), right, self._right,
+                left, self._left, ctypes.addressof(self._zero), out, self._out, out, self._out,
+                ctypes.addressof(algorithm), workspace, count,
+                self._stream if stream is None else stream,
+            )  # fmt: skip
+
+    def __del__(self) -> None:
+        try:
+            for layout in (self._right, self._left, self._out):
+                self._calls.matrix_layout_destroy(layout)
+            self._calls.matmul_desc_destroy(self._desc)
+        except Exception:  # it was not made completely, or the process ends
+            return
+
+    def algorithm(self, aligned: tuple[int, ...]) -> _Algorithm:
+        """The library's choice for addresses of right, left, out, bias and aux.
+
+        Args:
+            aligned: the power of 2 of which each is a multiple; 0 of those that are not used.
+        """
+        calls, place = self._calls, self._pointers
+        if place == (0, 0):  # only what they are multiples of counts
+            self._point(*[_MOST_ALIGNED + step for step in aligned[3:]])
+        preference = calls.matmul_preference_create()
+        wanted: dict[int, Any] = {_MOST_WORKSPACE: ctypes.c_uint64(self._lt.workspace[1])}
+        wanted[_REDUCTIONS] = ctypes.c_uint32(_IN_PLACE_OR_FLOAT32)
+        for name, step in zip(_ALIGNMENTS, (*aligned[:3], aligned[2]), strict=True):
+            wanted[name] = ctypes.c_uint32(step)
+        for name, value in wanted.items():
+            size = ctypes.sizeof(value)
+            calls.matmul_preference_set_attribute(preference, name, ctypes.addressof(value), size)
+        algorithm = (ctypes.c_uint64 * (_RESULT_BYTES // 8))()
+        count = ctypes.c_int(0)
+        calls.matmul_algo_get_heuristic(
+            self._lt.handle, self._desc, self._right, self._left, self._out, self._out,
+            preference, 1, ctypes.addressof(algorithm), ctypes.addressof(count),
+        )  # fmt: skip
+        calls.matmul_preference_destroy(preference)
+        if count.value == 0:
+            raise RuntimeError(
+                "[cublaslt] the library must have an algorithm for a product with an epilogue; got "
+                f"none for addresses that are multiples of {aligned}. "
+                "Fix: set GPUFLOW_CUDA_EPILOGUES=0."
+            )
+        self._algorithms[aligned] = algorithm
+        return algorithm
+
+    def _point(self, bias: int, aux: int) -> None:
+        if self._has_bias:
+            self._set(_BIAS_POINTER, ctypes.c_void_p(bias))
+        if self._has_aux:
+            self._set(_AUX_POINTER, ctypes.c_void_p(aux))
+        self._pointers = (bias, aux)
+
+    def _set(self, name: int, value: Any) -> None:
+        place, size = ctypes.addressof(value), ctypes.sizeof(value)
+        self._calls.matmul_desc_set_attribute(self._desc, name, place, size)
+
+
+def _number(epilogue: Epilogue) -> int:
+    """cublasLt's name of an epilogue."""
+    if epilogue.gradient:
+        return _DERIVATIVES[epilogue.activation] | (_WITH_SUMS if epilogue.bias else 0)
+    number = _ACTIVATIONS[epilogue.activation] | (_WITH_BIAS if epilogue.bias else 0)
+    return number | (_WITH_AUX if epilogue.keeps else 0)

@@ -1,0 +1,86 @@
+"""Copies of a convolution's operands, with contiguous chunks or rows.
+
+Kernels read an operand by other numbers than 16 bytes where neither its depth nor its free elements
+are innermost: channels in front, or kernels as ``OIHW``. Where tiles read such an operand often, a
+copy costs less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from gpuflow.base.util import row_major_strides
+from gpuflow.core.views import View
+from gpuflow.targets.cuda.library.convolution_forms import ONE_BY_ONE, Form
+from gpuflow.targets.cuda.library.copy_forms import MOST_DIMS, collapsed, tiled_form
+from gpuflow.targets.layouts.convolution_axes import Axes
+
+
+def with_copies(form: Form, chunk: int) -> Iterator[Form]:
+    """The form, and those in which operands that are read one by one are copied."""
+    for left in _with_copied(form, 0, chunk):
+        yield from _with_copied(left, 1, chunk)
+
+
+def _with_copied(form: Form, side: int, chunk: int) -> Iterator[Form]:
+    yield form
+    if form.ways(chunk)[side] != ONE_BY_ONE:
+        return
+    for candidate in (_copied(form, side, True), _copied(form, side, False)):
+        if candidate is not None and candidate.ways(chunk)[side] != ONE_BY_ONE:
+            yield candidate
+
+
+def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
+    """The form with a copy of an operand; depth or free elements are innermost in it."""
+    free = form.columns if side else form.rows
+    axes = [*form.outer, *free]
+    sizes = [axis[0] for axis in axes] + [(one.size, one.taps)[side] for one in form.slides]
+    steps = [axis[1 + side] for axis in axes] + [(one.lhs, one.rhs)[side] for one in form.slides]
+    sizes.append(form.depth[0])
+    steps.append(form.depth[1 + side])
+    # What is repeated is not copied again and again.
+    sizes = [size if step else 1 for size, step in zip(sizes, steps, strict=True)]
+    order = list(range(len(sizes)))
+    if not depth_inner:
+        inner = len(axes) - 1
+        order.remove(inner)
+        order.append(inner)
+    shape = tuple(sizes[k] for k in order)
+    view = View(
+        shape, tuple(steps[k] for k in order), form.offsets[side], (False,) * len(order)
+    )
+    if 0 in shape or len(collapsed(view)) > MOST_DIMS:
+        return None
+    moved = [0] * len(order)
+    for k, size, step in zip(order, shape, row_major_strides(shape), strict=True):
+        moved[k] = step if size > 1 else 0
+    places = iter(moved)
+
+    def with_places(axis_group: Axes) -> Axes:
+        return [_with_step(axis, side, next(places)) for axis in axis_group]
+
+    outer, free = with_places(form.outer), with_places(free)
+    name = ("lhs", "rhs")[side]
+    slides = [replace(one, **{name: next(places)}) for one in form.slides]
+    (depth,) = with_places([form.depth])
+    offsets, copied = list(form.offsets), list(form.copied)
+    offsets[side], copied[side] = 0, view
+    return replace(
+        form, outer=outer, rows=form.rows if side else free, columns=free if side else form.columns,
+        depth=depth, slides=slides, offsets=(offsets[0], offsets[1]),
+        copied=(copied[0], copied[1]),
+    )  # fmt: skip
+
+
+def _with_step(axis: tuple[int, ...], side: int, step: int) -> tuple[int, int, int, int]:
+    numbers = list(axis)
+    numbers[1 + side] = step
+    return numbers[0], numbers[1], numbers[2], numbers[3]
+
+
+def copied_bytes(view: View, itemsize: int) -> int:
+    """Bytes that a copy moves; one along the target's rows reads some twice."""
+    return prod(view.shape) * itemsize * (4 if tiled_form(view, itemsize) is None else 2)

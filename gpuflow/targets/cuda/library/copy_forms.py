@@ -1,0 +1,153 @@
+"""How a view is copied to row-major memory: the kernel, its launch and the numbers it is given.
+
+    rows     as the target goes: a block has threads along a row and along rows, so that a thread
+             divides once for all of its elements, and not at all in up to two dimensions
+    tiles    where the innermost dimension of the target is none of the source's: through shared
+             memory (kernels/transposing.py)
+
+Rows that are contiguous in the source, and aligned to a vector, move in vectors of up to 16 bytes;
+a launch at other addresses has the same threads, which copy one by one. Indices have 32 bits if
+offsets allow it. The elements per thread, and the sizes from which tiles are taken, are guesses:
+nothing was measured on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import gpuflow.kernels.copying as copying
+import gpuflow.kernels.transposing as transposing
+from gpuflow.base.records import record
+from gpuflow.base.util import row_major_strides
+from gpuflow.core.views import View
+from gpuflow.targets.cuda.codegen.handwritten import Number
+from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+
+MOST_DIMS = 4  # of a view whose like dimensions are one
+THREADS = 256
+VECTOR_BYTES = 16
+FEWEST_IN_TILES = 16  # elements in both directions, that a tiled transposition is for
+# Elements that a thread copies one by one, in rows in which that leaves it neighbors: several
+# loads are on their way at once.
+SEVERAL = 4
+LONG_ROW = 32 * SEVERAL
+_MOST_ROWS = 1 << 15  # in the second dimension of a grid
+_LARGEST = 2**31 - 2**24  # what counters and offsets may reach with 32 bits, and their last steps
+
+
+@record
+class CopyForm:
+    """One launch that copies a view.
+
+    Attributes:
+        kernel: of kernels/; its first arguments are source and target.
+        index: the type of the numbers.
+        numbers: its other arguments.
+        grid, threads: the launch.
+        constants: of the build.
+        plain: those for arrays that do not begin at multiples of 16 bytes, if they differ.
+    """
+
+    kernel: Callable[..., None]
+    index: str
+    numbers: tuple[int, ...]
+    grid: Dim
+    threads: int
+    constants: dict[str, Number]
+    plain: dict[str, Number] | None = None
+
+
+def collapsed(view: View) -> list[tuple[int, int]]:
+    """Size and stride of each dimension, with contiguous ones merged."""
+    dims: list[tuple[int, int]] = []
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        if size == 1:
+            continue
+        if dims and dims[-1][1] == stride * size:
+            dims[-1] = (dims[-1][0] * size, stride)
+        else:
+            dims.append((size, stride))
+    return dims
+
+
+def copy_form(view: View, itemsize: int) -> CopyForm:
+    """How to copy a view of up to four dimensions, after collapsing."""
+    tiles = tiled_form(view, itemsize)
+    return _rows_form(collapsed(view), itemsize) if tiles is None else tiles
+
+
+def index_reaching(most: int) -> tuple[str, int]:
+    """The type of indices up to ``most``, and LONG in a kernel with such indices."""
+    is_long = most > _LARGEST
+    return ("int64" if is_long else "int32"), int(is_long)
+
+
+def rows_grid(columns: int, rows: int) -> Dim:
+    """A grid with blocks for each row: row numbers are ``z * grid.y + y``."""
+    return (columns, min(rows, _MOST_ROWS), -(-rows // _MOST_ROWS))
+
+
+def _rows_form(dims: Sequence[tuple[int, int]], itemsize: int) -> CopyForm:
+    dims = dims or [(1, 1)]
+    size = dims[-1][0]
+    rows = prod([count for count, _ in dims[:-1]])
+    each = _vector(dims, itemsize)
+    vectors = each > 1
+    if not vectors:
+        each = SEVERAL if size >= LONG_ROW and itemsize < VECTOR_BYTES else 1
+    units = -(-size // each)
+    bits = min((units - 1).bit_length(), THREADS.bit_length() - 1)
+    grid = rows_grid(-(-units >> bits), -(-rows // (THREADS >> bits)))
+    padded = [(1, 0)] * (MOST_DIMS - len(dims)) + list(dims)
+    reach = max(rows * size, sum([count * abs(stride) for count, stride in dims]))
+    index, is_long = index_reaching(reach)
+    sizes = [count for count, _ in padded[1:]]
+    numbers = (bits, rows, *sizes, *[stride for _, stride in padded])
+    constants = {
+        "SIZE": itemsize, "EACH": each, "VECTORS": int(vectors), "DIMS": max(len(dims), 2),
+        "LONG": is_long,
+    }  # fmt: skip
+    plain = {**constants, "VECTORS": 0} if vectors else None
+    return CopyForm(copying.copy_strided, index, numbers, grid, THREADS, constants, plain)
+
+
+def _vector(dims: Sequence[tuple[int, int]], itemsize: int) -> int:
+    """Neighbors that move at once, from 4 bytes to 16; 1 where rows do not allow it."""
+    size, step = dims[-1]
+    if step != 1:
+        return 1
+    each = VECTOR_BYTES // itemsize
+    while each * itemsize >= 4 and each > 1:
+        if all(number % each == 0 for number in (size, *[stride for _, stride in dims[:-1]])):
+            return each
+        each //= 2
+    return 1
+
+
+def tiled_form(view: View, itemsize: int) -> CopyForm | None:
+    """A tiled transposition; None: it does not suit."""
+    if itemsize > 8:
+        return None
+    dims = collapsed(view)
+    sizes = [size for size, _ in dims]
+    axes = [
+        (size, step, out)
+        for (size, step), out in zip(dims, row_major_strides(sizes), strict=True)
+    ]
+    if not 2 <= len(axes) <= MOST_DIMS:
+        return None
+    *others, (size_b, step_b, _) = axes
+    across = next((one for one in others if one[1] == 1), None)
+    if step_b in (0, 1) or across is None or min(size_b, across[0]) < FEWEST_IN_TILES:
+        return None
+    others.remove(across)
+    (size_i, step_i, out_i), (size_j, step_j, out_j) = [(1, 0, 0)] * (2 - len(others)) + others
+    size_a, _, out_a = across
+    blocks = size_i * size_j * prod(-(-size // transposing.TILE) for size in (size_a, size_b))
+    numbers = (size_j, size_a, size_b, step_i, step_j, step_b, out_i, out_j, out_a)
+    constants = {"SIZE": itemsize, "PITCH": transposing.TILE + max(4 // itemsize, 1)}
+    return CopyForm(
+        transposing.copy_transposed, "int64", numbers, (blocks, 1, 1), transposing.THREADS,
+        constants,
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Small attention that a library is compared with NumPy on, before programs use it.
+
+Where the library's causal mask begins is decided by the trial.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuflow.targets.cuda.library.dnn.calls import AttentionCall
+from gpuflow.targets.cuda.library.dnn.tried import Arrays, Trial
+
+# Lengths that are no multiple of tiles; with fewer keys than queries and with more, which tells
+# masks that begin at the first key from those that end at the last one.
+_LENGTHS = ((72, 40), (40, 72))
+_BATCH, _KEY_HEADS = 2, 2
+
+
+def small_call(
+    lengths: tuple[int, int], dtype: np.dtype, size: int, group: int, causal: bool,
+    gradient: bool = False,
+) -> AttentionCall:  # fmt: skip
+    """A call in which all arguments matter: sizes above 1, and a scale that is not the default."""
+    return AttentionCall(
+        _BATCH, *lengths, _KEY_HEADS * group, _KEY_HEADS, size, 3 / size**0.5, causal, dtype,
+        gradient,
+    )  # fmt: skip
+
+
+def small_arrays(call: AttentionCall) -> tuple[Arrays, Arrays, Arrays]:
+    """Operands, arrays for outputs, and outputs in float64.
+
+    query, key, value and the cotangent are quarters between -1 and 1, which every dtype holds.
+    """
+    rng = np.random.default_rng(0)
+    rows, columns = (call.queries, call.heads), (call.keys, call.key_heads)
+    query, key, value, cotangent = (
+        rng.integers(-4, 5, (call.batch, *length_and_heads, call.size)) / 4
+        for length_and_heads in (rows, columns, columns, rows)
+    )
+    group = call.heads // call.key_heads
+    each_key, each_value = (np.repeat(one, group, axis=2) for one in (key, value))
+    scores = np.einsum("btnd,bsnd->bnts", query, each_key) * call.scale
+    if call.causal:
+        seen = np.tri(call.queries, call.keys, dtype=bool)
+        scores = np.where(seen, scores, -np.inf)
+    most = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    weights = weights / total
+    out = np.einsum("bnts,bsnd->btnd", weights, each_value)
+    sums = (most + np.log(total))[..., 0]
+    operands = [one.astype(call.dtype) for one in (query, key, value)]
+    if not call.gradient:
+        result = np.full(out.shape, np.nan, call.dtype)
+        return operands, [result, np.full(sums.shape, np.nan, np.float32)], [out, sums]
+    back = [np.ascontiguousarray(one, call.dtype) for one in (out, cotangent)]
+    slopes = np.einsum("btnd,bsnd->bnts", cotangent, each_value)
+    slopes -= np.einsum("btnd,btnd->bnt", cotangent, out)[..., None]
+    slopes *= weights * call.scale
+    per_key = (call.batch, call.keys, call.key_heads, group, call.size)
+    dquery = np.einsum("bnts,bsnd->btnd", slopes, each_key)
+    dkey = np.einsum("bnts,btnd->bsnd", slopes, query).reshape(per_key).sum(3)
+    dvalue = np.einsum("bnts,btnd->bsnd", weights, cotangent).reshape(per_key).sum(3)
+    wants = [dquery, dkey, dvalue]
+    results = [np.full(want.shape, np.nan, call.dtype) for want in wants]
+    return [*operands, *back, np.ascontiguousarray(sums, np.float32)], results, wants
+
+
+def _kind(call: AttentionCall) -> tuple[np.dtype, int, int, bool, bool]:
+    return call.dtype, call.size, call.heads // call.key_heads, call.causal, call.gradient
+
+
+def _small_calls(call: AttentionCall) -> list[AttentionCall]:
+    return [small_call(lengths, *_kind(call)) for lengths in _LENGTHS]
+
+
+# Of a call that the library does not take it is not known how its masks begin.
+TRIAL = Trial(_kind, _small_calls, small_arrays, lambda call: 2e-2, needs_all=True)

@@ -1,0 +1,115 @@
+"""Small convolutions that a library is compared with NumPy on, before programs use it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuflow.base.records import record
+from gpuflow.targets.cuda.library.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
+from gpuflow.targets.cuda.library.dnn.tried import Arrays, Trial
+
+_BATCH, _CHANNELS, _OUTPUTS = 2, 8, 16
+
+
+@record
+class _Slide:
+    """One dimension of space: elements, taps, zeros around, stride, dilation."""
+
+    size: int
+    taps: int
+    padding: tuple[int, int]
+    stride: int
+    dilation: int
+
+    @property
+    def positions(self) -> int:
+        """How many positions the filter has."""
+        reach = (self.taps - 1) * self.dilation + 1
+        return (self.size + sum(self.padding) - reach) // self.stride + 1
+
+    def read(self, tap: int) -> slice:
+        """What a tap reads of the padded elements."""
+        first = tap * self.dilation
+        return slice(first, first + self.stride * self.positions, self.stride)
+
+
+# For each number of dimensions a plain call, and one with all that a call may have.
+_SLIDES = {
+    2: (
+        (_Slide(7, 3, (1, 1), 2, 1), _Slide(6, 3, (1, 1), 2, 1)),
+        (_Slide(9, 3, (0, 1), 2, 1), _Slide(8, 3, (2, 1), 1, 2)),
+    ),
+    3: (
+        (_Slide(5, 3, (1, 1), 1, 1), _Slide(4, 3, (1, 1), 2, 1), _Slide(6, 3, (1, 1), 1, 1)),
+        (_Slide(5, 2, (1, 0), 1, 1), _Slide(6, 3, (0, 1), 2, 1), _Slide(7, 3, (1, 2), 1, 2)),
+    ),
+}
+
+
+def small_calls(call: ConvolutionCall) -> list[ConvolutionCall]:
+    """Small calls of a kind: several of everything; the second has groups and uneven zeros."""
+    plain, full = _SLIDES[len(call.strides)]
+    return [
+        ConvolutionCall(
+            call.kind, (_BATCH, _CHANNELS, *[one.size for one in slides]),
+            (_OUTPUTS, _CHANNELS // groups, *[one.taps for one in slides]),
+            (_BATCH, _OUTPUTS, *[one.positions for one in slides]), call.channels_last,
+            tuple([one.padding for one in slides]), tuple([one.stride for one in slides]),
+            tuple([one.dilation for one in slides]), groups, call.dtype, call.reduced,
+        )
+        for slides, groups in ((plain, 1), (full, 2))
+    ]  # fmt: skip
+
+
+def small_arrays(call: ConvolutionCall) -> tuple[Arrays, Arrays, Arrays]:
+    """Both operands as they are packed, an array for the result, and the result in float64.
+
+    Quarters between -1 and 1: products are exact in every dtype, and TF32 rounds none.
+    """
+    rng = np.random.default_rng(0)
+    x, w, y = (rng.integers(-4, 5, dims) / 4 for dims in (call.x, call.w, call.y))
+    slides = [
+        _Slide(*sizes)
+        for sizes in zip(
+            call.x[2:], call.w[2:], call.padding, call.strides, call.dilation, strict=True
+        )
+    ]
+    groups = call.groups
+    padded = np.pad(x, ((0, 0), (0, 0), *call.padding))
+    inputs = padded.reshape(x.shape[0], groups, -1, *padded.shape[2:])
+    filters = w.reshape(groups, -1, *w.shape[1:])
+    outputs = y.reshape(y.shape[0], groups, -1, *y.shape[2:])
+    sums = [np.zeros(array.shape) for array in (outputs, inputs, filters)]
+    for taps in np.ndindex(*w.shape[2:]):
+        read = (..., *[one.read(tap) for one, tap in zip(slides, taps, strict=True)])
+        sums[0] += np.einsum("ngc...,gkc->ngk...", inputs[read], filters[(..., *taps)])
+        sums[1][read] += np.einsum("ngk...,gkc->ngc...", outputs, filters[(..., *taps)])
+        flat = [one.reshape(*one.shape[:3], -1) for one in (inputs[read], outputs)]
+        sums[2][(..., *taps)] = np.einsum("ngcs,ngks->gkc", *flat)
+    unpadded = [
+        slice(low, low + one.size) for one, (low, _) in zip(slides, call.padding, strict=True)
+    ]
+    wants = {
+        FORWARD: sums[0].reshape(y.shape), DATA: sums[1].reshape(padded.shape)[:, :, *unpadded],
+        FILTER: sums[2].reshape(w.shape),
+    }  # fmt: skip
+    left, right = {FORWARD: (x, w), DATA: (y, w), FILTER: (x, y)}[call.kind]
+    left, right, want = (_packed(a, call.channels_last) for a in (left, right, wants[call.kind]))
+    result = np.full(want.shape, np.nan, call.dtype)
+    return [left.astype(call.dtype), right.astype(call.dtype)], [result], [want]
+
+
+def _packed(array: np.ndarray, channels_last: bool) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1) if channels_last else array)
+
+
+def _kind(call: ConvolutionCall) -> tuple[str, np.dtype, bool, bool, int]:
+    return call.kind, call.dtype, call.channels_last, call.reduced, len(call.strides)
+
+
+def _tolerance(call: ConvolutionCall) -> float:
+    # Algorithms may transform their operands, and round what comes of that.
+    return 2e-2 if call.dtype.itemsize == 2 or call.reduced else 1e-4
+
+
+TRIAL = Trial(_kind, small_calls, small_arrays, _tolerance)

@@ -1,0 +1,147 @@
+"""cuDNN through NVIDIA's frontend: the package ``cudnn``, which builds graphs and runs their plans.
+
+Only names of its documentation are used, which versions 1.18 to 1.28 share; later ones require
+compilers that nothing here needs. Not measured on a GPU.
+
+Source: NVIDIA, cudnn-frontend: docs/operations, python/pygraph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.dtypes import bfloat16
+from gpuflow.base.installation import pip_install
+from gpuflow.targets.cuda.library.blas.gemm import find_cublas
+from gpuflow.targets.cuda.library.dnn.calls import Call
+from gpuflow.targets.cuda.runtime.driver.faults import StatusError
+
+VERSION = 9
+_FILE = f"libcudnn.so.{VERSION}"
+# The frontend's names of dtypes.
+TYPES = {
+    np.dtype(np.float32): "FLOAT", np.dtype(np.float64): "DOUBLE",
+    np.dtype(np.float16): "HALF", bfloat16: "BFLOAT16",
+}  # fmt: skip
+MOST_WORKSPACE = 1 << 28  # bytes; a guess: nothing was measured
+
+
+class OtherVersion(OSError):
+    """A library was found, but it is not cuDNN 9."""
+
+
+class CudnnError(StatusError):
+    """A call of cuDNN failed."""
+
+    def __init__(self, call: object, error: Exception) -> None:
+        super().__init__(
+            f"[cudnn] {call} must run; got {error}. Fix: set GPUFLOW_CUDNN=0, which leaves it to "
+            "gpuflow's own kernels, and report it; gpuflow doctor checks the library."
+        )
+
+
+def find_cudnn() -> str:
+    """The path or name of the library.
+
+    Raises:
+        OSError: it is not installed.
+    """
+    with suppress(OSError):
+        find_cublas("cublasLt")  # which cuDNN looks for by name
+    try:
+        from cuda import pathfinder
+    except ImportError:
+        pass
+    else:
+        with suppress(Exception):  # its errors are of many classes; the system may have one
+            path = pathfinder.load_nvidia_dynamic_lib("cudnn").abs_path
+            if path:
+                return path
+    with suppress(OSError):
+        ctypes.CDLL(_FILE)
+        return _FILE
+    raise OSError(
+        f"[cudnn] {_FILE} must be installed; it was not found. Fix: "
+        f"{pip_install('cudnn')}, or nvidia-cudnn-cu12 where CUDA or CuPy is of version 12."
+    )
+
+
+def version_of(library: Any) -> tuple[int, int, int]:
+    """Major, minor and patch of a library that ctypes has loaded."""
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    number = library.cudnnGetVersion()
+    # Up to 8 the number was major * 1000 + minor * 100 + patch.
+    unit = 10000 if number >= 10000 else 1000
+    return number // unit, number % unit // 100, number % 100
+
+
+def load_frontend() -> Any:
+    """The package ``cudnn``, with the library.
+
+    Raises:
+        OtherVersion: the library is not cuDNN 9.
+        OSError: one of them is not installed.
+    """
+    path = find_cudnn()
+    version = version_of(ctypes.CDLL(path))
+    if version[0] != VERSION:
+        raise OtherVersion(
+            f"[cudnn] {path} must be cuDNN {VERSION}; got {'.'.join(map(str, version))}. "
+            f"Fix: {pip_install('cudnn')}, or set GPUFLOW_CUDNN=0."
+        )
+    try:
+        import cudnn
+
+        found = version_text(cudnn)
+    except Exception as error:  # also where it finds another library, or lacks a function of it
+        raise OSError(
+            f"[cudnn] nvidia-cudnn-frontend must be importable; got {type(error).__name__}: "
+            f"{error}. Fix: {pip_install('cudnn')}."
+        ) from error
+    if found != ".".join(map(str, version)):
+        raise OtherVersion(
+            f"[cudnn] there must be one cuDNN; got {path} of version "
+            f"{'.'.join(map(str, version))}, and nvidia-cudnn-frontend has loaded {found}. "
+            "Fix: remove one from LD_LIBRARY_PATH, or set GPUFLOW_CUDNN=0."
+        )
+    return cudnn
+
+
+def version_text(library: Any) -> str:
+    """The version of cuDNN that the frontend has loaded, as "9.28.1"."""
+    number = library.backend_version()
+    return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+
+
+def make_plan(frontend: Any, graph: Any, call: Call, deterministic: bool) -> int:
+    """Choose a plan for a graph, by the library's heuristic; returns the bytes of its workspace.
+
+    Args:
+        frontend: from ``load_frontend``.
+        graph: of a call.
+        call: the operation.
+        deterministic: results must have the same bits in every run.
+
+    Raises:
+        Exception: the library has no plan.
+    """
+    notes = frontend.numerical_note
+    # Operands and sums are never narrower than the dtype says.
+    refused = [notes.DOWN_CONVERT_INPUTS, notes.REDUCED_PRECISION_REDUCTION]
+    if deterministic:
+        refused.append(notes.NONDETERMINISTIC)
+    if call.is_exact:
+        refused.append(notes.TENSOR_CORE)
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([frontend.heur_mode.A, frontend.heur_mode.FALLBACK])
+    graph.deselect_numeric_notes(refused)
+    graph.deselect_workspace_greater_than(MOST_WORKSPACE)
+    graph.check_support()
+    graph.build_plans()
+    count: int = graph.get_workspace_size()
+    return count

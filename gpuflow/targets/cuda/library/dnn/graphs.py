@@ -1,0 +1,131 @@
+"""Graphs of the frontend for calls; tensors are numbered as the call's arrays, from 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.util import row_major_strides
+from gpuflow.targets.cuda.library.dnn.calls import (
+    DATA,
+    FILTER,
+    FORWARD,
+    AttentionCall,
+    Call,
+    ConvolutionCall,
+    Dims,
+    packed_strides,
+)
+from gpuflow.targets.cuda.library.dnn.frontend import TYPES
+
+# The frontend's operation of each kind, and its names of the operands.
+_CONVOLUTIONS = {
+    FORWARD: ("conv_fprop", "image", "weight"),
+    DATA: ("conv_dgrad", "loss", "filter"),
+    FILTER: ("conv_wgrad", "image", "loss"),
+}
+
+
+def graph_of(
+    library: Any, call: Call, deterministic: bool, handle: Any = None, device_property: Any = None
+) -> Any:
+    """The graph of a call, without a plan.
+
+    Args:
+        library: from ``load_frontend``.
+        call: the operation.
+        deterministic: results must have the same bits in every run.
+        handle: of the device.
+        device_property: of a device, for plans without one.
+
+    Raises:
+        Exception: the library does not take it.
+    """
+    types = library.data_type
+    kind, wide = getattr(types, TYPES[call.dtype]), types.FLOAT
+    if call.dtype == np.float64:
+        wide = types.DOUBLE
+    graph = library.pygraph(
+        io_data_type=kind, intermediate_data_type=wide, compute_data_type=wide, handle=handle,
+        device_property=device_property,
+    )  # fmt: skip
+    tensors = _Tensors(graph, kind, wide)
+    if isinstance(call, ConvolutionCall):
+        _add_convolution(tensors, call)
+    else:
+        _add_attention(library, tensors, call, deterministic)
+    return graph
+
+
+class _Tensors:
+    """The tensors of a graph of one dtype, and of the dtype of sums."""
+
+    def __init__(self, graph: Any, kind: Any, wide: Any) -> None:
+        self.graph, self._kind, self._wide = graph, kind, wide
+
+    def operand(self, uid: int, dims: Dims, strides: Dims, is_wide: bool = False) -> Any:
+        """An array that is read."""
+        kind = self._wide if is_wide else self._kind
+        return self.graph.tensor(dim=list(dims), stride=list(strides), data_type=kind, uid=uid)
+
+    def output(
+        self, tensor: Any, uid: int, dims: Dims, strides: Dims, is_wide: bool = False
+    ) -> None:
+        """Make a result an array that is written."""
+        kind = self._wide if is_wide else self._kind
+        tensor.set_output(True).set_uid(uid).set_data_type(kind)
+        tensor.set_dim(list(dims)).set_stride(list(strides))
+
+
+def _add_convolution(tensors: _Tensors, call: ConvolutionCall) -> None:
+    operation, *names = _CONVOLUTIONS[call.kind]
+    strides = [packed_strides(dims, call.channels_last) for dims in call.arrays]
+    *operands, out = list(zip(call.arrays, strides, strict=True))
+    given = {
+        name: tensors.operand(uid, *operand)
+        for uid, (name, operand) in enumerate(zip(names, operands, strict=True), 1)
+    }
+    result = getattr(tensors.graph, operation)(
+        **given, pre_padding=[low for low, _ in call.padding],
+        post_padding=[high for _, high in call.padding], stride=list(call.strides),
+        dilation=list(call.dilation),
+    )  # fmt: skip
+    tensors.output(result, len(call.arrays), *out)
+
+
+def _add_attention(
+    library: Any, tensors: _Tensors, call: AttentionCall, deterministic: bool
+) -> None:
+    how: dict[str, Any] = {"attn_scale": call.scale}
+    if call.causal:
+        # A band without an end on the left, aligned at the first query and key.
+        how["diagonal_alignment"] = library.diagonal_alignment.TOP_LEFT
+        how["diagonal_band_right_bound"] = 0
+    rows, columns, _, _, *_ = call.arrays
+    sums = (*rows[:3], 1)
+    query, key, value = (
+        tensors.operand(uid, dims, _behind_lengths(dims))
+        for uid, dims in enumerate((rows, columns, columns), 1)
+    )
+    if not call.gradient:
+        out, logarithms = tensors.graph.sdpa(
+            q=query, k=key, v=value, generate_stats=True, **how
+        )
+        tensors.output(out, 4, rows, _behind_lengths(rows))
+        tensors.output(logarithms, 5, sums, row_major_strides(sums), is_wide=True)
+        return
+    out, cotangent = (tensors.operand(k, rows, _behind_lengths(rows)) for k in (4, 5))
+    outs = tensors.graph.sdpa_backward(
+        q=query, k=key, v=value, o=out, dO=cotangent,
+        stats=tensors.operand(6, sums, row_major_strides(sums), is_wide=True),
+        use_deterministic_algorithm=deterministic, **how,
+    )  # fmt: skip
+    for uid, (one, dims) in enumerate(zip(outs, (rows, columns, columns), strict=True), 7):
+        tensors.output(one, uid, dims, _behind_lengths(dims))
+
+
+def _behind_lengths(dims: Dims) -> Dims:
+    """Strides of batch, heads, length and size of an array ``[batch, length, heads, size]``."""
+    _, heads, length, size = dims
+    return (heads * length * size, size, heads * size, 1)

@@ -1,0 +1,275 @@
+"""Launches of a schedule as functions of addresses, on one device."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from gpuflow.base.errors import check
+from gpuflow.compiler.planning.plan import CopyStep
+from gpuflow.core.aval import storage_dtype
+from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
+from gpuflow.targets.cuda.codegen.user_kernels import build_user_kernel
+from gpuflow.targets.cuda.library.copy_forms import MOST_DIMS, collapsed
+from gpuflow.targets.cuda.library.dnn.calls import ConvolutionCall
+from gpuflow.targets.cuda.library.launch_sequence import (
+    OUT,
+    AnyLaunch,
+    At,
+    BlockLaunch,
+    EpilogueLaunch,
+    GemmLaunch,
+    LibraryLaunch,
+    Schedule,
+    UserLaunch,
+)
+from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import load, prepare
+from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, Launch, Place
+from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
+
+_ALIGNED = 16  # bytes, for copies of 128 bits
+# Shared memory that a block may have, where it is not the 163 KB of sm_80.
+_SHARED_BYTES = {
+    (8, 6): 99 << 10, (8, 9): 99 << 10, (9, 0): 227 << 10, (10, 0): 227 << 10, (10, 3): 227 << 10,
+    (12, 0): 99 << 10, (12, 1): 99 << 10,
+}  # fmt: skip
+_SHARED_BYTES_AT_LEAST = 163 << 10
+
+
+def copy_schedule(step: CopyStep) -> Schedule | None:
+    """The launch that makes a copy, or None: it has too many dimensions."""
+    view, dtype = step.source.lies, storage_dtype(step.source.aval.dtype)
+    schedule = Schedule(2)
+    if len(collapsed(view)) > MOST_DIMS:
+        return None
+    schedule.copy(At(0, view.offset * dtype.itemsize), At(1), view, dtype)
+    return schedule
+
+
+def most_shared_bytes(compute_capability: tuple[int, int]) -> int:
+    """The maximum shared memory of a block."""
+    return _SHARED_BYTES.get(compute_capability, _SHARED_BYTES_AT_LEAST)
+
+
+def that_fits(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, HandwrittenKernel]:
+    """The launch, or that with the largest tiles that a device holds; the last one in any case."""
+    most = most_shared_bytes(device.compute_capability)
+    while True:
+        kernel = load(one.kernel, one.signature, device, dict(one.constants), one.bounds)
+        shared = kernel.shared_bytes + kernel.built.shared_bytes
+        if one.smaller is None or (kernel.built.spill_bytes == 0 and shared <= most):
+            return one, kernel
+        one = one.smaller
+
+
+def block_launch(
+    one: BlockLaunch, places: Sequence[Place], device: GpuDevice
+) -> tuple[Launch, list[int]]:
+    """A launch, and the registers whose addresses it is called with.
+
+    Args:
+        one: the launch.
+        places: the locations of its arrays.
+        device: that it runs on.
+    """
+    one, kernel = that_fits(one, device)
+    words, registers, fixups = _words(one.arguments, places)
+    run = prepare(kernel, device, one.grid, one.block, words)
+    if one.plain is None:
+        return Launch(run, lambda: run, words, fixups), list(registers)
+
+    @cache
+    def plain() -> Callable[[], None]:
+        other = load(one.kernel, one.signature, device, dict(one.plain or ()), one.bounds)
+        return prepare(other, device, one.grid, one.block, words)
+
+    moving = {number for number, _, _ in fixups}
+    fixed = [
+        words[number]
+        for number, argument in enumerate(one.arguments)
+        if isinstance(argument, At) and number not in moving
+    ]
+    if any(address % _ALIGNED for address in fixed):
+        run = plain()
+    aligned = [(launch_register, start, _ALIGNED) for _, launch_register, start in fixups]
+    return Launch(run, plain, words, fixups, aligned), list(registers)
+
+
+def _words(
+    arguments: Sequence[At | int], places: Sequence[Place]
+) -> tuple[array[int], dict[int, int], list[tuple[int, int, int]]]:
+    """The words of a launch, the registers that it is called with, and where these go."""
+    words, registers = array("q"), {}
+    fixups: list[tuple[int, int, int]] = []
+    for number, argument in enumerate(arguments):
+        if not isinstance(argument, At):
+            words.append(argument)
+            continue
+        register, start = places[argument.array]
+        words.append(start + argument.offset)
+        if register is not None:
+            launch_register = registers.setdefault(register, len(registers))
+            fixups.append((number, launch_register, start + argument.offset))
+    return words, registers, fixups
+
+
+def user_launch(
+    one: UserLaunch, places: Sequence[Place], device: GpuDevice
+) -> tuple[Launch, list[int]]:
+    """A launch of a user's kernel, and the registers whose addresses it is called with.
+
+    Raises:
+        ValueError: a block has more shared memory than the device.
+    """
+    kernel = one.kernel
+    x, y, z = kernel.block
+    user = build_user_kernel(
+        kernel.name, kernel.code, one.types, x * y * z, kernel_cache(), device.compute_capability
+    )
+    static_bytes = user.built.shared_bytes
+    most = most_shared_bytes(device.compute_capability)
+    check(
+        static_bytes + kernel.shared_bytes <= most,
+        lambda: (
+            f"[raw_kernel] a block of {kernel.name} must have at most {most} bytes of shared "
+            f"memory; got {static_bytes} in the kernel and {kernel.shared_bytes} in grid. "
+            "Fix: smaller tiles."
+        ),
+        ValueError,
+    )
+    words, registers, fixups = _words(one.arguments, places)
+    run: Callable[[], None] = lambda: None  # noqa: E731
+    if 0 not in kernel.grid:
+        run = device.prepare(
+            user, kernel.grid, kernel.block, words, kernel.shared_bytes, one.touches
+        )
+    return Launch(run, lambda: run, words, fixups), list(registers)
+
+
+def library_launch(
+    one: LibraryLaunch, places: Sequence[Place], device: GpuDevice
+) -> tuple[Callable[..., None], list[Place]]:
+    """A library's call as a function of addresses, and which these are.
+
+    Args:
+        one: the call.
+        places: the locations of its arrays.
+        device: that it runs on.
+    """
+    library = device.api.deep_library
+    assert library is not None, one.what  # the plan was made for a device that has it
+    run = library.bind(one.what, device.compute)
+    at: list[Place] = []
+    offsets: list[int] = []
+    for place in one.places:
+        register, start = places[place.array]
+        is_known = register is None
+        at.append((register, start + place.offset if is_known else 0))
+        offsets.append(0 if is_known else start + place.offset)
+    registers = list(dict.fromkeys(n for n, _ in places if n is not None)) if one.plain else []
+
+    @cache
+    def plain() -> Callable[..., None]:
+        launches = [block_launch(other, places, device) for other in one.plain]
+
+        def run_plain(*addresses: int) -> None:
+            address_in = dict(zip(registers, addresses, strict=True))
+            for launch, used in launches:
+                launch(*[address_in[number] for number in used])
+
+        return run_plain
+
+    at += [(number, 0) for number in registers]
+    checked = len(one.places) - 1 if one.plain else 0  # else the library says what is wrong
+    return AlignedCall(run, checked, _ALIGNED, offsets, len(at), plain), at
+
+
+# Of the addresses of left, right and out, and of the stream where that is another one.
+Multiply = Callable[..., None]
+
+
+def gemm_launch(one: GemmLaunch, device: GpuDevice) -> Multiply | None:
+    """A function of the addresses of the buffers of left, right and out; None: there is no GEMM."""
+    call = device.api.gemm(one.gemm, device.compute)
+    if call is None:
+        return None
+    if len(one.places) == 1:
+        (at_left, at_right, _) = one.places[0]
+        if at_left == 0 and at_right == 0:
+            return call
+
+    def multiply(left: int, right: int, out: int, *stream: int) -> None:
+        for at_left, at_right, at_out in one.places:
+            call(left + at_left, right + at_right, out + at_out, *stream)
+
+    return multiply
+
+
+class Bound(NamedTuple):
+    """A launch as a function of addresses.
+
+    Attributes:
+        word: its name in the text of a driver.
+        run: the function.
+        places: the addresses that it is called with.
+        out: which of them it fills, where that is known.
+    """
+
+    word: str
+    run: Callable[..., Any]
+    places: Sequence[Place]
+    out: int | None
+
+
+def bound(
+    one: AnyLaunch, places: Sequence[Place], device: GpuDevice
+) -> Bound | None:
+    """A launch on arrays at these locations; None: the device has no library for it."""
+    return _BINDINGS[type(one)](one, places, device)
+
+
+def _bound_block(one: BlockLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
+    launch, registers = block_launch(one, places, device)
+    return Bound("launch", launch, [(number, 0) for number in registers], None)
+
+
+def _bound_user(one: UserLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
+    launch, registers = user_launch(one, places, device)
+    return Bound("launch", launch, [(number, 0) for number in registers], None)
+
+
+def _bound_library(one: LibraryLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
+    if isinstance(one.what.call, ConvolutionCall):
+        return Bound("convolve", *library_launch(one, places, device), OUT)
+    return Bound("attend", *library_launch(one, places, device), None)
+
+
+def _bound_gemm(one: GemmLaunch, places: Sequence[Place], device: GpuDevice) -> Bound | None:
+    multiply = gemm_launch(one, device)
+    return None if multiply is None else Bound("multiply", multiply, places, OUT)
+
+
+def _bound_epilogue(
+    one: EpilogueLaunch, places: Sequence[Place], device: GpuDevice
+) -> Bound | None:
+    multiply = device.api.gemm_with(one.gemm, one.epilogue, device.compute)
+    if multiply is None:
+        return None
+    used = [(None, 0) if at is None else places[at.array] for at in one.places]
+    offsets = [0 if at is None else at.offset for at in one.places]
+
+    def call(*addresses: int) -> None:
+        shifted = [a + b for a, b in zip(addresses, offsets, strict=False)]
+        multiply(*shifted, *addresses[len(offsets) :])
+
+    run = call if any(offsets) else multiply
+    return Bound("multiply", run, used, OUT if one.places[-1] is None else None)
+
+
+_BINDINGS: dict[type[Any], Callable[..., Bound | None]] = {
+    BlockLaunch: _bound_block, LibraryLaunch: _bound_library, GemmLaunch: _bound_gemm,
+    EpilogueLaunch: _bound_epilogue, UserLaunch: _bound_user,
+}  # fmt: skip

@@ -1,0 +1,93 @@
+"""Attention by a library: the calls whose meaning is the same, all others are our kernels'.
+
+Not taken: biases, masks, windows and lengths, whose rows may see nothing, which here mixes all
+values; and float32, which the library has no kernels for. Gradients are given the result as well,
+which the library takes in place of its products with the cotangent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.dtypes import bfloat16
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
+from gpuflow.core.blocks import Attention
+from gpuflow.targets.cuda.library.attention import add_attention
+from gpuflow.targets.cuda.library.dnn.calls import AttentionCall, Chosen
+from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, Schedule, on_rows
+
+_DTYPES = (np.dtype(np.float16), bfloat16)
+_STEP = 8  # sizes of vectors are multiples of it
+_ALIGNED = 16  # bytes
+_LONGEST = (1 << 31) - 1  # elements of an array
+
+
+def refusal(what: Attention, dtype: Any) -> str:
+    """Why no call means the same; "" if one does."""
+    if dtype not in _DTYPES:
+        return "it takes float16 and bfloat16"
+    if what.size % _STEP:
+        return f"it takes vectors whose sizes are multiples of {_STEP}"
+    extras = (what.bias, what.mask, what.window)
+    if any(one is not None for one in extras) or what.query_lengths or what.key_lengths:
+        return "it is not used with a bias, a mask, a window or lengths"
+    scores = (what.batch, what.heads, what.queries, max(what.keys, what.size))
+    if not 0 < prod(scores) <= _LONGEST:
+        return f"it takes 1 to {_LONGEST} elements"
+    return ""
+
+
+def call_of(what: Attention, dtype: Any) -> AttentionCall | None:
+    """The call that means the same; None: there is none."""
+    if refusal(what, dtype):
+        return None
+    return AttentionCall(
+        what.batch, what.queries, what.keys, what.heads, what.key_heads, what.size, what.scale,
+        what.causal, dtype, what.gradient,
+    )  # fmt: skip
+
+
+def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
+    call = call_of(block, step.operands[0].aval.dtype)
+    if call is None or target.deep_library is None:
+        return None
+    chosen: Chosen | None = target.deep_library.choose(call, not target.atomic_sums)
+    if chosen is None:
+        return None
+
+    def add(
+        schedule: Schedule, what: Attention, sources: Sequence[At], outs: Sequence[At],
+        kinds: Sequence[Any],
+    ) -> bool:  # fmt: skip
+        if any(place.offset % _ALIGNED for place in sources):
+            return False
+        plain = schedule.instead()
+        add_attention(plain, what, sources, outs, kinds)
+        operands = sources
+        if what.gradient:
+            query, key, value, cotangent, sums, _, result = sources
+            operands = (query, key, value, result, cotangent, sums)
+        schedule.call(chosen, (*operands, *outs), plain)
+        return True
+
+    rows: Schedule | None = on_rows("cuDNN", add).choose(block, step, target)
+    return rows
+
+
+def _why_not(block: Attention, step: CallStep, target: Any) -> str:
+    if target.deep_library is None:
+        return NOT_IN_USE
+    dtype = step.operands[0].aval.dtype
+    call = call_of(block, dtype)
+    if call is None:
+        return refusal(block, dtype)
+    reason = target.deep_library.why_not(call, not target.atomic_sums)
+    return reason or f"an operand does not begin at a multiple of {_ALIGNED} bytes"
+
+
+PROVIDER = Provider("cuDNN", _choose, _why_not, lambda target: target.deep_library.version())

@@ -1,0 +1,312 @@
+"""Convolutions by a library: the equivalent library call, and the required copies.
+
+A library distinguishes a convolution from its two gradients; in gpuflow all are convolutions of
+arrays in other roles. So each of the three is tried on the sizes and on the layouts of the arrays:
+
+    forward   out = y of x = left and w = right
+    data      out = x of y = left, whose holes are strides, and w = right, which is reversed
+    filter    out = w of x = left and y = right, whose gaps are strides
+
+x and y must be packed, with channels first or last; w, which is small, is copied where it is not,
+and where its taps are to be read from the other end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.records import record
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.compiler.target import Provider
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.blocks import Convolution
+from gpuflow.core.views import View, contiguous, transpose
+from gpuflow.targets.cuda.library.convolution_sides import Side, filled, unmirrored, unpacked
+from gpuflow.targets.cuda.library.convolutions import add_convolution
+from gpuflow.targets.cuda.library.copy_forms import MOST_DIMS, collapsed
+from gpuflow.targets.cuda.library.dnn.calls import (
+    DATA,
+    FILTER,
+    FORWARD,
+    Chosen,
+    ConvolutionCall,
+    DeepLibrary,
+    Dims,
+)
+from gpuflow.targets.cuda.library.dnn.frontend import TYPES
+from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, Schedule
+from gpuflow.targets.layouts.convolution_axes import MOST_SPACE
+
+_LONGEST = (1 << 31) - 1  # elements of an array
+_ALIGNED = 16  # bytes
+
+
+@record
+class LibraryPlan:
+    """How a library makes a convolution.
+
+    Attributes:
+        call: the library's call.
+        chosen: the library's plan for it.
+        offsets: where both operands begin, in elements of their buffers.
+        copied: the view of the right operand that is packed for it; None: its layout is supported.
+        out_copied: the layout of the library's result, if it does not write to the result.
+    """
+
+    call: ConvolutionCall
+    chosen: Chosen
+    offsets: tuple[int, int]
+    copied: View | None
+    out_copied: View | None
+
+
+def planned(
+    what: Convolution, views: Sequence[View], dtype: np.dtype, out: ShapedArray,
+    library: DeepLibrary, deterministic: bool,
+) -> LibraryPlan | None:  # fmt: skip
+    """How a library makes a convolution; None: it does not take it.
+
+    Args:
+        what: the operation.
+        views, dtype: layouts of both operands, and their dtype.
+        out: the result.
+        library: whom to ask.
+        deterministic: results must have the same bits in every run.
+    """
+    shapes = [view.shape for view in views] + [out.shape]
+    if dtype not in TYPES or out.dtype != dtype or len(what.strides) > MOST_SPACE:
+        return None
+    if any(not 0 < prod(shape) <= _LONGEST for shape in shapes):
+        return None
+    for call, offsets, copied, out_copied in _candidates(what, views, dtype, out.shape):
+        places = offsets[:1] if copied is not None else offsets
+        if any(place * dtype.itemsize % _ALIGNED for place in places):
+            continue
+        copies = [view for view in (copied, out_copied) if view is not None]
+        if any(len(collapsed(view)) > MOST_DIMS for view in copies):
+            continue
+        chosen = library.choose(call, deterministic)
+        if chosen is not None:
+            return LibraryPlan(call, chosen, offsets, copied, out_copied)
+    return None
+
+
+def add_planned(
+    schedule: Schedule, plan: LibraryPlan, places: Sequence[At], out: At, shape: Dims,
+    add_plain: Callable[[Schedule], object],
+) -> None:  # fmt: skip
+    """Add the call, and copies around it.
+
+    Args:
+        schedule: to which.
+        plan: of ``planned``.
+        places: locations of both operands' buffers.
+        out: where the result does, row-major.
+        shape: of the result.
+        add_plain: adds the convolution by launches of ours, which take arrays at any locations.
+    """
+    dtype = plan.call.dtype
+    left, right = (
+        place.plus(offset * dtype.itemsize)
+        for place, offset in zip(places, plan.offsets, strict=True)
+    )
+    if plan.copied is not None:
+        packed = schedule.memory(prod(plan.copied.shape) * dtype.itemsize)
+        schedule.copy(right, packed, plan.copied, dtype)
+        right = packed
+    written = out
+    if plan.out_copied is not None:
+        written = schedule.memory(prod(shape) * dtype.itemsize)
+    plain = schedule.instead()
+    add_plain(plain)
+    if plain.launches and plan.out_copied is not None:
+        plain.copy(out, written, _inverse(plan.out_copied), dtype)  # it is copied back below
+    schedule.call(plan.chosen, (left, right, written), plain)
+    if plan.out_copied is not None:
+        schedule.copy(written, out, plan.out_copied, dtype)
+
+
+def _inverse(packed: View) -> View:
+    """How row-major elements are read in the order in which a packed view has them."""
+    order = sorted(range(len(packed.shape)), key=lambda d: -packed.strides[d])
+    return transpose(contiguous(packed.shape), order)
+
+
+# --- which call ----------------------------------------------------------------------------
+
+_Candidate = tuple[ConvolutionCall, tuple[int, int], View | None, View | None]
+
+
+def _candidates(
+    what: Convolution, views: Sequence[View], dtype: np.dtype, out: Dims
+) -> list[_Candidate]:
+    """Calls that make the same sums, the likeliest first, with offsets and copies."""
+    left, right = views
+    right, signs = unmirrored(right, what.right[3])
+    if len(signs) > 1:
+        return []
+    is_mirrored = signs == {-1}
+    found = [
+        make(what, left, right, contiguous(out), is_mirrored)
+        for make in (_forward, _data, _filter)
+    ]
+    possible = [form for form in found if form is not None]
+    # A sum over more taps than there are places is a filter's.
+    long = prod(views[1].shape[d] for d in what.right[3]) > prod(out[d] for d in what.out[3])
+    candidates: list[tuple[tuple[bool, ...], _Candidate]] = []
+    for one, last in product(possible, (False, True)):
+        call, x, w, y, is_reversed = one
+        if not x.lies_packed(last) or not y.lies_packed(last):
+            continue
+        call = replace(call, channels_last=last, dtype=dtype, reduced=what.reduced)
+        w = w.reversed if is_reversed else w
+        is_filter, is_packed = call.kind == FILTER, w.lies_packed(last)
+        copied = None if is_packed or is_filter else w.permuted(last)
+        out_copied = unpacked(w, last) if is_filter and not is_packed else None
+        rank = (is_filter is not long, not is_packed, is_reversed)
+        offsets = (left.offset, right.offset if is_filter else w.view.offset)
+        candidates.append((rank, (call, offsets, copied, out_copied)))
+    return [one for _, one in sorted(candidates, key=lambda pair: pair[0])]
+
+
+# A call, its sides, and whether its filter is reversed.
+_Form = tuple[ConvolutionCall, Side, Side, Side, bool]
+_NO_DTYPE = np.dtype(np.void)
+
+
+def _forward(
+    what: Convolution, left: View, right: View, out: View, is_mirrored: bool
+) -> _Form | None:
+    if any(hole != 1 for hole in what.left_dilation):
+        return None
+    (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
+    x = Side(left, free, (*batch, *depth), space)
+    w = Side(right, (*batch2, *free2), depth2, space2)
+    y = Side(out, what.out[1], (*what.out[0], *what.out[2]), what.out[3])
+    padding = [low for low, _ in what.padding]
+    return _form(FORWARD, (x, w, y), padding, what.strides, what.right_dilation, is_mirrored)
+
+
+def _data(
+    what: Convolution, left: View, right: View, out: View, is_mirrored: bool
+) -> _Form | None:
+    if any(stride != 1 for stride in what.strides):
+        return None
+    (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
+    y = Side(left, free, (*batch, *depth), space)
+    w = Side(right, (*batch2, *depth2), free2, space2)
+    x = Side(out, what.out[1], (*what.out[0], *what.out[2]), what.out[3])
+    # out[i] reads left[o] and tap t where i + t gap - low = o hole; t counts from the other end.
+    padding = [
+        (right.shape[d] - 1) * gap - low
+        for d, gap, (low, _) in zip(space2, what.right_dilation, what.padding, strict=True)
+    ]
+    strides, gaps = what.left_dilation, what.right_dilation
+    has_taps = any(right.shape[d] > 1 for d in space2)
+    return _form(DATA, (x, w, y), padding, strides, gaps, has_taps and not is_mirrored)
+
+
+def _filter(
+    what: Convolution, left: View, right: View, out: View, is_mirrored: bool
+) -> _Form | None:
+    if is_mirrored or any(hole != 1 for hole in what.left_dilation):
+        return None
+    (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
+    x = Side(left, depth, (*batch, *free), space)
+    y = Side(right, depth2, (*batch2, *free2), space2)
+    w = Side(out, (*what.out[0], *what.out[2]), what.out[1], what.out[3])
+    padding = [low for low, _ in what.padding]
+    return _form(FILTER, (x, w, y), padding, what.right_dilation, what.strides, False)
+
+
+def _form(
+    kind: str, sides: tuple[Side, Side, Side], padding: Sequence[int],
+    strides: Sequence[int], dilation: Sequence[int], is_reversed: bool,
+) -> _Form | None:  # fmt: skip
+    """The call, not yet packed; None: it would cut x."""
+    x, w, y = sides
+    low, steps, gaps = (
+        tuple(filled(list(values), filling))
+        for values, filling in ((padding, 0), (strides, 1), (dilation, 1))
+    )
+    pads: list[tuple[int, int]] = []
+    for size, taps, places, pad, step, gap in zip(
+        x.sizes[2:], w.sizes[2:], y.sizes[2:], low, steps, gaps, strict=True
+    ):
+        # The zeros behind that so many places need; less than a step may be left over.
+        high = (places - 1) * step + (taps - 1) * gap + 1 - size - pad
+        if pad < 0 or high <= -step:
+            return None
+        pads.append((pad, max(high, 0)))
+    groups = x.sizes[1] // w.sizes[1]
+    call = ConvolutionCall(
+        kind, x.sizes, w.sizes, y.sizes, False, tuple(pads), steps, gaps, groups, _NO_DTYPE, False
+    )
+    return call, x, w, y, is_reversed
+
+
+# --- the provider --------------------------------------------------------------------------
+
+
+def plan_of(block: Convolution, step: CallStep, target: Any) -> LibraryPlan | None:
+    """How the library of a target makes a call; None: there is none, or it does not take it."""
+    if target.deep_library is None:
+        return None
+    return _plan_by(target.deep_library, block, step, not target.atomic_sums)
+
+
+def _plan_by(
+    library: DeepLibrary, block: Convolution, step: CallStep, deterministic: bool
+) -> LibraryPlan | None:
+    left, right = step.operands
+    if left.aval.dtype != right.aval.dtype:
+        return None
+    return planned(
+        block, [left.lies, right.lies], left.aval.dtype, step.eqn.outputs[0].aval, library,
+        deterministic,
+    )  # fmt: skip
+
+
+def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
+    plan = plan_of(block, step, target)
+    if plan is None:
+        return None
+    schedule = Schedule(3)
+    places, out = [At(0), At(1)], step.eqn.outputs[0].aval
+    views, kinds = zip(*[(x.lies, x.aval.dtype) for x in step.operands], strict=True)
+    add_planned(
+        schedule, plan, places, At(2), out.shape,
+        lambda plain: add_convolution(plain, block, places, views, kinds, (At(2), out)),
+    )  # fmt: skip
+    return schedule
+
+
+@record
+class _Asking:
+    """A library that supports nothing, and records the requests."""
+
+    calls: list[ConvolutionCall]
+
+    def choose(self, call: ConvolutionCall, deterministic: bool) -> None:
+        del deterministic
+        self.calls.append(call)
+
+
+def _why_not(block: Convolution, step: CallStep, target: Any) -> str:
+    if target.deep_library is None:
+        return NOT_IN_USE
+    asking: Any = _Asking([])
+    _plan_by(asking, block, step, not target.atomic_sums)
+    if not asking.calls:
+        return "it has no such dtypes, layout, padding or alignment"
+    reason: str = target.deep_library.why_not(asking.calls[0], not target.atomic_sums)
+    return reason
+
+
+PROVIDER = Provider("cuDNN", _choose, _why_not, lambda target: target.deep_library.version())

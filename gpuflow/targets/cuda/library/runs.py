@@ -1,0 +1,130 @@
+"""Reduction of rows by index on GPUs: indices are sorted, and runs of equal ones are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gpuflow.kernels.copying as copying
+import gpuflow.kernels.radix_sort as sorting
+import gpuflow.kernels.runs as kernels
+import gpuflow.kernels.scan as scan
+from gpuflow.base import dtypes
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.blocks import Runs
+from gpuflow.targets.cuda.library.copy_forms import index_reaching
+from gpuflow.targets.cuda.library.launch_sequence import (
+    WIDE,
+    At,
+    Schedule,
+    number_kind,
+    on_rows,
+    word_pointer,
+)
+from gpuflow.targets.cuda.library.scans import COMBINES
+from gpuflow.targets.cuda.library.sorts import LONGEST_ROW, Key, add_order
+
+_INDEX, _ORDER, _FLAG = "int64", "*uint32", "*uint8"
+CHUNK = 32  # rows that a thread combines
+FEW = 128  # pairs that one thread scans
+
+
+def add_runs(
+    schedule: Schedule, runs: Runs, sources: Sequence[At], outs: Sequence[At], kinds: Sequence[Any]
+) -> bool:  # fmt: skip
+    """Add the launches; False, and nothing, where kernels do not hold the rows.
+
+    Args:
+        schedule: the target schedule. runs: the operation. kinds: the operands' dtypes.
+        sources: indices, validity and rows, row-major. outs: indices, their validity, and rows.
+    """
+    stored = storage_dtype(kinds[2])
+    if runs.combine is None:
+        parts = max(stored.itemsize // 8, 1)  # words of 8 bytes
+        kind, pointer = scan.UNSIGNED, word_pointer(stored.itemsize)
+    else:
+        parts = 2 if dtypes.is_complex(stored) else 1
+        scalar_kind = number_kind(stored.type(0).real.dtype if parts == 2 else stored)
+        if scalar_kind is None or (parts == 2 and runs.combine != "add"):
+            return False
+        kind, pointer = scalar_kind
+    if runs.count >= LONGEST_ROW:
+        return False
+    keys, word, order = _add_sorted_places(schedule, runs, sources[0], sources[1])
+    constants: dict[str, int] = {"KIND": kind, "LAST": 1, "CONTINUED": 0}
+    if runs.combine is not None:
+        constants = {"KIND": kind, "LAST": 0, "COMBINE": COMBINES[runs.combine]}
+    width, chunk = runs.width * parts, CHUNK if runs.combine is not None else 1
+    chunks = -(-runs.count // chunk)
+    numbers = [(_INDEX, n) for n in (chunks * width, runs.count, width, chunk)]
+    elements = [(pointer, sources[2]), (word, keys), (_ORDER, order)]
+    wide, totals = f"*{WIDE[kind]}", At(0)
+    if runs.combine is not None and chunks > 1:
+        totals, begins = schedule.memory(8 * chunks * width), schedule.memory(chunks)
+        schedule.for_each(
+            kernels.chunk_totals,
+            [*elements, (wide, totals), (_FLAG, begins), *numbers], chunks * width, constants,
+        )  # fmt: skip
+        _add_pairs(schedule, totals, begins, (chunks, width), wide, constants)
+    if runs.combine is not None:
+        constants["CONTINUED"] = int(chunks > 1)
+    results = [(pointer, outs[2]), ("*int64", outs[0]), (_FLAG, outs[1])]
+    schedule.for_each(
+        kernels.combine_runs,
+        [*elements, (wide, totals), *results, *numbers, (_INDEX, runs.limit)], chunks * width,
+        constants,
+    )  # fmt: skip
+    return True
+
+
+def _add_sorted_places(
+    schedule: Schedule, runs: Runs, places: At, inside: At
+) -> tuple[At, str, At]:
+    """Sorted keys, the type of a pointer to them, and which row each belongs to."""
+    bits = next(b for b in (8, 16, 24, 32, 40, 48, 64) if runs.limit < 1 << b)
+    size = 4 if bits <= 32 else 8
+    word, count = word_pointer(size), runs.count
+    keys, in_order = schedule.memory(size * count), schedule.memory(size * count)
+    numbers = [(_INDEX, count), (_INDEX, runs.limit)]
+    schedule.for_each(
+        kernels.keep_inside,
+        [("*int64", places), (_FLAG, inside), (word, keys), *numbers], count, {},
+    )  # fmt: skip
+    key = Key(keys, word, sorting.UNSIGNED, bits)
+    order = add_order(schedule, [key], (1, count, 1), {"DESCENDING": 0, "TOTAL_ORDER": 0})
+    index, is_long = index_reaching(count)
+    sizes = [(index, n) for n in (count, count, 1, count)]
+    schedule.for_each(
+        copying.take,
+        [(word, keys), (_ORDER, order), (word, in_order), ("*int32", order), *sizes], count,
+        {"SIZE": size, "POSITIONS": 0, "LONG": is_long},
+    )  # fmt: skip
+    return in_order, word, order
+
+
+def _add_pairs(
+    schedule: Schedule, values: At, begins: At, shape: tuple[int, int], wide: str,
+    constants: dict[str, int],
+) -> None:  # fmt: skip
+    """Scan pairs (chunks, width) in place: those of chunks of them first, if there are many."""
+    count, width = shape
+    few = count <= FEW
+    chunk = count if few else CHUNK
+    chunks = -(-count // chunk)
+    numbers = [(_INDEX, n) for n in (chunks * width, count, width, chunk)]
+    pairs = [(wide, values), (_FLAG, begins)]
+    totals = values
+    if not few:
+        totals, above = schedule.memory(8 * chunks * width), schedule.memory(chunks)
+        schedule.for_each(
+            kernels.pair_totals,
+            [*pairs, (wide, totals), (_FLAG, above), *numbers], chunks * width, constants,
+        )  # fmt: skip
+        _add_pairs(schedule, totals, above, (chunks, width), wide, constants)
+    schedule.for_each(
+        kernels.scan_pairs, [*pairs, (wide, totals), *numbers], chunks * width,
+        {**constants, "CONTINUED": int(not few)},
+    )  # fmt: skip
+
+
+PROVIDER = on_rows("kernels of ours", add_runs)

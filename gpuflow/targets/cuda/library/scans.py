@@ -1,0 +1,141 @@
+"""Running values on GPUs: how rows are cut into chunks, from the shape alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import gpuflow.kernels.scan as kernels
+from gpuflow.base import dtypes
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.blocks import Scan
+from gpuflow.targets.cuda.library.copy_forms import rows_grid
+from gpuflow.targets.cuda.library.launch_sequence import (
+    WIDE,
+    At,
+    Schedule,
+    number_kind,
+    on_rows,
+)
+
+COMBINES = {
+    "add": kernels.ADD,
+    "mul": kernels.MULTIPLY,
+    "max": kernels.MAXIMUM,
+    "min": kernels.MINIMUM,
+    "logaddexp": kernels.LOG_ADD_EXP,
+}
+
+_INDEX = "int64"
+_LONG = 32  # elements of a row for which a warp is worth it
+_ITEMS = 8  # of a thread in one turn
+_FEW_ITEMS = 2  # where combining takes so much code that loops would not be unrolled
+ENOUGH_ROWS = 512  # blocks that keep a GPU busy
+LONGEST_CHUNK = 1 << 14  # elements that a block takes in turns
+ROW_CHUNK = 1 << 13
+_MOST_CHUNKS = 1 << 10
+LONGEST_COLUMN = 64  # elements that a thread takes
+ENOUGH_THREADS = 1 << 17
+_WIDE_KINDS = {kernels.BFLOAT16: kernels.FLOAT32, kernels.FLOAT16: kernels.FLOAT32}
+
+
+def add_running(
+    schedule: Schedule, scan: Scan, sources: Sequence[At], outs: Sequence[At], kinds: Sequence[Any]
+) -> bool:  # fmt: skip
+    """Add the launches of an op's running values; False where kernels do not hold the numbers.
+
+    Args:
+        schedule: the target schedule. scan: the operation. sources, outs: the operand and the
+            output, row-major.
+        kinds: the operand's dtype.
+    """
+    stored = storage_dtype(kinds[0])
+    if dtypes.is_complex(stored):
+        if scan.combine != "add":
+            return False
+        # Real and imaginary parts are sums beside each other.
+        stored = np.dtype(f"f{stored.itemsize // 2}")
+        scan = Scan("add", scan.outer, scan.length, 2 * scan.inner, scan.reverse)
+    scalar_kind = number_kind(stored)
+    if scalar_kind is not None:
+        add_scan(schedule, scan, *scalar_kind, sources[0], outs[0])
+    return scalar_kind is not None
+
+
+def add_scan(schedule: Schedule, scan: Scan, kind: int, pointer: str, x: At, y: At) -> None:
+    """Add the launches of a scan.
+
+    Args:
+        schedule: the target schedule. scan: the operation. kind, pointer: see ``number_kind``.
+        x, y: locations of the elements and of the results, which may be the same.
+    """
+    in_rows = scan.inner == 1 and scan.length > _LONG
+    chunk = _row_chunk(scan) if in_rows else _column_chunk(scan)
+    chunks = -(-scan.length // chunk)
+    add = _add_rows if in_rows else _add_columns
+    if chunks == 1:
+        add(schedule, scan, kind, (pointer, x), (pointer, y), None, chunk, {})
+        return
+    wide = f"*{WIDE[kind]}"
+    totals = schedule.memory(8 * scan.outer * chunks * scan.inner)
+    add(schedule, scan, kind, (pointer, x), (pointer, x), totals, chunk, {"ONLY_TOTALS": 1})
+    above = Scan(scan.combine, scan.outer, chunks, scan.inner, False)
+    add_scan(schedule, above, _WIDE_KINDS.get(kind, kind), wide, totals, totals)
+    add(schedule, scan, kind, (pointer, x), (pointer, y), totals, chunk, {"CONTINUED": 1})
+
+
+def _row_chunk(scan: Scan) -> int:
+    if scan.outer >= ENOUGH_ROWS or scan.length <= LONGEST_CHUNK:
+        return scan.length
+    chunks = min(-(-scan.length // ROW_CHUNK), _MOST_CHUNKS)
+    turn = 32 * _ITEMS * 8
+    return -(-scan.length // (chunks * turn)) * turn
+
+
+def _column_chunk(scan: Scan) -> int:
+    columns = scan.outer * scan.inner
+    if columns >= ENOUGH_THREADS // 4 or scan.length <= LONGEST_COLUMN:
+        return scan.length
+    chunks = min(-(-scan.length // (LONGEST_COLUMN // 2)), -(-ENOUGH_THREADS // columns))
+    return -(-scan.length // chunks)
+
+
+def _constants(scan: Scan, kind: int, more: dict[str, int]) -> dict[str, int]:
+    return {
+        "KIND": kind, "COMBINE": COMBINES[scan.combine], "REVERSE": int(scan.reverse),
+        "ONLY_TOTALS": 0, "CONTINUED": 0, **more,
+    }  # fmt: skip
+
+
+def _add_rows(
+    schedule: Schedule, scan: Scan, kind: int, x: tuple[str, At], y: tuple[str, At],
+    totals: At | None, chunk: int, more: dict[str, int],
+) -> None:  # fmt: skip
+    items = _FEW_ITEMS if scan.combine == "logaddexp" else _ITEMS
+    threads = min(256, 32 * -(-chunk // (32 * items)))
+    numbers = [(_INDEX, scan.outer), (_INDEX, scan.length), (_INDEX, chunk)]
+    place = (f"*{WIDE[kind]}", 0 if totals is None else totals)
+    schedule.launch(
+        kernels.scan_rows, [x, y, place, *numbers],
+        rows_grid(-(-scan.length // chunk), scan.outer), threads,
+        {**_constants(scan, kind, more), "ITEMS": items},
+    )  # fmt: skip
+
+
+def _add_columns(
+    schedule: Schedule, scan: Scan, kind: int, x: tuple[str, At], y: tuple[str, At],
+    totals: At | None, chunk: int, more: dict[str, int],
+) -> None:  # fmt: skip
+    chunks = -(-scan.length // chunk)
+    threads = scan.outer * chunks * scan.inner
+    numbers = [threads, scan.length, scan.inner, chunk, chunks]
+    place = (f"*{WIDE[kind]}", 0 if totals is None else totals)
+    schedule.for_each(
+        kernels.scan_columns, [x, y, place, *[(_INDEX, number) for number in numbers]], threads,
+        _constants(scan, kind, more),
+    )  # fmt: skip
+
+
+PROVIDER = on_rows("kernels of ours", add_running)

@@ -1,0 +1,160 @@
+"""Batches of small matrices on GPUs: a warp for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import gpuflow.kernels.small_eigenvalues as eigenvalues
+import gpuflow.kernels.small_general_eigenvalues as general
+import gpuflow.kernels.small_matrices as kernels
+from gpuflow.base import dtypes
+from gpuflow.core.blocks import (
+    Cholesky,
+    Decomposition,
+    Eig,
+    Eigh,
+    Lu,
+    Qr,
+    Triangular,
+)
+from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, on_rows
+
+_INDEX = "int64"
+_LANES = 32  # threads of a warp
+_AREA = _LANES * kernels.LINE  # numbers of shared memory for a matrix
+
+
+def add_matrices(
+    schedule: Schedule, matrices: Decomposition | Triangular, sources: Sequence[At],
+    outs: Sequence[At], kinds: Sequence[Any],
+) -> bool:  # fmt: skip
+    """Add the launch of an op on a batch of matrices; False where they are too large for a warp.
+
+    Args:
+        schedule: the target schedule. matrices: the operation.
+        sources, outs: operands and outputs, row-major. kinds: the operands' dtypes.
+    """
+    del kinds
+    if matrices.fits_a_warp:
+        _LAUNCHES[type(matrices)](schedule, matrices, sources, outs)
+    return matrices.fits_a_warp
+
+
+_Call = tuple[Callable[..., None], int, list[Any], dict[str, int]]
+_Matrices = Callable[[Any, Sequence[At], Sequence[At], str], _Call]
+
+
+def _real(call: _Matrices) -> Callable[..., None]:
+    """Adds the launch of a kernel for real matrices."""
+
+    def add(
+        schedule: Schedule, matrices: Any, sources: Sequence[At], outs: Sequence[At]
+    ) -> None:
+        is_double = matrices.dtype.itemsize == 8
+        warps = 2 if is_double else 4
+        pointer = f"*{matrices.dtype.name}"
+        kernel, count, arguments, constants = call(matrices, sources, outs, pointer)
+        numbers = [argument if isinstance(argument, tuple) else (_INDEX, argument)
+                   for argument in arguments]  # fmt: skip
+        constants |= {
+            "DOUBLE": int(is_double), "WARPS": warps, "AREA": warps * _AREA,
+            "LIMIT": 1000 if is_double else 120,
+        }  # fmt: skip
+        grid = (-(-count // warps), 1, 1)
+        schedule.launch(kernel, numbers, grid, warps * _LANES, constants)
+
+    return add
+
+
+def _lu(m: Lu, sources: Sequence[At], outs: Sequence[At], pointer: str) -> _Call:
+    arrays = [(pointer, sources[0]), (pointer, outs[0]), ("*int32", outs[1]), ("*int32", outs[2])]
+    return kernels.factor_lu, m.count, [*arrays, m.count, m.rows, m.columns], {}
+
+
+def _cholesky(m: Cholesky, sources: Sequence[At], outs: Sequence[At], pointer: str) -> _Call:
+    arrays = [(pointer, sources[0]), (pointer, outs[0])]
+    return kernels.factor_cholesky, m.count, [*arrays, m.count, m.rows], {}
+
+
+def _triangular(m: Triangular, sources: Sequence[At], outs: Sequence[At], pointer: str) -> _Call:
+    arrays = [(pointer, sources[0]), (pointer, sources[1]), (pointer, outs[0])]
+    # X op(A) = B is op(A)^T X^T = B^T.
+    turned = m.transpose == m.left_side
+    step, across = (m.sides, 1) if m.left_side else (1, m.size)
+    constants = {
+        "LOWER": int(m.lower != turned), "TURNED": int(turned), "UNIT": int(m.unit_diagonal),
+    }  # fmt: skip
+    numbers = [m.matrices, m.size, m.sides, step, across]
+    return kernels.solve_triangular, m.matrices, [*arrays, *numbers], constants
+
+
+def _qr(m: Qr, sources: Sequence[At], outs: Sequence[At], pointer: str) -> _Call:
+    arrays = [(pointer, sources[0]), (pointer, outs[0]), (pointer, outs[1])]
+    inner = m.rows if m.params["full_matrices"] else min(m.rows, m.columns)
+    return kernels.factor_qr, m.count, [*arrays, m.count, m.rows, m.columns, inner], {}
+
+
+def _eigh(m: Eigh, sources: Sequence[At], outs: Sequence[At], pointer: str) -> _Call:
+    params = m.params
+    start, stop = params["subset_by_index"] or (0, m.rows)
+    arrays = [(pointer, sources[0]), (pointer, outs[0]), (pointer, outs[-1])]
+    constants = {"LOWER": int(params["lower"]), "VECTORS": int(params["compute_vectors"])}
+    numbers = [m.count, m.rows, start, stop - start]
+    return eigenvalues.find_eigenvalues, m.count, [*arrays, *numbers], constants
+
+
+# --- general eigenvalues -------------------------------------------------------------------
+
+_BLOCK_BYTES = 48 << 10  # of shared memory that every GPU gives without being asked for more
+_MOST_WARPS = 4
+TURNS = 30  # of the iteration, for each row
+
+
+def _add_eig(
+    schedule: Schedule, matrices: Eig, sources: Sequence[At], outs: Sequence[At]
+) -> None:
+    """Eigenvalues, then left and right vectors as far as they are wanted."""
+    dtype = matrices.dtype
+    is_complex = dtypes.is_complex(dtype)
+    part = np.dtype(f"f{dtype.itemsize // 2}") if is_complex else dtype
+    left = matrices.params["compute_left_eigenvectors"]
+    right = matrices.params["compute_right_eigenvectors"]
+    constants = _tiles(is_complex, left or right)
+    size = constants["TILES"] * _AREA * part.itemsize
+    warps = max(min(_MOST_WARPS, _BLOCK_BYTES // size), 1)
+    constants |= {
+        "DOUBLE": int(part.itemsize == 8), "COMPLEX": int(is_complex), "WARPS": warps,
+        "VECTORS": int(left or right), "LEFT": int(left), "RIGHT": int(right),
+        "LIMIT": 460 if part.itemsize == 8 else 40, "TURNS": TURNS, SHARED_BYTES: warps * size,
+    }  # fmt: skip
+    pointer = f"*{part.name}"
+    unused = At(0)
+    vectors = [outs[1] if left else unused, outs[-1] if right else unused]
+    arguments = [(pointer, place) for place in [sources[0], outs[0], *vectors]]
+    arguments += [(_INDEX, matrices.count), (_INDEX, matrices.rows)]
+    grid = (-(-matrices.count // warps), 1, 1)
+    schedule.launch(general.find_general_eigenvalues, arguments, grid, warps * _LANES, constants)
+
+
+def _tiles(is_complex: bool, has_vectors: bool) -> dict[str, int]:
+    """Where tiles of a matrix begin in shared memory, in numbers, and how many there are."""
+    names = ["T"]
+    names += ["T_IMAG"] if is_complex else []
+    names += ["Z"] if has_vectors else []
+    names += ["Z_IMAG"] if has_vectors and is_complex else []
+    names += ["X", "X_IMAG"] if has_vectors else []
+    offsets = {name: number * _AREA for number, name in enumerate(names)}
+    known = {name: offsets.get(name, 0) for name in ("T_IMAG", "Z", "Z_IMAG", "X", "X_IMAG")}
+    return {**known, "TILES": len(names)}
+
+
+_LAUNCHES: dict[type[Any], Callable[..., None]] = {
+    Lu: _real(_lu), Cholesky: _real(_cholesky), Triangular: _real(_triangular), Qr: _real(_qr),
+    Eigh: _real(_eigh), Eig: _add_eig,
+}  # fmt: skip
+
+PROVIDER = on_rows("kernels of ours, a warp a matrix", add_matrices)

@@ -1,0 +1,347 @@
+"""Sorts on GPUs: the passes of a stable radix sort, and gathers in the resulting order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gpuflow.kernels.copying as copying
+import gpuflow.kernels.radix_sort as kernels
+from gpuflow.base import dtypes
+from gpuflow.base.records import record
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.blocks import Sort
+from gpuflow.kernels.selection import clear
+from gpuflow.targets.cuda.library.copy_forms import index_reaching, rows_grid
+from gpuflow.targets.cuda.library.launch_sequence import (
+    At,
+    Schedule,
+    number_kind,
+    on_rows,
+    word_pointer,
+)
+from gpuflow.targets.cuda.library.selection import FEWEST_BITS, add_selected, sorted_words
+
+_INDEX, _ORDER = "int64", "*uint32"
+_SHAPES = ((32, 1), (64, 4), (128, 8))  # threads of a block, and elements of a thread
+_DIGIT = 8
+LONGEST_TILE = {32: 4096, 64: 2048}  # elements that a block sorts by itself, by bits of words
+_THREADS = 256
+LONGEST_ROW = 1 << 31
+_RESIDENT = 2  # blocks of a pass that a multiprocessor has at once, at least
+_MOST_CHUNKS = 1024  # blocks that count the digits of a row
+
+
+class Key(NamedTuple):
+    """The key of sorted rows.
+
+    Attributes:
+        place, pointer: its location, and the type of a pointer to it.
+        kind, bits, nan_above: see kernels/radix_sort.py.
+        parts, part: numbers of each element, and which one is meant.
+    """
+
+    place: At
+    pointer: str
+    kind: int
+    bits: int
+    nan_above: int = 0
+    parts: int = 1
+    part: int = 0
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of its sort keys."""
+        return 64 if self.bits > 32 else 32
+
+
+@record
+class _Rows:
+    """Where rows are, and how many: row-major (outer, length, inner)."""
+
+    outer: int
+    length: int
+    inner: int
+
+    @property
+    def count(self) -> int:
+        return self.outer * self.inner
+
+
+# --- keys ----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def key_form(dtype: Any) -> tuple[int, int, int, int] | None:
+    """Kind, bits, the greatest magnitude that is a number, and parts; None: no such keys."""
+    stored = storage_dtype(dtype)
+    if dtypes.is_complex(stored):
+        form = key_form(np.dtype(f"f{stored.itemsize // 2}"))
+        return None if form is None else (*form[:3], 2)
+    if stored in dtypes.NARROW_INTEGERS:
+        kind = kernels.UNSIGNED if dtypes.is_unsigned(stored) else kernels.SIGNED
+        return kind, dtypes.bits_of(stored), 0, 1
+    if dtypes.is_floating(stored):
+        greatest = _greatest_number(stored)
+        return None if greatest is None else (kernels.FLOAT, 8 * stored.itemsize, greatest, 1)
+    if number_kind(stored) is None:
+        return None
+    signed = stored.kind == "i"
+    return (kernels.SIGNED if signed else kernels.UNSIGNED), 8 * stored.itemsize, 0, 1
+
+
+def _greatest_number(dtype: np.dtype) -> int | None:
+    """The bits of the greatest positive number; None for formats without a sign or with one nan."""
+    bits, size = f"u{dtype.itemsize}", 8 * dtype.itemsize
+    if "fnuz" in dtype.name or "fnu" in dtype.name:
+        return None
+    if np.isinf(np.array(np.inf).astype(dtype).astype(np.float32)):
+        return int(np.array(np.inf).astype(dtype).view(bits))
+    return (1 << (size - 1)) - 2  # float8_e4m3fn: all bits set is nan, and there is no infinity
+
+
+# --- orders --------------------------------------------------------------------------------
+
+
+def add_order(
+    schedule: Schedule, keys: Sequence[Key], rows: tuple[int, int, int],
+    constants: dict[str, int],
+) -> At:  # fmt: skip
+    """Add the launches that find the order of rows by keys, the first one primary.
+
+    Args:
+        schedule: the target schedule. keys: the sort keys. rows: (outer, length, inner).
+        constants of the sort keys: ``DESCENDING`` and ``TOTAL_ORDER``.
+
+    Returns:
+        The order, uint32 (rows, length).
+    """
+    shape = _Rows(*rows)
+    size = 4 * shape.count * shape.length
+    order, spare = schedule.memory(size), None
+    for number, key in enumerate(reversed(keys)):
+        key_constants = {**_key_constants(key), "ORDERED": int(number > 0), **constants}
+        if shape.length <= LONGEST_TILE[key.word_bits]:
+            _add_tile(schedule, key, order, shape, key_constants)
+            continue
+        spare = schedule.memory(size) if spare is None else spare
+        order, spare = _add_passes(schedule, key, (order, spare), shape, key_constants)
+    return order
+
+
+def _key_constants(key: Key) -> dict[str, int]:
+    return {
+        "KIND": key.kind, "BITS": key.bits, "WORD_BITS": key.word_bits,
+        "NAN_ABOVE": key.nan_above, "PARTS": key.parts, "PART": key.part,
+    }  # fmt: skip
+
+
+def _add_tile(
+    schedule: Schedule, key: Key, order: At, shape: _Rows, constants: dict[str, int]
+) -> None:
+    """Short rows: one launch."""
+    threads, items = _tile_shape(key, shape)
+    schedule.launch(
+        kernels.sort_tile,
+        [(key.pointer, key.place), (_ORDER, order), (_ORDER, order), *_sizes(shape)],
+        rows_grid(1, shape.count),
+        threads,
+        {**constants, **_block(threads, items)},
+    )
+
+
+def _tile_shape(key: Key, shape: _Rows) -> tuple[int, int]:
+    """Threads of a block that sorts a short row by itself, and elements of each."""
+    fits = [pair for pair in _SHAPES if pair[0] * pair[1] >= shape.length]
+    return fits[0] if fits else (_THREADS, LONGEST_TILE[key.word_bits] // _THREADS)
+
+
+def _add_keys_alone(
+    schedule: Schedule, key: Key, out: At, shape: _Rows, constants: dict[str, int]
+) -> None:
+    """Rows of which nothing but the sorted keys is wanted: no order is made, and none taken."""
+    constants = {**_key_constants(key), "ORDERED": 0, **constants}
+    if shape.length <= LONGEST_TILE[key.word_bits]:
+        threads, items = _tile_shape(key, shape)
+        schedule.launch(
+            kernels.sort_tile_of_keys,
+            [(key.pointer, key.place), (key.pointer, out), *_sizes(shape)],
+            rows_grid(1, shape.count), threads, {**constants, **_block(threads, items)},
+        )  # fmt: skip
+        return
+    passes = _Passes(schedule, key, shape, constants)
+    shifts = range(0, key.bits, _DIGIT)
+    size = int(key.pointer.removeprefix("*uint")) // 8 * shape.count * shape.length
+    # Passes alternate between two memories, the last one of which is the result; where the rows of
+    # this do not lie one behind the other, a memory of their own has them until then.
+    spare = [schedule.memory(size) for _ in range(min(len(shifts) - 1, 1 + (shape.inner > 1)))]
+    if shape.inner == 1:
+        spare.append(out)
+    source, inner = key.place, shape.inner
+    for number, shift in enumerate(shifts):
+        is_last = number == len(shifts) - 1
+        target = out if is_last else spare[(len(shifts) - 2 - number) % len(spare)]
+        target_inner = shape.inner if is_last else 1
+        arguments = [
+            (key.pointer, source), *passes.places(number), (key.pointer, target),
+            (_INDEX, shape.count), (_INDEX, shape.length), (_INDEX, inner), (_INDEX, target_inner),
+            (_INDEX, shift),
+        ]  # fmt: skip
+        schedule.launch(
+            kernels.move_keys, arguments, passes.grid, _THREADS, passes.constants,
+            resident=_RESIDENT,
+        )  # fmt: skip
+        source, inner = target, 1
+
+
+class _Passes:
+    """Common data of the passes over long rows; made with the launches that count all digits.
+
+    Attributes:
+        grid: of each pass, a block for each tile.
+        constants: of its kernel.
+    """
+
+    def __init__(
+        self, schedule: Schedule, key: Key, shape: _Rows, constants: dict[str, int]
+    ) -> None:
+        items = LONGEST_TILE[key.word_bits] // _THREADS
+        count = -(-key.bits // _DIGIT)
+        self.constants = {**constants, **_block(_THREADS, items), "DIGITS": 256 * count}
+        tiles = -(-shape.length // (_THREADS * items))
+        self.grid = (shape.count * tiles, 1, 1)
+        self._row_bytes, words = 4 * 256 * shape.count, 256 * shape.count * tiles
+        zeros = count * 256 * shape.count + words + count
+        self._totals = schedule.memory(4 * zeros)
+        first = self._totals.plus(count * self._row_bytes)
+        self._sums = (first, schedule.memory(4 * words))
+        self._tickets = first.plus(4 * words)
+        cleared = [(_ORDER, self._totals), (_INDEX, zeros)]
+        schedule.for_each(clear, cleared, zeros, {})
+        chunk = -(-tiles // _MOST_CHUNKS)
+        arguments = [(key.pointer, key.place), (_ORDER, self._totals), *_sizes(shape)]
+        schedule.launch(
+            kernels.count_digits, [*arguments, (_INDEX, chunk)],
+            rows_grid(-(-tiles // chunk), shape.count), _THREADS, self.constants,
+        )  # fmt: skip
+
+    def places(self, number: int) -> list[tuple[str, At]]:
+        """Of a pass: totals of digits, sums of tiles, those that it clears, and tickets."""
+        places = [
+            self._totals.plus(number * self._row_bytes), self._sums[number % 2],
+            self._sums[(number + 1) % 2], self._tickets.plus(4 * number),
+        ]  # fmt: skip
+        return [(_ORDER, place) for place in places]
+
+
+def _add_passes(
+    schedule: Schedule, key: Key, orders: tuple[At, At], shape: _Rows, constants: dict[str, int]
+) -> tuple[At, At]:  # fmt: skip
+    """Long rows: count all digits, then move for each. Gives the order, and the other memory."""
+    bits = key.word_bits
+    size = bits // 8 * shape.count * shape.length
+    words = [schedule.memory(size), schedule.memory(size)]
+    passes = _Passes(schedule, key, shape, constants)
+    source, source_type = key.place, key.pointer
+    order, target = orders
+    pass_constants = passes.constants
+    for number, shift in enumerate(range(0, key.bits, _DIGIT)):
+        is_last = shift + _DIGIT >= key.bits
+        arguments = [
+            (source_type, source), (_ORDER, order), *passes.places(number),
+            (f"*uint{bits}", words[0]), (_ORDER, target), *_sizes(shape), (_INDEX, shift),
+        ]  # fmt: skip
+        keeps = {**pass_constants, "KEEP_WORDS": int(not is_last)}
+        schedule.launch(
+            kernels.move_digits, arguments, passes.grid, _THREADS, keeps,
+            resident=_RESIDENT if number else 1,  # making words of keys takes more registers
+        )  # fmt: skip
+        source, source_type = words[0], f"*uint{bits}"
+        order, target = target, order
+        words.reverse()
+        pass_constants = {**sorted_words(pass_constants), "BITS": bits}
+    return order, target
+
+
+def _sizes(shape: _Rows) -> list[tuple[str, int]]:
+    return [(_INDEX, shape.count), (_INDEX, shape.length), (_INDEX, shape.inner)]
+
+
+def _block(threads: int, items: int) -> dict[str, int]:
+    return {
+        "THREADS": threads, "ITEMS": items, "TILE": threads * items, "TALLIES": 8 * threads,
+    }  # fmt: skip
+
+
+# --- sorts ---------------------------------------------------------------------------------
+
+
+def add_sort(
+    schedule: Schedule, sort: Sort, sources: Sequence[At], outs: Sequence[At],
+    kinds: Sequence[Any],
+) -> bool:  # fmt: skip
+    """Add the launches of a sort; False, and nothing, where kernels have no such keys.
+
+    Args:
+        schedule: the target schedule. sort: the operation.
+        sources: row-major operands. outs: outputs. kinds: the operands' dtypes.
+    """
+    keys: list[Key] = []
+    for place, dtype in list(zip(sources, kinds, strict=True))[: sort.keys]:
+        form = key_form(dtype)
+        if form is None or sort.length >= LONGEST_ROW:
+            return False
+        kind, bits, greatest, parts = form
+        pointer = word_pointer(storage_dtype(dtype).itemsize // parts)
+        keys += [Key(place, pointer, kind, bits, greatest, parts, part) for part in range(parts)]
+    constants = {"DESCENDING": int(sort.descending), "TOTAL_ORDER": int(sort.total_order)}
+    rows = (sort.outer, sort.length, sort.inner)
+    is_alone = len(sources) == len(outs) == len(keys) == 1 and sort.kept == sort.length
+    if is_alone and keys[0].parts == 1:
+        _add_keys_alone(schedule, keys[0], outs[0], _Rows(*rows), constants)
+        return True
+    is_selected = len(keys) == 1 and _is_selected(sort, keys[0])
+    if is_selected:
+        order = _add_selected_order(schedule, keys[0], rows, sort.kept, constants)
+    else:
+        order = add_order(schedule, keys, rows, constants)
+    count = sort.outer * sort.kept * sort.inner
+    index, is_long = index_reaching(sort.outer * sort.length * sort.inner)
+    sizes = [(index, n) for n in (count, sort.length, sort.inner, sort.kept)]
+    has_positions = len(outs) > len(sources)
+    for number, (source, out, dtype) in enumerate(zip(sources, outs, kinds, strict=False)):
+        pointer = word_pointer(storage_dtype(dtype).itemsize)
+        positions = outs[-1] if has_positions and number == 0 else order
+        arguments = [(pointer, source), (_ORDER, order), (pointer, out), ("*int32", positions)]
+        take_constants = {
+            "SIZE": storage_dtype(dtype).itemsize,
+            "POSITIONS": int(has_positions and number == 0), "SELECTED": int(is_selected),
+            "LONG": is_long,
+        }  # fmt: skip
+        schedule.for_each(copying.take, [*arguments, *sizes], count, take_constants)
+    return True
+
+
+def _is_selected(sort: Sort, key: Key) -> bool:
+    """Whether a row is too long for a block's sort, and the requested selection is not."""
+    tile = LONGEST_TILE[key.word_bits]
+    return key.bits >= FEWEST_BITS and sort.kept <= tile < sort.length and key.parts == 1
+
+
+def _add_selected_order(
+    schedule: Schedule, key: Key, rows: tuple[int, int, int], kept: int, constants: dict[str, int]
+) -> At:
+    """The first ``kept`` of the order, (rows, kept)."""
+    items = LONGEST_TILE[key.word_bits] // _THREADS
+    key_constants = {**_key_constants(key), "ORDERED": 0, **constants, **_block(_THREADS, items)}
+    words, chosen = add_selected(schedule, (key.pointer, key.place), rows, kept, key_constants)
+    selected_key = Key(words, word_pointer(key.word_bits // 8), kernels.WORDS, key.bits)
+    shape = _Rows(rows[0] * rows[2], kept, 1)
+    _add_tile(schedule, selected_key, chosen, shape, sorted_words(key_constants))
+    return chosen
+
+
+PROVIDER = on_rows("kernels of ours", add_sort)

@@ -1,0 +1,51 @@
+"""Blocks of GPUs, and their providers. The first that supports one is used, else CuPy."""
+
+from __future__ import annotations
+
+from gpuflow.compiler.target import Providers
+from gpuflow.core.blocks import (
+    AtomicSums,
+    Attention,
+    Cholesky,
+    Convolution,
+    Eig,
+    Eigh,
+    Lu,
+    Product,
+    Qr,
+    Runs,
+    Scan,
+    Sort,
+    Triangular,
+    UserKernel,
+)
+from gpuflow.targets.cuda.library import (
+    atomic_sums,
+    attention,
+    convolutions,
+    library_attention,
+    library_convolutions,
+    products,
+    runs,
+    scans,
+    small_matrices,
+    sorts,
+    user_kernels,
+)
+
+PROVIDERS: Providers = {
+    Product: (products.PROVIDER,),
+    Convolution: (library_convolutions.PROVIDER, convolutions.PROVIDER),
+    Triangular: (small_matrices.PROVIDER,),
+    Lu: (small_matrices.PROVIDER,),
+    Cholesky: (small_matrices.PROVIDER,),
+    Qr: (small_matrices.PROVIDER,),
+    Eigh: (small_matrices.PROVIDER,),
+    Eig: (small_matrices.PROVIDER,),
+    Scan: (scans.PROVIDER,),
+    Sort: (sorts.PROVIDER,),
+    Runs: (runs.PROVIDER,),
+    AtomicSums: (atomic_sums.PROVIDER,),
+    UserKernel: (user_kernels.PROVIDER,),
+    Attention: (library_attention.PROVIDER, attention.PROVIDER),
+}

@@ -1,0 +1,409 @@
+"""The driver of GPUs, real and simulated: arrays, launches and programs over a GpuApi.
+
+A device has one compute stream: kernels and libraries run in the order in which they were called,
+and calls return immediately. Large copies from and to the host run concurrently.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import CommunicationError
+from gpuflow.base.recording import span
+from gpuflow.base.util import SourceLine
+from gpuflow.compiler.planning.plan import Plan
+from gpuflow.compiler.target import Target
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.communicator import DRIVERS, served, turn
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
+from gpuflow.runtime.device_array import DeviceArray, described, strided
+from gpuflow.runtime.driver import FlagReader
+from gpuflow.runtime.holders import Holders
+from gpuflow.runtime.memory import arenas
+from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
+from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.library.target import chosen_gpu_target
+from gpuflow.targets.cuda.runtime.driver.api import BuiltKernel, GpuApi
+from gpuflow.targets.cuda.runtime.driver.arena import DeviceArena
+from gpuflow.targets.cuda.runtime.driver.device_memory import Memory, in_units
+from gpuflow.targets.cuda.runtime.driver.faults import GpuFault, StatusError, fault, is_fault
+from gpuflow.targets.cuda.runtime.driver.flags import Flags
+from gpuflow.targets.cuda.runtime.driver.loaded_kernels import LoadedKernels
+from gpuflow.targets.cuda.runtime.driver.side_stream import SideWork
+from gpuflow.targets.cuda.runtime.driver.transfers import SMALL, Transfers
+from gpuflow.targets.cuda.runtime.program.program import GpuProgram
+from gpuflow.targets.cuda.runtime.program.single_ops import OneOpPrograms
+
+_BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
+_MOST_SCALARS = 1024
+_REMEMBERED = 16  # programs that an error may name
+
+
+class GpuDriver:
+    """One GPU.
+
+    Args:
+        api: reaches it.
+        preallocate: the share of its memory to take at once, and to keep.
+    """
+
+    strided: Callable[..., Any] = staticmethod(strided)
+
+    def __init__(self, api: GpuApi, preallocate: float = 0.0) -> None:
+        self.api = api
+        self.compute_capability, self.processors = api.compute_capability, api.processors
+        api.activate()
+        self.compute = api.stream()
+        self.memory = Memory(api, self._forget_idle)
+        # Memory that the compute stream writes first; for programs, on a device that is current.
+        self.allocate = self.memory.allocator(self.compute)
+        self.transfers = Transfers(api, self.compute)
+        self._flags = Flags(api, self.compute)
+        self.host_calls: dict[str, str] = {}
+        self.broken: str | None = None
+        self.side_work: list[SideWork] = []
+        self.recent: deque[str] = deque(maxlen=_REMEMBERED)
+        self._ops = OneOpPrograms(self)
+        self._holders = Holders(attrgetter("block"), partial(self.empty, (1,), _BYTE))
+        self._idle: list[DeviceArena] = []
+        self._programs: WeakSet[GpuProgram] = WeakSet()
+        self._kernels = LoadedKernels(api, self.compute)
+        self._scalars: OrderedDict[Any, DeviceArray] = OrderedDict()
+        self._scratch = self.empty((0,), _BYTE)
+        self._counters = self.empty((0,), _COUNTER)
+        self._kept: list[Any] = []  # programs hold the addresses of what was outgrown
+        self._lock = threading.RLock()
+        # What program_arrays.py and inner_programs.py call of an array module.
+        self.xp: Any = SimpleNamespace(copyto=self.copy_into, empty=self.empty)
+        if preallocate:
+            self._take(preallocate)
+
+    def _take(self, share: float) -> None:
+        """Have the pool of the compute stream take a share of the memory at once, and keep it.
+
+        Raises:
+            MemoryError: so much is not free.
+        """
+        api, count = self.api, int(share * self.api.memory_bytes)
+        try:
+            self.memory.pool_of(self.compute).malloc(count)  # it comes back to the pool at once
+        except MemoryError as error:
+            raise MemoryError(
+                f"[memory] {api.name} must have enough free memory for the share that is allocated "
+                f"at the start, {share:g} or {in_units(count)}; got {in_units(api.free_bytes())} "
+                f"free of {in_units(api.memory_bytes)}. Fix: end other programs that use the GPU, "
+                "or set GPUFLOW_PREALLOCATE to a smaller share, or to 0."
+            ) from error
+
+    # --- arrays ---
+
+    @property
+    def target(self) -> Target:
+        """One launch for each kernel; sums and roundings are as this thread's settings allow."""
+        return chosen_gpu_target(self.api.chooser, self.api.epilogues)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
+        """Device memory, given back when no array uses it."""
+        self.api.activate()
+        block = self.allocate(prod(shape) * dtype.itemsize, partial(described, shape, dtype))
+        return DeviceArray(self, shape, dtype, block.address, block)
+
+    def from_host(self, array: np.ndarray) -> DeviceArray:
+        """A copy in device memory."""
+        if array.size == 1 and array.nbytes <= 16:
+            return self._scalar(array)
+        return self._from_host(np.ascontiguousarray(array).reshape(array.shape))
+
+    def _from_host(self, array: np.ndarray) -> DeviceArray:
+        with span("copies", "to the device", bytes=array.nbytes):
+            try:
+                return self._copied(array)
+            except RuntimeError as error:
+                raise self.fault_of(error) from error
+
+    def _copied(self, array: np.ndarray) -> DeviceArray:
+        if array.nbytes <= SMALL:
+            data = self.empty(array.shape, array.dtype)
+        else:
+            self.api.activate()
+            stream = self.transfers.stream
+            what = partial(described, array.shape, array.dtype)
+            block = self.memory.allocate(array.nbytes, stream, what)
+            self.memory.guard(block, self.compute)
+            data = DeviceArray(self, array.shape, array.dtype, block.address, block)
+        self.transfers.to_device(data.address, array)
+        return data
+
+    def _scalar(self, array: np.ndarray) -> DeviceArray:
+        """One element: the same numbers come again and again, and nobody writes to them."""
+        key = (array.shape, array.dtype, array.tobytes())
+        with self._lock:
+            cached = self._scalars.get(key)
+            if cached is None:
+                cached = self._scalars[key] = self._from_host(array)
+                if len(self._scalars) > _MOST_SCALARS:
+                    self._scalars.popitem(last=False)
+        return cached
+
+    def to_host(self, data: DeviceArray) -> np.ndarray:
+        """The values, when they are computed."""
+        self.api.activate()
+        if not data.is_row_major:
+            data = self.copy(data)
+        result = np.empty(data.shape, data.dtype)
+        try:
+            with span("copies", "to the host", bytes=data.nbytes):
+                self.transfers.to_host(result, data.address)
+        except RuntimeError as error:
+            raise self.fault_of(error) from error
+        self._check()
+        return result
+
+    def from_driver(self, data: Any, source: Any) -> DeviceArray:
+        """A copy in device memory; from another GPU without waiting for either.
+
+        A program over several devices that calls a host function synchronizes both: its data go
+        through the host.
+        """
+        is_peer = isinstance(source, GpuDriver) and type(source.api) is type(self.api)
+        if not is_peer or data.nbytes == 0 or served(DRIVERS) is not None:
+            return self.from_host(source.to_host(data))
+        source._check()
+        if not data.is_row_major:
+            data = source.copy(data)
+        try:
+            with span("copies", "between devices", bytes=data.nbytes), turn():
+                return self._from_peer(data, source)
+        except RuntimeError as error:
+            raise source.fault_of(self.fault_of(error)) from error
+
+    def _from_peer(self, data: DeviceArray, source: GpuDriver) -> DeviceArray:
+        """Copy in the stream of large copies, between events of both compute streams."""
+        self.api.activate()
+        stream = self.transfers.stream
+        what = partial(described, data.shape, data.dtype)
+        block = self.memory.allocate(data.nbytes, stream, what)
+        self.memory.guard(block, self.compute)
+        self.api.wait_event(stream, source.api.event(source.compute))
+        self.api.copy_peer(block.address, source.api, data.address, data.nbytes, stream)
+        done = self.api.event(stream)
+        self.api.wait_event(self.compute, done)
+        # The source may be freed or donated: whatever writes there next comes after the copy.
+        source.api.wait_event(source.compute, done)
+        return DeviceArray(self, data.shape, data.dtype, block.address, block)
+
+    def flag_reader(self) -> FlagReader:
+        """Flags come through pinned memory, and later kernels may be launched meanwhile."""
+        begin = self._flags.reader().begin
+
+        def begun(data: DeviceArray) -> Callable[[], bool]:
+            read = begin(data.address)
+
+            def waited() -> bool:
+                try:
+                    flag = read()
+                except RuntimeError as error:
+                    raise self.fault_of(error) from error
+                self._check()
+                return flag
+
+            return waited
+
+        return begun
+
+    def copy(self, data: DeviceArray) -> DeviceArray:
+        """New row-major data."""
+        result = self.empty(data.shape, data.dtype)
+        self.copy_into(result, data)
+        return result
+
+    def copy_into(self, target: DeviceArray, source: DeviceArray) -> None:
+        """Copy elements between arrays of one shape and dtype, whatever their strides."""
+        assert target.shape == source.shape and target.dtype == source.dtype, (target, source)
+        if target.size == 0:
+            return
+        if target.is_row_major and source.is_row_major:
+            self.api.copy_inside(target.address, source.address, target.nbytes, self.compute)
+            return
+        with self.api.library(self.compute):
+            self.api.view(_as_words(target))[...] = self.api.view(_as_words(source))
+
+    def wait(self, data: DeviceArray) -> None:
+        """Return when the values are computed."""
+        del data  # one stream computes everything
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Return when everything that was launched is done.
+
+        Raises:
+            GpuFault: a kernel failed.
+            CommunicationError: if a collective was aborted; later results are invalid.
+        """
+        self.api.activate()
+        try:
+            self.api.synchronize(self.compute)
+        except RuntimeError as error:
+            raise self.fault_of(error) from error
+        self._check()
+        self.recent.clear()
+
+    def _check(self) -> None:
+        """After a wait: check that the awaited work has succeeded."""
+        if self.broken is not None:
+            raise CommunicationError(self.broken)
+
+    def result(self, value: Any, aval: ShapedArray, operands: Sequence[Any]) -> DeviceArray:
+        """An array of the host in device memory."""
+        del operands
+        return self.from_host(np.asarray(value, storage_dtype(aval.dtype)))
+
+    def made_at(self, data: DeviceArray) -> SourceLine | None:
+        """The user's line that made a large array."""
+        return self.memory.made_at(data.address)
+
+    def is_shared(self, arrays: list[DeviceArray], k: int) -> bool:
+        """Whether somebody besides one Array holds operand k's memory and would see it change."""
+        return self._holders.is_shared(arrays, k)
+
+    # --- programs ---
+
+    def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> GpuProgram:
+        """The plan as launches."""
+        program = GpuProgram(plan, out_avals, self)
+        with self._lock:  # somebody may be going through them
+            self._programs.add(program)
+        return program
+
+    def evaluate(
+        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any],
+        arrays: list[Any], device: Device,
+    ) -> list[Array]:  # fmt: skip
+        """The outputs of one op, through a separate program."""
+        return self._ops.run(primitive, avals, params, arrays, device)
+
+    def program_of_op(
+        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]
+    ) -> None:
+        """None: ``evaluate`` makes all of them."""
+
+    def acquire(self, program: GpuProgram) -> DeviceArena:
+        """An arena that no running program uses, for a program that will run."""
+        self.api.activate()
+        self.recent.append(program.summary)
+        try:
+            return self._idle.pop()
+        except IndexError:
+            arena = DeviceArena(self)
+            arenas.track(arena)  # drivers are printed again when a trace begins or ends
+            return arena
+
+    def release(self, arena: DeviceArena) -> None:
+        """Give back an arena."""
+        self._idle.append(arena)
+
+    def _forget_idle(self) -> None:
+        """Free all unused arenas, and data that depends on them."""
+        idle, self._idle = set(self._idle), []
+        with self._lock:
+            programs = list(self._programs)
+            self._scalars.clear()
+        for program in programs:
+            program.forget(idle)
+
+    # --- launches ---
+
+    def loaded_kernels(self) -> set[CudaObject]:
+        """The kernels in the device's memory."""
+        return self._kernels.built()
+
+    def upload(self, data: DeviceArray, words: array[int]) -> None:
+        """Copy 8-byte words, before later launches."""
+        place, count = words.buffer_info()
+        self.api.copy_in(data.address, place, 8 * count, self.compute)
+
+    def prepare(
+        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int],
+        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
+        """A launch with the parameters that ``words`` holds when it is called."""
+        launch = self._kernels.bind(kernel, grid, block, words, shared_bytes, touches)
+        if self.api.synchronous or not config.environment.check:
+            return launch
+        return self._checked(launch, kernel.built.entry)
+
+    def _checked(self, launch: Callable[[], None], entry: str) -> Callable[[], None]:
+        """A launch that waits, so that an error names the kernel that failed."""
+
+        def run() -> None:
+            try:
+                launch()
+                self.api.synchronize(self.compute)
+            except RuntimeError as error:
+                raise fault(error, [entry, *list(self.recent)[-1:]], exactly=True) from error
+
+        return run
+
+    def free_unused(self) -> None:
+        """Give back all memory that no array uses."""
+        self.memory.free_unused()
+        self.api.activate()
+        self._kernels.unload_unused()
+
+    def fault_of(self, error: BaseException) -> BaseException:
+        """The error that replaces one: a GpuFault, once, if a kernel failed."""
+        if isinstance(error, GpuFault):
+            return error
+        if isinstance(error, StatusError):  # a library says no more than that something failed
+            try:
+                self.api.synchronize(self.compute)
+            except RuntimeError as behind:
+                error = behind
+        return fault(error, list(self.recent)) if is_fault(error) else error
+
+    def scratch(self, count: int) -> int:
+        """One memory for all launches, as they run one after the other."""
+        with self._lock:
+            if self._scratch.nbytes < count:
+                self._kept.append(self._scratch)
+                self._scratch = self.empty((count,), _BYTE)
+            return self._scratch.address
+
+    def counters(self, count: int) -> int:
+        """One memory for all launches, as each resets it to zeros."""
+        with self._lock:
+            if self._counters.size < count:
+                self._kept.append(self._counters)
+                self._counters = self.empty((count,), _COUNTER)
+                self.api.clear(self._counters.address, self._counters.nbytes, self.compute)
+            return self._counters.address
+
+    def memory_stats(self) -> dict[str, int]:
+        """Memory of arrays and temporaries, as ``Device.memory_stats`` describes."""
+        return {
+            "num_allocs": self.memory.count,
+            "bytes_in_use": self.memory.used,
+            "peak_bytes_in_use": self.memory.peak,
+            "largest_alloc_size": self.memory.largest,
+            "bytes_limit": self.api.memory_bytes,
+        }
+
+
+def _as_words(data: DeviceArray) -> DeviceArray:
+    """The array with unsigned integers of its itemsize in place of whatever it holds."""
+    size = data.dtype.itemsize
+    kind = np.dtype(np.complex128) if size == 16 else np.dtype(f"u{size}")
+    return DeviceArray(data.device, data.shape, kind, data.address, data.block, data.strides)

@@ -1,0 +1,100 @@
+"""Arrays of a GPU for other libraries, and theirs for us, in the memory where they are.
+
+Both directions go through CuPy's arrays, which support DLPack. Streams are synchronized by events:
+ours is CuPy's current one meanwhile.
+
+Source: DLPack's Python specification, dlpack.__dlpack__ and __dlpack_device__; Numba's
+documentation of the CUDA Array Interface, version 3.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import local_devices
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.runtime.host_exchange import Capsule
+from gpuflow.targets.cuda.runtime.driver.device_memory import Block
+
+
+def exported(x: Array, options: dict[str, Any]) -> object:
+    """A DLPack capsule on an array's memory, which it keeps.
+
+    Args:
+        x: of a dtype that CuPy has.
+        options: the arguments of ``__dlpack__``.
+    """
+    driver: Any = x.device.driver
+    driver.api.activate()
+    with driver.api.library(driver.compute):
+        return driver.api.view(x.data).__dlpack__(**options)
+
+
+def interface(x: Array) -> dict[str, Any]:
+    """The CUDA Array Interface of an array; who reads it waits for our stream."""
+    data: Any = x.data
+    return {
+        "version": 3,
+        "shape": data.shape,
+        "typestr": data.dtype.str,
+        "data": (data.address if data.size else 0, False),
+        "strides": None if data.is_row_major else data.byte_strides,
+        "stream": data.device.compute,
+    }
+
+
+def imported(x: Any, copy: bool | None) -> Array | None:
+    """Another library's array, where it is; None where ``copy=False`` cannot be.
+
+    Args:
+        x: an object with ``__dlpack__``, in the memory of a GPU.
+        copy: True: never share memory; False: share, or give None; None: share if possible.
+    """
+    device = local_devices("cuda")[x.__dlpack_device__()[1]]  # by CUDA's number
+    driver: Any = device.driver
+    driver.api.activate()
+    # With its owner's current stream, behind which ours has to wait.
+    capsule = x.__dlpack__(stream=driver.compute)
+    with driver.api.library(driver.compute):
+        theirs = driver.api.xp.from_dlpack(Capsule(capsule, x.__dlpack_device__()))
+    dtype = dtypes.canonicalize(theirs.dtype)
+    shares = copy is not True and dtype == theirs.dtype and theirs.flags.c_contiguous
+    if copy is False and not shares:
+        return None
+    block = _block(driver, theirs)
+    aval = ShapedArray(theirs.shape, dtype)
+    if not shares:
+        return Array(_copied(driver, theirs, dtype), aval, device)
+    array = Array(DeviceArray(driver, aval.shape, dtype, block.address, block), aval, device)
+    # A second reference to the memory, for as long as the array lives, tells donation that
+    # somebody else sees it.
+    weakref.finalize(array, _forget, block).atexit = False
+    return array
+
+
+def _copied(driver: Any, theirs: Any, dtype: np.dtype) -> DeviceArray:
+    """Memory of our own with their elements."""
+    out = driver.empty(theirs.shape, dtype)
+    if theirs.size:
+        with driver.api.library(driver.compute):
+            driver.api.view(out)[...] = theirs
+    return out
+
+
+def _block(driver: Any, theirs: Any) -> Block:
+    """A block that frees their memory when the current work of our stream is done."""
+    block = Block(driver.memory, theirs.data, theirs.nbytes)
+    driver.memory.used += theirs.nbytes
+    driver.memory.guard(block, driver.compute)
+    return block
+
+
+def _forget(block: Block) -> None:
+    """Callback when an array that shared its memory dies."""
+    del block

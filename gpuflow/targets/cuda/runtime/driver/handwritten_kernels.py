@@ -1,0 +1,92 @@
+"""Handwritten kernels on a GPU, real or simulated.
+
+    kernel = load(scan_rows, ("*float32", "*float32", "int64"), device, {"WIDTH": 4}, 256)
+    launch(kernel, device, grid=(rows,), block=(256,), arguments=[x, out, length])
+
+``prepare`` makes a launch that runs again and again; programs use it.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cuda.codegen.handwritten import (
+    HandwrittenKernel,
+    LaunchBounds,
+    Number,
+    build_handwritten,
+)
+from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
+
+Argument = DeviceArray | int | float
+
+_NO_CONSTANTS: dict[str, Number] = {}
+
+
+def load(
+    kernel: Callable[..., None], signature: Sequence[str], device: GpuDevice,
+    constants: Mapping[str, Number] = _NO_CONSTANTS, launch_bounds: LaunchBounds = None,
+) -> HandwrittenKernel:  # fmt: skip
+    """A kernel built for a device: from this process, from the cache's folder, or made now.
+
+    Args:
+        kernel: a function of kernels/; see kernels/language.py.
+        signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer; elements
+            of 16 bits are ``"*uint16"``, bools ``"*uint8"``.
+        device: a GPU's driver.
+        constants: values for names in the text of the kernel and of functions that it calls;
+            SHARED_BYTES is the dynamic shared memory of a block.
+        launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
+
+    Raises:
+        CudaBuildError: as ``build.build_cuda``.
+        CudaToolchainError: the kernel must be built and its packages are missing.
+    """
+    return build_handwritten(
+        kernel, signature, constants, launch_bounds, kernel_cache(), device.compute_capability
+    )
+
+
+def launch(
+    kernel: HandwrittenKernel, device: GpuDevice, grid: Dim, block: Dim,
+    arguments: Sequence[Argument],
+) -> None:  # fmt: skip
+    """Run a kernel once, after the current work of the device's compute stream.
+
+    Args:
+        kernel: from ``load``.
+        device: that it was loaded for.
+        grid, block: blocks, and threads of a block, in x, y and z. With no blocks nothing runs.
+        arguments: an array, as its address, or a number for each parameter.
+    """
+    words = argument_words(kernel.signature, arguments)
+    prepare(kernel, device, grid, block, words)()
+
+
+def prepare(
+    kernel: HandwrittenKernel, device: GpuDevice, grid: Dim, block: Dim, words: array[int]
+) -> Callable[[], None]:
+    """A launch with the parameters that ``words`` holds when it is called."""
+    if 0 in grid:
+        return lambda: None
+    return device.prepare(kernel, grid, block, words, kernel.shared_bytes)
+
+
+def argument_words(signature: Sequence[str], arguments: Sequence[Argument]) -> array[int]:
+    """One 8-byte word for each parameter."""
+    assert len(signature) == len(arguments), (signature, arguments)
+    return array("q", map(_word, signature, arguments))
+
+
+def _word(kind: str, argument: Argument) -> int:
+    if isinstance(argument, DeviceArray):
+        return argument.address
+    if kind in ("float32", "float64"):
+        code = "f" if kind == "float32" else "d"
+        return int.from_bytes(struct.pack(f"<{code}", argument), "little", signed=True)
+    return int(argument)

@@ -1,0 +1,364 @@
+"""The real GPU: CUDA's calls through CuPy, with our own streams, pools and kernels.
+
+The driver is ``driver/driver.py``, which the simulated GPU runs as well; this module only calls
+CUDA. Written from CuPy's and CUDA's documentation; not measured on a GPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache, partial
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.installation import pip_install
+from gpuflow.compiler.debugging import show
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.targets.cuda.codegen.build import Touched
+from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.library.blas.epilogue_check import CheckedEpilogues
+from gpuflow.targets.cuda.library.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
+from gpuflow.targets.cuda.library.blas.gemm_lt import CuBlasLt, load_cublaslt
+from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
+from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
+from gpuflow.targets.cuda.library.dnn.frontend import load_frontend
+from gpuflow.targets.cuda.library.dnn.trials import TRIALS
+from gpuflow.targets.cuda.library.dnn.tried import TriedLibrary
+from gpuflow.targets.cuda.runtime.driver.api import (
+    BuiltKernel,
+    Epilogue,
+    Gemm,
+    LibraryWork,
+    LoadedKernel,
+    Pool,
+)
+from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
+from gpuflow.targets.cuda.runtime.driver.faults import is_fault
+from gpuflow.targets.cuda.runtime.driver.graph_api import (
+    LaunchGraph,
+    bound_launch,
+    load_graph_calls,
+)
+
+_NO_DEVICE = "cudaErrorNoDevice"
+_HAS_ACCESS = "cudaErrorPeerAccessAlreadyEnabled"  # CuPy may have asked for it
+
+
+def load_cupy() -> ModuleType:
+    """CuPy.
+
+    Raises:
+        RuntimeError: it is not installed, or cannot be imported.
+    """
+    try:
+        import cupy
+    except Exception as error:
+        raise RuntimeError(
+            f"[cuda] CuPy must be importable; got {type(error).__name__}: {error}. Fix: "
+            f"{pip_install('cuda13')}."
+        ) from error
+    return cupy
+
+
+@cache
+def device_count() -> int:
+    """The number of GPUs.
+
+    Raises:
+        RuntimeError: if there is no GPU, driver or CuPy; the error contains the fix.
+    """
+    runtime = load_cupy().cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except Exception as error:
+        if _NO_DEVICE in str(error):
+            count = 0
+        else:
+            raise RuntimeError(
+                f"[cuda] CUDA's driver must work; got {error}. Fix: install a driver for CUDA 13 "
+                "(580 or newer); gpuflow doctor prints details."
+            ) from error
+    if count == 0:
+        raise NoGpuError(
+            "[cuda] there must be a GPU; CUDA shows none. "
+            "Fix: check nvidia-smi and CUDA_VISIBLE_DEVICES, or set GPUFLOW_PLATFORM=cpu."
+        )
+    return count
+
+
+_graph_calls = cache(load_graph_calls)
+
+# By the name and compute capability of devices.
+_epilogues: dict[tuple[str, tuple[int, int]], CheckedEpilogues] = {}
+_choosers: dict[tuple[str, tuple[int, int]], DeepLibrary] = {}
+_frontend = cache(load_frontend)
+
+
+_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class NoGpuError(RuntimeError):
+    """CUDA works, and shows no device."""
+
+
+class CupyApi:
+    """One GPU, reached through CuPy.
+
+    Args:
+        number: of the device.
+
+    Attributes:
+        number: by which CUDA and other libraries know the device.
+    """
+
+    synchronous = False
+
+    def __init__(self, number: int) -> None:
+        cupy = self.xp = load_cupy()
+        self._cuda, self._runtime, self._driver = cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver
+        self.number, self._several = number, device_count() > 1
+        self._ready = _Ready()
+        # One thread at a time gives library calls and graphs to the device: they share workspaces.
+        self._lock = threading.RLock()
+        self._side: int | None = None  # where calls of libraries are captured
+        self.activate()
+        properties = self._runtime.getDeviceProperties(number)
+        self.name: str = properties["name"].decode()
+        self.compute_capability = (properties["major"], properties["minor"])
+        self.processors: int = properties["multiProcessorCount"]
+        self.memory_bytes: int = properties["totalGlobalMem"]
+        self._streams: dict[int, Any] = {}
+        self._peers: set[int] = set()  # devices whose memory was asked for
+        self._blas: CuBlas | None = None
+        self._lt: CuBlasLt | None = None
+        self._has_no_blas = self._has_no_lt = False
+        self.deep_library: DeepLibrary | None = None
+        self.chooser: DeepLibrary | None = None
+        model = (self.name, self.compute_capability)
+        self.epilogues = _epilogues.setdefault(model, CheckedEpilogues(self, self.gemm_with))
+        if config.environment.cudnn:
+            library = Cudnn(_frontend, partial(self._cuda.Device, number))
+            self.deep_library = TriedLibrary(library, self, TRIALS)
+            self.chooser = _choosers.setdefault(model, self.deep_library)
+
+    def activate(self) -> None:
+        """Make the device the current one of this thread, and its context."""
+        if not self._ready.done:
+            self._runtime.setDevice(self.number)
+            self._runtime.free(0)  # nothing, but it makes the context
+            self._ready.done = True
+        elif self._several:
+            self._runtime.setDevice(self.number)
+
+    def visit(self) -> None:
+        """Make the device the current one of a thread that launches nothing, nor counts."""
+        self._runtime.setDevice(self.number)
+
+    def stream(self) -> int:
+        """A new stream, which the default stream does not wait for."""
+        stream = self._cuda.Stream(non_blocking=True)
+        self._streams[stream.ptr] = stream
+        return stream.ptr
+
+    def pool(self) -> Pool:
+        """A pool of CuPy's, separate from that of CuPy's own arrays.
+
+        CuPy hands freed memory out again in the order of the stream that was current when it was
+        allocated. A pool that only one of our streams uses needs no current stream: whatever it
+        was, everything that touches the memory runs in our stream's order.
+        """
+        return self._cuda.MemoryPool()
+
+    def pinned(self, count: int) -> np.ndarray:
+        """Page-locked host memory."""
+        return np.frombuffer(self._cuda.alloc_pinned_memory(count), np.uint8, count)
+
+    def event(self, stream: int) -> Any:
+        """A recorded event, without a time.
+
+        Arrays that die mark events, while any device may be the current one.
+        """
+        if self._several:
+            with self._cuda.Device(self.number):
+                return self._marked(stream)
+        return self._marked(stream)
+
+    def _marked(self, stream: int) -> Any:
+        event = self._cuda.Event(disable_timing=True)
+        event.record(self._streams[stream])
+        return event
+
+    def timed_event(self, stream: int) -> Any:
+        """A recorded event, with its time."""
+        event = self._cuda.Event()
+        event.record(self._streams[stream])
+        return event
+
+    def nanoseconds(self, first: Any, second: Any) -> int:
+        """By CUDA's clock."""
+        return round(self._cuda.get_elapsed_time(first, second) * 1e6)
+
+    def wait_event(self, stream: int, event: Any) -> None:
+        """The stream's later work begins after the event."""
+        self._streams[stream].wait_event(event)
+
+    def is_done(self, event: Any) -> bool:
+        """Whether the event has happened."""
+        return event.done
+
+    def synchronize_event(self, event: Any) -> None:
+        """Wait for the event."""
+        event.synchronize()
+
+    def synchronize(self, stream: int) -> None:
+        """Wait for the stream."""
+        self._runtime.streamSynchronize(stream)
+
+    def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
+        """Host to device, in the order of the stream."""
+        runtime = self._runtime
+        runtime.memcpyAsync(target, source, count, runtime.memcpyHostToDevice, stream)
+
+    def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
+        """Device to host, in the order of the stream."""
+        runtime = self._runtime
+        runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToHost, stream)
+
+    def copy_inside(self, target: int, source: int, count: int, stream: int) -> None:
+        """Device to device, in the order of the stream."""
+        runtime = self._runtime
+        runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToDevice, stream)
+
+    def copy_peer(
+        self, target: int, other: CupyApi, source: int, count: int, stream: int
+    ) -> None:
+        """From another GPU, in the order of the stream; without the host where GPUs allow it."""
+        if other.number not in self._peers:
+            self._reach(other.number)
+        runtime = self._runtime
+        runtime.memcpyPeerAsync(target, self.number, source, other.number, count, stream)
+
+    def _reach(self, number: int) -> None:
+        """Let this device read another one's memory, if it can; else CUDA copies by the host."""
+        runtime = self._runtime
+        if runtime.deviceCanAccessPeer(self.number, number):
+            try:
+                runtime.deviceEnablePeerAccess(number)
+            except runtime.CUDARuntimeError as error:
+                if _HAS_ACCESS not in str(error):
+                    raise
+        self._peers.add(number)
+
+    def clear(self, target: int, count: int, stream: int) -> None:
+        """Write zeros, in the order of the stream."""
+        self._runtime.memsetAsync(target, 0, count, stream)
+
+    def load(self, kernel: BuiltKernel) -> LoadedKernel:
+        """Load a kernel's cubin."""
+        module = self._driver.moduleLoadData(kernel.built.cubin)
+        function = self._driver.moduleGetFunction(module, kernel.built.entry)
+        return LoadedKernel(function, module)
+
+    def unload(self, module: int) -> None:
+        """Unload a cubin."""
+        self._driver.moduleUnload(module)
+
+    def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
+        """Set the limit of dynamic shared memory, which is at first 48 KB less the static one."""
+        self._driver.funcSetAttribute(kernel.function, _MOST_DYNAMIC_SHARED, count)
+
+    def bind(
+        self, kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
+        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
+    ) -> Callable[[], None]:  # fmt: skip
+        """A launch; CUDA reads the parameters while it is called."""
+        del touches  # for simulators
+        launch = self._driver.launchKernel
+        return bound_launch(launch, kernel, grid, block, words, stream, shared_bytes)
+
+    def record(
+        self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
+    ) -> LaunchGraph | None:
+        """A CUDA graph of the work.
+
+        Calls of libraries are captured on a separate stream: while a stream is captured, all work
+        that any thread adds to it becomes part of the graph.
+        """
+        with self._lock:
+            try:
+                if self._side is None:
+                    self._side = self.stream()
+                if self._blas is not None:
+                    self._blas.prepare(self._side)
+                return LaunchGraph(_graph_calls(), stream, self._side, cast(Any, work), self._lock)
+            except Exception as error:
+                if is_fault(error):
+                    raise
+                show(1, "graph", lambda error=error: f"not recorded: {error}")
+                return None
+
+    def library(self, stream: int) -> AbstractContextManager[Any]:
+        """CuPy's current stream."""
+        return self._streams[stream]
+
+    def view(self, data: DeviceArray) -> Any:
+        """A CuPy array on the same memory."""
+        cuda = self._cuda
+        # CuPy looks at the size for copies only; the block keeps the memory alive.
+        memory = cuda.UnownedMemory(data.block.address, data.block.count, data.block, self.number)
+        place = cuda.MemoryPointer(memory, data.address - data.block.address)
+        return self.xp.ndarray(data.shape, data.dtype, place, data.strides)
+
+    def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None] | None:
+        """A product by cuBLAS; None where it is not installed."""
+        with self._lock:
+            if self._blas is None and not self._has_no_blas:
+                try:
+                    library = load_cublas(find_cublas())
+                except (OSError, AttributeError):
+                    self._has_no_blas = True
+                else:
+                    major = self.compute_capability[0]
+                    self._blas = CuBlas(library, stream, self.pool(), major, self._lock)
+        return None if self._blas is None else self._blas.gemm(gemm)
+
+    def gemm_with(
+        self, gemm: Gemm, epilogue: Epilogue, stream: int
+    ) -> Callable[..., None] | None:
+        """A product by cublasLt; None where it is missing, or has none of that kind."""
+        with self._lock:
+            if self._lt is None and not self._has_no_lt:
+                try:
+                    count = workspace_bytes(self.compute_capability[0])
+                    self._lt_workspace = self.pool().malloc(count)
+                    workspace = self._lt_workspace.ptr, count
+                    self._lt = CuBlasLt(load_cublaslt(), workspace, self._lock)
+                except (OSError, AttributeError, RuntimeError):
+                    self._has_no_lt = True
+            return None if self._lt is None else self._lt.gemm_with(gemm, epilogue, stream)
+
+    def free_library_memory(self) -> None:
+        """Empty the pool of CuPy's own arrays."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+
+    def free_bytes(self) -> int:
+        """The free memory of the device."""
+        return self._runtime.memGetInfo()[0]
+
+
+class _Ready(threading.local):
+    """Whether this thread has made the device its own."""
+
+    done = False
+
+
+@cache
+def cuda_driver(number: int) -> GpuDriver:
+    """The driver of GPU ``number``."""
+    return GpuDriver(CupyApi(number), config.environment.preallocate)

@@ -1,0 +1,126 @@
+"""A stream next to a GPU's compute stream, for work that may run concurrently with kernels.
+
+Its work and that of kernels are ordered by events only; the host does not wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+from gpuflow.base.cached import cached_property
+from gpuflow.base.recording import Recording, state
+from gpuflow.base.records import record
+from gpuflow.runtime.device import Device
+from gpuflow.targets.cuda.runtime.driver.api import DeviceEvent
+from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
+
+
+@record(frozen=False, eq=False)
+class SideWork:
+    """Profiler record of work on the stream.
+
+    Attributes:
+        recording: under which it was given.
+        name, details: its description.
+        begun, ended: timed events around it.
+        mark: an event behind it.
+    """
+
+    recording: Recording
+    name: str
+    details: dict[str, Any]
+    begun: DeviceEvent
+    ended: DeviceEvent = None
+    mark: DeviceEvent = None
+
+
+class SideStream:
+    """A stream of a device, made when it is first used.
+
+    Args:
+        device: whose driver has an api and a compute stream.
+
+    Attributes:
+        lock: to be held while work is given to the stream in several calls that belong together,
+            and while a library is used that takes one thread for each device.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._address: int | None = None
+        self.lock = threading.RLock()
+
+    def __str__(self) -> str:
+        return str(self._device)
+
+    @cached_property
+    def _driver(self) -> GpuDevice:
+        return cast(GpuDevice, self._device.driver)  # from here on the device counts as used
+
+    @property
+    def address(self) -> int:
+        """By which CUDA knows the stream."""
+        if self._address is None:
+            with self.lock:
+                if self._address is None:
+                    self._driver.api.activate()
+                    self._address = self._driver.api.stream()
+        return self._address
+
+    def follow(self) -> DeviceEvent:
+        """Let later work of this stream wait for the current work of the compute stream.
+
+        Returns:
+            the event in between.
+        """
+        driver = self._driver
+        event = driver.api.event(driver.compute)
+        driver.api.wait_event(self.address, event)
+        return event
+
+    def mark(self, work: SideWork | None = None) -> DeviceEvent:
+        """An event after the current work of this stream, the end of ``work`` if that is shown."""
+        api = self._driver.api
+        if work is not None:
+            work.ended = api.timed_event(self.address)
+        event = api.event(self.address)
+        if work is not None:
+            work.mark = event
+            self._driver.side_work.append(work)  # step_marks.py writes the row
+        return event
+
+    def is_done(self, mark: DeviceEvent) -> bool:
+        """Whether the device has come to an event."""
+        return self._driver.api.is_done(mark)
+
+    def join(self, mark: DeviceEvent) -> None:
+        """Let later work of the compute stream wait for an event of this stream."""
+        self._driver.api.wait_event(self._driver.compute, mark)
+
+    def synchronize(self) -> None:
+        """Return when this stream has done all that it was given."""
+        self._driver.api.synchronize(self.address)
+
+    def visit(self) -> None:
+        """For a thread that only asks about events: make the device its current one."""
+        self._driver.api.visit()
+
+    # --- when what it was given cannot end well ---
+
+    def fail(self, reason: str) -> None:
+        """Raise an error in threads that wait for the device: its results are invalid."""
+        self._driver.broken = reason
+
+    def recover(self) -> None:
+        """Let the device be waited for again."""
+        self._driver.broken = None
+
+    # --- traces ---
+
+    def begin_work(self, name: str, details: dict[str, Any]) -> SideWork | None:
+        """Before something is given to the stream; None while no trace is taken."""
+        if state.recording is None:
+            return None
+        begun = self._driver.api.timed_event(self.address)
+        return SideWork(state.recording, name, details, begun)

@@ -1,0 +1,167 @@
+"""Which loops one kernel runs, block by block, and their launch.
+
+See docs/design/0034-programs-of-one-block.md.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.records import record
+from gpuflow.compiler.planning.plan import (
+    CallStep,
+    CopyStep,
+    KernelStep,
+    Plan,
+    ProgramStep,
+    flops_of,
+)
+from gpuflow.runtime.array import as_numpy
+from gpuflow.runtime.kernel_cache import kernel_cache
+from gpuflow.targets.cuda.codegen.block_lines import (
+    ENTRY,
+    BlockText,
+    Constant,
+    NotOfOneBlockError,
+)
+from gpuflow.targets.cuda.codegen.block_text import loop_text, turns_text
+from gpuflow.targets.cuda.codegen.handwritten import build_text
+from gpuflow.targets.cuda.codegen.schedules.spread import ALONE_THREADS
+from gpuflow.targets.cuda.runtime.driver.launch import Launch
+from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
+
+# Seconds, all estimated: a launch, a wait of the host, a step of a block with its barrier, and an
+# element or some operations of a product for all of a device.
+_LAUNCH, _WAIT, _STEP = 5e-6, 10e-6, 1e-6
+_ELEMENT, _OPERATION = 2.5e-12, 1e-14
+# What is worth seconds of compiling, for these sizes alone; and the turns of a loop of which nobody
+# knows how many they are.
+_LEAST, _UNKNOWN = 1e-3, 32
+# Of the shared memory of a multiprocessor, so that two blocks have room.
+_MOST_SHARED = 96 << 10
+_MOST_ARENAS = 256 << 20
+_BLOCKS_PER_PROCESSOR = 2
+_BYTE = np.dtype(np.uint8)
+
+
+@record
+class _Work:
+    """Work of a program in seconds; ``steps`` are launches, or parts of a block's program."""
+
+    steps: float = 0.0
+    waits: float = 0.0
+    busy: float = 0.0
+
+    def times(self, count: float) -> _Work:
+        return _Work(self.steps * count, self.waits * count, self.busy * count)
+
+    def plus(self, other: _Work) -> _Work:
+        return _Work(self.steps + other.steps, self.waits + other.waits, self.busy + other.busy)
+
+
+def _work(plan: Plan) -> _Work:
+    """Of a while_loop, in which nobody knows how often it turns, one turn."""
+    work = _Work()
+    for step in plan.steps:
+        if isinstance(step, ProgramStep):
+            rule = step.eqn.primitive.lower
+            if rule.form is not None:
+                form = rule.form(step.eqn.params)
+                turns = 1 if form.length is None else form.length
+                work = work.plus(_turn(step).times(turns))
+            else:
+                branches = [_work(program.plan) for program in step.programs]
+                work = work.plus(max(branches, key=lambda w: w.busy)).plus(_Work(waits=1))
+        elif isinstance(step, KernelStep):
+            points = sum(call.points for call in step.calls)
+            work = work.plus(_Work(len(step.launches), 0, points * _ELEMENT))
+        elif isinstance(step, CopyStep):
+            work = work.plus(_Work(1, 0, step.source.aval.size * _ELEMENT))
+        elif isinstance(step, CallStep):
+            work = work.plus(_Work(1, 0, flops_of(step) * _OPERATION))
+    return work
+
+
+def _turn(step: ProgramStep) -> _Work:
+    """The work of an iteration; the host waits for the condition of a while_loop."""
+    works = [_work(inner.plan) for inner in step.programs]
+    return works[0] if len(works) == 1 else works[0].plus(works[1]).plus(_Work(waits=1))
+
+
+def _pays(step: ProgramStep, turns: int, blocks: int, processors: int) -> bool:
+    """Whether a loop takes half as long, or less, if blocks run it."""
+    work = _turn(step)
+    if turns > 1:
+        rounds, count = -(-turns // blocks), turns
+    else:
+        form = step.eqn.primitive.lower.form(step.eqn.params)
+        rounds = count = _UNKNOWN if form.length is None else form.length
+    by_host = count * (work.steps * _LAUNCH + work.waits * _WAIT + work.busy)
+    by_blocks = _LAUNCH + rounds * (work.steps * _STEP + work.busy * processors)
+    return by_host >= _LEAST and 2 * by_blocks <= by_host
+
+
+def block_launch(
+    step: ProgramStep, device: GpuDevice, keep: Callable[[Any], None]
+) -> tuple[Launch, list[int]] | None:
+    """The launch that runs a loop, and which operands and outputs it takes the addresses of.
+
+    Args:
+        step: a loop or branch.
+        device: that it runs on.
+        keep: keeps something alive as long as the program.
+
+    Returns:
+        The launch, and the indices of operands followed by outputs, for its registers. None: it is
+        not for blocks.
+    """
+    if not config.environment.block_programs or step.eqn.primitive.lower.form is None:
+        return None
+    form = step.eqn.primitive.lower.form(step.eqn.params)
+    apart = form.is_parallel
+    turns = form.length if apart else 1
+    if form.length == 0:
+        return None
+    print_text = turns_text if apart else loop_text
+    blocks = min(turns, _BLOCKS_PER_PROCESSOR * device.processors)
+    if not _pays(step, turns, blocks, device.processors):
+        return None
+    try:
+        text = print_text(step, _MOST_SHARED)
+    except NotOfOneBlockError:
+        return None
+    blocks = max(1, min(blocks, _MOST_ARENAS // text.arena_bytes))
+    return _launch(text, blocks, device, keep)
+
+
+def _launch(
+    text: BlockText, blocks: int, device: GpuDevice, keep: Callable[[Any], None]
+) -> tuple[Launch, list[int]]:
+    numbers: list[int] = []
+    words, fixups = array("q"), []
+    for operand in text.operands:
+        if isinstance(operand, Constant):
+            value = device.from_host(as_numpy(operand.value, operand.aval))
+            keep(value)
+            words.append(value.address)
+        else:
+            if operand not in numbers:
+                numbers.append(operand)
+            fixups.append((len(words), numbers.index(operand), 0))
+            words.append(0)
+    if not text.is_shared:
+        arenas = device.empty((blocks * text.arena_bytes,), _BYTE)
+        keep(arenas)
+        words.append(arenas.address)
+    kernel = build_text(
+        text.text, ENTRY, ("int64",) * len(words), ALONE_THREADS[0] * ALONE_THREADS[1],
+        text.arena_bytes if text.is_shared else 0, kernel_cache(), device.compute_capability,
+        with_lines=False,
+    )  # fmt: skip
+    run = device.prepare(kernel, (blocks, 1), ALONE_THREADS, words, kernel.shared_bytes)
+    return Launch(run, lambda: run, words, fixups), numbers

@@ -1,0 +1,163 @@
+"""Library calls and host functions in programs of GPUs.
+
+A product of matrices goes to the GEMM. Everything else runs ``impl`` or the op's own call with the
+device's array module. If that module does not support it (CuPy lacks some of NumPy), the call runs
+on the host from then on, which copies operands and results; if the op declares a call as one for
+the host, that call alone does. ``GpuDevice.host_calls`` contains the reasons. Collectives remain on
+the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import CommunicationError
+from gpuflow.base.installation import pip_install
+from gpuflow.base.util import warn
+from gpuflow.compiler.planning.plan import CallStep
+from gpuflow.core.effects import COMMUNICATION
+from gpuflow.core.lowering import OnHost
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.runtime.program_arrays import store_results
+from gpuflow.targets.cuda.runtime.driver.faults import GpuFault
+from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
+
+# How libraries say that there is no memory for what they need.
+_FULL = ("STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "cudaErrorMemoryAllocation")
+
+# A function of an array module, output arrays and operand arrays.
+_Call = Callable[..., None]
+
+
+class LibraryCall:
+    """One library call of a program; called with arrays of outputs and operands.
+
+    Args:
+        step: the step of the call.
+        device: that it runs on.
+    """
+
+    def __init__(self, step: CallStep, device: GpuDevice) -> None:
+        kinds = ", ".join(str(operand.aval.dtype) for operand in step.operands)
+        self._name, self._device = f"{step.name}({kinds})", device
+        self._call = _call_of(step)
+        # Communicators take data of the device only, and the others are met once.
+        self._is_collective = COMMUNICATION in step.eqn.effects
+        self._on_host = step.kind == "host" or self._name in device.host_calls
+
+    def __call__(self, outs: Sequence[DeviceArray], *operands: DeviceArray) -> None:
+        if not self._on_host:
+            try:
+                self._on_device(outs, operands)
+            except CommunicationError:
+                raise
+            except OnHost as reason:
+                self._tell_of(reason)
+            except Exception as error:
+                meant = self._device.fault_of(error)
+                if isinstance(meant, GpuFault):
+                    raise meant from error
+                if self._is_collective:
+                    raise
+                if _is_full(error):
+                    self._once_more(outs, operands)
+                    return
+                self._on_host = True
+                self._tell_missing(error)
+            else:
+                return
+        self._through_host(outs, operands)
+
+    def _once_more(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
+        """The call again, when the memory that our pools keep has been given back."""
+        self._device.free_unused()
+        try:
+            self._on_device(outs, operands)
+        except Exception as error:
+            if isinstance(error, MemoryError) or not _is_full(error):
+                raise
+            raise MemoryError(
+                f"[{self._name}] the library must have enough workspace memory for this call; got "
+                f"{error}. Fix: a smaller batch, or delete unused arrays."
+            ) from error
+
+    def _tell_missing(self, error: Exception) -> None:
+        """Say once that the library lacks the call, which runs on the host from now on."""
+        self._tell(
+            self._name, f"{type(error).__name__}: {error}",
+            "from now on, with copies of what it reads and writes, as the device's library cannot "
+            "do it",
+            "where a library is missing, as gpuflow doctor reports, "
+            f"{pip_install('cuda13')} "
+            "(cuda12 for CUDA 12); else keep such calls out of what is to be fast",
+        )  # fmt: skip
+
+    def _tell_of(self, reason: OnHost) -> None:
+        """Say once that such calls are for the host."""
+        self._tell(
+            f"{self._name} {reason.which}".rstrip(), str(reason),
+            "each time, with copies of what it reads and writes",
+            "keep such calls out of what is to be fast",
+        )  # fmt: skip
+
+    def _tell(self, calls: str, why: str, how: str, fix: str) -> None:
+        """Warn once that calls run on the host."""
+        if calls not in self._device.host_calls:
+            self._device.host_calls[calls] = why
+            warn(f"[{calls}] it runs on the host {how}; got {why}. Fix: {fix}.")
+
+    def _on_device(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
+        device = self._device
+        view = device.api.view
+        with device.api.library(device.compute):
+            self._call(device.api.xp, [view(out) for out in outs], *[view(x) for x in operands])
+
+    def _through_host(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
+        device = self._device
+        inputs = [device.to_host(x) for x in operands]
+        results = [np.empty(out.shape, out.dtype) for out in outs]
+        self._call(np, results, *inputs)
+        device.api.activate()  # a function of the user may have used another one
+        for out, result in zip(outs, results, strict=True):
+            device.copy_into(out, device.from_host(result))
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether an error says that the device's memory is full."""
+    return isinstance(error, MemoryError) or any(name in str(error) for name in _FULL)
+
+
+def _call_of(step: CallStep) -> _Call:
+    """The call of a step, as a function of the array module, outputs and operands."""
+    primitive, params = step.eqn.primitive, step.eqn.params
+    rule = primitive.lower
+    if rule.prepare is not None:
+        avals = [operand.aval for operand in step.operands]
+        return rule.prepare(avals, [var.aval for var in step.eqn.outputs], params)
+    if rule.call is not None:
+        return partial(_with_params, rule.call, params)
+    return partial(_through_impl, primitive, params, step.kind == "host")
+
+
+def _with_params(
+    call: _Call, params: dict[str, Any], xp: Any, outs: list[Any], *operands: Any
+) -> None:
+    call(xp, outs, *operands, **params)
+
+
+def _through_impl(
+    primitive: Any, params: dict[str, Any], may_keep: bool, xp: Any, outs: list[Any],
+    *operands: Any,
+) -> None:  # fmt: skip
+    """Call ``impl`` and copy its results.
+
+    A host function may keep its arguments, which are copies anyway.
+    """
+    whole = operands
+    if not may_keep:
+        whole = tuple([xp.ascontiguousarray(x).reshape(x.shape) for x in operands])
+    store_results(primitive, xp, outs, primitive.impl(xp, *whole, **params))

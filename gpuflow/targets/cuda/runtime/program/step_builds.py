@@ -1,0 +1,41 @@
+"""The kernels that steps of a plan will ask for, as builds that any process may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep, Step
+from gpuflow.targets.cuda.codegen.cached import GeneratedBuild, generated_build
+from gpuflow.targets.cuda.codegen.handwritten import TextBuild, handwritten_build
+from gpuflow.targets.cuda.library.launch_binding import copy_schedule
+from gpuflow.targets.cuda.library.launch_sequence import BlockLaunch, Schedule
+from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
+
+
+def builds_of(
+    steps: Iterable[Step], compute_capability: tuple[int, int]
+) -> Iterator[TextBuild | GeneratedBuild]:
+    """The builds of steps, without those of programs inside: the longest, handwritten ones first.
+
+    Args:
+        steps: of a plan.
+        compute_capability: of the GPU.
+    """
+    steps = list(steps)
+    for step in steps:
+        schedule: Schedule | None = None
+        if isinstance(step, CallStep):
+            schedule = step.choice
+        elif isinstance(step, CopyStep) and step.source.aval.size:
+            schedule = copy_schedule(step)
+        for launch in [] if schedule is None else schedule.launches:
+            if isinstance(launch, BlockLaunch):
+                yield handwritten_build(
+                    launch.kernel, launch.signature, dict(launch.constants), launch.bounds,
+                    compute_capability,
+                )  # fmt: skip
+    for step in steps:
+        if isinstance(step, KernelStep):
+            for calls in step.launches:
+                kernel, vectorize = launched_kernel(step, calls)
+                yield generated_build(kernel, compute_capability, vectorize)
