@@ -217,9 +217,9 @@ def rooms_of_targets(tree: Tree) -> list[str]:
     complaints = []
     for path in tree:
         parts = path.split("/")
-        if parts[:2] == ["gpuflow", "targets"] and parts[2] in ("cpu", "cuda"):
-            if parts[3] not in (*TARGET_ROOMS, "__init__.py", "target.py"):
-                complaints.append(f"{path} is in none of {TARGET_ROOMS}")
+        is_target = parts[:2] == ["gpuflow", "targets"] and parts[2] in ("cpu", "cuda")
+        if is_target and parts[3] not in (*TARGET_ROOMS, "__init__.py", "target.py"):
+            complaints.append(f"{path} is in none of {TARGET_ROOMS}")
     return complaints
 
 

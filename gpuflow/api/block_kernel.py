@@ -17,10 +17,10 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.control.branches import cond
 from gpuflow.control.checkpoint import checkpoint
 from gpuflow.control.jit_options import check_callable, name_of
-from gpuflow.control.loops import map as lax_map
+from gpuflow.control.loops.branches import cond
+from gpuflow.control.loops.scan_and_map import map as lax_map
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.refs import Ref
 from gpuflow.ops.contractions.dot_general import dot_general

@@ -13,7 +13,7 @@ from gpuflow.api.programs import explain, jit
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.control.jit_options import check_callable, name_of
-from gpuflow.control.lane_kernel import INDEX, bind_kernel
+from gpuflow.control.loops.lane_kernel import INDEX, bind_kernel
 from gpuflow.control.programs import trace_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.refs import Ref

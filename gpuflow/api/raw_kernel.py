@@ -17,11 +17,11 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
+from gpuflow.control.custom.linear_call import linear_call
 from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.control.custom.vmap import custom_vmap, sequential_vmap
 from gpuflow.control.jit_options import check_callable, name_of
-from gpuflow.control.linear_call import linear_call
 from gpuflow.control.platform_dependent import platform_dependent
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import CudaText, UserKernel

@@ -12,7 +12,7 @@ from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import safe_zip
-from gpuflow.control.linear_call import linear_call
+from gpuflow.control.custom.linear_call import linear_call
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.ops.elementwise.arithmetic import constant, mul
 from gpuflow.ops.elementwise.convert import convert_element_type

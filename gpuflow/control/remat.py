@@ -17,7 +17,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import dce, inline
 from gpuflow.control import program_rules
 from gpuflow.control.jit import jit_p
-from gpuflow.control.keeping import Kept, kept_outputs
+from gpuflow.control.loops.keeping import Kept, kept_outputs
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var

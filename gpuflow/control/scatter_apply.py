@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import check
-from gpuflow.control.fori import fori_loop
+from gpuflow.control.loops.fori import fori_loop
 from gpuflow.control.scalar_programs import map_scalars, trace_scalars
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of

@@ -57,7 +57,7 @@ class Primitive:
         prune: ``(eqn, used) -> eqn`` without outputs that are not used; see
             compiler/passes/program.py.
         keep: ``(eqn, split) -> (eqn, vars, eqn) | None`` for ops into whose programs the policies
-            of checkpoint look; see control/keeping.py.
+            of checkpoint look; see control/loops/keeping.py.
         faults: ``(operands, params) -> list of Fault``: the possible faults of operands.
         passes_nan: whether nan in a result was in an operand; so it is for data movement.
         checked: ``(categories, operands, params) -> (outs, State | None)``, for ops that hold

@@ -4,15 +4,15 @@ Operands must have the same dtype, including Python scalars, and the same rank, 
 gpuflow.numpy is the convenient interface to these functions.
 """
 
-from gpuflow.control.associative import associative_scan as associative_scan
-from gpuflow.control.branches import cond as cond
-from gpuflow.control.branches import switch as switch
-from gpuflow.control.fori import fori_loop as fori_loop
-from gpuflow.control.fori import while_loop as while_loop
-from gpuflow.control.implicit import custom_linear_solve as custom_linear_solve
-from gpuflow.control.implicit import custom_root as custom_root
-from gpuflow.control.loops import map as map
-from gpuflow.control.loops import scan as scan
+from gpuflow.control.custom.implicit import custom_linear_solve as custom_linear_solve
+from gpuflow.control.custom.implicit import custom_root as custom_root
+from gpuflow.control.loops.associative import associative_scan as associative_scan
+from gpuflow.control.loops.branches import cond as cond
+from gpuflow.control.loops.branches import switch as switch
+from gpuflow.control.loops.fori import fori_loop as fori_loop
+from gpuflow.control.loops.fori import while_loop as while_loop
+from gpuflow.control.loops.scan_and_map import map as map
+from gpuflow.control.loops.scan_and_map import scan as scan
 from gpuflow.control.platform_dependent import composite as composite
 from gpuflow.control.platform_dependent import platform_dependent as platform_dependent
 from gpuflow.control.reducing import reduce as reduce

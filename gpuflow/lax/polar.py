@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import told
-from gpuflow.control.fori import while_loop
+from gpuflow.control.loops.fori import while_loop
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.elementwise.arithmetic import add, mul, sub

@@ -17,7 +17,7 @@ from gpuflow.control.custom.vmap_derivative import (
     TangentRule,
     tangent_program,
 )
-from gpuflow.control.loops import map as map_elements
+from gpuflow.control.loops.scan_and_map import map as map_elements
 from gpuflow.control.program_rules import backward_jaxpr, operand_cotangents
 from gpuflow.control.programs import close, execute_alone, trace_program
 from gpuflow.core.aval import ShapedArray, aval_of

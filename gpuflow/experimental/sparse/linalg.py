@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.callbacks import pure_callback
-from gpuflow.control.implicit import custom_linear_solve
+from gpuflow.control.custom.implicit import custom_linear_solve
 from gpuflow.control.stages import ShapeDtypeStruct
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike

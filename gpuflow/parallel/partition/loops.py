@@ -7,9 +7,9 @@ from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.shardings import parts_of_results
-from gpuflow.control.cond import bind_cond
-from gpuflow.control.scan import bind_scan
-from gpuflow.control.while_loop import bind_while
+from gpuflow.control.loops.cond import bind_cond
+from gpuflow.control.loops.scan import bind_scan
+from gpuflow.control.loops.while_loop import bind_while
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import ScanForm, WhileForm
 from gpuflow.parallel.partition.resharding import Parts, needed

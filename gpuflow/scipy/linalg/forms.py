@@ -11,9 +11,9 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
-from gpuflow.control.branches import cond
 from gpuflow.control.custom.rules import custom_jvp
-from gpuflow.control.fori import fori_loop
+from gpuflow.control.loops.branches import cond
+from gpuflow.control.loops.fori import fori_loop
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike

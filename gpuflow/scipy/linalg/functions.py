@@ -12,10 +12,10 @@ from gpuflow import lax
 from gpuflow.api.derivatives import jvp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.control.branches import cond
 from gpuflow.control.custom.rules import custom_jvp
-from gpuflow.control.fori import fori_loop
-from gpuflow.control.loops import scan
+from gpuflow.control.loops.branches import cond
+from gpuflow.control.loops.fori import fori_loop
+from gpuflow.control.loops.scan_and_map import scan
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike

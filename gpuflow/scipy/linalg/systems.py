@@ -9,7 +9,7 @@ from gpuflow import lax
 from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
 from gpuflow.base.util import warn
-from gpuflow.control.fori import fori_loop
+from gpuflow.control.loops.fori import fori_loop
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike

@@ -1,8 +1,8 @@
 """Products of matrices on the CPU: how one call becomes blocks that threads take.
 
-An index of ``gf_product`` (targets/cpu/runtime/native/product.ll) is one block of rows or columns of
-one product of the stack. Operands are views: transposition is a flag, and batch dimensions are strides.
-Products with vectors read each element once, which BLAS does faster by a separate function
+An index of ``gf_product`` (targets/cpu/runtime/native/product.ll) is one block of rows or columns
+of one product of the stack. Operands are views: transposition is a flag, and batch dimensions are
+strides. Products with vectors read each element once, which BLAS does faster by a separate function
 (vector_product.ll). Operands that it cannot read in place are copied first.
 """
 

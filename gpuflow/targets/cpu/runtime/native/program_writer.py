@@ -1,8 +1,8 @@
 """Writing native programs: instructions that the native runtime follows without Python.
 
-``targets/cpu/runtime/native/execute.ll`` defines the instructions; this module writes them. A program
-works on registers, which hold addresses of arrays; a Place is a memory location by a register and
-an offset in bytes, or by an address that no call changes.
+``targets/cpu/runtime/native/execute.ll`` defines the instructions; this module writes them. A
+program works on registers, which hold addresses of arrays; a Place is a memory location by a
+register and an offset in bytes, or by an address that no call changes.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuflow.base.util import safe_zip
+from gpuflow.control.loops.scan_simplify import is_cheap
 from gpuflow.control.programs import split_independent
-from gpuflow.control.scan_simplify import is_cheap
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.lanes import Lanes, extend
+from gpuflow.control.loops.lanes import Lanes, extend
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Literal, evaluate
 from gpuflow.core.staging import trace_to_jaxpr

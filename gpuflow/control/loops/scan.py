@@ -12,16 +12,16 @@ from functools import partial
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.keeping import keep_scan
+from gpuflow.control.loops.keeping import keep_scan
+from gpuflow.control.loops.pruning import prune_scan
+from gpuflow.control.loops.scan_consts import consts_made_inside, updated_elements
+from gpuflow.control.loops.scan_derivative import linearize_scan, partial_scan, transpose_scan
+from gpuflow.control.loops.scan_independent import turns_apart
+from gpuflow.control.loops.scan_shared_sums import shared_sums
+from gpuflow.control.loops.scan_simplify import simplify_scan
+from gpuflow.control.loops.scan_unroll import unroll_scan
 from gpuflow.control.program_rules import check_types
 from gpuflow.control.programs import close, execute_alone, with_inputs
-from gpuflow.control.pruning import prune_scan
-from gpuflow.control.scan_consts import consts_made_inside, updated_elements
-from gpuflow.control.scan_derivative import linearize_scan, partial_scan, transpose_scan
-from gpuflow.control.scan_shared_sums import shared_sums
-from gpuflow.control.scan_simplify import simplify_scan
-from gpuflow.control.scan_turns import turns_apart
-from gpuflow.control.scan_unroll import unroll_scan
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
 from gpuflow.core.key_use import Flow, KeyState, States, follow_program, parts, spend

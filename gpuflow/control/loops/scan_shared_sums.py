@@ -23,7 +23,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import Replacement, dce, inline, is_call
-from gpuflow.control.scan_fission import added_term, copy_program, uses_in
+from gpuflow.control.loops.scan_fission import added_term, copy_program, uses_in
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var

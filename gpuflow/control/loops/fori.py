@@ -11,12 +11,12 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import ConcretizationTypeError, check
-from gpuflow.control.branches import cond
-from gpuflow.control.carries import carry_types, check_carry
-from gpuflow.control.loops import check_arrays, scan_as
+from gpuflow.control.loops.branches import cond
+from gpuflow.control.loops.carries import carry_types, check_carry
+from gpuflow.control.loops.ref_carries import condition_of_carries, with_ref_carries
+from gpuflow.control.loops.scan_and_map import check_arrays, scan_as
+from gpuflow.control.loops.while_loop import bind_while
 from gpuflow.control.programs import Program, as_arrays, trace_program
-from gpuflow.control.ref_carries import condition_of_carries, with_ref_carries
-from gpuflow.control.while_loop import bind_while
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import refuse_refs, values_of, write

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
+from gpuflow.control.loops.scan_again import computed_again
 from gpuflow.control.programs import close, split_independent, with_inputs
-from gpuflow.control.scan_again import computed_again
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal
 from gpuflow.core.rules import UndefinedPrimal, Zero, is_undefined

@@ -11,8 +11,8 @@ from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import Replacement, dce
-from gpuflow.control.scan_fission import Parts, added_term, copy_program, uses_in
-from gpuflow.control.scan_simplify import simplified_body, simplify_scan, take_apart
+from gpuflow.control.loops.scan_fission import Parts, added_term, copy_program, uses_in
+from gpuflow.control.loops.scan_simplify import simplified_body, simplify_scan, take_apart
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.nary import add_any_p

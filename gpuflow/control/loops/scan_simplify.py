@@ -9,14 +9,14 @@ from typing import Any
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.fusion.choices import places_in_place
 from gpuflow.compiler.passes.program import dce, inline, simplify
-from gpuflow.control.programs import split_independent
-from gpuflow.control.scan_fission import (
+from gpuflow.control.loops.scan_fission import (
     Parts,
     copy_into,
     find_sums,
     products_first,
     sum_afterwards,
 )
+from gpuflow.control.programs import split_independent
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.fusion.choices import body_in_place, places_in_place
 from gpuflow.compiler.passes.program import Replacement
-from gpuflow.control.scan_simplify import is_cheap, simplified_body
+from gpuflow.control.loops.scan_simplify import is_cheap, simplified_body
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 
 _MOST_EQUATIONS = 32  # of one const

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.cond_derivative import linearize_cond, partial_cond
-from gpuflow.control.keeping import keep_cond
-from gpuflow.control.lanes import (
+from gpuflow.control.loops.cond_derivative import linearize_cond, partial_cond
+from gpuflow.control.loops.keeping import keep_cond
+from gpuflow.control.loops.lanes import (
     Lane,
     Lanes,
     communicate,
@@ -24,9 +24,9 @@ from gpuflow.control.lanes import (
     lane_shape,
     over_lanes,
 )
+from gpuflow.control.loops.pruning import prune_cond
 from gpuflow.control.program_rules import check_types
 from gpuflow.control.programs import close, execute_alone, join_consts
-from gpuflow.control.pruning import prune_cond
 from gpuflow.core.aval import NOT_MANUAL, ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import (

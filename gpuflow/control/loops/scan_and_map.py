@@ -11,10 +11,10 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import safe_zip
-from gpuflow.control.carries import carry_types, check_carry
+from gpuflow.control.loops.carries import carry_types, check_carry
+from gpuflow.control.loops.ref_carries import changed_refs, with_ref_carries
+from gpuflow.control.loops.scan import bind_scan
 from gpuflow.control.programs import Program, as_arrays, trace_program
-from gpuflow.control.ref_carries import changed_refs, with_ref_carries
-from gpuflow.control.scan import bind_scan
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef, Ref, refuse_refs, type_of, values_of, write

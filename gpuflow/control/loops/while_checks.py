@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.control.lanes import Lanes, extend, lane_shape, over_lanes
+from gpuflow.control.loops.lanes import Lanes, extend, lane_shape, over_lanes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.staging import trace_to_jaxpr

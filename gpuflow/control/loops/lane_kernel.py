@@ -18,7 +18,7 @@ import numpy as np
 from gpuflow.base.util import safe_zip
 from gpuflow.control import program_rules
 from gpuflow.control.jit import bind_program
-from gpuflow.control.lanes import (
+from gpuflow.control.loops.lanes import (
     Lane,
     Lanes,
     communicate,

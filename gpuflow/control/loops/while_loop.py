@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.lanes import (
+from gpuflow.control.loops.lanes import (
     Lane,
     Lanes,
     communicate,
@@ -23,10 +23,10 @@ from gpuflow.control.lanes import (
     lane_shape,
     over_lanes,
 )
+from gpuflow.control.loops.pruning import prune_while
+from gpuflow.control.loops.while_checks import check_while
 from gpuflow.control.program_rules import check_types
 from gpuflow.control.programs import close, execute_alone, with_inputs
-from gpuflow.control.pruning import prune_while
-from gpuflow.control.while_checks import check_while
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
 from gpuflow.core.key_use import Flow, States, follow_program, parts, spend

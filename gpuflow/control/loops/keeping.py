@@ -12,7 +12,7 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import dce
-from gpuflow.control.lanes import extend
+from gpuflow.control.loops.lanes import extend
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Var
 from gpuflow.core.staging import trace_to_jaxpr

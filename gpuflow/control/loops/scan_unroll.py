@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import inline
-from gpuflow.control.scan_fission import copy_program
+from gpuflow.control.loops.scan_fission import copy_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
 from gpuflow.core.staging import trace_closed

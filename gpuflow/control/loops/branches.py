@@ -12,11 +12,11 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.foreign import mend, told
 from gpuflow.base.util import safe_zip
-from gpuflow.control.carries import check_varying
-from gpuflow.control.cond import bind_cond
+from gpuflow.control.loops.carries import check_varying
+from gpuflow.control.loops.cond import bind_cond
+from gpuflow.control.loops.ref_carries import with_ref_outputs
 from gpuflow.control.mismatch import Typed, describe_structures, describe_types, how_to_match
 from gpuflow.control.programs import Program, as_arrays, join_consts, trace_program
-from gpuflow.control.ref_carries import with_ref_outputs
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.refs import Ref, type_of, values_of, write
