@@ -5,7 +5,7 @@ See docs/adding_an_op.md, "From your own package".
 
 from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
-from gpuflow.control.custom.outside import define_primitive as define_primitive
+from gpuflow.control.custom.external_primitives import define_primitive as define_primitive
 from gpuflow.core.aval import ShapedArray as ShapedArray
 from gpuflow.core.rules import UndefinedPrimal as UndefinedPrimal
 from gpuflow.core.rules import Zero as Zero

@@ -9,7 +9,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef as AbstractRef
@@ -100,7 +100,7 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
     check(
         hasattr(ty, "shape") and hasattr(ty, "dtype"),
         lambda: (
-            f"[empty_ref] ty must have a shape and a dtype; got {told(ty)}. "
+            f"[empty_ref] ty must have a shape and a dtype; got {brief(ty)}. "
             "Fix: gpuflow.ShapeDtypeStruct((2,), jnp.float32)."
         ),
     )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from gpuflow.base import tree as base_tree
 from gpuflow.base import tree_keys
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.base.records import record
 from gpuflow.base.tree_keys import GetAttrKey
 from gpuflow.core.argument_kinds import explained
@@ -99,7 +99,7 @@ def _check_methods(op: str, cls: Any, *names: str) -> None:
     for name in names:
         check(
             isinstance(cls, type) and hasattr(cls, name),
-            lambda name=name: f"[{op}] a class with a method {name} is needed; got {told(cls)}. "
+            lambda name=name: f"[{op}] a class with a method {name} is needed; got {brief(cls)}. "
             f"Fix: def {name} in the class.",
             AttributeError if isinstance(cls, type) else TypeError,
         )

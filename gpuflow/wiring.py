@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from gpuflow import ref
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler.fusion import choices
+from gpuflow.compiler.fusion import select_updates
 from gpuflow.core.refs import Ref
 from gpuflow.core.trace import Tracer, eval_trace
 from gpuflow.numpy.methods import METHODS, PROPERTIES
-from gpuflow.ops.indexing import known_places
+from gpuflow.ops.indexing import static_updates
 from gpuflow.parallel.partition import whole_programs
 from gpuflow.runtime.array import Array
+from gpuflow.runtime.distributed import programs
 from gpuflow.runtime.eager import evaluate
-from gpuflow.runtime.parted import programs
 from gpuflow.targets.platforms import register_platforms
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ def install() -> None:
     """Plug in platforms, evaluators, rules, and the methods of Array, Tracer and Ref."""
     register_platforms()
     eval_trace.plug_in(evaluate)
-    choices.rules.choice = known_places.as_choice
-    choices.rules.update = known_places.as_update
+    select_updates.rules.choice = static_updates.as_choice
+    select_updates.rules.update = static_updates.as_update
     programs.evaluate = whole_programs.evaluate
     programs.run = whole_programs.run
-    programs.place = whole_programs.place
+    programs.reshard = whole_programs.reshard
     _put_on(Array, METHODS, PROPERTIES)
     _put_on(Tracer, METHODS, PROPERTIES)
     _put_on(Ref, ref.METHODS, ref.PROPERTIES)

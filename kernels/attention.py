@@ -1,4 +1,4 @@
-"""Fused attention: scores, softmax and the mix of values without a matrix of scores in memory.
+"""Fused attention: scores, softmax and weighted values without a matrix of scores in memory.
 
 Three kernels, of one build: a block holds a tile of *rows* and streams tiles of *columns* past it.
 
@@ -8,7 +8,7 @@ Three kernels, of one build: a block holds a tile of *rows* and streams tiles of
     attention_queries    queries   keys      dQ
 
 Each of the block's 4 warps has 16 * M_TILES rows. Tiles of columns are copied to shared memory
-while the one before is worked on. Products of 16-bit types run on tensor cores, and those of
+while the previous one is processed. Products of 16-bit types run on tensor cores, and those of
 float32 where the build is REDUCED, of operands that are rounded to tensorfloat32: queries, keys,
 values and weights. Else float32 uses the same layout of fragments with fma. Every sum has one
 order, so results are the same in every run.
@@ -46,8 +46,8 @@ from gpuflow.kernels.attention_scores import (
     SURELY_UNSEEN,
     keys_of,
     limits_of,
+    offsets_of,
     own_shared,
-    places_of,
     quad_maximum,
     quad_sum,
     queries_of_block,
@@ -82,7 +82,7 @@ CAUSAL = WINDOW = HAS_KEY_LENGTHS = False
 
 
 def to_weights(scores, state, out):
-    """Scores become weights; ``state``: the maximum and the sum of each row, which out follows.
+    """Turn scores into weights; ``state``: the maximum and the sum of each row; rescales out.
 
     Source: Milakov and Gimelshein 2018, algorithm 3.
     """
@@ -145,7 +145,7 @@ def attend(key, value, key_at, stride, t, first, end, state, out, task):
 
 
 def sees_nothing(t, state, flag, queries):
-    """Whether a row of the block has seen no key; asked by the whole block."""
+    """Whether a row of the block has seen no key; called by the whole block."""
     warp_row, lane_row = warp_first()
     if cuda.threadIdx.x == 0:
         flag[0] = 0
@@ -169,7 +169,7 @@ def attention_forward(
         batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t, mask_s,
         limits, left, right, scale,
     )
-    own_at, key_at, stride = places_of(batch, head, heads, group, queries, keys)
+    own_at, key_at, stride = offsets_of(batch, head, heads, group, queries, keys)
     load_rows(own_shared(), 0, query, own_at, heads * D, t, ROWS, queries)
     state = local_array(float32, 4 * M_TILES)
     mixed = local_array(float32, 4 * M_TILES * D_TILES)
@@ -182,7 +182,7 @@ def attention_forward(
             attend(key, value, key_at, stride, t, first - first, keys, state, mixed, task)
     warp_row, lane_row = warp_first()
     factors = local_array(float32, 2 * M_TILES)
-    # Lanes that part between shuffles would make the assembler save all registers around each.
+    # Lanes that diverge between shuffles would make the assembler save all registers around each.
     barrier()
     for r in range(2 * M_TILES):
         state[2 * r + 1] = quad_sum(state[2 * r + 1])

@@ -19,8 +19,8 @@ from gpuflow.kernels.attention_scores import (
     all_seen,
     keys_of,
     limits_of,
+    offsets_of,
     own_shared,
-    places_of,
     queries_of,
     queries_of_block,
     score,
@@ -47,7 +47,7 @@ CAUSAL = WINDOW = HAS_MASK = HAS_KEY_LENGTHS = False
 
 
 def shift_of(row_sum):
-    """What is taken from the scores of a row, and the score of keys that it does not see."""
+    """The shift of the scores of a row, and the score of keys that it does not see."""
     if row_sum <= float32(SURELY_COUNTED):
         return math.log2(row_sum * float32(1 / COUNTED)), float32(0)
     return row_sum * float32(LOG2_E), float32(-math.inf)
@@ -78,15 +78,15 @@ def load_queries(
     """Begin to copy a tile of queries and of dout; what their columns need goes to ``columns``."""
     query_at, row_at = (batch * queries * heads + head) * D, (batch * heads + head) * queries
     load_both(shared, stage, query, dout, query_at, heads * D, t, COLUMNS, limits[0])
-    place = int32(cuda.threadIdx.x)
-    if place < COLUMNS:
+    position = int32(cuda.threadIdx.x)
+    if position < COLUMNS:
         shift, unseen, dot = float32(0), float32(-math.inf), float32(0)
-        if t + place < limits[0]:
-            shift, unseen = shift_of(sums[row_at + t + place])
-            dot = dots[row_at + t + place]
-        columns[column + place] = shift
-        columns[column + COLUMNS + place] = unseen
-        columns[column + 2 * COLUMNS + place] = dot
+        if t + position < limits[0]:
+            shift, unseen = shift_of(sums[row_at + t + position])
+            dot = dots[row_at + t + position]
+        columns[column + position] = shift
+        columns[column + COLUMNS + position] = unseen
+        columns[column + 2 * COLUMNS + position] = dot
 
 
 def to_slopes_by_column(scores, slopes, columns, column, t, s, task):
@@ -96,16 +96,16 @@ def to_slopes_by_column(scores, slopes, columns, column, t, s, task):
     plain = all_seen(t, COLUMNS, s, ROWS, task)
     for n in range(N_TILES):
         for c in range(2):
-            place = 8 * n + 2 * (lane & 3) + c
-            shift, unseen = columns[column + place], columns[column + COLUMNS + place]
-            dot = columns[column + 2 * COLUMNS + place]
+            position = 8 * n + 2 * (lane & 3) + c
+            shift, unseen = columns[column + position], columns[column + COLUMNS + position]
+            dot = columns[column + 2 * COLUMNS + position]
             for r in range(2 * M_TILES):
                 at = 4 * ((r // 2) * N_TILES + n) + 2 * (r % 2) + c
                 if plain:
                     x = scores[at] * task[10]
                 else:
                     row = s + warp_row + lane_row + 8 * r
-                    x = score(scores[at], t + place, row, unseen, task)
+                    x = score(scores[at], t + position, row, unseen, task)
                 weight = exp2_approximate(x - shift)
                 slope = weight * (slopes[at] - dot)
                 if (CAUSAL or WINDOW or HAS_MASK or HAS_KEY_LENGTHS) and unseen == float32(0):
@@ -115,15 +115,15 @@ def to_slopes_by_column(scores, slopes, columns, column, t, s, task):
 
 
 def has_counted(sums, row_at, count, flag):
-    """Whether one of ``count`` queries sees nothing; asked by the whole block."""
+    """Whether one of ``count`` queries sees nothing; called by the whole block."""
     if cuda.threadIdx.x == 0:
         flag[0] = 0
     barrier()
-    place = int32(cuda.threadIdx.x)
-    while place < count:
-        if sums[row_at + place] <= float32(SURELY_COUNTED):
+    position = int32(cuda.threadIdx.x)
+    while position < count:
+        if sums[row_at + position] <= float32(SURELY_COUNTED):
             flag[0] = 1
-        place = int32(place + THREADS)
+        position = int32(position + THREADS)
     barrier()
     return flag[0] != 0
 
@@ -234,7 +234,7 @@ def attention_queries(
         batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t, mask_s,
         limits, left, right, scale,
     )
-    own_at, key_at, stride = places_of(batch, head, heads, group, queries, keys)
+    own_at, key_at, stride = offsets_of(batch, head, heads, group, queries, keys)
     shared, (warp_row, lane_row) = own_shared(), warp_first()
     streams = 2 * ROWS * PITCH
     load_both(shared, 0, query, dout, own_at, heads * D, t, ROWS, queries)

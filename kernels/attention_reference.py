@@ -1,4 +1,4 @@
-"""What the kernels of attention.py compute, in NumPy and in float64, with all scores in memory."""
+"""Reference of the kernels of attention.py, in NumPy and in float64, with all scores in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def seen_keys(
     window: tuple[int, int] | None = None, mask: Any = None, query_lengths: Any = None,
     key_lengths: Any = None,
 ) -> np.ndarray:  # fmt: skip
-    """Which keys each query sees, bool[batch, heads, queries, keys]."""
+    """The keys that each query sees, bool[batch, heads, queries, keys]."""
     t, s = np.arange(queries)[:, None], np.arange(keys)[None, :]
     seen = np.ones((batch, heads, queries, keys), bool)
     if causal:
@@ -35,7 +35,7 @@ def attention(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, seen: np.ndarray, scale: float,
     bias: Any = None, query_lengths: Any = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """out and sums, as the contract of attention.py says."""
+    """out and sums, as in the contract of attention.py."""
     weights, sums = _weights(query, key, seen, scale, bias, query_lengths)
     value = _for_each_head(value, query.shape[2])
     return np.einsum("bnts,bsnd->btnd", weights, value), sums

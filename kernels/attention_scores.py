@@ -1,4 +1,4 @@
-"""Scores of attention: which there are, and what the kernels of attention.py share."""
+"""Scores of attention and their visibility, and code that the kernels of attention.py share."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gpuflow.kernels.tiles import (
 )
 
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
-# The score of keys that are not seen, and what is surely one: finite, so that rows of them stay so.
+# The score of keys that are not seen, and its upper bound: finite, so that rows of them stay so.
 UNSEEN, SURELY_UNSEEN = -3.0e38, -2.9e38
-# How sums say that a row sees nothing.
+# Encodes in sums that a row sees nothing.
 COUNTED, SURELY_COUNTED = -1.0e30, -0.9e30
 
 # Set for each build, with the constants of tiles.py.
@@ -32,18 +32,18 @@ KIND = M_TILES = N_TILES = ROWS = COLUMNS = D = BIAS_KIND = 0
 CAUSAL = WINDOW = HAS_MASK = HAS_BIAS = HAS_QUERY_LENGTHS = HAS_KEY_LENGTHS = False
 
 
-def read_bias(bias, place):
+def read_bias(bias, index):
     """An element of the bias as float32."""
     if BIAS_KIND == FLOAT32:
-        return read_float32(bias, place)
+        return read_float32(bias, index)
     elif BIAS_KIND == BFLOAT16:
-        return read_bfloat16(bias, place)
+        return read_bfloat16(bias, index)
     else:
-        return read_float16(bias, place)
+        return read_float16(bias, index)
 
 
 def score(product, t, s, unseen, task):
-    """The score in base 2 of query t and key s; ``unseen`` if t does not see s, -inf outside."""
+    """Score of query t and key s in base 2; ``unseen`` if t does not see s, -inf out of bounds."""
     bias, bias_at, bias_t, bias_s, mask, mask_at, mask_t, mask_s, limits, window, scale = task
     queries, keys, key_limit = limits
     if t >= queries or s >= keys:
@@ -63,7 +63,7 @@ def score(product, t, s, unseen, task):
 
 
 def queries_of_block(heads, queries):
-    """The head's number among all of the batches, its batch, its number there; the first query.
+    """The head's index among all batches, its batch, its index there; the first query.
 
     Later tiles, which see more keys, come first.
     """
@@ -74,8 +74,8 @@ def queries_of_block(heads, queries):
     return pair, batch, pair - batch * heads, first
 
 
-def places_of(batch, head, heads, group, queries, keys):
-    """Where a head's queries begin, where its keys do, and from one key to the next."""
+def offsets_of(batch, head, heads, group, queries, keys):
+    """The offsets of a head's queries and of its keys, and the stride of keys."""
     stride = heads // group * D
     query_at = (batch * queries * heads + head) * D
     return query_at, batch * keys * stride + head // group * D, stride
@@ -85,7 +85,7 @@ def task_of(
     batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t, mask_s,
     limits, left, right, scale,
 ):
-    """What ``score`` and the functions below need of one head."""
+    """The arguments of ``score`` and the functions below for one head."""
     return (
         bias, batch * bias_b + head * bias_n, bias_t, bias_s,
         mask, batch * mask_b + head * mask_n, mask_t, mask_s,
@@ -138,7 +138,7 @@ def queries_of(s, s_count, task):
 
 
 def to_scores(products, t, s, task):
-    """Products of the warp's queries, rows from t on, and of keys from s on become scores."""
+    """Turn products of the warp's queries, rows from t on, and keys from s on into scores."""
     lane = int32(cuda.threadIdx.x) & 31
     warp_row, lane_row = warp_first()
     if all_seen(t, ROWS, s, COLUMNS, task):
@@ -181,7 +181,7 @@ def quad_maximum(x):
 
 
 def limits_of(batch, queries, keys, query_lengths, key_lengths):
-    """How many queries and keys there are for a batch, and how many keys are seen."""
+    """The counts of queries and keys of a batch, and the count of visible keys."""
     key_limit = keys
     if HAS_QUERY_LENGTHS:
         queries = min(queries, max(query_lengths[batch], 0))

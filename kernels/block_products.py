@@ -2,14 +2,14 @@
 
     out[b, m, n] = sum over k of left[b, m, k] * right[b, k, n]
 
-Operands lie anyhow, in shared or in global memory; the result is row-major. Constants of the text:
-BATCH, M, N, K; the steps of the left operand LEFT_B, LEFT_M, LEFT_K, and of the right one RIGHT_B,
-RIGHT_K, RIGHT_N, in elements; KIND of the operands and OUT_KIND of the result, by number.
+Operands have any strides, in shared or in global memory; the result is row-major. Constants of the
+text: BATCH, M, N, K; the steps of the left operand LEFT_B, LEFT_M, LEFT_K, and of the right one
+RIGHT_B, RIGHT_K, RIGHT_N, in elements; KIND of the operands and OUT_KIND of the result.
 
 The block has 32 x 8 threads. With 16-bit elements each warp makes tiles of 16 x 32 by tensor cores,
-whose fragments are read where the operands lie; see kernels/tiles.py for how they lie in registers.
-With float32 and float64 each thread makes 4 x 4 sums, whose rows and columns are as far apart as
-there are threads along them, so that neighbours read neighbours.
+whose fragments are read in place; see kernels/tiles.py for their layout in registers. With float32
+and float64 each thread makes 4 x 4 sums, whose rows and columns are strided by the threads along
+them, so that neighbours read neighbours.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ KIND = OUT_KIND = 0
 
 
 def multiply_in_block(out, left, right):
-    """The products; the block meets before and behind."""
+    """The products; the caller has barriers before and after."""
     if KIND in (FLOAT32, FLOAT64):
         _multiply_plain(out, left, right)
     else:
         _multiply_matrix(out, left, right)
 
 
-def _store(out, place, value):
+def _store(out, index, value):
     if OUT_KIND == BFLOAT16:
-        out[place] = float32_to_bfloat16(value)
+        out[index] = float32_to_bfloat16(value)
     elif OUT_KIND == FLOAT16:
-        out[place] = float32_to_float16(value)
+        out[index] = float32_to_float16(value)
     else:
-        out[place] = value
+        out[index] = value
 
 
 def _multiply_plain(out, left, right):
@@ -92,14 +92,14 @@ def _multiply_plain(out, left, right):
 
 
 def _pair(source, base, row, limit, row_step, k, k_step):
-    """Two elements of a row that are neighbours along the depth, as a word; zeros outside."""
+    """Two elements of a row that are neighbours along the depth, packed; zeros out of bounds."""
     low, high = uint32(0), uint32(0)
     if row < limit:
-        place = base + row * row_step + k * k_step
+        index = base + row * row_step + k * k_step
         if k < K:
-            low = uint32(source[place])
+            low = uint32(source[index])
         if k + 1 < K:
-            high = uint32(source[place + k_step])
+            high = uint32(source[index + k_step])
     return uint32(low | (high << uint32(16)))
 
 

@@ -1,13 +1,14 @@
-"""What the kernels of convolution.py and convolution_direct.py know of axes.
+"""Index arithmetic along the axes of convolution.py and convolution_direct.py.
 
 A slide is one dimension along which the right operand moves:
 
-    size, taps, places, lhs, rhs, out, step, pad, hole, gap, every, skip
+    size, taps, positions, lhs, rhs, out, step, pad, hole, gap, every, skip
 
-``size`` elements of the left operand lie ``hole`` apart, taps lie ``gap`` apart, and places
-``step``; lhs, rhs and out are strides. Place p meets element ``(p * step + t * gap - pad) / hole``
-with tap t, where that is a whole number: for one in ``skip`` taps, if any, and for the same ones at
-every ``every``-th place. So holes are neither read nor multiplied.
+The ``size`` elements of the left operand have dilation ``hole``, taps have dilation ``gap``, and
+positions have stride ``step``; lhs, rhs and out are strides. Position p reads element
+``(p * step + t * gap - pad) / hole`` with tap t, if that is an integer: for one in ``skip`` taps,
+if any, and for the same ones at every ``every``-th position. So holes are neither read nor
+multiplied.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gpuflow.kernels.language import int32, int64, split_index, uint32, uint64
 LONG = False  # set for builds whose arrays span 2^31 elements or more
 
 
-def number(value):
+def as_index(value):
     """An index, a position or a size."""
     if LONG:
         return int64(value)
@@ -25,25 +26,25 @@ def number(value):
         return int32(value)
 
 
-def without_holes(taps, places, step, pad, hole, gap, every, skip, phase):
-    """What is left of a slide for the places ``phase``, ``phase + every``, ...
+def without_holes(taps, positions, step, pad, hole, gap, every, skip, phase):
+    """Reduce a slide to the positions ``phase``, ``phase + every``, ..., without lhs dilation.
 
     Returns:
-        The first tap that meets elements, how many do, the number of places; then the step of
-        places and the gap of taps in elements, and where the first place meets the first tap.
+        The first tap that reads elements, the count of such taps, that of positions; the stride of
+        positions and the gap of taps in elements, and the element of the first position and tap.
     """
-    at = number(phase * step - pad)
-    first, count = number(0), number(taps)
+    at = as_index(phase * step - pad)
+    first, count = as_index(0), as_index(taps)
     if hole > 1:
-        count = number(0)
+        count = as_index(0)
         while first < skip and (at + first * gap) % hole != 0:
-            first = number(first + 1)
+            first = as_index(first + 1)
         if first < skip:
-            count = number((taps - first + skip - 1) // skip)
-        at = number((at + first * gap) // hole)
-        places = number((places - phase + every - 1) // every)
-        step, gap = number(every * step // hole), number(skip * gap // hole)
-    return first, count, places, step, gap, at
+            count = as_index((taps - first + skip - 1) // skip)
+        at = as_index((at + first * gap) // hole)
+        positions = as_index((positions - phase + every - 1) // every)
+        step, gap = as_index(every * step // hole), as_index(skip * gap // hole)
+    return first, count, positions, step, gap, at
 
 
 def is_inside(position, size):
@@ -55,7 +56,7 @@ def is_inside(position, size):
 
 
 def split(index, extent):
-    """Quotient and remainder of numbers that are not negative; by 0 as by 1."""
+    """Quotient and remainder of nonnegative integers; by 0 as by 1."""
     if LONG:
         size = int64(max(extent, 1))
         quotient = int64(index) // size

@@ -1,25 +1,25 @@
-"""Convolutions with a thread for each number of the result, and sums of what threads share.
+"""Convolutions with a thread for each element of the result, and the addition of partial sums.
 
-For what tiles of matrices would waste: one channel in each group (depthwise), few numbers
-altogether; and for dtypes that tensor cores and tiles do not hold.
+For cases in which tiles of matrices would waste work: one channel in each group (depthwise), few
+elements altogether; and for dtypes that tensor cores and tiles do not support.
 
-    convolve_directly   a thread sums one number of the result, or a part of its sum
-    sum_parts           adds such parts, in order
+    convolve_directly   a thread computes one element of the result, or a partial sum of it
+    sum_partials        adds such partial sums, in order
 
 Contract
     lhs, rhs      arrays by strides, of one dtype; their spans, like the result's, less than 2^31
-                  elements, or LONG and numbers of 64 bits
-    out           row-major; with parts, (parts, *result) of what sums are made in
+                  elements, or LONG and indices of 64 bits
+    out           row-major; with partials, (partials, *result) of the dtype of sums
     sums          float32 for 16-bit floats, 64-bit integers for integers, else the dtype itself
-    launch        threads in x; neighbors have neighboring numbers of the result
+    launch        threads in x; neighbors have neighboring elements of the result
 
-Lines of the sum are taps of the first two slides and depth; within a line are the taps of the last
-slide. A part is a run of lines, so that the order of additions follows from the shape.
+Rows of the sum are taps of the first two slides and depth; a row has the taps of the last slide. A
+partial sum has consecutive rows, so that the order of additions follows from the shape.
 """
 
 from __future__ import annotations
 
-from gpuflow.kernels.convolution_axes import is_inside, number, split, without_holes
+from gpuflow.kernels.convolution_axes import as_index, is_inside, split, without_holes
 from gpuflow.kernels.language import (
     cuda,
     float32,
@@ -33,7 +33,7 @@ from gpuflow.kernels.scan import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, SIGNED, wi
 
 # Set for each build.
 KIND = FLOAT32  # of operands, as in scan.py
-OUT_KIND = FLOAT32  # of what is stored
+OUT_KIND = FLOAT32  # of stored elements
 
 
 def nothing():
@@ -49,7 +49,7 @@ def nothing():
 
 
 def narrowed(value):
-    """What is stored of a sum; integers lose their upper bits."""
+    """The element to store for a sum; integers lose their upper bits."""
     if OUT_KIND == BFLOAT16:
         return float32_to_bfloat16(value)
     elif OUT_KIND == FLOAT16:
@@ -59,87 +59,87 @@ def narrowed(value):
 
 
 def coordinate(element, step, size):
-    """Where an element of a row-major array stands along an axis."""
+    """The index of an element of a row-major array along an axis."""
     if size == 1:
-        return number(0)
+        return as_index(0)
     above, _ = split(element, step)
     _, remainder = split(above, size)
     return remainder
 
 
 def convolve_directly(
-    lhs, rhs, out, parts, part_lines, count,
+    lhs, rhs, out, partials, partial_rows, count,
     a0, a0_l, a0_r, a0_o, a1, a1_l, a1_r, a1_o, a2, a2_l, a2_r, a2_o,
     m0, m0_l, m0_o, m1, m1_l, m1_o, n0, n0_r, n0_o, n1, n1_r, n1_o, depth, depth_l, depth_r,
-    size0, taps0, places0, lhs0, rhs0, out0, step0, pad0, hole0, gap0, every0, skip0,
-    size1, taps1, places1, lhs1, rhs1, out1, step1, pad1, hole1, gap1, every1, skip1,
-    size2, taps2, places2, lhs2, rhs2, out2, step2, pad2, hole2, gap2, every2, skip2,
+    size0, taps0, positions0, lhs0, rhs0, out0, step0, pad0, hole0, gap0, every0, skip0,
+    size1, taps1, positions1, lhs1, rhs1, out1, step1, pad1, hole1, gap1, every1, skip1,
+    size2, taps2, positions2, lhs2, rhs2, out2, step2, pad2, hole2, gap2, every2, skip2,
 ):  # fmt: skip
-    """One number of the result, or a part of it.
+    """One element of the result, or a partial sum of it.
 
     Args:
         lhs, rhs, out: see above.
-        parts: of each sum. part_lines: lines of a part. count: numbers of the result.
+        partials: of each sum. partial_rows: rows of a partial sum. count: elements of the result.
         a0 to a2: axes of all three arrays; m0, m1: of lhs and out; n0, n1: of rhs and out; depth:
             of lhs and rhs, summed; each with its strides.
         size0 to skip2: three slides, see convolution_axes.py.
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if thread >= int64(count) * parts:
+    if thread >= int64(count) * partials:
         return
-    part, element = split(thread, count)
+    partial_id, element = split(thread, count)
     i0, i1 = coordinate(element, a0_o, a0), coordinate(element, a1_o, a1)
     i2, j0 = coordinate(element, a2_o, a2), coordinate(element, m0_o, m0)
     j1, k0 = coordinate(element, m1_o, m1), coordinate(element, n0_o, n0)
     k1 = coordinate(element, n1_o, n1)
     first0, own0, _, _, near0, start0 = without_holes(
-        taps0, places0, step0, pad0, hole0, gap0, every0, skip0,
-        coordinate(element, out0, places0),
+        taps0, positions0, step0, pad0, hole0, gap0, every0, skip0,
+        coordinate(element, out0, positions0),
     )
     first1, own1, _, _, near1, start1 = without_holes(
-        taps1, places1, step1, pad1, hole1, gap1, every1, skip1,
-        coordinate(element, out1, places1),
+        taps1, positions1, step1, pad1, hole1, gap1, every1, skip1,
+        coordinate(element, out1, positions1),
     )
     first2, own2, _, _, near2, start2 = without_holes(
-        taps2, places2, step2, pad2, hole2, gap2, every2, skip2,
-        coordinate(element, out2, places2),
+        taps2, positions2, step2, pad2, hole2, gap2, every2, skip2,
+        coordinate(element, out2, positions2),
     )
-    lhs_at = number(i0 * a0_l + i1 * a1_l + i2 * a2_l + j0 * m0_l + j1 * m1_l + start2 * lhs2)
-    rhs_at = number(
+    lhs_at = as_index(i0 * a0_l + i1 * a1_l + i2 * a2_l + j0 * m0_l + j1 * m1_l + start2 * lhs2)
+    rhs_at = as_index(
         i0 * a0_r + i1 * a1_r + i2 * a2_r + k0 * n0_r + k1 * n1_r + first0 * rhs0 + first1 * rhs1
         + first2 * rhs2
     )
-    # The most taps that any place meets, so that parts are the same lines everywhere.
-    most0, most1 = number((taps0 + skip0 - 1) // skip0), number((taps1 + skip1 - 1) // skip1)
-    line = number(part * part_lines)
-    end = number(min(line + part_lines, depth * most0 * most1))
-    rest, t1 = split(line, most1)
+    # The most taps of any position, so that partial sums have the same rows everywhere.
+    most0, most1 = as_index((taps0 + skip0 - 1) // skip0), as_index((taps1 + skip1 - 1) // skip1)
+    row = as_index(partial_id * partial_rows)
+    end = as_index(min(row + partial_rows, depth * most0 * most1))
+    rest, t1 = split(row, most1)
     c, t0 = split(rest, most0)
     total = nothing()
-    while line < end:
-        p0, p1 = number(start0 + t0 * near0), number(start1 + t1 * near1)
+    while row < end:
+        p0, p1 = as_index(start0 + t0 * near0), as_index(start1 + t1 * near1)
         if t0 < own0 and t1 < own1 and is_inside(p0, size0) and is_inside(p1, size1):
-            x = number(lhs_at + c * depth_l + p0 * lhs0 + p1 * lhs1)
-            w = number(rhs_at + c * depth_r + t0 * skip0 * rhs0 + t1 * skip1 * rhs1)
-            p2, x_step, w_step = start2, number(near2 * lhs2), number(skip2 * rhs2)
+            x = as_index(lhs_at + c * depth_l + p0 * lhs0 + p1 * lhs1)
+            w = as_index(rhs_at + c * depth_r + t0 * skip0 * rhs0 + t1 * skip1 * rhs1)
+            p2, x_step, w_step = start2, as_index(near2 * lhs2), as_index(skip2 * rhs2)
             for _ in range(own2):
                 if is_inside(p2, size2):
                     total = total + widened(lhs[x]) * widened(rhs[w])
-                p2, x, w = number(p2 + near2), number(x + x_step), number(w + w_step)
-        line, t1 = number(line + 1), number(t1 + 1)
+                p2, x, w = as_index(p2 + near2), as_index(x + x_step), as_index(w + w_step)
+        row, t1 = as_index(row + 1), as_index(t1 + 1)
         if t1 == most1:
-            t1, t0 = number(0), number(t0 + 1)
+            t1, t0 = as_index(0), as_index(t0 + 1)
             if t0 == most0:
-                t0, c = number(0), number(c + 1)
+                t0, c = as_index(0), as_index(c + 1)
     out[thread] = narrowed(total)
 
 
-def sum_parts(partial, out, count, parts):
-    """``out[i] = partial[0, i] + partial[1, i] + ...`` for ``count`` numbers, in this order."""
+def sum_partials(partial, out, count, partials):
+    """``out[i] = partial[0, i] + partial[1, i] + ...`` for ``count`` elements, in this order."""
     thread = cuda.grid(1)
     if thread >= count:
         return
     total = partial[thread]
-    for part in range(1, parts):
-        total = total + partial[part * count + thread]
+    for partial_id in range(1, partials):
+        total = total + partial[partial_id * count + thread]
     out[thread] = narrowed(total)

@@ -1,13 +1,13 @@
-"""How slices of both operands of a convolution come to shared memory; see convolution.py.
+"""Copy slices of both operands of a convolution to shared memory; see convolution.py.
 
 A slice is CHUNKS chunks of CHUNK elements, 16 bytes, along one axis of the sum. A thread fetches
-one chunk of every LANE_ROWS-th row, and counts where it is: taps of three slides, and the number of
-the chunk along its axis.
+one chunk of every LANE_ROWS-th row, and counts its coordinates: taps of three slides, and the index
+of the chunk along its axis.
 """
 
 from __future__ import annotations
 
-from gpuflow.kernels.convolution_axes import is_inside, number, split
+from gpuflow.kernels.convolution_axes import as_index, is_inside, split
 from gpuflow.kernels.language import (
     copy_async,
     cuda,
@@ -36,8 +36,8 @@ def zero():
         return uint16(0)
 
 
-def own_place(by_rows):
-    """Which chunk of a slice this thread fetches, and the first of the rows of which it does."""
+def own_chunk(by_rows):
+    """The chunk of a slice that this thread fetches, and the first of its rows."""
     thread = int32(cuda.threadIdx.x)
     if by_rows:
         return int32(thread // LANE_ROWS), int32(thread % LANE_ROWS)
@@ -46,10 +46,10 @@ def own_place(by_rows):
 
 
 def begin(state, chunk, counts):
-    """Count taps and chunks in ``state`` from a chunk on.
+    """Set ``state`` to the taps and the position of a chunk.
 
     Args:
-        state: taps of each slide, and the number of the chunk along its axis, which is innermost.
+        state: taps of each slide, and the index of the chunk along its axis, which is innermost.
         chunk: the first one. counts: of taps of the last two slides, and of chunks.
     """
     taps1, taps2, chunks = counts
@@ -61,7 +61,7 @@ def begin(state, chunk, counts):
 
 
 def advance(state, counts):
-    """Go one slice on."""
+    """Advance by one slice."""
     taps1, taps2, chunks = counts
     along = int32(state[3] + CHUNKS)
     while along >= chunks:
@@ -79,7 +79,7 @@ def advance(state, counts):
 
 
 def read_row(table, row):
-    """Where a row begins in lhs, and its position in each slide."""
+    """The offset of a row in lhs, and its position in each slide."""
     if LONG:
         return table[4 * row], table[4 * row + 1], table[4 * row + 2], table[4 * row + 3]
     else:
@@ -87,40 +87,40 @@ def read_row(table, row):
 
 
 def slice_offset(state, steps, first, depth_step):
-    """Where this thread's chunk of a slice begins, from the start of its row, in elements."""
-    return number(
+    """The offset of this thread's chunk of a slice in its row, in elements."""
+    return as_index(
         state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
     )
 
 
 def tap_positions(state, gaps, first):
-    """How far the taps of this thread's chunk are from those with which a row begins, by slide."""
-    p2 = number(state[2] * gaps[2])
+    """The offsets of the taps of this thread's chunk from those of a row's start, by slide."""
+    p2 = as_index(state[2] * gaps[2])
     if TAPS:
-        p2 = number(first * gaps[2])
-    return number(state[0] * gaps[0]), number(state[1] * gaps[1]), p2
+        p2 = as_index(first * gaps[2])
+    return as_index(state[0] * gaps[0]), as_index(state[1] * gaps[1]), p2
 
 
-def fetch_left(held, shared, at, lhs, table, state, lane_place, is_wanted, left):
+def fetch_left(held, shared, at, lhs, table, state, assignment, in_range, left):
     """Begin to copy this thread's chunks of rows, or read them into registers."""
     sizes, gaps, steps, depth, depth_step = left
-    part, first_row = lane_place
-    first = number(state[3] * CHUNK)
+    chunk, first_row = assignment
+    first = as_index(state[3] * CHUNK)
     p0, p1, p2 = tap_positions(state, gaps, first)
     offset = slice_offset(state, steps, first, depth_step)
     for k in range(ROWS // LANE_ROWS):
         row = int32(first_row + LANE_ROWS * k)
         base, q0, q1, q2 = read_row(table, row)
-        inside = is_wanted
+        is_read = in_range
         if MARGINS:
-            inside = inside and is_inside(q0 + p0, sizes[0]) and is_inside(q1 + p1, sizes[1])
+            is_read = is_read and is_inside(q0 + p0, sizes[0]) and is_inside(q1 + p1, sizes[1])
             if not TAPS:
-                inside = inside and is_inside(q2 + p2, sizes[2])
-        index = number(base + offset)
+                is_read = is_read and is_inside(q2 + p2, sizes[2])
+        index = as_index(base + offset)
         if LEFT_VECTOR:
-            if not inside:
-                index = number(0)
-            copy_async(shared, at + row * PITCH + part * CHUNK, lhs, index, inside)
+            if not is_read:
+                index = as_index(0)
+            copy_async(shared, at + row * PITCH + chunk * CHUNK, lhs, index, is_read)
         else:
             for j in range(CHUNK):
                 value = zero()
@@ -128,84 +128,84 @@ def fetch_left(held, shared, at, lhs, table, state, lane_place, is_wanted, left)
                     also = is_inside(q2 + p2 + j * gaps[2], sizes[2])
                 else:
                     also = True
-                if inside and also and first + j < depth:
+                if is_read and also and first + j < depth:
                     value = lhs[index + j * depth_step]
                 held[CHUNK * k + j] = value
 
 
-def fetch_right(held, shared, at, rhs, table, state, lane_place, is_wanted, right):
-    """The same for columns, which have no margins."""
+def fetch_right(held, shared, at, rhs, table, state, assignment, in_range, right):
+    """The same for columns, which have no padding."""
     steps, depth, depth_step = right
-    part, first_column = lane_place
-    first = number(state[3] * CHUNK)
+    chunk, first_column = assignment
+    first = as_index(state[3] * CHUNK)
     offset = slice_offset(state, steps, first, depth_step)
     for k in range(COLUMNS // LANE_ROWS):
         column = int32(first_column + LANE_ROWS * k)
-        index = number(table[2 * column] + offset)
+        index = as_index(table[2 * column] + offset)
         if RIGHT_VECTOR:
-            if not is_wanted:
-                index = number(0)
-            copy_async(shared, at + column * PITCH + part * CHUNK, rhs, index, is_wanted)
+            if not in_range:
+                index = as_index(0)
+            copy_async(shared, at + column * PITCH + chunk * CHUNK, rhs, index, in_range)
         else:
             for j in range(CHUNK):
                 value = zero()
-                if is_wanted and first + j < depth:
+                if in_range and first + j < depth:
                     value = rhs[index + j * depth_step]
                 held[CHUNK * k + j] = value
 
 
-def fetch_left_across(shared, at, lhs, table, state, lane_place, is_wanted, left, rows):
-    """Begin to copy 16 bytes of neighboring rows for each place along this thread's chunk."""
+def fetch_left_across(shared, at, lhs, table, state, assignment, in_range, left, rows):
+    """Begin to copy 16 bytes of neighboring rows for each element of this thread's chunk."""
     sizes, gaps, steps, depth, depth_step = left
-    part, lane = lane_place
-    first = number(state[3] * CHUNK)
+    chunk, lane = assignment
+    first = as_index(state[3] * CHUNK)
     p0, p1, p2 = tap_positions(state, gaps, first)
     offset = slice_offset(state, steps, first, depth_step)
     for i in range(ROWS // LANE_ROWS):
         item = int32(lane + LANE_ROWS * i)
         k, row = int32(item // (ROWS // CHUNK)), int32(item % (ROWS // CHUNK) * CHUNK)
         base, q0, q1, q2 = read_row(table, row)
-        inside = is_wanted and first + k < depth and row < rows
+        is_read = in_range and first + k < depth and row < rows
         if MARGINS:
-            inside = inside and is_inside(q0 + p0, sizes[0]) and is_inside(q1 + p1, sizes[1])
+            is_read = is_read and is_inside(q0 + p0, sizes[0]) and is_inside(q1 + p1, sizes[1])
             if TAPS:
-                inside = inside and is_inside(q2 + p2 + k * gaps[2], sizes[2])
+                is_read = is_read and is_inside(q2 + p2 + k * gaps[2], sizes[2])
             else:
-                inside = inside and is_inside(q2 + p2, sizes[2])
-        index = number(base + offset + k * depth_step)
-        if not inside:
-            index = number(0)
-        copy_async(shared, at + (part * CHUNK + k) * (ROWS + CHUNK) + row, lhs, index, inside)
+                is_read = is_read and is_inside(q2 + p2, sizes[2])
+        index = as_index(base + offset + k * depth_step)
+        if not is_read:
+            index = as_index(0)
+        copy_async(shared, at + (chunk * CHUNK + k) * (ROWS + CHUNK) + row, lhs, index, is_read)
 
 
-def fetch_right_across(shared, at, rhs, table, state, lane_place, is_wanted, right, columns):
-    """The same for columns, which have no margins."""
+def fetch_right_across(shared, at, rhs, table, state, assignment, in_range, right, columns):
+    """The same for columns, which have no padding."""
     steps, depth, depth_step = right
-    part, lane = lane_place
-    first = number(state[3] * CHUNK)
+    chunk, lane = assignment
+    first = as_index(state[3] * CHUNK)
     offset = slice_offset(state, steps, first, depth_step)
     for i in range(COLUMNS // LANE_ROWS):
         item = int32(lane + LANE_ROWS * i)
         k, column = int32(item // (COLUMNS // CHUNK)), int32(item % (COLUMNS // CHUNK) * CHUNK)
-        inside = is_wanted and first + k < depth and column < columns
-        index = number(table[2 * column] + offset + k * depth_step)
-        if not inside:
-            index = number(0)
-        place = at + (part * CHUNK + k) * (COLUMNS + CHUNK) + column
-        copy_async(shared, place, rhs, index, inside)
+        is_read = in_range and first + k < depth and column < columns
+        index = as_index(table[2 * column] + offset + k * depth_step)
+        if not is_read:
+            index = as_index(0)
+        target = at + (chunk * CHUNK + k) * (COLUMNS + CHUNK) + column
+        copy_async(shared, target, rhs, index, is_read)
 
 
-def put(shared, at, held, count, lane_place):
-    """Write what was read to shared memory, 16 bytes at a time."""
-    part, row = lane_place
+def put(shared, at, held, count, assignment):
+    """Write the elements in registers to shared memory, 16 bytes at a time."""
+    chunk, row = assignment
     for k in range(count):
-        place = at + (row + LANE_ROWS * k) * PITCH + part * CHUNK
+        target = at + (row + LANE_ROWS * k) * PITCH + chunk * CHUNK
         h = CHUNK * k
         if KIND == FLOAT32:
-            store_vector(shared, place, (held[h], held[h + 1], held[h + 2], held[h + 3]))
+            store_vector(shared, target, (held[h], held[h + 1], held[h + 2], held[h + 3]))
         else:
             store_vector(
-                shared, place,
+                shared, target,
                 (held[h], held[h + 1], held[h + 2], held[h + 3], held[h + 4], held[h + 5],
                  held[h + 6], held[h + 7]),
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the kernels of convolution.py compute, in NumPy and in float64: one product at a time."""
+"""Reference of the kernels of convolution.py, in NumPy and in float64: one product at a time."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def convolution(
     how = (strides, padding, lhs_dilation, rhs_dilation)
     counts = _counts(x, w, how)
     out = np.zeros((x.shape[1], x.shape[0], w.shape[1], *counts))
-    for place, tap, at in _meetings(x, w, how):
-        out[:, :, :, *place] += np.einsum("gbc,goc->bgo", x[:, :, :, *at], w[:, :, :, *tap])
+    for position, tap, at in _meetings(x, w, how):
+        out[:, :, :, *position] += np.einsum("gbc,goc->bgo", x[:, :, :, *at], w[:, :, :, *tap])
     return out.reshape(x.shape[1], rhs.shape[0], *counts)
 
 
@@ -47,8 +47,8 @@ def convolution_gradients(
     how = (strides, padding, lhs_dilation, rhs_dilation)
     d = dout.astype(np.float64).reshape(x.shape[1], x.shape[0], w.shape[1], *dout.shape[2:])
     dx, dw = np.zeros_like(x), np.zeros_like(w)
-    for place, tap, at in _meetings(x, w, how):
-        slope = d[:, :, :, *place]
+    for position, tap, at in _meetings(x, w, how):
+        slope = d[:, :, :, *position]
         dx[:, :, :, *at] += np.einsum("bgo,goc->gbc", slope, w[:, :, :, *tap])
         dw[:, :, :, *tap] += np.einsum("bgo,gbc->goc", slope, x[:, :, :, *at])
     if batch_groups == 1:
@@ -74,11 +74,11 @@ def _in_groups(
 
 
 def _counts(x: np.ndarray, w: np.ndarray, how: _How) -> list[int]:
-    """In how many places the kernel fits."""
-    return [_places(*one) for one in zip(x.shape[3:], w.shape[3:], *how, strict=True)]
+    """The positions of the kernel along each axis."""
+    return [_position_count(*one) for one in zip(x.shape[3:], w.shape[3:], *how, strict=True)]
 
 
-def _places(
+def _position_count(
     size: int, taps: int, stride: int, pads: tuple[int, int], hole: int, gap: int
 ) -> int:
     whole = (size - 1) * hole + 1 if size else 0
@@ -88,13 +88,13 @@ def _places(
 
 
 def _meetings(x: np.ndarray, w: np.ndarray, how: _How) -> Iterator[tuple[Dims, Dims, Dims]]:
-    """Every place with every tap that meets an element there, and the element."""
-    for place in product(*map(range, _counts(x, w, how))):
+    """Yield each position with each tap that reads an element there, and the element."""
+    for position in product(*map(range, _counts(x, w, how))):
         for tap in product(*map(range, w.shape[3:])):
             tap_elements = [
                 divmod(p * stride + t * gap - low, hole)
-                for p, t, stride, (low, _), hole, gap in zip(place, tap, *how, strict=True)
+                for p, t, stride, (low, _), hole, gap in zip(position, tap, *how, strict=True)
             ]
             sizes = zip(tap_elements, x.shape[3:], strict=True)
-            if all(rest == 0 and 0 <= at < size for (at, rest), size in sizes):
-                yield place, tap, tuple(at for at, _ in tap_elements)
+            if all(remainder == 0 and 0 <= at < size for (at, remainder), size in sizes):
+                yield position, tap, tuple(at for at, _ in tap_elements)

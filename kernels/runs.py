@@ -1,18 +1,18 @@
 """Reductions of rows by sorted keys: one total for each run of equal keys, in a fixed order.
 
-    keys       3    3    3    5    7    7        sorted; ``order`` says where rows lie
+    keys       3    3    3    5    7    7        sorted; ``order`` has the index of each row
     rows       a    b    c    d    e    f
-    totals               abc  d         ef       where a run ends
+    totals               abc  d         ef       at the end of each run
 
-Rows are cut into chunks, and a thread combines one column of a chunk, in order. What a run has in
-earlier chunks comes from a scan of the chunks' last totals, made in the same way:
+Rows are cut into chunks, and a thread combines one column of a chunk, in order. The total of a run
+in earlier chunks comes from a scan of the chunks' last totals, computed in the same way:
 
     chunk_totals     rows of each chunk   ->  the total of its last run; whether that begins there
     pair_totals      the same for pairs of totals and beginnings, until there are few of them
     scan_pairs       totals of all runs up to each pair, in place
-    combine_runs     rows again, beginning with what the chunks before gave  ->  totals of runs
+    combine_runs     rows again, starting from the totals of earlier chunks  ->  totals of runs
 
-The order in which numbers are combined depends on the keys and sizes only, never on the device.
+The order in which values are combined depends on the keys and sizes only, never on the device.
 
 Contract: keys uint32 or uint64; pointers of any alignment; rows of ``width`` elements, row-major.
 Launch: a thread for each chunk and column, in blocks of any size.
@@ -31,10 +31,10 @@ CONTINUED = 1  # there are earlier chunks
 
 
 def chunk_of(thread, count, width, chunk):
-    """The number of a thread's chunk, its column, and the chunk's rows."""
-    number = thread // width
-    start = number * chunk
-    return number, thread - number * width, start, min(start + chunk, count)
+    """The index of a thread's chunk, its column, and the chunk's rows."""
+    chunk_id = thread // width
+    start = chunk_id * chunk
+    return chunk_id, thread - chunk_id * width, start, min(start + chunk, count)
 
 
 def chunk_totals(rows, keys, order, totals, begins, threads, count, width, chunk):
@@ -49,15 +49,15 @@ def chunk_totals(rows, keys, order, totals, begins, threads, count, width, chunk
     thread = cuda.grid(1)
     if thread >= threads:
         return
-    number, column, start, stop = chunk_of(thread, count, width, chunk)
+    chunk_id, column, start, stop = chunk_of(thread, count, width, chunk)
     carry, begin = neutral(), uint8(0)
-    for place in range(start, stop):
-        if place == 0 or keys[place] != keys[place - 1]:
+    for position in range(start, stop):
+        if position == 0 or keys[position] != keys[position - 1]:
             carry, begin = neutral(), uint8(1)
-        carry = combined(carry, widened(rows[int64(order[place]) * width + column]))
+        carry = combined(carry, widened(rows[int64(order[position]) * width + column]))
     totals[thread] = carry
     if column == 0:
-        begins[number] = begin
+        begins[chunk_id] = begin
 
 
 def pair_totals(values, begins, totals, more_begins, threads, count, width, chunk):
@@ -65,19 +65,19 @@ def pair_totals(values, begins, totals, more_begins, threads, count, width, chun
     thread = cuda.grid(1)
     if thread >= threads:
         return
-    number, column, start, stop = chunk_of(thread, count, width, chunk)
+    chunk_id, column, start, stop = chunk_of(thread, count, width, chunk)
     carry, begin = neutral(), uint8(0)
-    for place in range(start, stop):
-        if begins[place]:
+    for position in range(start, stop):
+        if begins[position]:
             carry, begin = neutral(), uint8(1)
-        carry = combined(carry, values[place * width + column])
+        carry = combined(carry, values[position * width + column])
     totals[thread] = carry
     if column == 0:
-        more_begins[number] = begin
+        more_begins[chunk_id] = begin
 
 
 def scan_pairs(values, begins, totals, threads, count, width, chunk):
-    """The total of the run at the end of each pair, in place of ``values``.
+    """The total of the run at the end of each pair, stored in ``values``.
 
     ``totals`` are those of earlier chunks, scanned; without CONTINUED there is one chunk.
     """
@@ -88,25 +88,25 @@ def scan_pairs(values, begins, totals, threads, count, width, chunk):
     carry = neutral()
     if CONTINUED and start > 0:
         carry = totals[thread - width]
-    for place in range(start, stop):
-        if begins[place]:
+    for position in range(start, stop):
+        if begins[position]:
             carry = neutral()
-        carry = combined(carry, values[place * width + column])
-        values[place * width + column] = carry
+        carry = combined(carry, values[position * width + column])
+        values[position * width + column] = carry
 
 
 def combine_runs(
-    rows, keys, order, totals, results, places, ends, threads, count, width, chunk, limit
+    rows, keys, order, totals, results, run_keys, ends, threads, count, width, chunk, limit
 ):  # fmt: skip
-    """The total of each run where it ends.
+    """The total of each run, at its end.
 
     Args:
         rows, keys, order, threads, count, width, chunk: as for ``chunk_totals``.
         totals: of earlier chunks, scanned; without CONTINUED there is one chunk.
-        results: elements (count, width): what rows of a run give up to each. Those at its end
-            count; whoever reads them reads the others too, so they are set.
-        places: int64 (count,): the keys. ends: uint8 (count,): where a run of a key below ``limit``
-            ends.
+        results: elements (count, width): the running totals of each run. Those at its end are the
+            results; readers also read the others, so they are set.
+        run_keys: int64 (count,): the keys. ends: uint8 (count,): whether a run of a key below
+            ``limit`` ends there.
     """
     thread = cuda.grid(1)
     if thread >= threads:
@@ -115,24 +115,24 @@ def combine_runs(
     carry = neutral()
     if CONTINUED and start > 0 and keys[start] == keys[start - 1]:
         carry = totals[thread - width]
-    for place in range(start, stop):
-        key = int64(keys[place])
-        is_end = place == count - 1 or keys[place] != keys[place + 1]
+    for position in range(start, stop):
+        key = int64(keys[position])
+        is_end = position == count - 1 or keys[position] != keys[position + 1]
         if LAST:
-            row = int64(order[place])
-            results[place * width + column] = rows[row * width + column]
+            row = int64(order[position])
+            results[position * width + column] = rows[row * width + column]
         else:
-            carry = combined(carry, widened(rows[int64(order[place]) * width + column]))
-            results[place * width + column] = narrowed(carry)
+            carry = combined(carry, widened(rows[int64(order[position]) * width + column]))
+            results[position * width + column] = narrowed(carry)
             if is_end:
                 carry = neutral()
         if column == 0:
-            places[place] = key
-            ends[place] = uint8(is_end and key < limit)
+            run_keys[position] = key
+            ends[position] = uint8(is_end and key < limit)
 
 
-def keep_inside(places, inside, keys, count, limit):
-    """The key of each place: ``limit`` where it is not inside. A thread for each of ``count``."""
+def keep_inside(positions, inside, keys, count, limit):
+    """The key of each position: ``limit`` if out of bounds. A thread for each of ``count``."""
     thread = cuda.grid(1)
     if thread < count:
-        keys[thread] = places[thread] if inside[thread] else limit
+        keys[thread] = positions[thread] if inside[thread] else limit

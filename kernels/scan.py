@@ -3,11 +3,11 @@
 An array is (outer, length, inner), row-major; each of the outer * inner rows is scanned by itself,
 from the front or from the end. Long rows are cut into chunks:
 
-    totals     x of each chunk        ->  one number for each chunk
-    a scan     of those numbers, in place
-    scan       x of each chunk, beginning with what the chunks before it gave  ->  y
+    totals     x of each chunk        ->  one value for each chunk
+    a scan     of those values, in place
+    scan       x of each chunk, starting from the total of the chunks before it  ->  y
 
-    scan_rows      inner = 1: a block for each chunk, which lies together in memory
+    scan_rows      inner = 1: a block for each chunk, which is contiguous in memory
     scan_columns   a thread for each chunk; neighboring threads have neighboring columns
 
 Contract: pointers of any alignment; ``y`` may be ``x`` itself; indices are int64.
@@ -41,7 +41,7 @@ from gpuflow.kernels.language import (
     unrolled,
 )
 
-# KIND: what the elements are. 16-bit floats are combined in float32, integers in 64 bits.
+# KIND of elements. 16-bit floats are combined in float32, integers in 64 bits.
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16, SIGNED, UNSIGNED = range(6)
 # COMBINE
 ADD, MULTIPLY, MAXIMUM, MINIMUM, LOG_ADD_EXP = range(5)
@@ -49,14 +49,14 @@ ADD, MULTIPLY, MAXIMUM, MINIMUM, LOG_ADD_EXP = range(5)
 # Given for each build.
 KIND = FLOAT32
 COMBINE = ADD
-ITEMS = 8  # of a thread in each turn
+ITEMS = 8  # of a thread in each iteration
 ONLY_TOTALS = 0  # store the total of each chunk only
-CONTINUED = 0  # begin with what came before the chunk
+CONTINUED = 0  # start from the total before the chunk
 REVERSE = 0
 
 
 def widened(element):
-    """The number that is combined."""
+    """The value that is combined."""
     if KIND == BFLOAT16:
         return bfloat16_to_float32(element)
     elif KIND == FLOAT16:
@@ -80,7 +80,7 @@ def narrowed(value):
 
 
 def neutral():
-    """What changes nothing when it is combined."""
+    """The neutral element of the combination."""
     if KIND == SIGNED:
         if COMBINE == ADD:
             return int64(0)
@@ -118,7 +118,7 @@ def neutral():
 
 
 def combined(earlier, later):
-    """Two numbers as one; nan wins over numbers."""
+    """The combination of two values; nan propagates."""
     if COMBINE == ADD:
         return earlier + later
     elif COMBINE == MULTIPLY:
@@ -146,7 +146,7 @@ def log_add_exp(x, y):
 
 
 def from_lane_before(value, step):
-    """What the lane ``step`` places before has."""
+    """The value of the lane ``step`` before this one."""
     if KIND == UNSIGNED:
         return uint64(cuda.shfl_up_sync(0xFFFFFFFF, int64(value), step))
     else:
@@ -154,7 +154,7 @@ def from_lane_before(value, step):
 
 
 def from_last_lane(value):
-    """What the last lane of the warp has."""
+    """The value of the last lane of the warp."""
     if KIND == UNSIGNED:
         return uint64(cuda.shfl_sync(0xFFFFFFFF, int64(value), 31))
     else:
@@ -171,14 +171,14 @@ def warp_scan(value, lane):
 
 
 def row_of_block():
-    """The number of the block's row, which may be too large."""
+    """The index of the block's row, which may be out of bounds."""
     return int64(cuda.blockIdx.z) * cuda.gridDim.y + cuda.blockIdx.y
 
 
 def scan_rows(x, y, totals, rows, length, chunk):
     """One chunk of a row, by a block; ``gridDim.x`` is the number of chunks.
 
-    In each turn a warp has ITEMS * 32 neighbors, and lanes are neighbors in memory.
+    In each iteration a warp has ITEMS * 32 neighbors, and lanes are neighbors in memory.
 
     Args:
         x, y: elements; with ONLY_TOTALS there is no y.
@@ -186,13 +186,13 @@ def scan_rows(x, y, totals, rows, length, chunk):
         rows: their number. length: elements of one. chunk: elements of a chunk.
     """
     if KIND == FLOAT64:
-        shared, kept = shared_array(float64, 32), cuda.local.array(ITEMS, float64)
+        shared, scanned = shared_array(float64, 32), cuda.local.array(ITEMS, float64)
     elif KIND == SIGNED:
-        shared, kept = shared_array(int64, 32), cuda.local.array(ITEMS, int64)
+        shared, scanned = shared_array(int64, 32), cuda.local.array(ITEMS, int64)
     elif KIND == UNSIGNED:
-        shared, kept = shared_array(uint64, 32), cuda.local.array(ITEMS, uint64)
+        shared, scanned = shared_array(uint64, 32), cuda.local.array(ITEMS, uint64)
     else:
-        shared, kept = shared_array(float32, 32), cuda.local.array(ITEMS, float32)
+        shared, scanned = shared_array(float32, 32), cuda.local.array(ITEMS, float32)
     lane, warp = int32(cuda.threadIdx.x & 31), int32(cuda.threadIdx.x >> 5)
     warps = int32(cuda.blockDim.x >> 5)
     row = row_of_block()
@@ -200,20 +200,20 @@ def scan_rows(x, y, totals, rows, length, chunk):
         return
     begin = int64(cuda.blockIdx.x) * chunk
     stop = min(begin + chunk, length)
-    number = row * cuda.gridDim.x + cuda.blockIdx.x
+    chunk_id = row * cuda.gridDim.x + cuda.blockIdx.x
     carry = neutral()
     if CONTINUED and begin > 0:
-        carry = totals[number - 1]
+        carry = totals[chunk_id - 1]
     while begin < stop:
         total = neutral()
         first = begin + int64(warp) * (32 * ITEMS) + lane
         for k in range(ITEMS):
-            place = first + 32 * k
+            position = first + 32 * k
             value = neutral()
-            if place < stop:
-                value = widened(x[row * length + (length - 1 - place if REVERSE else place)])
+            if position < stop:
+                value = widened(x[row * length + (length - 1 - position if REVERSE else position)])
             value = combined(total, warp_scan(value, lane))
-            kept[k] = value
+            scanned[k] = value
             total = from_last_lane(value)
         if lane == 0:
             shared[warp] = total
@@ -226,13 +226,13 @@ def scan_rows(x, y, totals, rows, length, chunk):
         barrier()
         if not ONLY_TOTALS:
             for k in range(ITEMS):
-                place = first + 32 * k
-                if place < stop:
-                    at = row * length + (length - 1 - place if REVERSE else place)
-                    y[at] = narrowed(combined(before, kept[k]))
+                position = first + 32 * k
+                if position < stop:
+                    at = row * length + (length - 1 - position if REVERSE else position)
+                    y[at] = narrowed(combined(before, scanned[k]))
         begin += int64(warps) * (32 * ITEMS)
     if ONLY_TOTALS and cuda.threadIdx.x == 0:
-        totals[number] = carry
+        totals[chunk_id] = carry
 
 
 def scan_columns(x, y, totals, threads, length, inner, chunk, chunks):
@@ -242,7 +242,7 @@ def scan_columns(x, y, totals, threads, length, inner, chunk, chunks):
         x, y: elements; with ONLY_TOTALS there is no y.
         totals: (outer, chunks, inner), as for ``scan_rows``.
         threads: outer * chunks * inner.
-        length: elements of a column. inner: columns beside each other.
+        length: elements of a column. inner: adjacent columns.
         chunk: elements of a chunk. chunks: of a column.
     """
     thread = cuda.grid(1)
@@ -261,9 +261,9 @@ def scan_columns(x, y, totals, threads, length, inner, chunk, chunks):
     carry = neutral()
     if CONTINUED and begin > 0:
         carry = totals[thread - inner]
-    for place in range(begin, stop):
-        carry = combined(carry, widened(x[base + place * step]))
+    for position in range(begin, stop):
+        carry = combined(carry, widened(x[base + position * step]))
         if not ONLY_TOTALS:
-            y[base + place * step] = narrowed(carry)
+            y[base + position * step] = narrowed(carry)
     if ONLY_TOTALS:
         totals[thread] = carry

@@ -1,20 +1,20 @@
-"""The k least words of rows, in the order in which they stand: a radix select.
+"""Select the k least codes of rows, in the order of the row: a radix select.
 
-Words, rows and blocks are those of radix_sort.py: with DESCENDING the k greatest keys have the
-least words. A row's k-th least word is found digit by digit, most significant first:
+Codes, rows and blocks are those of radix_sort.py: with DESCENDING the k greatest keys have the
+least codes. A row's k-th least code is found digit by digit, most significant first:
 
-    count_candidates   how many words that agree with the digits found so far have each next digit;
-                       each block first finds the digit before from what the last launch counted
-    count_selected     how many words of a tile are less than the k-th least one, and equal to it
-    gather_selected    with those counts scanned: words, and where they were, in the row's order
+    count_candidates   histogram of the next digit of the codes that match the prefix found so far;
+                       each block first finds the previous digit from the last launch's counts
+    count_selected     how many codes of a tile are less than the k-th least one, and equal to it
+    gather_selected    with those counts scanned: codes and their positions, in the row's order
 
-Of equal words the first ones are taken. Blocks add integers to common counts, which give the same
-in any order; places come from scans. So results do not depend on when blocks run.
+Of equal codes the first ones are taken. Blocks add integers to common counts, which give the same
+in any order; positions come from scans. So results do not depend on when blocks run.
 
 Contract: as radix_sort.py; k at least 1 and less than the row's length.
 Launch: a block of THREADS = 256 threads for each tile of each row: ``(tiles, y, z)``.
 Shared memory: 10 KiB.
-Reads each element once for each 8 bits of the key, and twice more; writes k words and numbers.
+Reads each element once for each 8 bits of the key, and twice more; writes k codes and positions.
 Source: Alabi et al. 2012, "Fast k-selection algorithms for graphics processing units".
 """
 
@@ -33,21 +33,21 @@ from gpuflow.kernels.language import (
 )
 from gpuflow.kernels.radix_sort import (
     ITEMS,
+    STORAGE_BITS,
     TALLIES,
     THREADS,
     TILE,
-    WORD_BITS,
     clear_counts,
+    code,
     digit_of,
-    digits_to_places,
-    load_word,
+    digits_to_offsets,
+    load_code,
     same_digit,
-    word,
 )
 from gpuflow.kernels.scan import row_of_block
 
 # Given for each build, with those of radix_sort.
-FIRST = 0  # no digit is known yet
+FIRST = 0  # there is no prefix yet
 
 
 def clear(counts, count):
@@ -57,47 +57,47 @@ def clear(counts, count):
         counts[thread] = uint32(0)
 
 
-def shared_word():
-    """A word that all threads of the block have in common."""
-    if WORD_BITS == 64:
+def shared_code():
+    """A code that all threads of the block share."""
+    if STORAGE_BITS == 64:
         return shared_array(uint64, 1)
     else:
         return shared_array(uint32, 1)
 
 
-def find_digit(counts, words, wanted, row, rows, shift):
-    """The word so far and what is wanted of those that agree with it, after one more digit.
+def find_digit(counts, prefixes, remaining, row, rows, shift):
+    """The prefix and the remaining rank of codes that match it, after one more digit.
 
     Args:
         counts: uint32 (rows, 256), of the digit.
-        words, wanted: (2, rows): before it, and set by the first block, after it.
+        prefixes, remaining: (2, rows): before it, and set by the first block, after it.
         row, rows: of the block. shift: the digit's lowest bit.
     """
-    firsts, prefix_words, counted = shared_array(int32, 256), shared_word(), shared_array(uint32, 1)
+    firsts, new_prefix, counted = shared_array(int32, 256), shared_code(), shared_array(uint32, 1)
     thread = int32(cuda.threadIdx.x)
     count = int32(counts[row * 256 + thread])
     firsts[thread] = count
-    digits_to_places(firsts, thread)
-    before, left = words[row], int32(wanted[row])
-    if firsts[thread] < left and left <= firsts[thread] + count:
-        prefix_words[0] = word(before | word(word(thread) << word(shift)))
-        counted[0] = uint32(left - firsts[thread])
+    digits_to_offsets(firsts, thread)
+    before, rank = prefixes[row], int32(remaining[row])
+    if firsts[thread] < rank and rank <= firsts[thread] + count:
+        new_prefix[0] = code(before | code(code(thread) << code(shift)))
+        counted[0] = uint32(rank - firsts[thread])
         if cuda.blockIdx.x == 0:
-            words[rows + row] = prefix_words[0]
-            wanted[rows + row] = counted[0]
+            prefixes[rows + row] = new_prefix[0]
+            remaining[rows + row] = counted[0]
     barrier()
-    return prefix_words[0], int32(counted[0])
+    return new_prefix[0], int32(counted[0])
 
 
-def count_candidates(source, counts, words, wanted, rows, length, inner, kept, shift):
-    """How many words that agree with the digits found so far have each digit.
+def count_candidates(source, counts, prefixes, remaining, rows, length, inner, selected, shift):
+    """Count each next digit of the codes that match the prefix found so far.
 
     Args:
         source: (outer, length, inner) keys, as unsigned integers.
         counts: uint32 (2, rows, 256): of the digit before, and of this one, zeros.
-        words, wanted: (2, rows), before the digit before, and after it, which this sets; with FIRST
-            what holds at first.
-        rows, length, inner: of the array. kept: k. shift: the digit's lowest bit.
+        prefixes, remaining: (2, rows), before the previous digit, and after it, which this sets;
+            with FIRST the initial values.
+        rows, length, inner: of the array. selected: k. shift: the digit's lowest bit.
     """
     tallies = shared_array(int32, TALLIES)
     thread = int32(cuda.threadIdx.x)
@@ -105,33 +105,33 @@ def count_candidates(source, counts, words, wanted, rows, length, inner, kept, s
     row = row_of_block()
     if row >= rows:
         return
-    prefix = word(0)
+    prefix = code(0)
     if FIRST:
         if cuda.blockIdx.x == 0 and thread == 0:
-            words[rows + row] = word(0)
-            wanted[rows + row] = uint32(kept)
+            prefixes[rows + row] = code(0)
+            remaining[rows + row] = uint32(selected)
     else:
-        prefix, _ = find_digit(counts, words, wanted, row, rows, shift + 8)
-        prefix = word(prefix >> word(shift + 8))
+        prefix, _ = find_digit(counts, prefixes, remaining, row, rows, shift + 8)
+        prefix = code(prefix >> code(shift + 8))
     clear_counts(tallies, thread)
     first = int64(cuda.blockIdx.x) * TILE + warp * (32 * ITEMS) + lane
-    order = counts  # which no key has here
+    order = counts  # which is unused: no key has one
     for k in range(ITEMS):
         digit, is_candidate = int32(0), False
         if first + 32 * k < length:
-            key = load_word(source, order, row, first + 32 * k, length, inner)
+            key = load_code(source, order, row, first + 32 * k, length, inner)
             digit = digit_of(key, shift)
             if FIRST:
                 is_candidate = True
             else:
-                is_candidate = word(key >> word(shift + 8)) == prefix
+                is_candidate = code(key >> code(shift + 8)) == prefix
         votes = uint32(cuda.ballot_sync(0xFFFFFFFF, is_candidate))
         if votes != uint32(0):  # the same for the whole warp, and mostly not so
             lanes = uint32(same_digit(digit) & votes)
             below = uint32((uint32(1) << uint32(lane)) - uint32(1))
             if is_candidate and uint32(lanes & below) == uint32(0):
-                place = 256 * warp + digit
-                tallies[place] = int32(tallies[place] + int32(count_ones(lanes)))
+                cell = 256 * warp + digit
+                tallies[cell] = int32(tallies[cell] + int32(count_ones(lanes)))
             cuda.syncwarp()
     barrier()
     total = int32(0)
@@ -141,13 +141,13 @@ def count_candidates(source, counts, words, wanted, rows, length, inner, kept, s
         atomic_add(counts, (rows + row) * 256 + thread, uint32(total))
 
 
-def count_selected(source, counts, words, wanted, sums, rows, length, inner):
-    """How many words of each tile are less than the k-th least one of the row, and equal to it.
+def count_selected(source, counts, prefixes, remaining, sums, rows, length, inner):
+    """Count the codes of each tile that are less than the row's k-th least one, and equal to it.
 
     Args:
         source, rows, length, inner: as for ``count_candidates``.
-        counts: uint32 (rows, 256), of the last digit. words, wanted: (2, rows), before it and
-            after it, which this sets.
+        counts: uint32 (rows, 256), of the last digit. prefixes, remaining: (2, rows), before it
+            and after it, which this sets.
         sums: uint32 (rows, 2, tiles), of which this sets one column.
     """
     tallies = shared_array(int32, 16)
@@ -156,13 +156,13 @@ def count_selected(source, counts, words, wanted, sums, rows, length, inner):
     row = row_of_block()
     if row >= rows:
         return
-    limit, _ = find_digit(counts, words, wanted, row, rows, 0)
+    limit, _ = find_digit(counts, prefixes, remaining, row, rows, 0)
     first = int64(cuda.blockIdx.x) * TILE + warp * (32 * ITEMS) + lane
     less, equal = int32(0), int32(0)
     for k in range(ITEMS):
         is_less, is_equal = False, False
         if first + 32 * k < length:
-            key = load_word(source, counts, row, first + 32 * k, length, inner)
+            key = load_code(source, counts, row, first + 32 * k, length, inner)
             is_less, is_equal = key < limit, key == limit
         less = int32(less + int32(count_ones(uint32(cuda.ballot_sync(0xFFFFFFFF, is_less)))))
         equal = int32(equal + int32(count_ones(uint32(cuda.ballot_sync(0xFFFFFFFF, is_equal)))))
@@ -177,15 +177,17 @@ def count_selected(source, counts, words, wanted, sums, rows, length, inner):
         sums[(2 * row + thread) * tiles + cuda.blockIdx.x] = uint32(total)
 
 
-def gather_selected(source, words, wanted, sums, target, chosen, rows, length, inner, kept):
-    """The selected words of a row and where they stand, one behind the other.
+def gather_selected(
+    source, prefixes, remaining, sums, target, positions, rows, length, inner, selected
+):  # fmt: skip
+    """Store the selected codes of a row and their positions consecutively.
 
     Args:
         source, rows, length, inner: as for ``count_candidates``.
-        words, wanted: (rows,): the k-th least word, and how many that are equal to it are taken.
+        prefixes, remaining: (rows,): the k-th least code, and how many equal ones are taken.
         sums: from ``count_selected``, scanned over each row.
-        target: words (rows, kept). chosen: uint32 (rows, kept).
-        kept: k.
+        target: codes (rows, selected). positions: uint32 (rows, selected).
+        selected: k.
     """
     tallies = shared_array(int32, 16)
     thread = int32(cuda.threadIdx.x)
@@ -193,13 +195,13 @@ def gather_selected(source, words, wanted, sums, target, chosen, rows, length, i
     row = row_of_block()
     if row >= rows:
         return
-    limit, most = words[row], int64(wanted[row])
+    limit, most = prefixes[row], int64(remaining[row])
     first = int64(cuda.blockIdx.x) * TILE + warp * (32 * ITEMS) + lane
     less, equal = int32(0), int32(0)
     below = uint32((uint32(1) << uint32(lane)) - uint32(1))
-    for turn in range(2):
-        if turn == 1:
-            # The warp's counts become what stands before it, in the row.
+    for sweep in range(2):
+        if sweep == 1:
+            # The warp's counts become those before it, in the row.
             if lane == 0:
                 tallies[warp], tallies[8 + warp] = less, equal
             barrier()
@@ -213,19 +215,19 @@ def gather_selected(source, words, wanted, sums, target, chosen, rows, length, i
                 less = int32(less + sums[begin + tile - 1])
             equal = int32(equal + sums[begin + tiles + tile - 1] - sums[begin + tiles - 1])
         for k in range(ITEMS):
-            place = first + 32 * k
-            is_less, is_equal, key = False, False, word(0)
-            if place < length:
-                key = load_word(source, chosen, row, place, length, inner)
+            position = first + 32 * k
+            is_less, is_equal, key = False, False, code(0)
+            if position < length:
+                key = load_code(source, positions, row, position, length, inner)
                 is_less, is_equal = key < limit, key == limit
             votes_less = uint32(cuda.ballot_sync(0xFFFFFFFF, is_less))
             votes_equal = uint32(cuda.ballot_sync(0xFFFFFFFF, is_equal))
-            if turn == 1:
+            if sweep == 1:
                 before = int64(less) + int64(count_ones(uint32(votes_less & below)))
                 twins = int64(equal) + int64(count_ones(uint32(votes_equal & below)))
                 if is_less or (is_equal and twins < most):
-                    at = row * kept + before + min(twins, most)
+                    at = row * selected + before + min(twins, most)
                     target[at] = key
-                    chosen[at] = uint32(place)
+                    positions[at] = uint32(position)
             less = int32(less + int32(count_ones(votes_less)))
             equal = int32(equal + int32(count_ones(votes_equal)))

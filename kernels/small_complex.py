@@ -1,8 +1,8 @@
-"""Small real or complex matrices of a warp in shared memory: where they lie, and arithmetic.
+"""Small real or complex matrices of a warp in shared memory: their layout, and arithmetic.
 
-A warp has TILES tiles of 32 rows, LINE numbers from one to the next. Complex matrices have a tile
-for each part. ``base`` is the place of the warp's first tile; T is at ``base``, and the imaginary
-part of T, Z and its own, and X and its own follow at the offsets below, as far as a build has them.
+A warp has TILES tiles of 32 rows at a pitch of PITCH scalars. Complex matrices have a tile for each
+component. ``base`` is the offset of the warp's first tile; T is at ``base``, and the imaginary
+component of T, Z and its own, and X and its own follow at the offsets below, if a build has them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuflow.kernels.language import (
     int32,
     uint32,
 )
-from gpuflow.kernels.small_matrices import DOUBLE, LINE, number
+from gpuflow.kernels.small_matrices import DOUBLE, PITCH, real
 
 # Given for each build, with DOUBLE of small_matrices.
 COMPLEX = 0  # matrices are complex
@@ -34,34 +34,34 @@ def shared_numbers():
 
 
 def epsilon():
-    """The distance from 1 to the next number."""
-    return number(2.220446049250313e-16) if DOUBLE else number(1.1920929e-07)
+    """The machine epsilon: the distance from 1 to the next float."""
+    return real(2.220446049250313e-16) if DOUBLE else real(1.1920929e-07)
 
 
 def vanishing():
-    """Below it nothing counts: the smallest normal number, over epsilon, for 32 rows."""
-    return number(3.3e-291) if DOUBLE else number(3.2e-30)
+    """The threshold of negligible values: the smallest normal number, over epsilon, for 32 rows."""
+    return real(3.3e-291) if DOUBLE else real(3.2e-30)
 
 
 def size_of(value):
     """The magnitude of a number."""
-    return number(math.fabs(value))
+    return real(math.fabs(value))
 
 
 def root_of(value):
     """The square root."""
-    return number(math.sqrt(value))
+    return real(math.sqrt(value))
 
 
 def with_sign(value, sign):
     """The magnitude of one number with the sign of another."""
-    return number(math.copysign(value, sign))
+    return real(math.copysign(value, sign))
 
 
 def length_of(re, im):
-    """The absolute value of a complex number, which neither overflows nor vanishes on the way."""
+    """The absolute value of a complex number, without intermediate overflow or underflow."""
     largest = max(size_of(re), size_of(im))
-    if largest == number(0.0):
+    if largest == real(0.0):
         return largest
     re, im = re / largest, im / largest
     return largest * root_of(re * re + im * im)
@@ -75,39 +75,39 @@ def times(a, a_imag, b, b_imag):
 def divided(a, a_imag, b, b_imag):
     """A quotient of complex numbers; exactly real for real ones. Source: Smith 1962."""
     if size_of(b) >= size_of(b_imag):
-        part = b_imag / b
-        total = b + b_imag * part
-        return (a + a_imag * part) / total, (a_imag - a * part) / total
-    part = b / b_imag
-    total = b * part + b_imag
-    return (a * part + a_imag) / total, (a_imag * part - a) / total
+        ratio = b_imag / b
+        total = b + b_imag * ratio
+        return (a + a_imag * ratio) / total, (a_imag - a * ratio) / total
+    ratio = b / b_imag
+    total = b * ratio + b_imag
+    return (a * ratio + a_imag) / total, (a_imag * ratio - a) / total
 
 
 def complex_root(re, im):
     """The square root of a complex number, with a real part that is not negative."""
     length = length_of(re, im)
-    larger = root_of(number(0.5) * (length + size_of(re)))
-    if larger == number(0.0):
+    larger = root_of(real(0.5) * (length + size_of(re)))
+    if larger == real(0.0):
         return larger, larger
-    smaller = number(0.5) * im / larger
-    if re >= number(0.0):
+    smaller = real(0.5) * im / larger
+    if re >= real(0.0):
         return larger, smaller
     return size_of(smaller), with_sign(larger, im)
 
 
-def element_size(memory, place):
-    """The magnitude of an element of T: of complex ones, the sum of its parts'."""
+def element_size(memory, index):
+    """The magnitude of an element of T: of complex ones, the sum of its components'."""
     if COMPLEX:
-        return size_of(memory[place]) + size_of(memory[place + T_IMAG])
+        return size_of(memory[index]) + size_of(memory[index + T_IMAG])
     else:
-        return size_of(memory[place])
+        return size_of(memory[index])
 
 
-def distance(memory, place, other):
+def distance(memory, index, other):
     """The magnitude of the difference of two elements of T."""
-    gap = size_of(memory[place] - memory[other])
+    gap = size_of(memory[index] - memory[other])
     if COMPLEX:
-        gap += size_of(memory[place + T_IMAG] - memory[other + T_IMAG])
+        gap += size_of(memory[index + T_IMAG] - memory[other + T_IMAG])
     return gap
 
 
@@ -117,10 +117,10 @@ def highest(bits):
 
 
 def vote(condition):
-    """The lanes for which something holds, as bits; all lanes take part."""
+    """The lanes for which the condition holds, as bits; all lanes take part."""
     return uint32(cuda.ballot_sync(0xFFFFFFFF, condition))
 
 
 def element(base, row, column):
-    """Where an element lies in the first tile."""
-    return int32(base + LINE * row + column)
+    """The index of an element of the first tile."""
+    return int32(base + PITCH * row + column)

@@ -5,7 +5,7 @@ Right vectors v = Z x solve (T - w) x = 0 from the diagonal upwards. Left ones, 
 and complex eigenvalues of a real T take one path, in which real numbers stay real and those of a
 pair are conjugates to the last bit.
 
-Source: LAPACK's trevc and laln2, for what happens where eigenvalues are equal or numbers grow.
+Source: LAPACK's trevc and laln2, for equal eigenvalues and growing elements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpuflow.kernels.small_complex import (
     vanishing,
     with_sign,
 )
-from gpuflow.kernels.small_matrices import LINE, lane_of_warp, number
+from gpuflow.kernels.small_matrices import PITCH, lane_of_warp, real
 
 # Given for each build.
 LIMIT = 40  # of exponents of T
@@ -39,9 +39,9 @@ def store_vectors(memory, base, out, matrix, size, w, w_imag, is_left):
     """Write the vectors of a matrix: of length 1, a complex one with a real largest element.
 
     Args:
-        memory, base: T and Z, which has what balancing asks of left vectors behind its rows.
-        out: complex (count, size, size), as pairs of numbers.
-        matrix: which of them. size: rows. w, w_imag: the lane's eigenvalue.
+        memory, base: T and Z, whose rows end with the balancing weights of left vectors.
+        out: complex (count, size, size), as pairs of scalars.
+        matrix: its index. size: rows. w, w_imag: the lane's eigenvalue.
         is_left: which vectors.
     """
     lane = lane_of_warp()
@@ -49,9 +49,9 @@ def store_vectors(memory, base, out, matrix, size, w, w_imag, is_left):
         return
     low, high = lane, int32(lane + 1)  # the rows of the eigenvalue's own block
     if not COMPLEX:
-        if w_imag > number(0.0):
+        if w_imag > real(0.0):
             high = int32(lane + 2)
-        if w_imag < number(0.0):
+        if w_imag < real(0.0):
             low = int32(lane - 1)
     begin_vector(memory, base, low, high, w_imag, is_left)
     if is_left:
@@ -59,78 +59,78 @@ def store_vectors(memory, base, out, matrix, size, w, w_imag, is_left):
     else:
         low = solve_up(memory, base, low, high, w, w_imag)
     # The length and the largest element, by one pass: ``total`` is a multiple of ``scale ** 2``.
-    scale, total = number(0.0), number(0.0)
-    best, best_imag, best_row = number(0.0), number(0.0), int32(0)
+    scale, total = real(0.0), real(0.0)
+    best, best_imag, best_row = real(0.0), real(0.0), int32(0)
     start = (matrix * size * size + lane) * 2
     for i in range(size):
         re, im = element_of_vector(memory, base, i, low, high, is_left)
-        place = start + int64(i * size) * 2
-        out[place], out[place + 1] = re, im
+        index = start + int64(i * size) * 2
+        out[index], out[index + 1] = re, im
         length = length_of(re, im)
         if length > scale:
             ratio = scale / length
-            total = total * ratio * ratio + number(1.0)
+            total = total * ratio * ratio + real(1.0)
             scale, best, best_imag, best_row = length, re, im, int32(i)
-        elif length > number(0.0):
+        elif length > real(0.0):
             ratio = length / scale
             total += ratio * ratio
-    whole = scale * number(math.sqrt(total))
-    turn, turn_imag = best / scale, -best_imag / scale
+    whole = scale * real(math.sqrt(total))
+    phase, phase_imag = best / scale, -best_imag / scale
     # As in LAPACK it keeps its sign; of complex matrices it is positive.
-    if not COMPLEX and best < number(0.0):
-        turn, turn_imag = -turn, -turn_imag
-    is_complex = COMPLEX or w_imag != number(0.0)
+    if not COMPLEX and best < real(0.0):
+        phase, phase_imag = -phase, -phase_imag
+    is_complex = COMPLEX or w_imag != real(0.0)
     for i in range(size):
-        place = start + int64(i * size) * 2
-        re, im = out[place] / whole, out[place + 1] / whole
+        index = start + int64(i * size) * 2
+        re, im = out[index] / whole, out[index + 1] / whole
         if is_complex:
-            re, im = times(re, im, turn, turn_imag)
+            re, im = times(re, im, phase, phase_imag)
             if i == best_row:
-                im = number(0.0)
-        out[place], out[place + 1] = re, im
+                im = real(0.0)
+        out[index], out[index + 1] = re, im
 
 
 def element_of_vector(memory, base, row, low, high, is_left):
-    """An element of Z x, or of Z conj(y), less what balancing did."""
+    """An element of Z x, or of Z conj(y), without balancing."""
     lane = lane_of_warp()
-    re, im = number(0.0), number(0.0)
+    re, im = real(0.0), real(0.0)
     for j in range(low, high):
-        place, of_vector = element(base, row, j), element(base, j, lane)
+        index, of_vector = element(base, row, j), element(base, j, lane)
         x, x_imag = memory[of_vector + X], memory[of_vector + X_IMAG]
         if is_left:
             x_imag = -x_imag
         if COMPLEX:
-            more, more_imag = times(memory[place + Z], memory[place + Z_IMAG], x, x_imag)
+            more, more_imag = times(memory[index + Z], memory[index + Z_IMAG], x, x_imag)
             re += more
             im += more_imag
         else:
-            re += memory[place + Z] * x
-            im += memory[place + Z] * x_imag
+            re += memory[index + Z] * x
+            im += memory[index + Z] * x_imag
     if is_left:
-        weight = memory[element(base, row, LINE - 1) + Z]
+        weight = memory[element(base, row, PITCH - 1) + Z]
         re, im = re * weight, im * weight
     return re, im
 
 
 def put(memory, base, row, re, im):
     """Set an element of the lane's vector."""
-    place = element(base, row, lane_of_warp())
-    memory[place + X], memory[place + X_IMAG] = re, im
+    index = element(base, row, lane_of_warp())
+    memory[index + X], memory[index + X_IMAG] = re, im
 
 
 def begin_vector(memory, base, low, high, w_imag, is_left):
     """Set the elements of the eigenvalue's own block, one or two."""
-    one, zero = number(1.0), number(0.0)
+    one, zero = real(1.0), real(0.0)
     if high - low == 1:
         put(memory, base, low, one, zero)
     else:
         b, c = memory[element(base, low, low + 1)], memory[element(base, low + 1, low)]
         # The second vector of a pair is the first one's conjugate.
-        turn = with_sign(one, w_imag)
+        sign = with_sign(one, w_imag)
         if is_left:
             if size_of(b) >= size_of(c):
                 put(memory, base, low, size_of(w_imag) / b, zero)
-                put(memory, base, int32(low + 1), zero, -turn)
+                put(memory, base, int32(low + 1), zero, -sign)
             else:
                 put(memory, base, low, one, zero)
                 put(memory, base, int32(low + 1), zero, w_imag / c)
@@ -139,7 +139,7 @@ def begin_vector(memory, base, low, high, w_imag, is_left):
             put(memory, base, int32(low + 1), zero, w_imag / b)
         else:
             put(memory, base, low, -size_of(w_imag) / c, zero)
-            put(memory, base, int32(low + 1), zero, turn)
+            put(memory, base, int32(low + 1), zero, sign)
 
 
 def has_pair(memory, base, row):
@@ -147,19 +147,19 @@ def has_pair(memory, base, row):
     if COMPLEX:
         return False
     else:
-        return memory[element(base, row + 1, row)] != number(0.0)
+        return memory[element(base, row + 1, row)] != real(0.0)
 
 
 def solve_up(memory, base, low, high, w, w_imag):
-    """Elements above the own block, where T is what they solve; gives the first row."""
+    """Solve with T for the elements above the own block; returns the first row."""
     row = int32(low - 1)
     while row >= 0:
         known, above = int32(row + 1), int32(row - 1)
-        re, im = known_sum(memory, base, row, known, high, LINE, 1)
+        re, im = known_sum(memory, base, row, known, high, PITCH, 1)
         if row > 0 and has_pair(memory, base, above):
-            re0, im0 = known_sum(memory, base, above, known, high, LINE, 1)
+            re0, im0 = known_sum(memory, base, above, known, high, PITCH, 1)
             corner = element(base, above, above)
-            b, c = memory[corner + 1], memory[corner + LINE]
+            b, c = memory[corner + 1], memory[corner + PITCH]
             up, down = (re0, im0), (re, im)
             solve_pair(memory, base, above, (w, w_imag), up, down, b, c, known, high)
             row = int32(row - 2)
@@ -170,15 +170,15 @@ def solve_up(memory, base, low, high, w, w_imag):
 
 
 def solve_down(memory, base, size, low, high, w, w_imag):
-    """Elements below the own block, where T^T is what they solve; gives the row behind."""
+    """Solve with T^T for the elements below the own block; returns the row after the last."""
     row = int32(high)
     while row < size:
         below = int32(row + 1)
-        re, im = known_sum(memory, base, row, low, row, 1, LINE)
+        re, im = known_sum(memory, base, row, low, row, 1, PITCH)
         if below < size and has_pair(memory, base, row):
-            re1, im1 = known_sum(memory, base, below, low, row, 1, LINE)
+            re1, im1 = known_sum(memory, base, below, low, row, 1, PITCH)
             corner = element(base, row, row)
-            b, c = memory[corner + 1], memory[corner + LINE]
+            b, c = memory[corner + 1], memory[corner + PITCH]
             up, down = (re, im), (re1, im1)
             solve_pair(memory, base, row, (w, w_imag), up, down, c, b, low, row)
             row = int32(row + 2)
@@ -189,24 +189,24 @@ def solve_down(memory, base, size, low, high, w, w_imag):
 
 
 def known_sum(memory, base, row, first, stop, row_step, column_step):
-    """Minus what known elements of the vector add to a row."""
+    """Minus the sum that known elements of the vector add to a row."""
     lane = lane_of_warp()
-    re, im = number(0.0), number(0.0)
+    re, im = real(0.0), real(0.0)
     for j in range(first, stop):
-        place, of_vector = base + row_step * row + column_step * j, element(base, j, lane)
+        index, of_vector = base + row_step * row + column_step * j, element(base, j, lane)
         x, x_imag = memory[of_vector + X], memory[of_vector + X_IMAG]
         if COMPLEX:
-            more, more_imag = times(memory[place], memory[place + T_IMAG], x, x_imag)
+            more, more_imag = times(memory[index], memory[index + T_IMAG], x, x_imag)
             re -= more
             im -= more_imag
         else:
-            re -= memory[place] * x
-            im -= memory[place] * x_imag
+            re -= memory[index] * x
+            im -= memory[index] * x_imag
     return re, im
 
 
 def least_gap(w, w_imag):
-    """What takes the place of a difference of eigenvalues that are equal."""
+    """The divisor that replaces the difference of equal eigenvalues."""
     return max(epsilon() * (size_of(w) + size_of(w_imag)), vanishing())
 
 
@@ -214,35 +214,35 @@ def rescale(memory, base, first, stop, factor):
     """Multiply known elements, and so the whole vector."""
     lane = lane_of_warp()
     for j in range(first, stop):
-        place = element(base, j, lane)
-        memory[place + X] *= factor
-        memory[place + X_IMAG] *= factor
+        index = element(base, j, lane)
+        memory[index + X] *= factor
+        memory[index + X_IMAG] *= factor
 
 
 def shrink(memory, base, first, stop, size, divisor):
     """The factor that keeps a quotient from overflowing; known elements get it too."""
-    factor = number(1.0)
-    if size > number(1.0) and size * vanishing() > divisor:
-        factor = number(1.0) / size
+    factor = real(1.0)
+    if size > real(1.0) and size * vanishing() > divisor:
+        factor = real(1.0) / size
         rescale(memory, base, first, stop, factor)
     return factor
 
 
 def keep_small(memory, base, first, stop, largest):
     """Make elements smaller before products of them with T overflow."""
-    if largest > number(2.0**LIMIT):
-        rescale(memory, base, first, stop, number(1.0) / largest)
+    if largest > real(2.0**LIMIT):
+        rescale(memory, base, first, stop, real(1.0) / largest)
 
 
 def solve_one(memory, base, row, w, w_imag, re, im, first, stop):
     """An element from one row; elements ``first`` to ``stop`` are known."""
-    place = element(base, row, row)
-    gap, gap_imag = memory[place] - w, -w_imag
+    index = element(base, row, row)
+    gap, gap_imag = memory[index] - w, -w_imag
     if COMPLEX:
-        gap_imag = memory[place + T_IMAG] - w_imag
+        gap_imag = memory[index + T_IMAG] - w_imag
     least = least_gap(w, w_imag)
     if size_of(gap) + size_of(gap_imag) < least:
-        gap, gap_imag = least, number(0.0)
+        gap, gap_imag = least, real(0.0)
     sizes = size_of(re) + size_of(im)
     factor = shrink(memory, base, first, stop, sizes, size_of(gap) + size_of(gap_imag))
     re, im = divided(re * factor, im * factor, gap, gap_imag)
@@ -253,15 +253,15 @@ def solve_one(memory, base, row, w, w_imag, re, im, first, stop):
 
 def solve_pair(memory, base, row, w, up, down, b, c, first, stop):
     """Two elements from [[a - w, b], [c, d - w]] x = (up, down), by Cramer's rule."""
-    place = element(base, row, row)
-    a, d, imag = memory[place] - w[0], memory[place + LINE + 1] - w[0], -w[1]
+    index = element(base, row, row)
+    a, d, imag = memory[index] - w[0], memory[index + PITCH + 1] - w[0], -w[1]
     scale = max(max(size_of(a), size_of(d)) + size_of(imag), max(size_of(b), size_of(c)))
     a, b, c, d, imag = a / scale, b / scale, c / scale, d / scale, imag / scale
     det, det_imag = times(a, imag, d, imag)
     det -= b * c
     least = least_gap(w[0], w[1]) / scale
     if size_of(det) + size_of(det_imag) < least:
-        det, det_imag = least, number(0.0)
+        det, det_imag = least, real(0.0)
     sizes = max(size_of(up[0]) + size_of(up[1]), size_of(down[0]) + size_of(down[1]))
     divisor = (size_of(det) + size_of(det_imag)) * scale
     factor = shrink(memory, base, first, stop, sizes, divisor) / scale

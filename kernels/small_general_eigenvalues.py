@@ -1,23 +1,23 @@
 """Eigenvalues and eigenvectors of batches of small general matrices: a warp for each.
 
-    balance          rows that stand alone are set aside, and the others scaled by powers of two
+    balance          rows with isolated eigenvalues are set aside, others scaled by powers of two
     to_hessenberg    small_schur.py: reflections
     ..._schur        small_schur_real.py, small_schur_complex.py: shifted QR
     store_vectors    small_eigenvectors.py: substitution, a lane for each vector
 
 A warp, not a thread, has a matrix: 32 x 32 numbers do not fit into the registers of a thread, and
-what threads keep in local memory would pass through the caches in every step; 32 lanes mix a row or
+local memory of threads would pass through the caches in every step; 32 lanes mix a row or
 a column at once. Matrices of a few rows leave lanes idle.
 
 Real matrices have double shifts, so that their real eigenvalues are exactly real, and complex ones
 exactly conjugate.
 
 Contract: float32 or float64, real or complex; row-major batches of matrices of at most 32 rows.
-Complex arrays are pairs of numbers. Values of a matrix with nan or inf, or that takes more than
-TURNS * max(10, size) turns, are nan, and so are its vectors. Values are in no order, but of a pair
-the one with a positive imaginary part comes first.
+Complex arrays are pairs of scalars. Values of a matrix with nan or inf, or that takes more than
+MAX_ITERATIONS * max(10, size) iterations, are nan, and so are its vectors. Values are unordered,
+but of a pair the one with a positive imaginary part comes first.
 Launch: WARPS warps in a block, which takes as many matrices.
-Shared memory: SHARED_BYTES, WARPS * TILES * 1056 numbers. TILES is 1, or 4 with vectors; 2 or 6 for
+Shared memory: SHARED_BYTES, WARPS * TILES * 1056 scalars. TILES is 1, or 4 with vectors; 2 or 6 for
 complex matrices.
 Reads each matrix once, and writes values once and vectors twice.
 Source: LAPACK's geev and what it calls; balancing as James, Langou and Lowery 2014, "On matrix
@@ -44,10 +44,10 @@ from gpuflow.kernels.small_complex import (
 )
 from gpuflow.kernels.small_eigenvectors import LIMIT, store_vectors
 from gpuflow.kernels.small_matrices import (
-    LINE,
+    PITCH,
     WARPS,
     lane_of_warp,
-    number,
+    real,
     warp_largest,
     warp_sum,
 )
@@ -55,9 +55,9 @@ from gpuflow.kernels.small_schur import VECTORS, to_hessenberg
 from gpuflow.kernels.small_schur_complex import complex_schur
 from gpuflow.kernels.small_schur_real import real_schur
 
-# Given for each build, with what these modules ask for.
+# Given for each build, with the constants of these modules.
 TILES = 1  # of each matrix
-LEFT, RIGHT = 0, 0  # the vectors that are wanted
+LEFT, RIGHT = 0, 0  # the vectors that are requested
 
 _MOST_SWEEPS = 16  # of balancing
 
@@ -73,14 +73,14 @@ def find_general_eigenvalues(source, values, left, right, count, size):
     """
     memory = shared_numbers()
     warp, lane = int32(cuda.threadIdx.x >> 5), lane_of_warp()
-    base = int32(warp * (TILES * 32 * LINE))
+    base = int32(warp * (TILES * 32 * PITCH))
     matrix = int64(cuda.blockIdx.x) * WARPS + warp
     if matrix >= count:
         return
     largest = load_general(memory, base, source, matrix * size * size, size)
-    w, w_imag = number(math.nan), number(math.nan)
+    w, w_imag = real(math.nan), real(math.nan)
     is_done = False
-    if largest < number(math.inf):
+    if largest < real(math.inf):
         shift = scale_general(memory, base, largest, size)
         low, high, source_row, power = balance(memory, base, size)
         if VECTORS:
@@ -112,8 +112,8 @@ def fill(out, start, size):
     """Set a row of complex numbers to nan."""
     lane = lane_of_warp()
     if lane < size:
-        out[2 * (start + lane)] = number(math.nan)
-        out[2 * (start + lane) + 1] = number(0.0)
+        out[2 * (start + lane)] = real(math.nan)
+        out[2 * (start + lane) + 1] = real(0.0)
 
 
 def load_general(memory, base, source, start, size):
@@ -123,18 +123,18 @@ def load_general(memory, base, source, start, size):
         The largest magnitude of a number; inf if there is nan.
     """
     lane = lane_of_warp()
-    largest = number(0.0)
+    largest = real(0.0)
     for i in range(32):
-        re, im = number(0.0), number(0.0)
+        re, im = real(0.0), real(0.0)
         if lane < size and i < size:
-            place = start + i * size + lane
+            index = start + i * size + lane
             if COMPLEX:
-                re, im = source[2 * place], source[2 * place + 1]
+                re, im = source[2 * index], source[2 * index + 1]
             else:
-                re = source[place]
+                re = source[index]
         largest = max(largest, max(size_of(re), size_of(im)))
-        if re - re != number(0.0) or im - im != number(0.0):
-            largest = number(math.inf)
+        if re - re != real(0.0) or im - im != real(0.0):
+            largest = real(math.inf)
         memory[element(base, i, lane)] = re
         if COMPLEX:
             memory[element(base, i, lane) + T_IMAG] = im
@@ -145,7 +145,7 @@ def load_general(memory, base, source, start, size):
 
 def power_of_two(exponent):
     """2 ** exponent, exactly."""
-    return number(math.ldexp(1.0, int32(exponent)))
+    return real(math.ldexp(1.0, int32(exponent)))
 
 
 def exponent_of(value):
@@ -154,13 +154,13 @@ def exponent_of(value):
 
 
 def scale_general(memory, base, largest, size):
-    """Bring the largest number between 2 ** -LIMIT and 2 ** LIMIT; gives the power of two."""
+    """Bring the largest number between 2 ** -LIMIT and 2 ** LIMIT; returns the power of two."""
     lane = lane_of_warp()
-    shift = number(1.0)
-    if largest > number(0.0):
+    shift = real(1.0)
+    if largest > real(0.0):
         exponent = exponent_of(largest)
         shift = power_of_two(max(min(exponent, LIMIT), -LIMIT) - exponent)
-    if shift != number(1.0):
+    if shift != real(1.0):
         for i in range(size):
             memory[element(base, i, lane)] *= shift
             if COMPLEX:
@@ -173,11 +173,11 @@ def scale_general(memory, base, largest, size):
 
 
 def balance(memory, base, size):
-    """Set rows aside whose eigenvalue shows, and scale the others.
+    """Set rows with isolated eigenvalues aside, and scale the others.
 
     Returns:
-        The first and the last row between which T is not triangular; which row of the matrix stands
-        at the lane's place; and the exponent of what its column was multiplied by.
+        The first and the last row between which T is not triangular; the matrix row at the lane's
+        position; and the exponent of the factor of its column.
     """
     lane = lane_of_warp()
     source_row, low, high = lane, int32(0), int32(size - 1)
@@ -185,7 +185,7 @@ def balance(memory, base, size):
     while is_found and high > 0:
         alone = lane <= high
         for j in range(high + 1):
-            if j != lane and element_size(memory, element(base, lane, j)) != number(0.0):
+            if j != lane and element_size(memory, element(base, lane, j)) != real(0.0):
                 alone = False
         row = highest(vote(alone))
         is_found = row >= 0
@@ -196,7 +196,7 @@ def balance(memory, base, size):
     while is_found and low < high:
         alone = lane >= low and lane <= high
         for i in range(low, high + 1):
-            if i != lane and element_size(memory, element(base, i, lane)) != number(0.0):
+            if i != lane and element_size(memory, element(base, i, lane)) != real(0.0):
                 alone = False
         row = highest(vote(alone))
         is_found = row >= 0
@@ -207,7 +207,7 @@ def balance(memory, base, size):
 
 
 def exchange(memory, base, source_row, row, other):
-    """Exchange two rows and columns of T; gives which row stands at the lane's place then."""
+    """Exchange two rows and columns of T; returns the row at the lane's position."""
     lane = lane_of_warp()
     if row != other:
         cuda.syncwarp()
@@ -224,37 +224,37 @@ def exchange(memory, base, source_row, row, other):
     return source_row
 
 
-def swap(memory, place, other):
+def swap(memory, index, other):
     """Exchange two elements of T."""
-    memory[place], memory[other] = memory[other], memory[place]
+    memory[index], memory[other] = memory[other], memory[index]
     if COMPLEX:
-        place, other = place + T_IMAG, other + T_IMAG
-        memory[place], memory[other] = memory[other], memory[place]
+        index, other = index + T_IMAG, other + T_IMAG
+        memory[index], memory[other] = memory[other], memory[index]
 
 
 def scale_rows(memory, base, low, high):
-    """Make rows and columns about equally long; gives the exponent of the lane's column."""
+    """Balance the norms of rows and columns; returns the exponent of the lane's column."""
     lane = lane_of_warp()
     power, sweep, is_changed = int32(0), int32(0), True
     while is_changed and sweep < _MOST_SWEEPS:
         is_changed = False
         for i in range(low, high + 1):
             is_inside = lane >= low and lane <= high
-            column = square(memory, element(base, lane, i)) if is_inside else number(0.0)
-            row = square(memory, element(base, i, lane)) if is_inside else number(0.0)
+            column = square(memory, element(base, lane, i)) if is_inside else real(0.0)
+            row = square(memory, element(base, i, lane)) if is_inside else real(0.0)
             column, row = root_of(warp_sum(column)), root_of(warp_sum(row))
-            if column > number(0.0) and row > number(0.0):
+            if column > real(0.0) and row > real(0.0):
                 change = math.log2(float64(row)) - math.log2(float64(column))
                 step = int32(math.floor(float64(0.5) * change + float64(0.5)))
                 before = cuda.shfl_sync(0xFFFFFFFF, power, i)
                 factor = power_of_two(step)
-                is_less = column * factor + row / factor < number(0.95) * (column + row)
+                is_less = column * factor + row / factor < real(0.95) * (column + row)
                 if is_less and abs(before + step) <= LIMIT * 3 // 4:
                     is_changed = True
                     if lane == i:
                         power = int32(power + step)
                     cuda.syncwarp()
-                    multiply(memory, element(base, i, lane), number(1.0) / factor)
+                    multiply(memory, element(base, i, lane), real(1.0) / factor)
                     cuda.syncwarp()
                     multiply(memory, element(base, lane, i), factor)
                     cuda.syncwarp()
@@ -262,19 +262,19 @@ def scale_rows(memory, base, low, high):
     return power
 
 
-def square(memory, place):
+def square(memory, index):
     """The squared magnitude of an element of T."""
-    total = memory[place] * memory[place]
+    total = memory[index] * memory[index]
     if COMPLEX:
-        total += memory[place + T_IMAG] * memory[place + T_IMAG]
+        total += memory[index + T_IMAG] * memory[index + T_IMAG]
     return total
 
 
-def multiply(memory, place, factor):
+def multiply(memory, index, factor):
     """Multiply an element of T."""
-    memory[place] *= factor
+    memory[index] *= factor
     if COMPLEX:
-        memory[place + T_IMAG] *= factor
+        memory[index + T_IMAG] *= factor
 
 
 # --- results -------------------------------------------------------------------------------
@@ -283,30 +283,29 @@ def multiply(memory, place, factor):
 def begin_basis(memory, base, source_row, power):
     """Z of the balanced matrix: permuted and scaled.
 
-    Behind its rows stands what they are to be multiplied by for left vectors, whose scaling is the
-    inverse.
+    Its rows end with their factors for left vectors, whose scaling is the inverse.
     """
     lane = lane_of_warp()
     for i in range(32):
-        memory[element(base, i, lane) + Z] = number(0.0)
+        memory[element(base, i, lane) + Z] = real(0.0)
         if COMPLEX:
-            memory[element(base, i, lane) + Z_IMAG] = number(0.0)
+            memory[element(base, i, lane) + Z_IMAG] = real(0.0)
     cuda.syncwarp()
     memory[element(base, source_row, lane) + Z] = power_of_two(power)
-    memory[element(base, source_row, LINE - 1) + Z] = power_of_two(-2 * power)
+    memory[element(base, source_row, PITCH - 1) + Z] = power_of_two(-2 * power)
     cuda.syncwarp()
 
 
 def eigenvalue_of_lane(memory, base, size):
-    """The eigenvalue at the lane's place on the diagonal."""
+    """The eigenvalue at the lane's position on the diagonal."""
     lane = lane_of_warp()
-    place = element(base, lane, lane)
+    index = element(base, lane, lane)
     if COMPLEX:
-        return memory[place], memory[place + T_IMAG]
+        return memory[index], memory[index + T_IMAG]
     else:
-        imag = number(0.0)
-        if lane + 1 < size and memory[place + LINE] != number(0.0):
-            imag = root_of(size_of(memory[place + 1])) * root_of(size_of(memory[place + LINE]))
-        elif lane > 0 and memory[place - 1] != number(0.0):
-            imag = -(root_of(size_of(memory[place - 1])) * root_of(size_of(memory[place - LINE])))
-        return memory[place], imag
+        imag = real(0.0)
+        if lane + 1 < size and memory[index + PITCH] != real(0.0):
+            imag = root_of(size_of(memory[index + 1])) * root_of(size_of(memory[index + PITCH]))
+        elif lane > 0 and memory[index - 1] != real(0.0):
+            imag = -(root_of(size_of(memory[index - 1])) * root_of(size_of(memory[index - PITCH])))
+        return memory[index], imag

@@ -8,7 +8,7 @@
 Contract: float32 or float64; row-major batches of matrices of at most 32 rows and columns. nan and
 inf do no harm to other matrices.
 Launch: WARPS warps in a block, which takes as many matrices.
-Shared memory: WARPS * 1056 numbers for each matrix that is held, two for the last two.
+Shared memory: WARPS * 1056 scalars for each matrix in it, two for the last two.
 Reads and writes each matrix once.
 Source: Golub and Van Loan 2013, "Matrix computations", algorithms 3.4.1, 4.2.2 and 5.1.1; LAPACK's
 larfg for the signs of reflections.
@@ -32,16 +32,16 @@ from gpuflow.kernels.language import (
 # Given for each build.
 DOUBLE = 0  # float64
 WARPS = 4  # of a block
-AREA = 4224  # WARPS * 32 * 33: numbers of shared memory
+AREA = 4224  # WARPS * 32 * 33: scalars in shared memory
 LOWER = 1  # the triangle that is read, after transposition
-TURNED = 0  # the transposed matrix is meant
+TRANSPOSED = 0  # the matrix is transposed
 UNIT = 0  # ones on the diagonal, which is not read
 
-LINE = 33  # numbers from one row in shared memory to the next: columns lie in different banks
+PITCH = 33  # scalars from one row in shared memory to the next: columns are in different banks
 
 
-def number(value):
-    """A number of the matrices' dtype."""
+def real(value):
+    """A scalar of the matrices' dtype."""
     if DOUBLE:
         return float64(value)
     else:
@@ -79,13 +79,13 @@ def shared_tiles():
 
 
 def matrix_of_warp():
-    """The number of the warp's matrix, where its shared memory begins, and the lane."""
+    """The index of the warp's matrix, the offset of its shared memory, and the lane."""
     warp = cuda.threadIdx.x >> 5
-    return int64(cuda.blockIdx.x) * WARPS + warp, int32(warp * (32 * LINE)), lane_of_warp()
+    return int64(cuda.blockIdx.x) * WARPS + warp, int32(warp * (32 * PITCH)), lane_of_warp()
 
 
 def lane_of_warp():
-    """The thread's number in its warp."""
+    """The thread's lane in its warp."""
     return int32(cuda.threadIdx.x & 31)
 
 
@@ -94,7 +94,7 @@ def load_matrix(source, tile, base, start, rows, columns):
     lane = lane_of_warp()
     for row in range(rows):
         if lane < columns:
-            tile[base + LINE * row + lane] = source[start + row * columns + lane]
+            tile[base + PITCH * row + lane] = source[start + row * columns + lane]
     cuda.syncwarp()
 
 
@@ -104,24 +104,24 @@ def store_matrix(tile, target, base, start, rows, columns):
     cuda.syncwarp()
     for row in range(rows):
         if lane < columns:
-            target[start + row * columns + lane] = tile[base + LINE * row + lane]
+            target[start + row * columns + lane] = tile[base + PITCH * row + lane]
 
 
 def pivot_of(tile, base, k, rows):
     """The first row from k on that has the largest number in column k."""
     lane = lane_of_warp()
-    measure = number(-1.0)
+    measure = real(-1.0)
     if lane >= k and lane < rows:
-        measure = number(math.fabs(tile[base + LINE * lane + k]))
-        if not measure >= number(0.0):  # nan is chosen where no number was before
-            measure = number(math.inf) if lane == k else number(-1.0)
-    chosen = lane
+        measure = real(math.fabs(tile[base + PITCH * lane + k]))
+        if not measure >= real(0.0):  # nan is only selected in row k
+            measure = real(math.inf) if lane == k else real(-1.0)
+    pivot_row = lane
     for step in unrolled(5):
         other = shuffle_xor(measure, 1 << step)
-        place = shuffle_xor(chosen, 1 << step)
-        if other > measure or (other == measure and place < chosen):
-            measure, chosen = other, place
-    return chosen
+        candidate = shuffle_xor(pivot_row, 1 << step)
+        if other > measure or (other == measure and candidate < pivot_row):
+            measure, pivot_row = other, candidate
+    return pivot_row
 
 
 def factor_lu(source, factors, pivots, order, count, rows, columns):
@@ -138,31 +138,31 @@ def factor_lu(source, factors, pivots, order, count, rows, columns):
         return
     size = int32(min(rows, columns))
     load_matrix(source, tile, base, matrix * rows * columns, rows, columns)
-    source_row = lane  # which row stands at the lane's place
+    source_row = lane  # the row that the lane's row came from
     for k in range(size):
-        chosen = pivot_of(tile, base, k, rows)
-        pivot_row = cuda.shfl_sync(0xFFFFFFFF, source_row, chosen)
+        selected = pivot_of(tile, base, k, rows)
+        pivot_row = cuda.shfl_sync(0xFFFFFFFF, source_row, selected)
         this_row = cuda.shfl_sync(0xFFFFFFFF, source_row, k)
         if lane == k:
             source_row = pivot_row
-        elif lane == chosen:
+        elif lane == selected:
             source_row = this_row
         if lane == 0:
-            pivots[matrix * size + k] = chosen
+            pivots[matrix * size + k] = selected
         cuda.syncwarp()
-        if lane < columns and chosen != k:
-            above = tile[base + LINE * k + lane]
-            tile[base + LINE * k + lane] = tile[base + LINE * chosen + lane]
-            tile[base + LINE * chosen + lane] = above
+        if lane < columns and selected != k:
+            above = tile[base + PITCH * k + lane]
+            tile[base + PITCH * k + lane] = tile[base + PITCH * selected + lane]
+            tile[base + PITCH * selected + lane] = above
         cuda.syncwarp()
-        pivot = tile[base + LINE * k + k]
+        pivot = tile[base + PITCH * k + k]
         if lane > k and lane < rows:
-            factor = tile[base + LINE * lane + k]
-            if pivot != number(0.0):
+            factor = tile[base + PITCH * lane + k]
+            if pivot != real(0.0):
                 factor = factor / pivot
-                tile[base + LINE * lane + k] = factor
+                tile[base + PITCH * lane + k] = factor
             for j in range(k + 1, columns):
-                tile[base + LINE * lane + j] -= factor * tile[base + LINE * k + j]
+                tile[base + PITCH * lane + j] -= factor * tile[base + PITCH * k + j]
         cuda.syncwarp()
     store_matrix(tile, factors, base, matrix * rows * columns, rows, columns)
     if lane < rows:
@@ -182,39 +182,38 @@ def factor_cholesky(source, target, count, size):
     load_matrix(source, tile, base, matrix * size * size, size, size)
     is_positive = True
     for k in range(size):
-        square = tile[base + LINE * k + k]
-        if not square > number(0.0):
+        square = tile[base + PITCH * k + k]
+        if not square > real(0.0):
             is_positive = False
-        pivot = number(math.sqrt(square))
+        pivot = real(math.sqrt(square))
         cuda.syncwarp()
         if lane == k:
-            tile[base + LINE * k + k] = pivot
+            tile[base + PITCH * k + k] = pivot
         if lane > k and lane < size:
-            tile[base + LINE * lane + k] /= pivot
+            tile[base + PITCH * lane + k] /= pivot
         cuda.syncwarp()
         if lane > k and lane < size:
-            factor = tile[base + LINE * lane + k]
+            factor = tile[base + PITCH * lane + k]
             for j in range(k + 1, lane + 1):
-                tile[base + LINE * lane + j] -= factor * tile[base + LINE * j + k]
+                tile[base + PITCH * lane + j] -= factor * tile[base + PITCH * j + k]
         cuda.syncwarp()
     for row in range(size):
         if lane < size:
-            value = tile[base + LINE * row + lane] if lane <= row else number(0.0)
+            value = tile[base + PITCH * row + lane] if lane <= row else real(0.0)
             if not is_positive and lane <= row:
-                value = number(math.nan)
+                value = real(math.nan)
             target[(matrix * size + row) * size + lane] = value
 
 
 def solve_triangular(a, b, x, count, size, sides, step, across):
-    """T X = B, where T is a triangle of A, or of its transpose (TURNED).
+    """T X = B, where T is a triangle of A, or of its transpose (TRANSPOSED).
 
     Args:
-        a: (count, size, size). b: right-hand sides. x: the solutions, as ``b`` lies.
+        a: (count, size, size). b: right-hand sides. x: the solutions, with the layout of ``b``.
         count, size, sides: sizes.
-        step, across: elements from one number of a right-hand side to the next, and from one
-            side to the next.
+        step, across: strides within a right-hand side, and from one side to the next.
     """
-    tile, held = shared_tiles()
+    tile, solution = shared_tiles()
     matrix, base, lane = matrix_of_warp()
     if matrix >= count:
         return
@@ -222,54 +221,54 @@ def solve_triangular(a, b, x, count, size, sides, step, across):
     for first in range(0, sides, 32):
         if first + lane < sides:
             start = matrix * size * sides + (first + lane) * across
-            for turn in range(size):
-                row = turn if LOWER else size - 1 - turn
+            for done in range(size):
+                row = done if LOWER else size - 1 - done
                 value = b[start + row * step]
-                for before in range(turn):
-                    known = before if LOWER else size - 1 - before
-                    at = base + (LINE * known + row if TURNED else LINE * row + known)
-                    value -= tile[at] * held[base + LINE * known + lane]
+                for before in range(done):
+                    solved = before if LOWER else size - 1 - before
+                    at = base + (PITCH * solved + row if TRANSPOSED else PITCH * row + solved)
+                    value -= tile[at] * solution[base + PITCH * solved + lane]
                 if not UNIT:
-                    value /= tile[base + LINE * row + row]
-                held[base + LINE * row + lane] = value
+                    value /= tile[base + PITCH * row + row]
+                solution[base + PITCH * row + lane] = value
                 x[start + row * step] = value
 
 
 def make_reflection(tile, base, k, rows):
-    """Put the reflection that clears column k below the diagonal there; gives its factor."""
+    """Store the reflection that clears column k below the diagonal there; returns its factor."""
     lane = lane_of_warp()
-    below = number(0.0)
+    below = real(0.0)
     if lane > k and lane < rows:
-        below = tile[base + LINE * lane + k]
+        below = tile[base + PITCH * lane + k]
     # The sum is nan if a number is, which a comparison may lose.
-    largest = warp_largest(number(math.fabs(below))) + warp_sum(below * number(0.0))
-    head = tile[base + LINE * k + k]
-    factor = number(0.0)
-    if largest != number(0.0):
-        largest = max(largest, number(math.fabs(head)))
-        part = below / largest
+    largest = warp_largest(real(math.fabs(below))) + warp_sum(below * real(0.0))
+    head = tile[base + PITCH * k + k]
+    factor = real(0.0)
+    if largest != real(0.0):
+        largest = max(largest, real(math.fabs(head)))
+        scaled = below / largest
         top = head / largest
-        length = largest * number(math.sqrt(warp_sum(part * part) + top * top))
-        new_head = -length if head >= number(0.0) else length
+        length = largest * real(math.sqrt(warp_sum(scaled * scaled) + top * top))
+        new_head = -length if head >= real(0.0) else length
         factor = (new_head - head) / new_head
         cuda.syncwarp()
         if lane > k and lane < rows:
-            tile[base + LINE * lane + k] = below / (head - new_head)
+            tile[base + PITCH * lane + k] = below / (head - new_head)
         if lane == k:
-            tile[base + LINE * k + k] = new_head
+            tile[base + PITCH * k + k] = new_head
     return factor
 
 
 def reflect(tile, target, base, k, rows, factor):
-    """Apply reflection k, which lies in ``tile``, to the lane's column of ``target``."""
+    """Apply reflection k, which is in ``tile``, to the lane's column of ``target``."""
     lane = lane_of_warp()
-    total = target[base + LINE * k + lane]
+    total = target[base + PITCH * k + lane]
     for i in range(k + 1, rows):
-        total += tile[base + LINE * i + k] * target[base + LINE * i + lane]
+        total += tile[base + PITCH * i + k] * target[base + PITCH * i + lane]
     total *= factor
-    target[base + LINE * k + lane] -= total
+    target[base + PITCH * k + lane] -= total
     for i in range(k + 1, rows):
-        target[base + LINE * i + lane] -= tile[base + LINE * i + k] * total
+        target[base + PITCH * i + lane] -= tile[base + PITCH * i + k] * total
 
 
 def factor_qr(source, q, r, count, rows, columns, inner):
@@ -279,13 +278,13 @@ def factor_qr(source, q, r, count, rows, columns, inner):
         source: (count, rows, columns). q: (count, rows, inner). r: (count, inner, columns).
         count, rows, columns: sizes. inner: ``rows``, or the smaller one of both sizes.
     """
-    tile, turned = shared_tiles()
+    tile, q_tile = shared_tiles()
     matrix, base, lane = matrix_of_warp()
     if matrix >= count:
         return
     load_matrix(source, tile, base, matrix * rows * columns, rows, columns)
     size = int32(min(rows, columns))
-    lane_factor = number(0.0)  # lane k keeps the factor of reflection k
+    lane_factor = real(0.0)  # lane k keeps the factor of reflection k
     for k in range(size):
         factor = make_reflection(tile, base, k, rows)
         if lane == k:
@@ -295,12 +294,12 @@ def factor_qr(source, q, r, count, rows, columns, inner):
             reflect(tile, tile, base, k, rows, factor)
         cuda.syncwarp()
     for i in range(rows):
-        turned[base + LINE * i + lane] = number(1.0) if lane == i else number(0.0)
-    for turn in range(size):
-        k = size - 1 - turn
-        reflect(tile, turned, base, k, rows, cuda.shfl_sync(0xFFFFFFFF, lane_factor, k))
-    store_matrix(turned, q, base, matrix * rows * inner, rows, inner)
+        q_tile[base + PITCH * i + lane] = real(1.0) if lane == i else real(0.0)
+    for step in range(size):
+        k = size - 1 - step
+        reflect(tile, q_tile, base, k, rows, cuda.shfl_sync(0xFFFFFFFF, lane_factor, k))
+    store_matrix(q_tile, q, base, matrix * rows * inner, rows, inner)
     for i in range(inner):
         if lane < columns:
-            value = tile[base + LINE * i + lane] if lane >= i else number(0.0)
+            value = tile[base + PITCH * i + lane] if lane >= i else real(0.0)
             r[(matrix * inner + i) * columns + lane] = value

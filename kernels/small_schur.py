@@ -1,6 +1,6 @@
 """Schur forms of small matrices: A = Z T Z^H with T triangular, but for 2x2 blocks if it is real.
 
-    to_hessenberg     here: Householder's reflections, until one diagonal below the main one is left
+    to_hessenberg     here: Householder's reflections, until one diagonal below the main one remains
     real_schur        small_schur_real.py
     complex_schur     small_schur_complex.py
 
@@ -8,7 +8,7 @@ Lane k holds column k while rows are mixed, and row k while columns are. Both mi
 columns, which costs no more than those of one block, so T is the whole form even without Z.
 
 Source: LAPACK's gehrd; Golub and Van Loan 2013, "Matrix computations", algorithm 7.4.2; for the
-test of what is small beside the diagonal, Ahues and Tisseur 1997, "A new deflation criterion for
+test of small off-diagonal elements, Ahues and Tisseur 1997, "A new deflation criterion for
 the QR algorithm".
 """
 
@@ -33,13 +33,13 @@ from gpuflow.kernels.small_complex import (
     vote,
     with_sign,
 )
-from gpuflow.kernels.small_matrices import lane_of_warp, number, warp_largest, warp_sum
+from gpuflow.kernels.small_matrices import lane_of_warp, real, warp_largest, warp_sum
 
 # Given for each build.
-VECTORS = 0  # Z is wanted
-TURNS = 30  # for each row, after which the iteration has failed
+VECTORS = 0  # Z is requested
+MAX_ITERATIONS = 30  # for each row, after which the iteration has failed
 
-STALLED = 10  # turns without a result, after which a shift is made up
+STALLED = 10  # iterations without a result, after which an exceptional shift is used
 
 
 # --- Hessenberg form -----------------------------------------------------------------------
@@ -49,70 +49,70 @@ def mix_columns(memory, base, imag, low, high, v, v_imag, factor, factor_imag):
     """M (I - factor v v^H) for the lane's row of a matrix at ``base``; lanes ``low + 1`` and on
     hold v."""
     lane = lane_of_warp()
-    total, total_imag = number(0.0), number(0.0)
+    total, total_imag = real(0.0), real(0.0)
     for j in range(low + 1, high + 1):
-        place = element(base, lane, j)
-        part, part_imag = cuda.shfl_sync(0xFFFFFFFF, v, j), number(0.0)
+        index = element(base, lane, j)
+        v_value, v_value_imag = cuda.shfl_sync(0xFFFFFFFF, v, j), real(0.0)
         if COMPLEX:
-            part_imag = cuda.shfl_sync(0xFFFFFFFF, v_imag, j)
-            re, im = times(memory[place], memory[place + imag], part, part_imag)
+            v_value_imag = cuda.shfl_sync(0xFFFFFFFF, v_imag, j)
+            re, im = times(memory[index], memory[index + imag], v_value, v_value_imag)
             total += re
             total_imag += im
         else:
-            total += memory[place] * part
+            total += memory[index] * v_value
     total, total_imag = times(total, total_imag, factor, factor_imag)
     for j in range(low + 1, high + 1):
-        place = element(base, lane, j)
-        part, part_imag = cuda.shfl_sync(0xFFFFFFFF, v, j), number(0.0)
+        index = element(base, lane, j)
+        v_value, v_value_imag = cuda.shfl_sync(0xFFFFFFFF, v, j), real(0.0)
         if COMPLEX:
-            part_imag = cuda.shfl_sync(0xFFFFFFFF, v_imag, j)
-            re, im = times(total, total_imag, part, -part_imag)
-            memory[place] -= re
-            memory[place + imag] -= im
+            v_value_imag = cuda.shfl_sync(0xFFFFFFFF, v_imag, j)
+            re, im = times(total, total_imag, v_value, -v_value_imag)
+            memory[index] -= re
+            memory[index + imag] -= im
         else:
-            memory[place] -= total * part
+            memory[index] -= total * v_value
 
 
 def mix_rows(memory, base, low, high, v, v_imag, factor, factor_imag):
     """(I - factor v v^H)^H T for the lane's column."""
     lane = lane_of_warp()
-    total, total_imag = number(0.0), number(0.0)
+    total, total_imag = real(0.0), real(0.0)
     for i in range(low + 1, high + 1):
-        place = element(base, i, lane)
-        part, part_imag = cuda.shfl_sync(0xFFFFFFFF, v, i), number(0.0)
+        index = element(base, i, lane)
+        v_value, v_value_imag = cuda.shfl_sync(0xFFFFFFFF, v, i), real(0.0)
         if COMPLEX:
-            part_imag = cuda.shfl_sync(0xFFFFFFFF, v_imag, i)
-            re, im = times(memory[place], memory[place + T_IMAG], part, -part_imag)
+            v_value_imag = cuda.shfl_sync(0xFFFFFFFF, v_imag, i)
+            re, im = times(memory[index], memory[index + T_IMAG], v_value, -v_value_imag)
             total += re
             total_imag += im
         else:
-            total += memory[place] * part
+            total += memory[index] * v_value
     total, total_imag = times(total, total_imag, factor, -factor_imag)
     for i in range(low + 1, high + 1):
-        place = element(base, i, lane)
-        part, part_imag = cuda.shfl_sync(0xFFFFFFFF, v, i), number(0.0)
+        index = element(base, i, lane)
+        v_value, v_value_imag = cuda.shfl_sync(0xFFFFFFFF, v, i), real(0.0)
         if COMPLEX:
-            part_imag = cuda.shfl_sync(0xFFFFFFFF, v_imag, i)
-            re, im = times(total, total_imag, part, part_imag)
-            memory[place] -= re
-            memory[place + T_IMAG] -= im
+            v_value_imag = cuda.shfl_sync(0xFFFFFFFF, v_imag, i)
+            re, im = times(total, total_imag, v_value, v_value_imag)
+            memory[index] -= re
+            memory[index + T_IMAG] -= im
         else:
-            memory[place] -= total * part
+            memory[index] -= total * v_value
 
 
 def to_hessenberg(memory, base, low, high):
     """Clear columns of T below the diagonal under the main one, within rows ``low`` to ``high``."""
     lane = lane_of_warp()
     for k in range(low, high - 1):
-        re, im = number(0.0), number(0.0)
+        re, im = real(0.0), real(0.0)
         if lane > k and lane <= high:
             re = memory[element(base, lane, k)]
             if COMPLEX:
                 im = memory[element(base, lane, k) + T_IMAG]
-        below = max(size_of(re), size_of(im)) if lane > k + 1 else number(0.0)
+        below = max(size_of(re), size_of(im)) if lane > k + 1 else real(0.0)
         largest = warp_largest(below)
         cuda.syncwarp()
-        if largest > number(0.0):
+        if largest > real(0.0):
             head = cuda.shfl_sync(0xFFFFFFFF, re, k + 1)
             head_imag = cuda.shfl_sync(0xFFFFFFFF, im, k + 1)
             largest = max(largest, max(size_of(head), size_of(head_imag)))
@@ -123,13 +123,13 @@ def to_hessenberg(memory, base, low, high):
             v, v_imag = divided(re, im, head - new, head_imag)
             new *= largest
             if lane == k + 1:
-                v, v_imag = number(1.0), number(0.0)
+                v, v_imag = real(1.0), real(0.0)
             mix_rows(memory, base, k, high, v, v_imag, factor, factor_imag)
             cuda.syncwarp()
             if lane > k and lane <= high:
-                memory[element(base, lane, k)] = new if lane == k + 1 else number(0.0)
+                memory[element(base, lane, k)] = new if lane == k + 1 else real(0.0)
                 if COMPLEX:
-                    memory[element(base, lane, k) + T_IMAG] = number(0.0)
+                    memory[element(base, lane, k) + T_IMAG] = real(0.0)
             cuda.syncwarp()
             mix_columns(memory, base, T_IMAG, k, high, v, v_imag, factor, factor_imag)
             if VECTORS:
@@ -138,20 +138,20 @@ def to_hessenberg(memory, base, low, high):
             cuda.syncwarp()
 
 
-# --- what both have in common --------------------------------------------------------------
+# --- common to both ------------------------------------------------------------------------
 
 
 def block_start(memory, base, low, high, last):
-    """The first row of the block that ends at ``last``: what lies beside it is as good as 0."""
+    """The first row of the block that ends at ``last``: elements before it are negligible."""
     lane = lane_of_warp()
     is_small = False
     if lane > low and lane <= last:
-        place = element(base, lane, lane)
+        index = element(base, lane, lane)
         above = element(base, lane - 1, lane - 1)
-        below = element_size(memory, place - 1)
-        size, before = element_size(memory, place), element_size(memory, above)
+        below = element_size(memory, index - 1)
+        size, before = element_size(memory, index), element_size(memory, above)
         total = size + before
-        if total == number(0.0):
+        if total == real(0.0):
             if lane - 2 >= low:
                 total += element_size(memory, above - 1)
             if lane < high:
@@ -159,8 +159,8 @@ def block_start(memory, base, low, high, last):
         if below <= vanishing():
             is_small = True
         elif below <= epsilon() * total:
-            beside, gap = element_size(memory, above + 1), distance(memory, place, above)
-            larger, smaller = max(below, beside), min(below, beside)
+            opposite, gap = element_size(memory, above + 1), distance(memory, index, above)
+            larger, smaller = max(below, opposite), min(below, opposite)
             wide, narrow = max(size, gap), min(size, gap)
             scale = wide + larger
             limit = max(vanishing(), epsilon() * (narrow * (wide / scale)))
@@ -170,16 +170,16 @@ def block_start(memory, base, low, high, last):
 
 
 def cut_off(memory, base, low, first):
-    """Set what lies beside a block to 0."""
+    """Set the subdiagonal element before a block to 0."""
     lane = lane_of_warp()
     cuda.syncwarp()
     if first > low and lane == first:
-        memory[element(base, lane, lane - 1)] = number(0.0)
+        memory[element(base, lane, lane - 1)] = real(0.0)
         if COMPLEX:
-            memory[element(base, lane, lane - 1) + T_IMAG] = number(0.0)
+            memory[element(base, lane, lane - 1) + T_IMAG] = real(0.0)
     cuda.syncwarp()
 
 
-def most_turns(size):
-    """Turns after which the iteration has failed."""
-    return int32(TURNS * max(10, size))
+def max_iterations(size):
+    """Iterations after which the algorithm has failed."""
+    return int32(MAX_ITERATIONS * max(10, size))

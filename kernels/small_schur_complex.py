@@ -1,7 +1,7 @@
 """The Schur form of complex matrices by single shifts: a rotation for each row.
 
-Source: LAPACK's zlahqr, for shifts and the test of where a turn may begin; Golub and Van Loan 2013,
-"Matrix computations", section 7.5.
+Source: LAPACK's zlahqr, for shifts and the test of the first row of an iteration; Golub and Van
+Loan 2013, "Matrix computations", section 7.5.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from gpuflow.kernels.small_complex import (
     vanishing,
     vote,
 )
-from gpuflow.kernels.small_matrices import LINE, lane_of_warp, number
-from gpuflow.kernels.small_schur import STALLED, VECTORS, block_start, cut_off, most_turns
+from gpuflow.kernels.small_matrices import PITCH, lane_of_warp, real
+from gpuflow.kernels.small_schur import STALLED, VECTORS, block_start, cut_off, max_iterations
 
 
 def complex_schur(memory, base, size, low, high):
-    """Make T a complex Schur form; gives whether that ended."""
-    last, stalled, turns = int32(high), int32(0), most_turns(size)
-    while last >= low and turns > 0:
+    """Make T a complex Schur form; returns whether it converged."""
+    last, stalled, remaining = int32(high), int32(0), max_iterations(size)
+    while last >= low and remaining > 0:
         first = block_start(memory, base, low, high, last)
         cut_off(memory, base, low, first)
-        turns = int32(turns - 1)
+        remaining = int32(remaining - 1)
         stalled = int32(stalled + 1)
         if first < last:
             single_shift(memory, base, first, last, stalled)
@@ -47,15 +47,15 @@ def shift_of(memory, base, first, last, stalled):
     corner, above = element(base, last, last), element(base, last - 1, last - 1)
     if stalled % STALLED == 0:
         from_end = stalled % (2 * STALLED) == 0
-        place = corner if from_end else element(base, first, first)
+        index = corner if from_end else element(base, first, first)
         below = corner - 1 if from_end else element(base, first + 1, first)
-        return memory[place] + number(0.75) * element_size(memory, below), memory[place + T_IMAG]
+        return memory[index] + real(0.75) * element_size(memory, below), memory[index + T_IMAG]
     re, im = memory[corner], memory[corner + T_IMAG]
-    gap = number(0.5) * (memory[above] - re)
-    gap_imag = number(0.5) * (memory[above + T_IMAG] - im)
+    gap = real(0.5) * (memory[above] - re)
+    gap_imag = real(0.5) * (memory[above + T_IMAG] - im)
     scale = max(element_size(memory, above + 1), element_size(memory, corner - 1))
     scale = max(scale, size_of(gap) + size_of(gap_imag))
-    if scale == number(0.0):
+    if scale == real(0.0):
         return re, im
     gap, gap_imag = gap / scale, gap_imag / scale
     product, product_imag = times(
@@ -64,67 +64,67 @@ def shift_of(memory, base, first, last, stalled):
     )  # fmt: skip
     square, square_imag = times(gap, gap_imag, gap, gap_imag)
     root, root_imag = complex_root(square + product, square_imag + product_imag)
-    if gap * root + gap_imag * root_imag < number(0.0):
+    if gap * root + gap_imag * root_imag < real(0.0):
         root, root_imag = -root, -root_imag
     total, total_imag = gap + root, gap_imag + root_imag
-    if total == number(0.0) and total_imag == number(0.0):
+    if total == real(0.0) and total_imag == real(0.0):
         return re, im
     step, step_imag = divided(product, product_imag, total, total_imag)
     return re - scale * step, im - scale * step_imag
 
 
 def single_shift(memory, base, first, last, stalled):
-    """One turn on rows ``first`` to ``last``, at least two."""
+    """One iteration on rows ``first`` to ``last``, at least two."""
     lane = lane_of_warp()
     shift, shift_imag = shift_of(memory, base, first, last, stalled)
-    # Lane m asks whether the turn may begin at row m, where two entries in a row are small.
+    # Lane m tests whether the iteration may start at row m: two consecutive entries are small.
     begins = lane == first
     if lane > first and lane < last:
-        place, next_place = element(base, lane, lane), element(base, lane + 1, lane + 1)
-        gap = size_of(memory[place] - shift) + size_of(memory[place + T_IMAG] - shift_imag)
-        below = element_size(memory, next_place - 1)
+        index, next_index = element(base, lane, lane), element(base, lane + 1, lane + 1)
+        gap = size_of(memory[index] - shift) + size_of(memory[index + T_IMAG] - shift_imag)
+        below = element_size(memory, next_index - 1)
         scale = gap + below
-        if scale > number(0.0):
-            around = element_size(memory, place) + element_size(memory, next_place)
-            small = element_size(memory, place - 1) * (below / scale)
+        if scale > real(0.0):
+            around = element_size(memory, index) + element_size(memory, next_index)
+            small = element_size(memory, index - 1) * (below / scale)
             begins = small <= epsilon() * ((gap / scale) * around)
     start = highest(vote(begins))
-    place = element(base, start, start)
-    v, v_imag = memory[place] - shift, memory[place + T_IMAG] - shift_imag
+    index = element(base, start, start)
+    v, v_imag = memory[index] - shift, memory[index + T_IMAG] - shift_imag
     below = element(base, start + 1, start)
     w, w_imag = memory[below], memory[below + T_IMAG]
     for k in range(start, last):
         if k > start:
-            place, below = element(base, k, k - 1), element(base, k + 1, k - 1)
-            v, v_imag = memory[place], memory[place + T_IMAG]
+            index, below = element(base, k, k - 1), element(base, k + 1, k - 1)
+            v, v_imag = memory[index], memory[index + T_IMAG]
             w, w_imag = memory[below], memory[below + T_IMAG]
         cosine, sine, sine_imag, new, new_imag = rotation_of(v, v_imag, w, w_imag)
         cuda.syncwarp()
         if lane == k - 1:
-            place, below = element(base, k, lane), element(base, k + 1, lane)
+            index, below = element(base, k, lane), element(base, k + 1, lane)
             if k > start:
-                memory[place], memory[place + T_IMAG] = new, new_imag
-                memory[below], memory[below + T_IMAG] = number(0.0), number(0.0)
+                memory[index], memory[index + T_IMAG] = new, new_imag
+                memory[below], memory[below + T_IMAG] = real(0.0), real(0.0)
             elif k > first:
-                memory[place] *= cosine
-                memory[place + T_IMAG] *= cosine
+                memory[index] *= cosine
+                memory[index + T_IMAG] *= cosine
         if lane >= k:
-            turn(memory, element(base, k, lane), T_IMAG, LINE, cosine, sine, sine_imag)
+            rotate_complex(memory, element(base, k, lane), T_IMAG, PITCH, cosine, sine, sine_imag)
         cuda.syncwarp()
         if lane <= min(k + 2, last):
-            turn(memory, element(base, lane, k), T_IMAG, 1, cosine, sine, -sine_imag)
+            rotate_complex(memory, element(base, lane, k), T_IMAG, 1, cosine, sine, -sine_imag)
         if VECTORS:
-            place = int32(element(base, lane, k) + Z)
-            turn(memory, place, Z_IMAG - Z, 1, cosine, sine, -sine_imag)
+            index = int32(element(base, lane, k) + Z)
+            rotate_complex(memory, index, Z_IMAG - Z, 1, cosine, sine, -sine_imag)
         cuda.syncwarp()
 
 
 def rotation_of(v, v_imag, w, w_imag):
     """Cosine and complex sine of the rotation that takes (v, w) to (new, 0); then new."""
-    zero = number(0.0)
+    zero = real(0.0)
     scale = max(max(size_of(v), size_of(v_imag)), max(size_of(w), size_of(w_imag)))
     if w == zero and w_imag == zero:
-        return number(1.0), zero, zero, v, v_imag
+        return real(1.0), zero, zero, v, v_imag
     # The direction of a number is lost where it is subnormal.
     v, v_imag, w, w_imag = v / scale, v_imag / scale, w / scale, w_imag / scale
     length, length_v = length_of(w, w_imag), length_of(v, v_imag)
@@ -136,12 +136,12 @@ def rotation_of(v, v_imag, w, w_imag):
     return length_v / whole, sine, sine_imag, re * (whole * scale), im * (whole * scale)
 
 
-def turn(memory, place, imag, step, cosine, sine, sine_imag):
-    """Rotate two complex numbers ``step`` apart: (c x + s y, c y - conj(s) x)."""
-    x, x_imag = memory[place], memory[place + imag]
-    y, y_imag = memory[place + step], memory[place + step + imag]
+def rotate_complex(memory, index, imag, step, cosine, sine, sine_imag):
+    """Rotate two complex elements at distance ``step``: (c x + s y, c y - conj(s) x)."""
+    x, x_imag = memory[index], memory[index + imag]
+    y, y_imag = memory[index + step], memory[index + step + imag]
     re, im = times(sine, sine_imag, y, y_imag)
-    memory[place], memory[place + imag] = cosine * x + re, cosine * x_imag + im
+    memory[index], memory[index + imag] = cosine * x + re, cosine * x_imag + im
     re, im = times(sine, -sine_imag, x, x_imag)
-    memory[place + step] = cosine * y - re
-    memory[place + step + imag] = cosine * y_imag - im
+    memory[index + step] = cosine * y - re
+    memory[index + step + imag] = cosine * y_imag - im

@@ -1,6 +1,6 @@
 """The Schur form of real matrices by Francis's double shifts.
 
-Complex pairs of eigenvalues stay 2x2 blocks with equal numbers on their diagonal.
+Complex pairs of eigenvalues remain 2x2 blocks with an equal diagonal.
 
 Source: LAPACK's lahqr and lanv2; Golub and Van Loan 2013, "Matrix computations", algorithm 7.5.1.
 """
@@ -19,17 +19,17 @@ from gpuflow.kernels.small_complex import (
     vote,
     with_sign,
 )
-from gpuflow.kernels.small_matrices import LINE, lane_of_warp, number
-from gpuflow.kernels.small_schur import STALLED, VECTORS, block_start, cut_off, most_turns
+from gpuflow.kernels.small_matrices import PITCH, lane_of_warp, real
+from gpuflow.kernels.small_schur import STALLED, VECTORS, block_start, cut_off, max_iterations
 
 
 def real_schur(memory, base, size, low, high):
-    """Make T a real Schur form; gives whether that ended."""
-    last, stalled, turns = int32(high), int32(0), most_turns(size)
-    while last >= low and turns > 0:
+    """Make T a real Schur form; returns whether it converged."""
+    last, stalled, remaining = int32(high), int32(0), max_iterations(size)
+    while last >= low and remaining > 0:
         first = block_start(memory, base, low, high, last)
         cut_off(memory, base, low, first)
-        turns = int32(turns - 1)
+        remaining = int32(remaining - 1)
         stalled = int32(stalled + 1)
         if first < last - 1:
             double_shift(memory, base, first, last, stalled)
@@ -47,51 +47,51 @@ def shifts_of(memory, base, first, last, stalled):
     c, d = memory[corner - 1], memory[corner]
     if stalled % STALLED == 0:
         from_end = stalled % (2 * STALLED) == 0
-        place = corner if from_end else element(base, first, first)
+        index = corner if from_end else element(base, first, first)
         one = corner - 1 if from_end else element(base, first + 1, first)
         other = (
             element(base, last - 1, last - 2) if from_end else element(base, first + 2, first + 1)
         )
         c = size_of(memory[one]) + size_of(memory[other])
-        a = number(0.75) * c + memory[place]
-        b, d = number(-0.4375) * c, a
+        a = real(0.75) * c + memory[index]
+        b, d = real(-0.4375) * c, a
     scale = size_of(a) + size_of(b) + size_of(c) + size_of(d)
-    if scale == number(0.0):
+    if scale == real(0.0):
         return scale, scale, scale, scale
     a, b, c, d = a / scale, b / scale, c / scale, d / scale
-    middle = number(0.5) * (a + d)
+    middle = real(0.5) * (a + d)
     product = (a - middle) * (d - middle) - b * c
     root = root_of(size_of(product))
-    if product >= number(0.0):
+    if product >= real(0.0):
         return middle * scale, root * scale, middle * scale, -root * scale
     one, other = middle + root, middle - root
-    chosen = (one if size_of(one - d) <= size_of(other - d) else other) * scale
-    return chosen, number(0.0), chosen, number(0.0)
+    shift = (one if size_of(one - d) <= size_of(other - d) else other) * scale
+    return shift, real(0.0), shift, real(0.0)
 
 
 def double_shift(memory, base, first, last, stalled):
-    """One turn on rows ``first`` to ``last``, at least three."""
+    """One iteration on rows ``first`` to ``last``, at least three."""
     lane = lane_of_warp()
     one, one_imag, other, other_imag = shifts_of(memory, base, first, last, stalled)
-    # Lane m asks whether the turn may begin at row m, where two entries in a row are small.
-    v, v2, v3 = number(0.0), number(0.0), number(0.0)
+    # Lane m tests whether the iteration may start at row m: two consecutive entries are small.
+    v, v2, v3 = real(0.0), real(0.0), real(0.0)
     begins = False
     if lane >= first and lane <= last - 2:
-        place, next_place = element(base, lane, lane), element(base, lane + 1, lane + 1)
-        a, d, c = memory[place], memory[next_place], memory[next_place - 1]
+        index, next_index = element(base, lane, lane), element(base, lane + 1, lane + 1)
+        a, d, c = memory[index], memory[next_index], memory[next_index - 1]
         scale = size_of(a - other) + size_of(other_imag) + size_of(c)
-        part = c / scale
-        v = part * memory[place + 1] + (a - one) * ((a - other) / scale)
+        ratio = c / scale
+        v = ratio * memory[index + 1] + (a - one) * ((a - other) / scale)
         v -= one_imag * (other_imag / scale)
-        v2 = part * (a + d - one - other)
-        v3 = part * memory[element(base, lane + 2, lane + 1)]
+        v2 = ratio * (a + d - one - other)
+        v3 = ratio * memory[element(base, lane + 2, lane + 1)]
         total = size_of(v) + size_of(v2) + size_of(v3)
         v, v2, v3 = v / total, v2 / total, v3 / total
         begins = lane == first
         if lane > first:
             above = element(base, lane - 1, lane - 1)
             around = size_of(memory[above]) + size_of(a) + size_of(d)
-            small = size_of(memory[place - 1]) * (size_of(v2) + size_of(v3))
+            small = size_of(memory[index - 1]) * (size_of(v2) + size_of(v3))
             begins = small <= epsilon() * size_of(v) * around
     start = highest(vote(begins))
     v = cuda.shfl_sync(0xFFFFFFFF, v, start)
@@ -100,13 +100,13 @@ def double_shift(memory, base, first, last, stalled):
     for k in range(start, last):
         has_third = k + 2 <= last
         if k > start:
-            place = element(base, k, k - 1)
-            v, v2 = memory[place], memory[element(base, k + 1, k - 1)]
-            v3 = memory[element(base, k + 2, k - 1)] if has_third else number(0.0)
-        new, factor = number(0.0), number(0.0)
+            index = element(base, k, k - 1)
+            v, v2 = memory[index], memory[element(base, k + 1, k - 1)]
+            v3 = memory[element(base, k + 2, k - 1)] if has_third else real(0.0)
+        new, factor = real(0.0), real(0.0)
         largest = max(size_of(v2), size_of(v3))
-        if largest > number(0.0):
-            # What is subnormal would lose its digits.
+        if largest > real(0.0):
+            # Subnormal values would lose digits.
             largest = max(largest, size_of(v))
             v, v2, v3 = v / largest, v2 / largest, v3 / largest
             new = -with_sign(root_of(v * v + v2 * v2 + v3 * v3), v)
@@ -119,13 +119,13 @@ def double_shift(memory, base, first, last, stalled):
         if lane == k - 1:
             if k > start:
                 memory[element(base, k, lane)] = new
-                memory[element(base, k + 1, lane)] = number(0.0)
+                memory[element(base, k + 1, lane)] = real(0.0)
                 if has_third:
-                    memory[element(base, k + 2, lane)] = number(0.0)
+                    memory[element(base, k + 2, lane)] = real(0.0)
             elif k > first:
-                memory[element(base, k, lane)] *= number(1.0) - factor
+                memory[element(base, k, lane)] *= real(1.0) - factor
         if lane >= k:
-            reflect_three(memory, element(base, k, lane), LINE, has_third, v2, v3, factor)
+            reflect_three(memory, element(base, k, lane), PITCH, has_third, v2, v3, factor)
         cuda.syncwarp()
         if lane <= min(k + 3, last):
             reflect_three(memory, element(base, lane, k), 1, has_third, v2, v3, factor)
@@ -134,47 +134,47 @@ def double_shift(memory, base, first, last, stalled):
         cuda.syncwarp()
 
 
-def reflect_three(memory, place, step, has_third, v2, v3, factor):
-    """Reflect two or three numbers ``step`` apart by (1, v2, v3)."""
-    total = memory[place] + v2 * memory[place + step]
+def reflect_three(memory, index, step, has_third, v2, v3, factor):
+    """Reflect two or three elements at distance ``step`` by (1, v2, v3)."""
+    total = memory[index] + v2 * memory[index + step]
     if has_third:
-        total += v3 * memory[place + 2 * step]
+        total += v3 * memory[index + 2 * step]
     total *= factor
-    memory[place] -= total
-    memory[place + step] -= total * v2
+    memory[index] -= total
+    memory[index + step] -= total * v2
     if has_third:
-        memory[place + 2 * step] -= total * v3
+        memory[index + 2 * step] -= total * v3
 
 
 def standardize(memory, base, first):
-    """Make the 2x2 block at ``first`` triangular, or give it equal numbers on its diagonal."""
+    """Make the 2x2 block at ``first`` triangular, or its diagonal equal."""
     lane = lane_of_warp()
-    place, below = element(base, first, first), element(base, first + 1, first)
-    a, b, c, d = memory[place], memory[place + 1], memory[below], memory[below + 1]
+    index, below = element(base, first, first), element(base, first + 1, first)
+    a, b, c, d = memory[index], memory[index + 1], memory[below], memory[below + 1]
     a, b, c, d, cosine, sine = standard_block(a, b, c, d)
     cuda.syncwarp()
     if lane > first + 1:
-        rotate(memory, element(base, first, lane), LINE, cosine, sine)
+        rotate(memory, element(base, first, lane), PITCH, cosine, sine)
     if lane < first:
         rotate(memory, element(base, lane, first), 1, cosine, sine)
     if lane == first:
-        memory[place], memory[place + 1] = a, b
+        memory[index], memory[index + 1] = a, b
         memory[below], memory[below + 1] = c, d
     if VECTORS:
         rotate(memory, int32(element(base, lane, first) + Z), 1, cosine, sine)
     cuda.syncwarp()
 
 
-def rotate(memory, place, step, cosine, sine):
-    """Rotate two numbers ``step`` apart."""
-    x, y = memory[place], memory[place + step]
-    memory[place] = cosine * x + sine * y
-    memory[place + step] = cosine * y - sine * x
+def rotate(memory, index, step, cosine, sine):
+    """Rotate two elements at distance ``step``."""
+    x, y = memory[index], memory[index + step]
+    memory[index] = cosine * x + sine * y
+    memory[index + step] = cosine * y - sine * x
 
 
 def standard_block(a, b, c, d):
     """[[a, b], [c, d]] after a rotation, with its cosine and sine: c is 0, or a = d and b c < 0."""
-    one, zero, half = number(1.0), number(0.0), number(0.5)
+    one, zero, half = real(1.0), real(0.0), real(0.5)
     if c == zero:
         return a, b, c, d, one, zero
     if b == zero:
@@ -187,11 +187,11 @@ def standard_block(a, b, c, d):
     smaller = smaller if (b < zero) == (c < zero) else -smaller
     scale = max(size_of(p), larger)
     z = p / scale * p + larger / scale * smaller
-    if z >= number(4.0) * epsilon():
+    if z >= real(4.0) * epsilon():
         z = p + with_sign(root_of(scale) * root_of(z), p)
         length = length_of(c, z)
         return d + z, b - c, zero, d - larger / z * smaller, z / length, c / length
-    # Complex, or real and almost equal: first equal numbers on the diagonal.
+    # Complex, or real and almost equal: first make the diagonal equal.
     total = b + c
     length = length_of(total, gap)
     cosine = root_of(half * (one + size_of(total) / length))
@@ -211,5 +211,5 @@ def standard_block(a, b, c, d):
     p = with_sign(left * right, c)
     shrink = one / root_of(size_of(b + c))
     left, right = left * shrink, right * shrink
-    turned = cosine * left - sine * right
-    return middle + p, b - c, zero, middle - p, turned, cosine * right + sine * left
+    new_cosine = cosine * left - sine * right
+    return middle + p, b - c, zero, middle - p, new_cosine, cosine * right + sine * left

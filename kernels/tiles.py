@@ -1,17 +1,17 @@
-"""Tiles of matrices in shared memory and in registers: what kernels with products are made of.
+"""Tiles of matrices in shared memory and in registers: building blocks of matrix products.
 
-A tile in shared memory has rows of D elements, PITCH apart; the 16 bytes between keep the eight
+A tile in shared memory has rows of D elements at a pitch of PITCH; 16 bytes between keep the eight
 rows that ``load_matrices`` reads at once in different banks. A tile of sums in registers has
 16 * M_TILES rows for each warp and 8 columns for each of its tiles n, as ``mma.m16n8k16`` lays them
 out: element ``4 * (m * tiles + n) + e`` of lane l is
 
     row  16 * m + l // 4 + 8 * (e // 2)        column  8 * n + 2 * (l % 4) + e % 2
 
-With REDUCED, tensor cores multiply float32 too, rounded to tensorfloat32: 10 bits behind the point,
+With REDUCED, tensor cores multiply float32 too, rounded to tensorfloat32: 10 fraction bits,
 to nearest with ties away. A tile of ``mma.m16n8k8`` has the same layout. COLUMNS is a multiple of
 16 then.
 
-Tiles of 16-bit elements may lie across (LEFT_ACROSS, RIGHT_ACROSS): D rows of ROWS or COLUMNS
+Tiles of 16-bit elements may be transposed (LEFT_ACROSS, RIGHT_ACROSS): D rows of ROWS or COLUMNS
 elements, with 16 bytes between; ``load_matrices_transposed`` makes the same fragments of them.
 
 Constants of the text: KIND of elements, D, PITCH, M_TILES, ROWS (of a block), COLUMNS (of a
@@ -83,12 +83,12 @@ def load_rows(shared, at, source, base, stride, first, count, limit):
     chunk = int32(cuda.threadIdx.x)
     while chunk < count * (D // CHUNK):
         row = chunk // (D // CHUNK)
-        place = (chunk - row * (D // CHUNK)) * CHUNK
+        offset = (chunk - row * (D // CHUNK)) * CHUNK
         inside = first + row < limit
-        index = base + place
+        index = base + offset
         if inside:
             index += (first + row) * stride
-        target = at + row * PITCH + place
+        target = at + row * PITCH + offset
         if ALIGNED:
             copy_async(shared, target, source, index, inside)
         else:
@@ -103,7 +103,7 @@ def load_rows(shared, at, source, base, stride, first, count, limit):
 
 
 def load_both(shared, at, one, other, base, stride, first, count, limit):
-    """``load_rows`` of two arrays that lie alike, one tile behind the other."""
+    """``load_rows`` of two arrays of the same layout, one tile after the other."""
     load_rows(shared, at, one, base, stride, first, count, limit)
     load_rows(shared, at + count * PITCH, other, base, stride, first, count, limit)
 
@@ -115,7 +115,7 @@ def clear(values, count):
 
 
 def add_products(sums, shared, left, right):
-    """``sums[rows, columns] += left[rows, D] @ right[columns, D].T``; places of both tiles."""
+    """``sums[rows, columns] += left[rows, D] @ right[columns, D].T``; offsets of both tiles."""
     if KIND == FLOAT32 and not REDUCED:
         _add_products_plain(sums, shared, left, right)
     else:
@@ -123,7 +123,7 @@ def add_products(sums, shared, left, right):
 
 
 def add_mixed(sums, weights, shared, right):
-    """``sums[rows, D] += weights[rows, columns] @ right[columns, D]``; a place of one tile."""
+    """``sums[rows, D] += weights[rows, columns] @ right[columns, D]``; the offset of one tile."""
     if REDUCED:
         _add_mixed_reduced(sums, weights, shared, right)
     elif KIND == FLOAT32:
@@ -162,16 +162,16 @@ def _add_products_matrix(sums, shared, left, right):
     for k in range(D // (2 * CHUNK)):
         for m in range(M_TILES):
             if LEFT_ACROSS:
-                place = left_row + 16 * k * (ROWS + CHUNK) + 16 * m
-                load_matrices_transposed(a, 4 * m, shared, place)
+                offset = left_row + 16 * k * (ROWS + CHUNK) + 16 * m
+                load_matrices_transposed(a, 4 * m, shared, offset)
             else:
                 load_matrices(a, 4 * m, shared, left_row + 16 * m * PITCH + 2 * CHUNK * k)
         if REDUCED:
             round_tensorfloat32(a, 0, 4 * M_TILES)
         for n in range(N_TILES // 2):
             if RIGHT_ACROSS:
-                place = right_row + 16 * k * (COLUMNS + CHUNK) + 16 * n
-                load_matrices_transposed(b, 0, shared, place)
+                offset = right_row + 16 * k * (COLUMNS + CHUNK) + 16 * n
+                load_matrices_transposed(b, 0, shared, offset)
             else:
                 load_matrices(b, 0, shared, right_row + 16 * n * PITCH + 2 * CHUNK * k)
             if REDUCED:
@@ -201,10 +201,10 @@ def _add_mixed_matrix(sums, weights, shared, right):
 def _add_mixed_reduced(sums, weights, shared, right):
     """As ``_add_mixed_matrix``, in steps of 8 rows of the right operand.
 
-    A lane has sums of columns 2 l and 2 l + 1 where the left operand wants l and l + 4, l being
-    lane % 4. The order in which products are added is free, so rows of the right operand go along:
+    A lane has sums of columns 2 l and 2 l + 1, but the left operand has l and l + 4, l being
+    lane % 4. The order in which products are added is free, so rows of the right operand follow:
 
-        place in the step        0  1  2  3  4  5  6  7
+        position in the step     0  1  2  3  4  5  6  7
         column of the weights    0  2  4  6  1  3  5  7
     """
     lane = int32(cuda.threadIdx.x) & 31
@@ -219,9 +219,9 @@ def _add_mixed_reduced(sums, weights, shared, right):
             a[4 * m + 3] = bitcast(weights[at + 3], uint32)
         round_tensorfloat32(a, 0, 4 * M_TILES)
         for d in range(D_TILES):
-            place = right_row + 8 * k * PITCH + 8 * d
-            b[0] = bitcast(shared[place], uint32)
-            b[1] = bitcast(shared[place + PITCH], uint32)
+            offset = right_row + 8 * k * PITCH + 8 * d
+            b[0] = bitcast(shared[offset], uint32)
+            b[1] = bitcast(shared[offset + PITCH], uint32)
             round_tensorfloat32(b, 0, 2)
             for m in range(M_TILES):
                 _multiply(sums, 4 * (m * D_TILES + d), a, 4 * m, b, 0)
@@ -251,16 +251,16 @@ def _add_products_plain(sums, shared, left, right):
 def _add_mixed_plain(sums, weights, shared, right):
     lane = int32(cuda.threadIdx.x) & 31
     # Each lane needs the weights of its rows in all columns, of which the four lanes that share a
-    # row hold two each in turn. Four floats more for each row keep eight rows in different banks.
+    # row hold two each. Four floats more for each row keep eight rows in different banks.
     staged = shared_array(float32, ROWS * (COLUMNS + 4))
     first = (int32(cuda.threadIdx.x) >> 5) * (16 * M_TILES) + (lane >> 2)
-    # Of the whole block: lanes that may have parted would cost the assembler all registers.
+    # Of the whole block: lanes that may have diverged would cost the assembler all registers.
     barrier()
     for n in range(N_TILES):
         for r in range(2 * M_TILES):
             at = 4 * ((r // 2) * N_TILES + n) + 2 * (r % 2)
-            place = (first + 8 * r) * (COLUMNS + 4) + 8 * n + 2 * (lane & 3)
-            store_vector(staged, place, (weights[at], weights[at + 1]))
+            offset = (first + 8 * r) * (COLUMNS + 4) + 8 * n + 2 * (lane & 3)
+            store_vector(staged, offset, (weights[at], weights[at + 1]))
     cuda.syncwarp()
     right_row = right + 2 * (lane & 3)
     w = local_array(float32, 8 * M_TILES)
@@ -284,31 +284,31 @@ def store_rows(out, base, stride, first, limit, sums, factors):
     for r in range(2 * M_TILES):
         row = first + 8 * r + (lane >> 2)
         if row < limit:
-            place = base + row * stride + 2 * (lane & 3)
+            offset = base + row * stride + 2 * (lane & 3)
             for d in range(D_TILES):
                 at = 4 * ((r // 2) * D_TILES + d) + 2 * (r % 2)
-                _store_pair(out, place + 8 * d, sums[at] * factors[r], sums[at + 1] * factors[r])
+                _store_pair(out, offset + 8 * d, sums[at] * factors[r], sums[at + 1] * factors[r])
 
 
-def _store_pair(out, place, low, high):
+def _store_pair(out, offset, low, high):
     if KIND == FLOAT32:
-        store_vector(out, place, (low, high))
+        store_vector(out, offset, (low, high))
     elif KIND == BFLOAT16:
-        store_vector(out, place, (float32_to_bfloat16(low), float32_to_bfloat16(high)))
+        store_vector(out, offset, (float32_to_bfloat16(low), float32_to_bfloat16(high)))
     else:
-        store_vector(out, place, (float32_to_float16(low), float32_to_float16(high)))
+        store_vector(out, offset, (float32_to_float16(low), float32_to_float16(high)))
 
 
-def read_float32(source, place):
+def read_float32(source, offset):
     """An element of float32."""
-    return source[place]
+    return source[offset]
 
 
-def read_bfloat16(source, place):
+def read_bfloat16(source, offset):
     """An element of bfloat16 as float32."""
-    return bfloat16_to_float32(source[place])
+    return bfloat16_to_float32(source[offset])
 
 
-def read_float16(source, place):
+def read_float16(source, offset):
     """An element of float16 as float32."""
-    return float16_to_float32(source[place])
+    return float16_to_float32(source[offset])

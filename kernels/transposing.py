@@ -1,4 +1,4 @@
-"""Copies of arrays whose innermost dimension becomes another one, through tiles in shared memory.
+"""Transposed copies that change the innermost dimension, through tiles in shared memory.
 
     target[i, j, a, b] = source[i * step_i + j * step_j + a + b * step_b]
 
@@ -29,7 +29,7 @@ THREADS = 256
 
 # Given for each build.
 SIZE = 2  # bytes of an element
-# Lanes that walk down a column of the tile are in different banks: rows are 4 bytes longer.
+# Rows are 4 bytes longer, so that elements of a column are in different banks.
 PITCH = 66
 
 
@@ -54,17 +54,17 @@ def copy_transposed(
     rest, tile_a = split(rest, (size_a + TILE - 1) // TILE)
     i, j = split(rest, size_j)
     first_a, first_b = int64(tile_a * TILE), int64(tile_b * TILE)
-    place = int64(i * step_i + j * step_j)
+    offset = int64(i * step_i + j * step_j)
     column, row = int32(cuda.threadIdx.x % TILE), int32(cuda.threadIdx.x // TILE)
     a = first_a + column
     for k in range(row, TILE, THREADS // TILE):
         b = first_b + k
         if a < size_a and b < size_b:
-            tile[k * PITCH + column] = source[place + a + b * step_b]
+            tile[k * PITCH + column] = source[offset + a + b * step_b]
     barrier()
-    place = int64(i * out_i + j * out_j)
+    offset = int64(i * out_i + j * out_j)
     b = first_b + column
     for k in range(row, TILE, THREADS // TILE):
         a = first_a + k
         if a < size_a and b < size_b:
-            target[place + a * out_a + b] = tile[column * PITCH + k]
+            target[offset + a * out_a + b] = tile[column * PITCH + k]

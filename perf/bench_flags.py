@@ -2,11 +2,11 @@
 
 usage: python perf/bench_flags.py
 
-``in_use.several``, ``in_use.parted`` and ``config.may_check`` are set for good when a process first
-uses a second device, an array in several memories, or a check of values; until then operations do
-not look. Each row calls something with the flag as it is and, in turn with that, with the flag set:
-then each call looks, and sees that there is nothing to do. Time is the processor's of this process,
-for one call, the least of many repeats.
+``in_use.several``, ``in_use.distributed`` and ``config.may_check`` are set for good when a process
+first uses a second device, an array in several memories, or a check of values; until then
+operations do not look. Each row calls something with the flag as it is and, in turn with that, with
+the flag set: then each call looks, and sees that there is nothing to do. Time is the processor's of
+this process, for one call, the least of many repeats.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def main() -> None:
         ("add, eager", lambda: x + y, in_use, "several"),
         ("add, jitted", lambda: small(x, y), in_use, "several"),
         ("21 operands, jitted", lambda: large(x, weights), in_use, "several"),
-        ("add, eager", lambda: x + y, in_use, "parted"),
-        ("sum, eager", lambda: jnp.sum(x), in_use, "parted"),
-        ("loop, eager", lambda: gf.lax.fori_loop(0, 2, _step, x), in_use, "parted"),
-        ("add of a number, eager", lambda: x + 1.0, in_use, "parted"),
+        ("add, eager", lambda: x + y, in_use, "distributed"),
+        ("sum, eager", lambda: jnp.sum(x), in_use, "distributed"),
+        ("loop, eager", lambda: gf.lax.fori_loop(0, 2, _step, x), in_use, "distributed"),
+        ("add of a number, eager", lambda: x + 1.0, in_use, "distributed"),
         ("add, eager", lambda: x + y, config, "may_check"),
         ("x[1:3]", lambda: x[1:3], config, "may_check"),
     ]

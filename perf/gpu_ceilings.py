@@ -23,7 +23,7 @@ import gpuflow as gf
 from gpuflow.core.views import contiguous
 from gpuflow.targets.cuda.library.copy_forms import copy_form
 from gpuflow.targets.cuda.runtime.driver.api import Gemm
-from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import argument_words, load, prepare
+from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import argument_slots, load, prepare
 
 
 def timer(platform: str, driver: Any) -> Callable[[Callable[[], Any], int], float]:
@@ -114,7 +114,7 @@ def small_launch(driver: Any) -> tuple[Callable[[], Any], Any]:
     form = copy_form(contiguous((256,)), 4)
     signature = ("*uint32", "*uint32", *[form.index] * len(form.numbers))
     kernel = load(form.kernel, signature, driver, form.constants)
-    words = argument_words(signature, [source, target, *form.numbers])
+    words = argument_slots(signature, [source, target, *form.numbers])
     return prepare(kernel, driver, form.grid, (form.threads, 1, 1), words), (source, target)
 
 

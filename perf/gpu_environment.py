@@ -91,7 +91,7 @@ def first_result(platform: str) -> Iterator[str]:
     """What is wrong with one small program: the way from Python to the device and back."""
     import gpuflow as gf
     from gpuflow.runtime.kernel_cache import cache_stats
-    from gpuflow.targets.cuda.codegen.cached import cache_parts
+    from gpuflow.targets.cuda.codegen.cached import cache_key_inputs
 
     (found, *_) = gf.devices(platform)
     function, x = FIRST_PROGRAM
@@ -104,7 +104,7 @@ def first_result(platform: str) -> Iterator[str]:
     print(f"first result on {getattr(api, 'name', platform)} after {seconds:.2f} s; "
           f"{stats.loaded} kernels loaded, {stats.built} built")  # fmt: skip
     if api is not None:
-        print(f"keys of kernels: {' '.join(cache_parts(api.compute_capability)[3:])}")
+        print(f"keys of kernels: {' '.join(cache_key_inputs(api.compute_capability)[3:])}")
     if not np.array_equal(got, function(x)):
         yield f"x * 2 + 1 is off by up to {np.abs(got - function(x)).max()}"
 

@@ -65,7 +65,7 @@ def costs(driver: Any, timed: Any, times: int) -> dict[str, float]:
         source, target = (driver.empty((count,), np.dtype(np.uint8)) for _ in range(2))
 
         def copy(target: Any = target, source: Any = source, count: int = count) -> None:
-            api.copy_inside(target.address, source.address, count, stream)
+            api.copy_within(target.address, source.address, count, stream)
 
         found[f"copy {count} bytes, the host's time"] = host_seconds(driver, copy, times)
         found[f"copy {count} bytes"] = median(lambda copy=copy: timed(copy, times), 5)

@@ -22,7 +22,7 @@ import gpuflow
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Platform, register_platform
-from gpuflow.targets.cuda.library.dnn.calls import Chosen
+from gpuflow.targets.cuda.library.dnn.calls import PlannedCall
 from gpuflow.targets.cuda.runtime.driver.api import LoadedKernel
 from gpuflow.targets.cuda.runtime.driver.driver import GpuDriver
 from gpuflow.targets.cuda_sim.driver import SIM_EPILOGUES
@@ -48,9 +48,9 @@ class Launched(NamedTuple):
 class PlannedLibrary:
     """A cuDNN that takes every call, and computes nothing."""
 
-    def choose(self, call: Any, deterministic: bool) -> Chosen:
+    def choose(self, call: Any, deterministic: bool) -> PlannedCall:
         """A plan without a workspace."""
-        return Chosen(call, deterministic, 0)
+        return PlannedCall(call, deterministic, 0)
 
     def bind(self, chosen: Any, stream: int) -> Callable[..., None]:
         """A call of nothing."""
@@ -130,7 +130,7 @@ class PlannedApi:
     def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
         """There is no memory."""
 
-    copy_inside = copy_in
+    copy_within = copy_in
 
     def copy_peer(self, target: int, other: Any, source: int, count: int, stream: int) -> None:
         """There is no memory."""

@@ -1,4 +1,4 @@
-"""``python -m ptxsim kernel.ptx``: what a file holds, or a launch of one of its kernels.
+"""``python -m ptxsim kernel.ptx``: list the kernels of a file, or launch one of them.
 
     python -m ptxsim kernel.ptx
     python -m ptxsim kernel.ptx --grid 4 --block 128 --run axpy "f32[512]=ramp" "f32[512]" 512
@@ -40,25 +40,25 @@ class ArgumentError(ValueError):
 
 
 def described(module: PtxModule, name: str) -> str:
-    """A kernel in one paragraph."""
+    """Describe a kernel in one paragraph."""
     function = module.function(name)
     parameters = ", ".join(
         f"{one.name}: {one.dtype}" + (f"[{one.count}]" if one.count > 1 else "")
         for one in function.parameters
     )
     count = sum(isinstance(one, Instruction) for one in function.body)
-    lines = [f"{name}({parameters})", f"    {count} instructions"]
+    paragraph = [f"{name}({parameters})", f"    {count} instructions"]
     if function.most_threads:
-        lines[-1] += f", blocks of at most {function.most_threads} threads"
+        paragraph[-1] += f", blocks of at most {function.most_threads} threads"
     try:
         program = module.entry(name).program
     except PtxError as error:
-        return "\n".join([*lines, f"    cannot be run: {error}"])
-    lines[-1] += (
+        return "\n".join([*paragraph, f"    cannot be run: {error}"])
+    paragraph[-1] += (
         f", {program.shared_bytes} bytes of static shared memory, {program.local_bytes} bytes of "
         "local memory for each thread"
     )
-    return "\n".join(lines)
+    return "\n".join(paragraph)
 
 
 def array_of(text: str) -> np.ndarray | None:
@@ -86,10 +86,10 @@ def array_of(text: str) -> np.ndarray | None:
 
 
 def bits_of(text: str, parameter: Variable) -> int:
-    """The parameter word of a number.
+    """The bits of a scalar argument.
 
     Raises:
-        ArgumentError: it is no number of the parameter's type.
+        ArgumentError: if it is not a scalar of the parameter's type.
     """
     dtype = TYPES[parameter.dtype]
     with suppress(ValueError):
@@ -106,7 +106,7 @@ def bits_of(text: str, parameter: Variable) -> int:
 
 
 def launch(module: PtxModule, options: argparse.Namespace) -> list[str]:
-    """Run a kernel; the lines to print.
+    """Run a kernel; returns the text to print, as rows.
 
     Raises:
         ArgumentError: there are more or fewer arguments than parameters, or one cannot be used.
@@ -136,24 +136,24 @@ def launch(module: PtxModule, options: argparse.Namespace) -> list[str]:
     done = kernel.launch(
         options.grid, options.block, values, memory, options.shared, checks
     )
-    lines = [
+    report = [
         f"{done.instructions} instructions for groups of threads, {done.loads} loads and "
         f"{done.stores} stores of threads in global memory, {done.bytes} bytes"
     ]
     for name, (address, array) in arrays.items():
         memory.copy_out(address, array)
-        lines.append(f"{name} = {np.array2string(array, threshold=16, edgeitems=4)}")
+        report.append(f"{name} = {np.array2string(array, threshold=16, edgeitems=4)}")
         if options.out is not None:
             np.save(options.out / f"{name}.npy", array)
-    return lines
+    return report
 
 
 def _extents(text: str) -> tuple[int, ...]:
-    return tuple([int(part) for part in text.split(",")])
+    return tuple([int(extent) for extent in text.split(",")])
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """The parser of the command line."""
     made = argparse.ArgumentParser("python -m ptxsim", description=(__doc__ or "").split("\n\n")[0])
     made.add_argument("file", type=Path, help="PTX")
     made.add_argument(
@@ -169,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0, 1 for a kernel that fails, 2 for what cannot be used."""
+    """Run the command; returns 0, 1 for a kernel that fails, or 2 for unusable arguments."""
     options = parser().parse_args(arguments)
     try:
         text = options.file.read_text(encoding="utf-8")

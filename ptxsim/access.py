@@ -6,20 +6,20 @@ import numpy as np
 
 from ptxsim.frame import Frame, Step
 from ptxsim.instruction_table import instruction
+from ptxsim.memory_access import Access, space_of
 from ptxsim.moves import parameter_step
-from ptxsim.reach import Access, space_of
 from ptxsim.shared import READ, RELAXED_READ, RELAXED_WRITE, WRITE
 from ptxsim.site import Site
 from ptxsim.types import Array, bits
 
 
-def _vector(site: Site, place: int) -> int:
-    """How many elements an operand in braces has."""
-    return site.text(place).count(",") + 1 if site.text(place).startswith("{") else 1
+def _vector(site: Site, position: int) -> int:
+    """The vector length of an operand: elements in braces, else 1."""
+    return site.text(position).count(",") + 1 if site.text(position).startswith("{") else 1
 
 
 def _is_relaxed(site: Site) -> bool:
-    """Whether other threads may access the place at the same time, in some order."""
+    """Whether other threads may access the address at the same time, in some order."""
     return site.has("volatile", "relaxed", "acquire", "release", "mmio")
 
 
@@ -38,8 +38,8 @@ def _load(site: Site) -> Step:
     def several(frame: Frame, elements: Array, index: Array) -> None:
         rows = elements[index].T.copy()
         registers = frame.registers
-        for place, target in enumerate(targets):
-            registers[target] = rows[place]
+        for column, target in enumerate(targets):
+            registers[target] = rows[column]
 
     action = one if count == 1 else several
 
@@ -61,12 +61,12 @@ def _store(site: Site) -> Step:
     def value(frame: Frame) -> Array:
         if count == 1:
             return frame.registers[only].view(dtype)
-        parts = [frame.registers[source].view(dtype) for source in sources]
-        return np.stack(np.broadcast_arrays(*parts), axis=1)
+        columns = [frame.registers[source].view(dtype) for source in sources]
+        return np.stack(np.broadcast_arrays(*columns), axis=1)
 
     def action(frame: Frame, elements: Array, index: Array) -> None:
         values = value(frame)
-        if len(values) != len(index) and len(index) == 1:  # the last lane is the one that counts
+        if len(values) != len(index) and len(index) == 1:  # the last lane wins
             values = values[-1:]
         elements[index] = values
 

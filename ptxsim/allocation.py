@@ -1,4 +1,4 @@
-"""Pieces of a simulated device's memory, and the address space that they are cut from."""
+"""Allocations of a simulated device's memory, and the reservation of its address space."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which module mmap does not name 
 
 
 class Allocation:
-    """A piece of memory that a kernel may touch.
+    """Memory that a kernel may access.
 
     Attributes:
         start: its address, a multiple of 256.
         size: size in bytes; memory after it is unallocated.
-        low: bytes at the start that are nobody's either; 0 but for adopted arrays.
+        low: inaccessible bytes at the start; 0 except for adopted arrays.
         read_only: whether kernels must not store to it.
-        written: which bytes hold a value, where that is tracked.
+        written: mask of initialized bytes; None if they are not tracked.
     """
 
     def __init__(self, start: int, size: int, room: Array, counted: bool) -> None:

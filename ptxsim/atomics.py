@@ -1,4 +1,4 @@
-"""Atomics on global and shared memory; lanes at one address go in ascending order.
+"""Atomics on global and shared memory; lanes at one address run in ascending order.
 
 A GPU may take another order; results that depend on it differ there from run to run. float32 sums
 keep subnormal numbers, which atom.add.f32 of a GPU's global memory may flush.
@@ -15,7 +15,7 @@ import numpy as np
 from ptxsim.floats import packed
 from ptxsim.frame import Frame, Step
 from ptxsim.instruction_table import instruction
-from ptxsim.reach import Access
+from ptxsim.memory_access import Access
 from ptxsim.shared import ATOMIC
 from ptxsim.site import Site
 from ptxsim.types import PACKED, TYPES, Array, is_float
@@ -35,7 +35,7 @@ _FUNCTIONS: dict[str, Function] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
     "or": np.bitwise_or, "xor": np.bitwise_xor, "inc": _increment, "dec": _decrement,
     "exch": lambda old, new: new,
-    "cas": lambda old, wanted, new: np.where(old == wanted, new, old),
+    "cas": lambda old, expected, new: np.where(old == expected, new, old),
 }  # fmt: skip
 
 
@@ -43,11 +43,11 @@ def _function(site: Site) -> Function:
     how, name = site.one_of(tuple(_FUNCTIONS)), site.type_name()
     if not how:
         site.refuse("must name an operation")
-    function, part = _FUNCTIONS[how], PACKED.get(name, TYPES[name])
-    if is_float(part) and how in ("min", "max"):
+    function, element = _FUNCTIONS[how], PACKED.get(name, TYPES[name])
+    if is_float(element) and how in ("min", "max"):
         function = np.fmin if how == "min" else np.fmax
     if name in PACKED:
-        return packed(function, part, TYPES[name])
+        return packed(function, element, TYPES[name])
     return function
 
 
@@ -65,23 +65,24 @@ def _reduction(site: Site) -> Step:
     return _step(site, 0, [])
 
 
-def _step(site: Site, place: int, targets: Sequence[int]) -> Step:
+def _step(site: Site, position: int, targets: Sequence[int]) -> Step:
     dtype, function = site.dtype(), _function(site)
-    operands = [site.sources(k, dtype) for k in range(place + 1, site.count())]
+    operands = [site.sources(k, dtype) for k in range(position + 1, site.count())]
     count = len(operands[0])
-    access = Access(site, place, dtype, count, ATOMIC)
+    access = Access(site, position, dtype, count, ATOMIC)
 
     def action(frame: Frame, elements: Array, index: Array) -> None:
-        index = frame.spread(index)
-        for part in range(count):
-            values = [frame.spread(frame.registers[slots[part]].view(dtype)) for slots in operands]
-            column = elements if count == 1 else elements[:, part]
+        index = frame.per_lane(index)
+        for component in range(count):
+            slots = [operand[component] for operand in operands]
+            values = [frame.per_lane(frame.registers[slot].view(dtype)) for slot in slots]
+            column = elements if count == 1 else elements[:, component]
             if not targets and isinstance(function, np.ufunc):
                 function.at(column, index, *values)
                 continue
             old = in_order(function, column, index, values)
             if targets:
-                frame.registers[targets[part]] = old
+                frame.registers[targets[component]] = old
 
     def step(frame: Frame) -> None:
         access.run(frame, step, action)
@@ -98,7 +99,7 @@ def in_order(function: Any, elements: Array, index: Array, values: Sequence[Arra
         old = elements[index]
         elements[index] = function(old, *values)
         return old
-    # The k-th lanes of all places go together.
+    # Process the k-th lanes of all addresses at once.
     lengths = np.diff(np.append(starts, len(index)))
     rank = np.arange(len(index)) - np.repeat(starts, lengths)
     by_rank = order[np.argsort(rank, kind="stable")]
@@ -106,8 +107,8 @@ def in_order(function: Any, elements: Array, index: Array, values: Sequence[Arra
     old = np.empty(len(index), elements.dtype)
     for first, last in pairwise(bounds):
         lanes = by_rank[first:last]
-        places = index[lanes]
-        previous = elements[places]
+        positions = index[lanes]
+        previous = elements[positions]
         old[lanes] = previous
-        elements[places] = function(previous, *(value[lanes] for value in values))
+        elements[positions] = function(previous, *(value[lanes] for value in values))
     return old

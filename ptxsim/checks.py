@@ -11,17 +11,16 @@ class Checks:
 
     Attributes:
         races: accesses to shared memory that have no barrier between them.
-        uninitialized_shared: reads of shared memory that nobody has written.
-        uninitialized_global: reads of global memory that nobody has written since it was allocated;
+        uninitialized_shared: reads of uninitialized shared memory.
+        uninitialized_global: reads of global memory that was not written since it was allocated;
             it must have been on, by ``DeviceMemory.track_writes``, when the memory was allocated.
         global_races: accesses of different threads to global memory that nothing orders, and
             ld.global.nc of memory that the kernel writes.
         arrays: accesses that left the array whose address they were computed from, and came to
             another one: allocations, and shared variables.
         registers: reads of registers that were never set.
-        divergence: bar.sync that a part of a warp reaches, while the rest has returned.
-        division: integer division by zero, and of the least integer by -1: a GPU gives some
-            number.
+        divergence: bar.sync that only some lanes of a warp reach, as the others have returned.
+        division: integer division by zero, and of the least integer by -1: undefined on GPUs.
         instructions: most instructions that a group of lanes may run; more are an infinite loop.
         order: the seed of a random order of blocks: a few at a time, which begin, stop and go on
             at any time. None: all that fit run together, in the order of their code.
@@ -39,7 +38,7 @@ class Checks:
     order: int | None = None
 
 
-# All that it can look for; a launch takes about twice as long.
+# All checks; a launch takes about twice as long.
 THOROUGH = Checks(
     uninitialized_global=True, global_races=True, arrays=True, registers=True, divergence=True
 )
@@ -50,7 +49,7 @@ class Statistics:
     """Statistics of a launch.
 
     Attributes:
-        instructions: that were issued; one for any number of lanes that run it together.
+        instructions: issued instructions; one for any number of lanes that run it at once.
         loads: of global memory, summed over threads.
         stores: to global memory, atomics among them, summed over threads.
         bytes: that these loads and stores moved.

@@ -1,4 +1,4 @@
-"""Comparisons and choices: setp, set, selp, slct."""
+"""Comparisons and selection: setp, set, selp, slct."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _comparison(site: Site, dtype: np.dtype) -> Callable[[Array, Array], Array]:
     how = site.one_of((*_COMPARE, *_UNORDERED, "num", "nan"))
     floats = is_float(dtype)
     if how in ("num", "nan"):
-        wanted = how == "nan"
-        return lambda x, y: (np.isnan(x) | np.isnan(y)) == wanted
+        is_nan = how == "nan"
+        return lambda x, y: (np.isnan(x) | np.isnan(y)) == is_nan
     if how in _UNORDERED:
         opposite = _COMPARE[_UNORDERED[how]]
         function: Any = lambda x, y: ~opposite(x, y)  # noqa: E731
@@ -92,20 +92,20 @@ def _set_predicate(site: Site) -> Step:
 
 def _set_predicates(site: Site, name: str) -> Step:
     """Packed: ``setp.lt.f16x2 p|q``: p is for the low half, q for the high one."""
-    part, word = PACKED[name], TYPES[name]
-    compare, logic = _comparison(site, part), _logic_of(site)
-    a, b = site.source(1, word), site.source(2, word)
+    element, pair = PACKED[name], TYPES[name]
+    compare, logic = _comparison(site, element), _logic_of(site)
+    a, b = site.source(1, pair), site.source(2, pair)
     third = site.source(3, BOOL) if logic is not None else a
     names = site.text(0).split("|")
     targets = [site.target_of(target, BOOL) for target in names]
 
     def step(frame: Frame) -> None:
         x, y = (
-            np.ascontiguousarray(frame.registers[s]).view(part).reshape(-1, 2) for s in (a, b)
+            np.ascontiguousarray(frame.registers[s]).view(element).reshape(-1, 2) for s in (a, b)
         )
         result = compare(x, y)
-        for place, target in enumerate(targets):
-            half = np.ascontiguousarray(result[:, place])
+        for column, target in enumerate(targets):
+            half = np.ascontiguousarray(result[:, column])
             frame.registers[target] = half if logic is None else logic(half, frame.registers[third])
 
     return step
@@ -115,11 +115,11 @@ def _set_predicates(site: Site, name: str) -> Step:
 def _set(site: Site) -> Step:
     """``set.lt.u32.f32 d, a, b``: all ones, or 1.0 for a float result."""
     to, name = site.type_name(0), site.type_name()
-    target, part = TYPES[to], PACKED.get(name, TYPES[name])
-    compare, logic = _comparison(site, part), _logic_of(site)
+    target, element = TYPES[to], PACKED.get(name, TYPES[name])
+    compare, logic = _comparison(site, element), _logic_of(site)
     result = PACKED.get(to, target)
     if name in PACKED and not is_float(result):
-        result = bits(part)
+        result = bits(element)
     true = result.type(1) if is_float(result) else ~result.type(0)
 
     def function(x: Array, y: Array, *third: Array) -> Array:
@@ -129,8 +129,8 @@ def _set(site: Site) -> Step:
         return np.where(holds, true, result.type(0)).astype(result)
 
     if name in PACKED:
-        return compute(site, packed(function, part, target), [TYPES[name]] * 2, target)
-    types = [part, part] + ([BOOL] if logic is not None else [])
+        return compute(site, packed(function, element, target), [TYPES[name]] * 2, target)
+    types = [element, element] + ([BOOL] if logic is not None else [])
     return compute(site, function, types, target)
 
 
@@ -138,8 +138,8 @@ def _set(site: Site) -> Step:
 def _select(site: Site) -> Step:
     dtype = bits(site.dtype())
 
-    def function(x: Array, y: Array, chosen: Array) -> Array:
-        return np.where(chosen, x, y)
+    def function(x: Array, y: Array, condition: Array) -> Array:
+        return np.where(condition, x, y)
 
     site.chooses = True
     return compute(site, function, [dtype, dtype, BOOL], dtype)

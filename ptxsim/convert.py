@@ -50,7 +50,7 @@ def _convert(site: Site) -> Step:
     if to == "tf32":
         return _to_tf32(site)
     if to in PACKED and of == "f32":
-        return _join(site, PACKED[to], TYPES[to])
+        return _pack_pair(site, PACKED[to], TYPES[to])
     if of in PACKED:
         return _widen_pair(site, of, to)
     source, target = TYPES[of], TYPES[to]
@@ -100,16 +100,16 @@ def _between_integers(site: Site, source: np.dtype, target: np.dtype) -> Functio
 
 
 def to_integer(whole: Array, target: np.dtype) -> Array:
-    """A whole float as an integer: out of range gives the nearest; NaN 0, or 2**63 for 64 bits."""
+    """An integral float as an integer: saturates; NaN gives 0, or 2**63 for 64 bits."""
     limits = np.iinfo(target)
     low, high = whole <= float(limits.min), whole >= float(limits.max)
     nan = np.isnan(whole)
-    outside = low | high | nan
-    if not np.count_nonzero(outside):
+    out_of_range = low | high | nan
+    if not np.count_nonzero(out_of_range):
         return whole.astype(target)
-    inside = np.where(outside, whole.dtype.type(0), whole).astype(target)
+    in_range = np.where(out_of_range, whole.dtype.type(0), whole).astype(target)
     missing = np.array([1 << 63 if target.itemsize == 8 else 0], np.uint64).astype(target)
-    result = np.where(low, target.type(limits.min), inside)
+    result = np.where(low, target.type(limits.min), in_range)
     result = np.where(high, target.type(limits.max), result)
     return np.where(nan, missing, result)
 
@@ -190,26 +190,26 @@ def _to_tf32(site: Site) -> Step:
 # --- pairs -------------------------------------------------------------------------------
 
 
-def _join(site: Site, part: np.dtype, word: np.dtype) -> Step:
+def _pack_pair(site: Site, element: np.dtype, pair: np.dtype) -> Step:
     """``cvt.rn.bf16x2.f32 d, a, b``: a becomes the high half, b the low one."""
     mode = site.one_of(rounding.MODES, "rn")
     last = relu if site.has("relu") else None
-    convert: Function = lambda x: rounding.narrow(x.astype(F64), part, mode)  # noqa: E731
-    if part in (E4M3, E5M2):
-        convert = lambda x: x.astype(part)  # noqa: E731
+    convert: Function = lambda x: rounding.narrow(x.astype(F64), element, mode)  # noqa: E731
+    if element in (E4M3, E5M2):
+        convert = lambda x: x.astype(element)  # noqa: E731
     elif mode == "rn":
-        convert = rounding.bf16_of if part == BF16 else lambda x: x.astype(part)
+        convert = rounding.bf16_of if element == BF16 else lambda x: x.astype(element)
     if site.has("satfinite"):
-        convert = finite(convert, part)
-    each = bits(part)
+        convert = finite(convert, element)
+    each = bits(element)
 
     def function(high: Array, low: Array) -> Array:
         if last is not None:
             high, low = last(high), last(low)
-        parts = np.broadcast_arrays(convert(low).view(each), convert(high).view(each))
-        return np.stack(parts, axis=1).view(word).reshape(-1)
+        halves = np.broadcast_arrays(convert(low).view(each), convert(high).view(each))
+        return np.stack(halves, axis=1).view(pair).reshape(-1)
 
-    return compute(site, function, [F32, F32], word)
+    return compute(site, function, [F32, F32], pair)
 
 
 def _widen_pair(site: Site, of: str, to: str) -> Step:

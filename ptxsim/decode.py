@@ -1,4 +1,4 @@
-"""From a parsed entry to blocks of steps: calls are put in place, registers become slots."""
+"""Decode a parsed entry to blocks of steps: calls are inlined, registers become slots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decode(module: Module, name: str) -> Program:
     """Decode an entry.
 
     Raises:
-        PtxError: an instruction is unknown, or the text is not whole.
+        PtxError: if an instruction is unknown, or the text is incomplete.
     """
     decoder = Decoder(module, name)
     program = decoder.decode()
@@ -36,7 +36,7 @@ def decode(module: Module, name: str) -> Program:
 
 
 class Decoder(Slots):
-    """Facts about a kernel while it is decoded."""
+    """State of a kernel while it is decoded."""
 
     def __init__(
         self, module: Module, name: str, suspects: frozenset[int] = frozenset()
@@ -106,7 +106,7 @@ class Decoder(Slots):
             self._fall()
             self.block.gate = Meeting(self._member(site, entry.member))
             self.block.note(site.reads, (), False)
-        self._steps(site, entry.build(site), together=entry.member is not None)
+        self._steps(site, entry.build(site), collective=entry.member is not None)
 
     @staticmethod
     def _member(site: Site, operand: int) -> int:
@@ -114,11 +114,11 @@ class Decoder(Slots):
             return site.constant(0xFFFFFFFF, U32)
         return site.source(operand, U32)
 
-    def _steps(self, site: Site, step: Step, together: bool = False) -> None:
-        """Add the steps of an instruction, under its guard; lanes of a warp may run it together."""
+    def _steps(self, site: Site, step: Step, collective: bool = False) -> None:
+        """Add the steps of an instruction, under its guard, for single lanes or warps."""
         steps, item = [*site.before, step, *site.after], site.instruction
         reads, writes = tuple(site.reads), tuple(site.writes)
-        uses = site.accesses or together or not writes
+        uses = site.accesses or collective or not writes
         guard = self._predicate(site) if item.guard else None
         effect = Effect(reads, writes, uses, site.chooses, guard, item.negated)
         if not self._comes_from_memory(item):
@@ -137,7 +137,7 @@ class Decoder(Slots):
 
     @staticmethod
     def _comes_from_memory(item: Instruction) -> bool:
-        """Whether results are values that memory held, or truth values: no part of an address."""
+        """Whether results are loaded values or predicates, which are never derived addresses."""
         loads = item.opcode in ("ld", "ldu", "atom") and not item.has("param")
         return loads or item.opcode == "setp"
 
@@ -208,7 +208,7 @@ class Decoder(Slots):
         self._close(finish)
 
     def _call(self, scope: Scope, item: Instruction) -> None:
-        """Put the called function here; a return branches behind it."""
+        """Inline the called function; a return branches to its end."""
         site = Site(self, scope, item)
         operands = list(item.operands)
         results = operands.pop(0).strip("()") if operands[0].startswith("(") else ""

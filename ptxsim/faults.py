@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a kernel failed.
+class Location:
+    """The location of a kernel's failure.
 
     Attributes:
         kernel: name of the entry.
@@ -24,31 +24,31 @@ class Place:
     thread: tuple[int, int, int] | None = None
 
     def __str__(self) -> str:
-        parts = [self.source, f"`{self.instruction}`" if self.instruction else ""]
+        texts = [self.source, f"`{self.instruction}`" if self.instruction else ""]
         if self.block is not None:
-            parts.append(f"block {self.block}, thread {self.thread}")
-        return ", ".join(part for part in parts if part)
+            texts.append(f"block {self.block}, thread {self.thread}")
+        return ", ".join(text for text in texts if text)
 
 
 class PtxError(RuntimeError):
     """A kernel did an operation that a GPU forbids, or that the interpreter does not support.
 
     Attributes:
-        place: the location of the fault; None while a module is read.
+        location: of the fault; None while a module is read.
     """
 
-    def __init__(self, message: str, place: Place | None = None) -> None:
+    def __init__(self, message: str, location: Location | None = None) -> None:
         super().__init__(message)
-        self.place = place
+        self.location = location
 
 
 class Fault(Exception):
-    """A fault inside one instruction, before it is known which and where.
+    """A fault of one instruction, before its location is known.
 
     Attributes:
         what: the requirement and the observed value.
         fix: the suggested replacement.
-        lane: the lane that failed, as a position in the frame.
+        lane: the lane that failed, as an index of the frame.
     """
 
     def __init__(self, what: str, fix: str, lane: int = 0) -> None:
@@ -58,10 +58,10 @@ class Fault(Exception):
         self.lane = lane
 
 
-def located(fault: Fault, place: Place) -> PtxError:
+def located(fault: Fault, location: Location) -> PtxError:
     """The error that a user sees."""
-    text = f"[ptx {place.kernel}] {fault.what}. At {place}. Fix: {fault.fix}."
-    return PtxError(text, place)
+    text = f"[ptx {location.kernel}] {fault.what}. At {location}. Fix: {fault.fix}."
+    return PtxError(text, location)
 
 
 def unreadable(what: str, where: str, fix: str) -> PtxError:

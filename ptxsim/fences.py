@@ -20,7 +20,7 @@ import numpy as np
 from ptxsim.geometry import WARP
 from ptxsim.types import BOOL, Array
 
-Known = dict[int, int]  # how many signals of which log
+Clock = dict[int, int]  # a vector clock: the number of signals seen, by log
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Signal:
     """A strong write of a thread that has fenced.
 
     Attributes:
-        thread: who wrote.
-        time: when.
+        thread: the writer.
+        time: of the write.
         barrier: time of the last barrier of its block: everything before is signalled too.
-        warp: when the thread had passed its last warp barrier.
-        fence: when the thread had last fenced beyond its block.
-        known: its own state, which it passes on.
+        warp: time of the thread's last warp barrier.
+        fence: time of the thread's last fence beyond its block.
+        clock: the signals that it had seen itself.
     """
 
     thread: int
@@ -41,11 +41,11 @@ class Signal:
     barrier: int
     warp: int
     fence: int
-    known: Known
+    clock: Clock
 
 
 class Fenced:
-    """When threads fenced, at one scope."""
+    """Times of fences at one scope, by thread, block and warp."""
 
     def __init__(self, blocks: int, threads: int) -> None:
         self.of_thread = np.zeros(blocks * threads, np.int64)
@@ -54,8 +54,8 @@ class Fenced:
         self.of_warp = np.zeros(blocks * -(-threads // WARP), np.int64)
 
 
-class Reach:
-    """State of a warp: the accesses of each block that are ordered before it."""
+class HappensBefore:
+    """State of a warp: the accesses of each block that happen before it."""
 
     def __init__(self, blocks: int) -> None:
         self.everybody = np.zeros(blocks, np.int64)  # all accesses of the block before this time
@@ -65,7 +65,7 @@ class Reach:
         self.fence = np.zeros(blocks, np.int64)  # until when the thread's own fences reach
 
     def add(self, signal: Signal, block: int) -> None:
-        """Know of one more signal."""
+        """Add one more signal."""
         self.everybody[block] = max(self.everybody[block], signal.barrier)
         other = self.thread[block]
         if other not in (-1, signal.thread):  # several threads' signals count for the block
@@ -78,7 +78,7 @@ class Reach:
 
 
 class Fences:
-    """Fences, signals and knowledge of a launch. Threads are numbered over the whole grid."""
+    """Fences, signals and clocks of a launch. Threads are numbered over the whole grid."""
 
     def __init__(self, blocks: int, threads: int) -> None:
         self.blocks, self.threads = blocks, threads
@@ -88,21 +88,21 @@ class Fences:
         self.logs: list[list[Signal]] = []
         self._has_fenced = np.zeros(blocks, BOOL)
         self._scopes: dict[bool, Fenced] = {}  # False: within the block only
-        self._seen: dict[int, Known] = {}  # by warp: read, but not fenced after
-        self._seen_by_block: dict[int, Known] = {}
-        self._acquired: dict[int, Known] = {}  # by warp
-        self._known: dict[int, Known] = {}  # by block
+        self._seen: dict[int, Clock] = {}  # by warp: read, but not fenced after
+        self._seen_by_block: dict[int, Clock] = {}
+        self._acquired: dict[int, Clock] = {}  # by warp
+        self._clocks: dict[int, Clock] = {}  # by block
 
     def warp_of(self, threads: Array) -> Array:
         """The warps of threads, numbered over the whole grid."""
         return threads // self.threads * self.warps + threads % self.threads // WARP
 
-    # --- what orders ---
+    # --- fences, barriers, signals ---
 
     def pass_barrier(self, blocks: Array, time: int) -> None:
         """Blocks have passed a barrier: merge the states of the warps of a block."""
         self.barrier[blocks] = time
-        acquired, seen = (self._acquired, self._known), (self._seen, self._seen_by_block)
+        acquired, seen = (self._acquired, self._clocks), (self._seen, self._seen_by_block)
         for of_warps, of_blocks in (acquired, seen):
             if of_warps:
                 passed = set(blocks.tolist())
@@ -134,7 +134,7 @@ class Fences:
                 _merge(acquired, self._seen_by_block.get(warp // self.warps, {}))
 
     def has_fenced(self, threads: Array) -> Array | None:
-        """Which threads are of a block that fenced; None for none of them."""
+        """The threads whose block has fenced, as a mask; None if there are none."""
         if not self._scopes:
             return None
         fenced = self._has_fenced[threads // self.threads]
@@ -143,58 +143,58 @@ class Fences:
     def signal(self, log: int, thread: int, time: int) -> None:
         """A thread sets the flag of a log."""
         block, warp = thread // self.threads, int(self.warp_of(np.array([thread]))[0])
-        known = dict(self._known.get(block, {}))
-        _merge(known, self._acquired.get(warp, {}))
+        clock = dict(self._clocks.get(block, {}))
+        _merge(clock, self._acquired.get(warp, {}))
         fence = int(self._scopes[True].of_thread[thread]) if True in self._scopes else 0
         passed = int(self.barrier[block]), int(self.warp_barrier[thread])
-        self.logs[log].append(Signal(thread, time, *passed, fence, known))
+        self.logs[log].append(Signal(thread, time, *passed, fence, clock))
 
     def see(self, log: int, thread: int) -> None:
         """A thread reads the flag of a log."""
         warp = int(self.warp_of(np.array([thread]))[0])
         self._seen.setdefault(warp, {})[log] = len(self.logs[log])
 
-    # --- what is ordered ---
+    # --- happens-before ---
 
     def ordered(self, before: Array, times: Array, is_atomic: Array, now: Array) -> Array:
-        """Whether accesses of threads at some times are ordered before current ones."""
+        """Whether accesses of threads at some times happen before the current ones."""
         is_ordered = np.zeros(len(now), BOOL)
         if not (self._scopes and self.logs):
             return is_ordered
         warps = self.warp_of(now)
         for warp in np.unique(warps).tolist():
-            known = dict(self._known.get(warp // self.warps, {}))
-            _merge(known, self._acquired.get(warp, {}))
-            if known:
+            clock = dict(self._clocks.get(warp // self.warps, {}))
+            _merge(clock, self._acquired.get(warp, {}))
+            if clock:
                 index = np.flatnonzero(warps == warp)
                 is_ordered[index] = self._reached(
-                    self._reach(known), before[index], times[index], is_atomic[index],
+                    self._happens_before(clock), before[index], times[index], is_atomic[index],
                     warp // self.warps,
                 )  # fmt: skip
         return is_ordered
 
     def _reached(
-        self, reach: Reach, before: Array, times: Array, is_atomic: Array, block: int
+        self, prior: HappensBefore, before: Array, times: Array, is_atomic: Array, block: int
     ) -> Array:
         blocks, warps = before // self.threads, self.warp_of(before)
-        signalled = times < reach.everybody[blocks]
-        signalled |= (before == reach.thread[blocks]) & (times <= reach.time[blocks])
-        of_signal = self.warp_of(np.maximum(reach.thread[blocks], 0)) == warps
-        signalled |= of_signal & (reach.thread[blocks] >= 0) & (times < reach.warp[blocks])
+        signalled = times < prior.everybody[blocks]
+        signalled |= (before == prior.thread[blocks]) & (times <= prior.time[blocks])
+        of_signal = self.warp_of(np.maximum(prior.thread[blocks], 0)) == warps
+        signalled |= of_signal & (prior.thread[blocks] >= 0) & (times < prior.warp[blocks])
         fenced = is_atomic.copy()
         for beyond, scope in self._scopes.items():
             fence_time = scope.of_thread[before]
             if beyond:
-                is_signaller = before == reach.thread[blocks]
-                fence_time = np.where(is_signaller, reach.fence[blocks], fence_time)
+                is_signaller = before == prior.thread[blocks]
+                fence_time = np.where(is_signaller, prior.fence[blocks], fence_time)
             covered = fence_time > times
             covered |= (scope.of_block[blocks] > times) | (scope.of_warp[warps] > times)
             fenced |= covered if beyond else covered & (blocks == block)
         return signalled & fenced
 
-    def _reach(self, known: Known) -> Reach:
-        """All that follows from some knowledge, over any number of blocks."""
-        reach, done, waiting = Reach(self.blocks), {}, list(known.items())
+    def _happens_before(self, clock: Clock) -> HappensBefore:
+        """The transitive closure of a clock, over any number of blocks."""
+        prior, done, waiting = HappensBefore(self.blocks), {}, list(clock.items())
         while waiting:
             log, length = waiting.pop()
             start = done.get(log, 0)
@@ -202,11 +202,11 @@ class Fences:
                 continue
             done[log] = length
             for signal in self.logs[log][start:length]:
-                reach.add(signal, signal.thread // self.threads)
-                waiting.extend(signal.known.items())
-        return reach
+                prior.add(signal, signal.thread // self.threads)
+                waiting.extend(signal.clock.items())
+        return prior
 
 
-def _merge(known: Known, more: Known) -> None:
+def _merge(clock: Clock, more: Clock) -> None:
     for log, length in more.items():
-        known[log] = max(known.get(log, 0), length)
+        clock[log] = max(clock.get(log, 0), length)

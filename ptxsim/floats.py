@@ -2,7 +2,7 @@
 
 add, sub, mul, div.rn, fma, sqrt.rn and rcp.rn are rounded once, as in hardware. Instructions named
 ``approx`` or ``full`` are modeled by the exact result rounded to nearest, from which a GPU may
-differ by the last places stated in the PTX manual; ``rcp.approx.ftz.f64`` gives the upper 32 bits,
+differ by the last digits stated in the PTX manual; ``rcp.approx.ftz.f64`` gives the upper 32 bits,
 as a GPU does. The bits of a NaN are not modeled.
 """
 
@@ -22,11 +22,11 @@ from ptxsim.types import BOOL, F16, F32, F64, PACKED, TYPES, U64, Array, bits
 _TINY = {F32: np.float32(2.0**-126), F16: np.float16(2.0**-14)}
 
 
-# --- what the modifiers add --------------------------------------------------------------
+# --- modifiers ---------------------------------------------------------------------------
 
 
 def flush(x: Array) -> Array:
-    """Subnormal numbers as zeros of their sign."""
+    """Flush subnormal values to zeros of their sign."""
     tiny = _TINY.get(x.dtype)
     if tiny is None:
         return x
@@ -37,13 +37,13 @@ def flush(x: Array) -> Array:
 
 
 def saturate(x: Array) -> Array:
-    """Between 0 and 1; NaN is 0."""
+    """Clamp to [0, 1]; NaN becomes 0."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
     return np.where(x > zero, np.where(x < one, x, one), zero).astype(x.dtype)
 
 
 def relu(x: Array) -> Array:
-    """At least 0; NaN stays."""
+    """Clamp to at least 0; NaN stays."""
     return np.where(x < x.dtype.type(0), x.dtype.type(0), x).astype(x.dtype)
 
 
@@ -59,19 +59,21 @@ def finished(site: Site, function: Callable[..., Array]) -> Callable[..., Array]
     return lambda *args: last(function(*args))
 
 
-def packed(function: Callable[..., Array], part: np.dtype, word: np.dtype) -> Callable[..., Array]:
+def packed(
+    function: Callable[..., Array], element: np.dtype, pair: np.dtype
+) -> Callable[..., Array]:
     """A function of scalars as one of packed pairs."""
 
-    def run(*words: Array) -> Array:
-        pairs = [np.ascontiguousarray(x).view(part).reshape(-1, 2) for x in words]
+    def run(*operands: Array) -> Array:
+        pairs = [np.ascontiguousarray(x).view(element).reshape(-1, 2) for x in operands]
         result = function(*pairs)
-        return np.ascontiguousarray(result.view(bits(result.dtype))).reshape(-1).view(word)
+        return np.ascontiguousarray(result.view(bits(result.dtype))).reshape(-1).view(pair)
 
     return run
 
 
 def mode_of(site: Site) -> str:
-    """The rounding that the instruction names; to nearest where it names none."""
+    """The rounding mode of the instruction; to nearest by default."""
     return site.one_of(rounding.MODES, "rn")
 
 
@@ -80,16 +82,16 @@ def float_step(
 ) -> Step:
     """The step of an instruction on ``count`` operands of one float type, packed or not."""
     name = site.type_name()
-    part = PACKED.get(name)
-    if part is None:
+    element = PACKED.get(name)
+    if element is None:
         dtype = TYPES[name]
         return compute(site, finished(site, function_of(dtype)), [dtype] * count, dtype)
-    word = TYPES[name]
-    function = packed(finished(site, function_of(part)), part, word)
-    return compute(site, function, [word] * count, word)
+    pair = TYPES[name]
+    function = packed(finished(site, function_of(element)), element, pair)
+    return compute(site, function, [pair] * count, pair)
 
 
-# --- arithmetic, of which the integer forms stand in integers.py ---------------------------
+# --- arithmetic; integers.py has the integer forms -----------------------------------------
 
 
 def binary(site: Site, name: str) -> Step:
@@ -130,7 +132,7 @@ def extreme(site: Site, largest: bool) -> Step:
 
 
 def _by_size(function: Any, xorsign: bool) -> Callable[[Array, Array], Array]:
-    """The extreme of the sizes; with the exclusive or of the signs where that is wanted."""
+    """The extreme of the magnitudes, with the exclusive or of the signs for ``xorsign``."""
 
     def run(x: Array, y: Array) -> Array:
         size = function(np.abs(x), np.abs(y))
@@ -183,7 +185,7 @@ def _copysign(site: Site) -> Step:
 
 
 def _through64(function: Callable[[Array], Array]) -> Callable[[np.dtype], Callable[..., Array]]:
-    """A function rounded once, to nearest, up to the rare ties of float64's own error."""
+    """A function rounded once, to nearest, except for rare ties of the float64 error."""
 
     def of(dtype: np.dtype) -> Callable[..., Array]:
         if dtype == F64:

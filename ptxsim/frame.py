@@ -1,8 +1,8 @@
-"""The lanes that execute together, and their registers.
+"""Frames: lanes that execute in lockstep, and their registers.
 
 Steps (one instruction each) always work on all lanes of a frame. A frame of all lanes uses the
 registers of the run itself. A frame of some lanes gathers the registers that a block reads when it
-enters the block, and scatters those that it wrote and that are still wanted when it is dissolved:
+enters the block, and scatters those that it wrote and that are still live when it is dissolved:
 divergence costs at the edges of a block, not in every instruction.
 
 A register that has one value for all lanes may be an array of one element.
@@ -31,7 +31,7 @@ class Frame:
         run: the launch that the lanes belong to.
         registers: arrays by slot, for exactly these lanes; a list for all lanes, else a dict.
         lanes: the lanes' numbers in ascending order; None for all.
-        count: how many they are.
+        count: the number of lanes.
         dirty: the slots that were written since the frame was made, as a bit mask.
     """
 
@@ -45,7 +45,7 @@ class Frame:
         self.dirty = 0
         self.loaded: set[int] = set()
 
-    def numbers(self) -> Array:
+    def lane_ids(self) -> Array:
         """The lanes' numbers."""
         return self.run.geometry.lanes if self.lanes is None else self.lanes
 
@@ -53,51 +53,51 @@ class Frame:
         """A property of all lanes of the run, for these."""
         return values if self.lanes is None else values[self.lanes]
 
-    def spread(self, values: Array) -> Array:
+    def per_lane(self, values: Array) -> Array:
         """A register's values with one element per lane."""
         return values if len(values) == self.count else np.broadcast_to(values, self.count)
 
     def load(self, number: int, reads: Iterable[int], writes: int) -> None:
-        """Gather the registers that a block reads; all lanes have theirs already."""
+        """Gather the registers that a block reads; a frame of all lanes has them already."""
         if number in self.loaded:
             return
         self.loaded.add(number)
         self.dirty |= writes
-        registers, home, lanes = self.registers, self.run.registers, self.lanes
+        registers, source, lanes = self.registers, self.run.registers, self.lanes
         for slot in reads:
             if slot not in registers:
-                values = home[slot]
+                values = source[slot]
                 registers[slot] = values if len(values) == 1 else values[lanes]
 
     def dissolve(self, live: int) -> None:
         """Scatter written registers in the mask ``live`` back to the run's registers."""
         if self.lanes is None:
             return
-        home, left = self.run.registers, self.dirty & live
-        while left:
-            slot = (left & -left).bit_length() - 1
-            left &= left - 1
+        target, remaining = self.run.registers, self.dirty & live
+        while remaining:
+            slot = (remaining & -remaining).bit_length() - 1
+            remaining &= remaining - 1
             if slot in self.registers:  # else the block that writes it was not run to its end
-                home[slot] = merged(
-                    home[slot], self.registers[slot], self.lanes, self.run.geometry.count
+                target[slot] = merged(
+                    target[slot], self.registers[slot], self.lanes, self.run.geometry.count
                 )
 
-    def run_part(
+    def run_lanes(
         self, index: Array, steps: Sequence[Step], reads: Iterable[int], writes: Iterable[int]
     ) -> None:
-        """Run steps on some of the frame's lanes, given as positions in the frame."""
-        part = Frame(self.run, {}, self.numbers()[index], len(index))
+        """Run steps on some of the frame's lanes, given as indices of the frame."""
+        subset = Frame(self.run, {}, self.lane_ids()[index], len(index))
         for slot in reads:
             values = self.held(slot)
-            part.registers[slot] = values if len(values) == 1 else values[index]
+            subset.registers[slot] = values if len(values) == 1 else values[index]
         for step in steps:
-            step(part)
+            step(subset)
         for slot in writes:
-            new = part.registers[slot]
+            new = subset.registers[slot]
             self.registers[slot] = merged(self.held(slot), new, index, self.count)
 
     def held(self, slot: int) -> Array:
-        """A register's values, also if no block has declared that it reads them."""
+        """A register's values, even if no block has declared that it reads them."""
         if self.lanes is None or slot in self.registers:
             return self.registers[slot]
         values = self.run.registers[slot]

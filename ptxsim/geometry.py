@@ -1,4 +1,4 @@
-"""Which thread each lane is: the special registers of a launch, as arrays over its lanes."""
+"""The thread of each lane: the special registers of a launch, as arrays over its lanes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Geometry:
 
     @cached_property
     def thread(self) -> Array:
-        """The thread's number in its block."""
+        """The thread's index in its block."""
         return self.lanes % self.threads
 
     @cached_property
     def block_number(self) -> Array:
-        """The number of the lane's block among these blocks."""
+        """The index of the lane's block among these blocks."""
         return self.lanes // self.threads
 
     @cached_property
@@ -52,17 +52,17 @@ class Geometry:
 
     @cached_property
     def warp(self) -> Array:
-        """The number of the lane's warp among these blocks."""
+        """The index of the lane's warp among these blocks."""
         return self.block_number * self.warps + self.thread // WARP
 
     @cached_property
     def warp_start(self) -> Array:
-        """The lane that is the first of the lane's warp."""
+        """The first lane of the lane's warp."""
         return self.lanes - self.lane
 
     @cached_property
     def warp_size(self) -> Array:
-        """How many lanes the lane's warp has."""
+        """The number of lanes of the lane's warp."""
         return np.minimum(WARP, self.threads - (self.thread - self.lane))
 
     @cached_property

@@ -19,7 +19,7 @@ from ptxsim.types import BOOL, Array
 if TYPE_CHECKING:
     from ptxsim.site import Site
 
-WHOLE_WARP = 1 << 10  # in the place of the operand that holds a member mask: all 32 lanes
+WHOLE_WARP = 1 << 10  # as the index of the member mask's operand: all 32 lanes
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Entry:
 
     Attributes:
         build: makes the step.
-        member: for instructions that lanes of a warp execute together, the operand with the mask of
-            these lanes; None for all others.
+        member: for warp-collective instructions, the operand with the mask of the lanes; None for
+            all others.
     """
 
     build: Callable[[Site], Step]
@@ -144,17 +144,17 @@ def guarded(
     """The step that runs steps on the lanes whose predicate holds."""
 
     def step(frame: Frame) -> None:
-        chosen = frame.registers[predicate]
-        if chosen.dtype is not BOOL:
-            chosen = chosen.astype(BOOL)
+        mask = frame.registers[predicate]
+        if mask.dtype is not BOOL:
+            mask = mask.astype(BOOL)
         if negated:
-            chosen = ~chosen
-        hits = np.count_nonzero(chosen)
-        if hits == len(chosen):
+            mask = ~mask
+        hits = np.count_nonzero(mask)
+        if hits == len(mask):
             for inner in steps:
                 inner(frame)
         elif hits:
-            frame.run_part(np.flatnonzero(chosen), steps, reads, writes)
+            frame.run_lanes(np.flatnonzero(mask), steps, reads, writes)
 
     return step
 
@@ -163,15 +163,15 @@ def watched(
     steps: list[Step], reads: Sequence[int], writes: Sequence[int], suspects: frozenset[int]
 ) -> list[Step]:
     """Steps that first check that registers are defined, and record newly defined ones."""
-    asked = tuple(slot for slot in reads if slot in suspects)
+    checked = tuple(slot for slot in reads if slot in suspects)
     noted = tuple(slot for slot in writes if slot in suspects)
 
     def check(frame: Frame) -> None:
-        known = frame.run.set_registers
-        if known is None:
+        is_set = frame.run.set_registers
+        if is_set is None:
             return
-        for slot in asked:
-            missing = ~frame.of_lanes(known[slot])
+        for slot in checked:
+            missing = ~frame.of_lanes(is_set[slot])
             if missing.any():
                 frame.fail(
                     "a register must be set before it is read; on the way that this thread took, "
@@ -181,10 +181,10 @@ def watched(
                 )
 
     def note(frame: Frame) -> None:
-        known = frame.run.set_registers
-        if known is None:
+        is_set = frame.run.set_registers
+        if is_set is None:
             return
         for slot in noted:
-            known[slot][frame.numbers()] = True
+            is_set[slot][frame.lane_ids()] = True
 
-    return [*([check] if asked else []), *steps, *([note] if noted else [])]
+    return [*([check] if checked else []), *steps, *([note] if noted else [])]

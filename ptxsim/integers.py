@@ -1,7 +1,7 @@
 """Integer arithmetic, and the instructions that have an integer and a float form.
 
-Addition, subtraction and low products are the same for signed and unsigned numbers, so they work on
-unsigned ones, which wrap around.
+Addition, subtraction and low products are the same for signed and unsigned integers, so they work
+on unsigned ones, which wrap around.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _is_float(site: Site) -> bool:
 
 
 def _packed_integers(site: Site, function: Callable[..., Array], count: int) -> Step:
-    part = PACKED[site.type_name()]
-    word = TYPES[site.type_name()]
-    return compute(site, floats.packed(function, part, word), [word] * count, word)
+    element = PACKED[site.type_name()]
+    pair = TYPES[site.type_name()]
+    return compute(site, floats.packed(function, element, pair), [pair] * count, pair)
 
 
 # --- sums --------------------------------------------------------------------------------
@@ -169,9 +169,9 @@ def _product_chain(site: Site, takes: bool) -> Step:
 
     def operands(registers: list[Array]) -> tuple[Array, Array]:
         x, y = registers[a].view(dtype), registers[b].view(dtype)
-        part = _high(x, y) if high else x * y
-        part, added = part.view(plain), registers[c].view(plain)
-        return np.broadcast_to(part, np.broadcast_shapes(part.shape, added.shape)), added
+        product = _high(x, y) if high else x * y
+        product, added = product.view(plain), registers[c].view(plain)
+        return np.broadcast_to(product, np.broadcast_shapes(product.shape, added.shape)), added
 
     return _chain(site, d, plain, takes, operands, "add")
 
@@ -213,11 +213,11 @@ def _dot(site: Site) -> Step:
     four = site.instruction.opcode == "dp4a"
     first = np.dtype(f"{kinds[0]}{1 if four else 2}")
     second = np.dtype(f"{kinds[1]}1")
-    chosen = slice(None) if four else slice(2, 4) if site.has("hi") else slice(0, 2)
+    halves = slice(None) if four else slice(2, 4) if site.has("hi") else slice(0, 2)
 
     def function(x: Array, y: Array, z: Array) -> Array:
         a = np.ascontiguousarray(x).view(first).reshape(len(x), -1).astype(I64)
-        b = np.ascontiguousarray(y).view(second).reshape(len(y), -1)[:, chosen].astype(I64)
+        b = np.ascontiguousarray(y).view(second).reshape(len(y), -1)[:, halves].astype(I64)
         return ((a * b).sum(axis=1) + z).astype(U32)
 
     return compute(site, function, [U32] * 3, U32)
@@ -247,16 +247,16 @@ def _quotient(site: Site) -> Step:
             x, y, bad = np.broadcast_arrays(x, y, bad)
             y = np.where(bad, dtype.type(1), y)
         # NumPy rounds quotients down and PTX to zero.
-        rest = np.fmod(x, y)
-        result = rest if name == "rem" else (x - rest) // y
+        remainder = np.fmod(x, y)
+        result = remainder if name == "rem" else (x - remainder) // y
         frame.registers[d] = result
 
     return step
 
 
 def _division_fault(text: str, bad: Array, y: Array) -> str:
-    place = int(np.argmax(bad))
-    if y[place if len(y) > 1 else 0] == 0:
+    index = int(np.argmax(bad))
+    if y[index if len(y) > 1 else 0] == 0:
         return f"division by zero, `{text}`"
     return f"division whose quotient overflows, the least integer by -1: `{text}`"
 

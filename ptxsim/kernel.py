@@ -24,7 +24,7 @@ from ptxsim.types import TYPES, U8, U64, Array
 
 MOST_THREADS = 1024
 MOST_SHARED = 227 << 10
-_LANES = 1 << 14  # blocks run together up to so many threads: registers stay in the cache
+_LANES = 1 << 14  # most threads of blocks that run at once: registers stay in the cache
 _STANDARD = Checks()
 
 
@@ -47,7 +47,7 @@ class PtxModule:
         """Parse the text, once for equal texts.
 
         Raises:
-            PtxError: it is not understood.
+            PtxError: if the text cannot be parsed.
         """
         self._loaded = _load(ptx)
 
@@ -78,7 +78,7 @@ class PtxModule:
         return self._loaded.module.functions[name]
 
     def image(self, memory: DeviceMemory) -> dict[str, int]:
-        """The addresses of the module's variables in a memory; they are made there once."""
+        """The addresses of the module's variables in a memory; allocated there once."""
         loaded = self._loaded
         with loaded.lock:
             image = memory.images.get(loaded)
@@ -86,22 +86,22 @@ class PtxModule:
                 image = memory.images[loaded] = {}
                 for variable in loaded.module.variables.values():
                     if variable.space in ("global", "const"):
-                        image[variable.name] = _place(variable, memory)
+                        image[variable.name] = _allocate_variable(variable, memory)
             return image
 
 
-def _place(variable: Variable, memory: DeviceMemory) -> int:
-    """Memory with a variable's initial values."""
+def _allocate_variable(variable: Variable, memory: DeviceMemory) -> int:
+    """Allocate a variable and store its initial values."""
     dtype = TYPES[variable.dtype]
     values = np.zeros(variable.count, dtype)
-    for number, text in enumerate(variable.values):
+    for index, text in enumerate(variable.values):
         value = immediate(text, dtype)
         if value is None:
             raise PtxError(
                 f"[ptx] a variable's initial values must be numbers; got {text} for "
                 f"{variable.name}. Fix: spell the kernel without the address in a table."
             )
-        values[number] = value[0]
+        values[index] = value[0]
     address = memory.allocate(values.nbytes, counted=False)
     memory.copy_in(address, values)
     memory.lock(address, variable.space == "const")
@@ -119,7 +119,7 @@ class PtxKernel:
         self,
         grid: Sequence[int],
         block: Sequence[int],
-        words: Sequence[int] | Array,
+        arguments: Sequence[int] | Array,
         memory: DeviceMemory,
         shared_bytes: int = 0,
         checks: Checks = _STANDARD,
@@ -129,8 +129,8 @@ class PtxKernel:
         Args:
             grid: blocks in x, y and z; missing ones are 1.
             block: threads in x, y and z.
-            words: the parameters, 8 bytes each; a narrower one is the low bytes of its slot, and a
-                larger one takes several slots.
+            arguments: the parameters, 8 bytes each; a narrower one is the low bytes of its slot,
+                and a larger one takes several slots.
             memory: the memory of the addresses among the parameters.
             shared_bytes: of dynamic shared memory.
             checks: the checks.
@@ -141,20 +141,20 @@ class PtxKernel:
         """
         program = self.program
         full, threads = _extents(grid), _extents(block)
-        words = _words(words)
-        self._check(full, threads, words, shared_bytes)
+        arguments = _argument_slots(arguments)
+        self._check(full, threads, arguments, shared_bytes)
         per_block = threads[0] * threads[1] * threads[2]
         blocks = full[0] * full[1] * full[2]
-        together = max(1, _LANES // per_block)
+        resident = max(1, _LANES // per_block)
         image = self.module.image(memory) if program.variables else {}
         done = Statistics()
         races = None
         if checks.global_races:
             races = GlobalRaces(blocks, per_block, program.global_granule)
         with np.errstate(all="ignore"):
-            for first in range(0, blocks, together):
-                lanes = geometry(full, threads, first, min(together, blocks - first))
-                registers = self._registers(lanes, words, image, shared_bytes)
+            for first in range(0, blocks, resident):
+                lanes = geometry(full, threads, first, min(resident, blocks - first))
+                registers = self._registers(lanes, arguments, image, shared_bytes)
                 if races is not None:
                     races.begin(lanes)
                 run = Run(program, lanes, memory, registers, shared_bytes, checks, races)
@@ -162,29 +162,29 @@ class PtxKernel:
         return done
 
     def _registers(
-        self, lanes: Geometry, words: Array, image: dict[str, int], shared_bytes: int
+        self, lanes: Geometry, arguments: Array, image: dict[str, int], shared_bytes: int
     ) -> list[Array]:
-        """The slots' values when the kernel starts."""
+        """The initial values of the slots."""
         program = self.program
         registers = program.template.copy()
         for slot, name in program.specials:
             values = lanes.special(name)
             if values is None:
-                number = {
+                value = {
                     "WARP_SZ": 32,
                     "%dynamic_smem_size": shared_bytes,
                     "%total_smem_size": program.shared_bytes + shared_bytes,
                 }[name]
-                values = np.array([number], np.uint32)
+                values = np.array([value], np.uint32)
             registers[slot] = values
-        data = words.view(U8)
+        data = arguments.view(U8)
         for slot, byte, dtype in program.parameters:
             registers[slot] = data[byte : byte + dtype.itemsize].copy().view(dtype)
         for slot, name, offset, dtype in program.symbols:
             registers[slot] = np.array([image[name] + offset], U64).astype(dtype)
         return registers
 
-    def _check(self, grid: Extents, block: Extents, words: Array, shared_bytes: int) -> None:
+    def _check(self, grid: Extents, block: Extents, arguments: Array, shared_bytes: int) -> None:
         program = self.program
         threads = block[0] * block[1] * block[2]
         most = program.most_threads or MOST_THREADS
@@ -192,10 +192,10 @@ class PtxKernel:
             self._refuse(f"a block must have 1 to {most} threads; got {block}", "change the block")
         if min(grid) < 1 or grid[0] >= 1 << 31 or max(grid[1:]) >= 1 << 16:
             self._refuse(f"a grid must have 1 or more blocks; got {grid}", "change the grid")
-        if len(words) != program.words:
+        if len(arguments) != program.parameter_slots:
             self._refuse(
-                f"it must have {program.words} words of parameters; got {len(words)}",
-                "pass one word for each parameter",
+                f"it must have {program.parameter_slots} parameter slots; got {len(arguments)}",
+                "pass 8 bytes for each parameter",
             )
         if program.shared_bytes + shared_bytes > MOST_SHARED:
             self._refuse(
@@ -213,7 +213,7 @@ def _extents(shape: Sequence[int]) -> Extents:
     return x, y, z
 
 
-def _words(parameters: Sequence[int] | Array) -> Array:
+def _argument_slots(parameters: Sequence[int] | Array) -> Array:
     if isinstance(parameters, np.ndarray):
         return np.ascontiguousarray(parameters).view(U64)
-    return np.array([int(word) & (2**64 - 1) for word in parameters], U64)
+    return np.array([int(value) & (2**64 - 1) for value in parameters], U64)

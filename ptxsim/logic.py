@@ -60,7 +60,7 @@ def _lookup(site: Site) -> Step:
 
 @instruction("shl", "shr")
 def _shift(site: Site) -> Step:
-    """Shifts by more than the width give zero, or copies of the sign."""
+    """Shift; distances of the width or more give zero, or copies of the sign."""
     dtype = site.dtype()
     left = site.instruction.opcode == "shl"
     dtype = bits(dtype) if left else dtype
@@ -89,8 +89,8 @@ def _funnel_shift(site: Site) -> Step:
     def function(low: Array, high: Array, distance: Array) -> Array:
         distance = np.minimum(distance, 32) if clamps else distance & 31
         both = high.astype(U64) << 32 | low
-        moved = both << distance.astype(U64) >> 32 if left else both >> distance.astype(U64)
-        return moved.astype(U32)
+        shifted = both << distance.astype(U64) >> 32 if left else both >> distance.astype(U64)
+        return shifted.astype(U32)
 
     return compute(site, function, [U32] * 3, U32)
 
@@ -106,15 +106,15 @@ def _extract(site: Site) -> Step:
 
     def function(x: Array, position: Array, length: Array) -> Array:
         position, length = position & 255, length & 255
-        moved = _moved(x.view(plain), position, np.right_shift)
-        field = moved & _ones(length, plain)
+        shifted = _shifted(x.view(plain), position, np.right_shift)
+        field = shifted & _ones(length, plain)
         if dtype.kind == "u":
             return field
         top = np.minimum(position + length - 1, width - 1)
-        sign = _moved(x.view(plain), top, np.right_shift) & plain.type(1)
+        sign = _shifted(x.view(plain), top, np.right_shift) & plain.type(1)
         sign = np.where(length == 0, plain.type(0), sign)
-        inside = np.minimum(length, width - np.minimum(position, width))
-        return np.where(sign != 0, field | ~_ones(inside, plain), field).view(dtype)
+        length_in_x = np.minimum(length, width - np.minimum(position, width))
+        return np.where(sign != 0, field | ~_ones(length_in_x, plain), field).view(dtype)
 
     return compute(site, function, [dtype, U32, U32], dtype)
 
@@ -126,21 +126,21 @@ def _insert(site: Site) -> Step:
 
     def function(field: Array, base: Array, position: Array, length: Array) -> Array:
         position, length = position & 255, length & 255
-        mask = _moved(_ones(length, dtype), position, np.left_shift)
-        return (base & ~mask) | (_moved(field, position, np.left_shift) & mask)
+        mask = _shifted(_ones(length, dtype), position, np.left_shift)
+        return (base & ~mask) | (_shifted(field, position, np.left_shift) & mask)
 
     return compute(site, function, [dtype, dtype, U32, U32], dtype)
 
 
 def _ones(length: Array, dtype: np.dtype) -> Array:
-    """So many low bits, at most all."""
+    """A mask of ``length`` low bits, at most all."""
     width = 8 * dtype.itemsize
     short = np.minimum(length, width - 1).astype(dtype)
     some = (dtype.type(1) << short) - dtype.type(1)
     return np.where(length >= width, ~dtype.type(0), some)
 
 
-def _moved(x: Array, distance: Array, move: Callable[..., Array]) -> Array:
+def _shifted(x: Array, distance: Array, move: Callable[..., Array]) -> Array:
     """A shift that gives zero for a distance of the width or more."""
     width = 8 * x.dtype.itemsize
     short = np.minimum(distance, width - 1).astype(x.dtype)
@@ -155,7 +155,7 @@ def _mask(site: Site) -> Step:
     def function(position: Array, length: Array) -> Array:
         if wraps:
             position, length = position & 31, length & 31
-        return _moved(_ones(length, U32), position, np.left_shift)
+        return _shifted(_ones(length, U32), position, np.left_shift)
 
     return compute(site, function, [U32, U32], U32)
 
@@ -208,7 +208,7 @@ def _leading_zeros(site: Site) -> Step:
 
 
 def _bit_length(x: Array) -> Array:
-    """How many bits a number needs: those at and below the highest one, counted."""
+    """The bit length of an integer: 1 plus the index of its highest set bit, 0 for 0."""
     for distance in (1, 2, 4, 8, 16, 32)[: {4: 5, 8: 6}[x.dtype.itemsize]]:
         x = x | x >> distance
     return np.bitwise_count(x).astype(I64)
@@ -216,7 +216,7 @@ def _bit_length(x: Array) -> Array:
 
 @instruction("bfind")
 def _find_highest(site: Site) -> Step:
-    """The highest bit that is unlike the sign, or 0xffffffff; .shiftamt: how far it may move."""
+    """The highest bit unlike the sign, or 0xffffffff; .shiftamt: its distance from the top."""
     dtype, distance = site.dtype(), site.has("shiftamt")
     plain, width = bits(dtype), 8 * site.dtype().itemsize
 
@@ -238,10 +238,10 @@ def _find_nth(site: Site) -> Step:
     def one(mask: int, base: int, offset: int) -> int:
         if offset == 0:
             return base if mask >> base & 1 else 0xFFFFFFFF
-        left, step = abs(offset), 1 if offset > 0 else -1
+        remaining, step = abs(offset), 1 if offset > 0 else -1
         while 0 <= base < 32:
-            left -= mask >> base & 1
-            if not left:
+            remaining -= mask >> base & 1
+            if not remaining:
                 return base
             base += step
         return 0xFFFFFFFF
@@ -260,20 +260,20 @@ def _find_nth(site: Site) -> Step:
 def _permute(site: Site) -> Step:
     """Four of eight bytes; a selector's upper bit asks for copies of the byte's sign."""
     mode = site.one_of(("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"))
-    slots = [site.source(place, U32) for place in (1, 2, 3)]
+    slots = [site.source(operand, U32) for operand in (1, 2, 3)]
     function = _permute_bytes if not mode else _permute_mode(mode)
     return apply(function, slots, [U32] * 3, site.target(0, U32))
 
 
-def _permute_bytes(low: Array, high: Array, choice: Array) -> Array:
+def _permute_bytes(low: Array, high: Array, selector: Array) -> Array:
     both = high.astype(U64) << 32 | low
-    choice = choice.astype(U64)
+    selector = selector.astype(U64)
     result = np.zeros_like(both)
-    for place in range(4):
-        nibble = choice >> 4 * place & 15
+    for index in range(4):
+        nibble = selector >> 4 * index & 15
         byte = both >> (nibble & 7) * 8 & 255
         sign = np.where(byte >> 7 != 0, np.uint64(255), np.uint64(0))
-        result = result | np.where(nibble >> 3 != 0, sign, byte) << 8 * place
+        result = result | np.where(nibble >> 3 != 0, sign, byte) << 8 * index
     return result.astype(U32)
 
 
@@ -289,9 +289,9 @@ _ORDERS = {
 
 def _permute_mode(mode: str) -> Callable[[Array, Array, Array], Array]:
     orders = [_ORDERS[mode](n) for n in range(4)]
-    choices = np.array(
-        [sum((byte & 7) << 4 * place for place, byte in enumerate(order)) for order in orders], U32
+    selectors = np.array(
+        [sum((byte & 7) << 4 * index for index, byte in enumerate(order)) for order in orders], U32
     )
-    return lambda low, high, control: _permute_bytes(low, high, choices[control & 3])
+    return lambda low, high, control: _permute_bytes(low, high, selectors[control & 3])
 
 

@@ -1,4 +1,4 @@
-"""Tensor cores: mma, and how matrices come from shared memory to the lanes of a warp.
+"""Tensor cores: mma, ldmatrix, stmatrix and movmatrix.
 
 A product of matrices is modeled as exact products, summed in float64 and rounded once to the type
 of the accumulator; a GPU keeps fewer bits in between, so that its results differ in the last
@@ -15,7 +15,7 @@ from ptxsim import rounding
 from ptxsim.frame import Frame, Step
 from ptxsim.geometry import WARP
 from ptxsim.instruction_table import WHOLE_WARP, instruction
-from ptxsim.reach import Access
+from ptxsim.memory_access import Access
 from ptxsim.shared import READ, WRITE
 from ptxsim.site import Site
 from ptxsim.types import BF16, F16, F32, F64, U16, U32, Array
@@ -26,8 +26,8 @@ _INPUTS = {"bf16": BF16, "f16": F16, "tf32": F32}
 
 
 def _whole_warps(frame: Frame) -> None:
-    """Every warp of the frame must have all of its 32 lanes."""
-    lanes = frame.numbers()
+    """Require all 32 lanes of every warp of the frame."""
+    lanes = frame.lane_ids()
     whole = frame.run.geometry.whole_warps and frame.count % WARP == 0
     if whole:
         warps = lanes.reshape(-1, WARP)
@@ -39,15 +39,15 @@ def _whole_warps(frame: Frame) -> None:
         )
 
 
-def _fragment(frame: Frame, slots: list[int], part: np.dtype) -> Array:
+def _fragment(frame: Frame, slots: list[int], element: np.dtype) -> Array:
     """Registers as elements: warps x lanes x elements."""
-    words = [frame.spread(frame.registers[slot].view(U32)) for slot in slots]
-    joined = np.ascontiguousarray(np.stack(words, axis=1)).view(part)
-    return joined.reshape(frame.count // WARP, WARP, -1)
+    columns = [frame.per_lane(frame.registers[slot].view(U32)) for slot in slots]
+    elements = np.ascontiguousarray(np.stack(columns, axis=1)).view(element)
+    return elements.reshape(frame.count // WARP, WARP, -1)
 
 
 @cache
-def _places(shape: str, operand: str, part_size: int) -> tuple[Array, Array]:
+def _fragment_positions(shape: str, operand: str, itemsize: int) -> tuple[Array, Array]:
     """The row and the column of each lane's elements."""
     k = int(shape.partition("k")[2])
     rows, columns = [], []
@@ -56,10 +56,10 @@ def _places(shape: str, operand: str, part_size: int) -> tuple[Array, Array]:
             rows.append(_ROW + 8 * (element // 2))
             columns.append(2 * _COLUMN + element % 2)
         return np.stack(rows, axis=1), np.stack(columns, axis=1)
-    each = 4 // part_size  # elements of a register
+    each = 4 // itemsize  # elements of a register
     for element in range(16 * k // WARP if operand == "a" else 8 * k // WARP):
-        register, inside = divmod(element, each)
-        along = each * _COLUMN + inside  # the place in the dimension that is summed
+        register, offset = divmod(element, each)
+        along = each * _COLUMN + offset  # index in the reduced dimension
         if operand == "a":
             rows.append(_ROW + 8 * (register % 2))
             columns.append(along + 4 * each * (register // 2))
@@ -74,16 +74,16 @@ def _multiply(site: Site) -> Step:
     """``mma.sync.aligned.m16n8k16.row.col.d.a.b.c d, a, b, c``."""
     shape = site.one_of(("m16n8k16", "m16n8k8", "m16n8k4"))
     names = site.instruction.types()
-    known = len(names) == 4 and names[1] in _INPUTS and names[1] == names[2]
-    if not shape or not known or names[0] not in ("f32", "f16") or site.has("sp"):
+    is_supported = len(names) == 4 and names[1] in _INPUTS and names[1] == names[2]
+    if not shape or not is_supported or names[0] not in ("f32", "f16") or site.has("sp"):
         site.refuse("must be of m16n8k16, k8 or k4 with bf16, f16 or tf32 operands")
-    part, result, added = _INPUTS[names[1]], site.dtype(0), site.dtype(3)
-    if shape == ("m16n8k16" if part == F32 else "m16n8k4"):
+    element, result, added = _INPUTS[names[1]], site.dtype(0), site.dtype(3)
+    if shape == ("m16n8k16" if element == F32 else "m16n8k4"):
         site.refuse("must be of a shape that the type has")
-    size = part.itemsize
+    size = element.itemsize
     k = int(shape.partition("k")[2])
     d = site.targets(0, U32)
-    a, b, c = (site.sources(place, U32) for place in (1, 2, 3))
+    a, b, c = (site.sources(position, U32) for position in (1, 2, 3))
 
     def step(frame: Frame) -> None:
         _whole_warps(frame)
@@ -91,19 +91,19 @@ def _multiply(site: Site) -> Step:
         left, right = np.zeros((warps, 16, k)), np.zeros((warps, k, 8))
         total = np.zeros((warps, 16, 8))
         for matrix, slots, operand, dtype in (
-            (left, a, "a", part), (right, b, "b", part), (total, c, "c", added),
+            (left, a, "a", element), (right, b, "b", element), (total, c, "c", added),
         ):  # fmt: skip
-            rows, columns = _places(shape, operand, size)
+            rows, columns = _fragment_positions(shape, operand, size)
             values = _fragment(frame, slots, dtype)
-            if part == F32 and operand != "c":  # tf32: the lower 13 bits do not count
+            if element == F32 and operand != "c":  # tf32: the lower 13 bits do not count
                 values = (values.view(U32) & U32.type(0xFFFFE000)).view(F32)
             matrix[:, rows, columns] = values.astype(F64)
         product = rounding.narrow(left @ right + total, result)
-        rows, columns = _places(shape, "c", size)
+        rows, columns = _fragment_positions(shape, "c", size)
         values = np.ascontiguousarray(product[:, rows, columns]).view(U32)
         values = values.reshape(frame.count, len(d))
-        for place, slot in enumerate(d):
-            frame.registers[slot] = np.ascontiguousarray(values[:, place])
+        for position, slot in enumerate(d):
+            frame.registers[slot] = np.ascontiguousarray(values[:, position])
 
     return step
 
@@ -122,26 +122,26 @@ def _load_matrix(site: Site) -> Step:
     rows = Access(site, 1, U32, 4, READ, "shared")
     slots = [site.temporary() for _ in range(4)]
 
-    def keep(frame: Frame, elements: Array, index: Array) -> None:
+    def gather(frame: Frame, elements: Array, index: Array) -> None:
         loaded = elements[index]
-        for place, slot in enumerate(slots):
-            frame.registers[slot] = np.ascontiguousarray(loaded[:, place])
+        for position, slot in enumerate(slots):
+            frame.registers[slot] = np.ascontiguousarray(loaded[:, position])
 
     def load(frame: Frame) -> None:
-        rows.run(frame, load, keep)
+        rows.run(frame, load, gather)
 
     def step(frame: Frame) -> None:
         _whole_warps(frame)
         for slot in slots:
             frame.registers[slot] = np.zeros(1, U32)
-        wanted = np.flatnonzero(frame.numbers() % WARP < 8 * count)
-        _run_rows(frame, wanted, load, rows.base, slots)
-        words = np.stack([frame.spread(frame.registers[slot]) for slot in slots], axis=1)
-        matrices = np.ascontiguousarray(words).view(U16).reshape(-1, 4, 8, 8)
+        lanes = np.flatnonzero(frame.lane_ids() % WARP < 8 * count)
+        _run_rows(frame, lanes, load, rows.base, slots)
+        data = np.stack([frame.per_lane(frame.registers[slot]) for slot in slots], axis=1)
+        matrices = np.ascontiguousarray(data).view(U16).reshape(-1, 4, 8, 8)
         if transposed:
             matrices = matrices.swapaxes(2, 3)
-        for place, target in enumerate(targets):
-            mine = matrices[:, place][:, _ROW[:, None], 2 * _COLUMN[:, None] + np.arange(2)]
+        for position, target in enumerate(targets):
+            mine = matrices[:, position][:, _ROW[:, None], 2 * _COLUMN[:, None] + np.arange(2)]
             frame.registers[target] = np.ascontiguousarray(mine).view(U32).reshape(-1)
 
     return step
@@ -158,8 +158,8 @@ def _store_matrix(site: Site) -> Step:
     slots = [site.temporary() for _ in range(4)]
 
     def values(frame: Frame) -> Array:
-        words = [frame.spread(frame.registers[slot]) for slot in slots]
-        return np.stack(words, axis=1)
+        data = [frame.per_lane(frame.registers[slot]) for slot in slots]
+        return np.stack(data, axis=1)
 
     def put(frame: Frame, elements: Array, index: Array) -> None:
         elements[index] = values(frame)
@@ -172,17 +172,17 @@ def _store_matrix(site: Site) -> Step:
     def step(frame: Frame) -> None:
         _whole_warps(frame)
         matrices = np.zeros((frame.count // WARP, 4, 8, 8), U16)
-        for place, source in enumerate(sources):
-            words = frame.spread(frame.registers[source].view(U32))
-            pairs = np.ascontiguousarray(words).view(U16).reshape(-1, WARP, 2)
-            matrices[:, place][:, _ROW[:, None], 2 * _COLUMN[:, None] + np.arange(2)] = pairs
+        for position, source in enumerate(sources):
+            data = frame.per_lane(frame.registers[source].view(U32))
+            pairs = np.ascontiguousarray(data).view(U16).reshape(-1, WARP, 2)
+            matrices[:, position][:, _ROW[:, None], 2 * _COLUMN[:, None] + np.arange(2)] = pairs
         if transposed:
             matrices = np.ascontiguousarray(matrices.swapaxes(2, 3))
-        words = matrices.view(U32).reshape(-1, 4)
-        for place, slot in enumerate(slots):
-            frame.registers[slot] = np.ascontiguousarray(words[:, place])
-        wanted = np.flatnonzero(frame.numbers() % WARP < 8 * count)
-        _run_rows(frame, wanted, store, rows.base, slots)
+        data = matrices.view(U32).reshape(-1, 4)
+        for position, slot in enumerate(slots):
+            frame.registers[slot] = np.ascontiguousarray(data[:, position])
+        lanes = np.flatnonzero(frame.lane_ids() % WARP < 8 * count)
+        _run_rows(frame, lanes, store, rows.base, slots)
 
     return step
 
@@ -192,7 +192,7 @@ def _run_rows(frame: Frame, lanes: Array, step: Step, base: int, slots: list[int
     if len(lanes) == frame.count:
         step(frame)
     else:
-        frame.run_part(lanes, [step], (base, *slots), slots)
+        frame.run_lanes(lanes, [step], (base, *slots), slots)
 
 
 @instruction("movmatrix", member=WHOLE_WARP)
@@ -202,10 +202,10 @@ def _transpose(site: Site) -> Step:
 
     def step(frame: Frame) -> None:
         _whole_warps(frame)
-        words = np.ascontiguousarray(frame.spread(frame.registers[source].view(U32)))
+        data = np.ascontiguousarray(frame.per_lane(frame.registers[source].view(U32)))
         matrices = np.zeros((frame.count // WARP, 8, 8), U16)
         spots = _ROW[:, None], 2 * _COLUMN[:, None] + np.arange(2)
-        matrices[:, spots[0], spots[1]] = words.view(U16).reshape(-1, WARP, 2)
+        matrices[:, spots[0], spots[1]] = data.view(U16).reshape(-1, WARP, 2)
         mine = matrices.swapaxes(1, 2)[:, spots[0], spots[1]]
         frame.registers[target] = np.ascontiguousarray(mine).view(U32).reshape(-1)
 

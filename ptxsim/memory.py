@@ -1,7 +1,7 @@
 """The global memory of a simulated device: one span of addresses, backed by NumPy.
 
 Addresses are those of real memory, so that a view of an allocation is an ordinary array. A freed
-block is not handed out again for a while, so that a kernel that still uses it is found out.
+block is not reused for a while, so that a kernel that still uses it is detected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ptxsim.types import U8, Array
 ALIGNMENT = 256
 _PAGE = 1 << 12
 _LEAST_RETURNED = 1 << 20  # freed blocks of this size return their pages at once
-_QUARANTINE = 32  # freed blocks of one size that must lie before the first is used again
+_QUARANTINE = 32  # freed blocks of one size before the first is used again
 
 
 class DeviceMemoryError(MemoryError):
@@ -36,13 +36,13 @@ class DeviceMemory:
     """Memory that is allocated and freed by address; any thread may use it."""
 
     def __init__(self, capacity: int | None = None) -> None:
-        """Reserve address space; ``images`` keeps where a module's variables are.
+        """Reserve address space; ``images`` has the addresses of a module's variables.
 
         Args:
             capacity: maximum size of all allocations; None for the reservation limit.
         """
-        wanted = RESERVED if capacity is None else max(4 * capacity, LEAST_RESERVED)
-        self._map, reserved = reserve(wanted)
+        requested = RESERVED if capacity is None else max(4 * capacity, LEAST_RESERVED)
+        self._map, reserved = reserve(requested)
         self._bytes = np.frombuffer(self._map, U8)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self._end = reserved
@@ -59,7 +59,7 @@ class DeviceMemory:
         self.tracks_writes = False
         self.images: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 
-    # --- what the driver uses ---
+    # --- for the driver ---
 
     @property
     def used(self) -> int:
@@ -72,24 +72,24 @@ class DeviceMemory:
         return self._peak
 
     def allocate(self, nbytes: int, counted: bool = True) -> int:
-        """The address of new memory, a multiple of 256; its contents are anything.
+        """The address of new uninitialized memory, a multiple of 256.
 
         Args:
-            nbytes: how much; 0 gives an address that no kernel may touch.
+            nbytes: size in bytes; 0 gives an address that no kernel may access.
             counted: whether it is user memory: included in ``used`` and limited by ``capacity``.
 
         Raises:
-            DeviceMemoryError: there is not so much.
+            DeviceMemoryError: if the device memory is full.
         """
         room = _room(nbytes)
         with self._holding():
             if nbytes < 0 or (counted and self._used + nbytes > self.capacity):
                 raise self._full(nbytes)
-            place = self._place(room)
-            if place is None:
+            offset = self._take_space(room)
+            if offset is None:
                 raise self._full(nbytes)
-            start = self._base + place
-            allocation = Allocation(start, nbytes, self._bytes[place : place + room], counted)
+            start = self._base + offset
+            allocation = Allocation(start, nbytes, self._bytes[offset : offset + room], counted)
             if self.tracks_writes:
                 allocation.written = np.zeros(nbytes, bool)
             self._allocations[start] = allocation
@@ -125,21 +125,21 @@ class DeviceMemory:
     def _free_one(self, address: int) -> None:
         allocation = self._allocations.pop(address, None)
         if allocation is None:
-            known = "was freed already" if self.was_freed(address) else "was never allocated"
+            reason = "was freed already" if self.was_freed(address) else "was never allocated"
             raise DeviceMemoryError(
                 f"[device memory] an address that is freed must be allocated; {address:#x} "
-                f"{known}. Fix: free each allocation once."
+                f"{reason}. Fix: free each allocation once."
             )
         del self._starts[bisect_right(self._starts, address) - 1]
         if self._adopted.pop(address, None) is not None:
             return
         self._used -= allocation.size if allocation.counted else 0
-        place, room = address - self._base, len(allocation.room)
+        offset, room = address - self._base, len(allocation.room)
         self._freed.append((address, allocation.size))
-        self._free[room].append(place)
+        self._free[room].append(offset)
         if room >= _LEAST_RETURNED and hasattr(self._map, "madvise"):
-            first = -(-place // _PAGE) * _PAGE
-            whole = (place + room) // _PAGE * _PAGE - first
+            first = -(-offset // _PAGE) * _PAGE
+            whole = (offset + room) // _PAGE * _PAGE - first
             if sys.platform == "linux":
                 self._map.madvise(mmap.MADV_DONTNEED, first, whole)
 
@@ -180,7 +180,7 @@ class DeviceMemory:
             )
         array.reshape(-1).view(U8)[:] = self.view(address, array.nbytes, writes=False)
 
-    # --- what kernels and tests use ---
+    # --- for kernels and tests ---
 
     def adopt(self, array: Array, read_only: bool = False) -> int:
         """Let kernels reach the memory of a contiguous array, until its address is freed.
@@ -224,12 +224,12 @@ class DeviceMemory:
     def find(self, address: int) -> Allocation | None:
         """The allocation that contains an address."""
         with self._holding():
-            place = bisect_right(self._starts, address) - 1
-            if place < 0:
+            index = bisect_right(self._starts, address) - 1
+            if index < 0:
                 return None
-            allocation = self._allocations[self._starts[place]]
-        inside = address < allocation.start + max(allocation.size, allocation.low + 1)
-        return allocation if inside else None
+            allocation = self._allocations[self._starts[index]]
+        in_bounds = address < allocation.start + max(allocation.size, allocation.low + 1)
+        return allocation if in_bounds else None
 
     def snapshot(self) -> tuple[Array, list[Allocation]]:
         """All allocations, by ascending start."""
@@ -245,17 +245,17 @@ class DeviceMemory:
         if self.was_freed(address):
             return "is in freed memory"
         with self._holding():
-            place = bisect_right(self._starts, address) - 1
-            below = self._allocations[self._starts[place]] if place >= 0 else None
+            index = bisect_right(self._starts, address) - 1
+            below = self._allocations[self._starts[index]] if index >= 0 else None
         if below is not None and address - below.start < len(below.room) + 65536:
             first = below.start + below.low
             return f"is byte {address - first} of an allocation of {below.size - below.low}"
         return "is in no allocation"
 
-    # --- places ---
+    # --- address space ---
 
-    def _place(self, room: int) -> int | None:
-        """Free address space of a size, least recently freed first."""
+    def _take_space(self, room: int) -> int | None:
+        """The offset of free address space of a size, least recently freed first."""
         waiting = self._free[room]
         if len(waiting) > _QUARANTINE:
             return waiting.popleft()
@@ -264,13 +264,13 @@ class DeviceMemory:
             return self._cursor - room
         if waiting:
             return waiting.popleft()
-        larger = [size for size, places in self._free.items() if size > room and places]
+        larger = [size for size, offsets in self._free.items() if size > room and offsets]
         if not larger:
             return None
         size = min(larger)
-        place = self._free[size].popleft()
-        self._free[size - room].append(place + room)
-        return place
+        offset = self._free[size].popleft()
+        self._free[size - room].append(offset + room)
+        return offset
 
     def _full(self, nbytes: int) -> DeviceMemoryError:
         return DeviceMemoryError(

@@ -12,7 +12,7 @@ from ptxsim.program import LOCAL_WINDOW, SHARED_WINDOW
 from ptxsim.site import Site
 from ptxsim.types import BOOL, U32, U64, Array, bits, unsigned
 
-# What counts while the kernel runs, with the type of the register.
+# Registers that count while the kernel runs, with their types.
 _COUNTERS = {"%clock": U32, "%clock_hi": U32, "%clock64": U64, "%globaltimer": U64}
 
 
@@ -35,27 +35,27 @@ def _move(site: Site) -> Step:
 
 def _unpack(site: Site, dtype: np.dtype) -> Step:
     """``mov.b32 {lo, hi}, d``."""
-    part = unsigned(dtype.itemsize // len(site.text(0).split(",")))
-    targets, source = site.targets(0, part), site.source(1, dtype)
+    element = unsigned(dtype.itemsize // len(site.text(0).split(",")))
+    targets, source = site.targets(0, element), site.source(1, dtype)
 
     def step(frame: Frame) -> None:
-        word = np.ascontiguousarray(frame.registers[source])
-        parts = word.view(part).reshape(-1, len(targets))
-        for place, target in enumerate(targets):
-            frame.registers[target] = np.ascontiguousarray(parts[:, place])
+        packed = np.ascontiguousarray(frame.registers[source])
+        elements = packed.view(element).reshape(-1, len(targets))
+        for column, target in enumerate(targets):
+            frame.registers[target] = np.ascontiguousarray(elements[:, column])
 
     return step
 
 
 def _pack(site: Site, dtype: np.dtype) -> Step:
     """``mov.b32 d, {lo, hi}``."""
-    part = unsigned(dtype.itemsize // len(site.text(1).split(",")))
-    sources, target = site.sources(1, part), site.target(0, dtype)
+    element = unsigned(dtype.itemsize // len(site.text(1).split(",")))
+    sources, target = site.sources(1, element), site.target(0, dtype)
 
     def step(frame: Frame) -> None:
-        parts = [frame.registers[source].view(part) for source in sources]
-        joined = np.stack(np.broadcast_arrays(*parts), axis=1)
-        frame.registers[target] = joined.view(dtype).reshape(-1)
+        columns = [frame.registers[source].view(element) for source in sources]
+        stacked = np.stack(np.broadcast_arrays(*columns), axis=1)
+        frame.registers[target] = stacked.view(dtype).reshape(-1)
 
     return step
 
@@ -93,7 +93,7 @@ def _convert_address(site: Site) -> Step:
 
 @instruction("isspacep")
 def _is_space(site: Site) -> Step:
-    """Whether a generic address lies in a space."""
+    """Whether a generic address is in a space."""
     space = site.one_of(("global", "const", "param", *_WINDOWS))
     window = _WINDOWS.get(space)
 
@@ -110,9 +110,9 @@ def _is_space(site: Site) -> Step:
 # --- parameters --------------------------------------------------------------------------
 
 
-def parameter_place(site: Site, place: int) -> tuple[str, int]:
+def parameter_address(site: Site, position: int) -> tuple[str, int]:
     """The variable and the byte of ``[name+offset]`` in the param space."""
-    match = re.fullmatch(r"\[([\w$%]+)(?:\+(\d+))?\]", site.text(place))
+    match = re.fullmatch(r"\[([\w$%]+)(?:\+(\d+))?\]", site.text(position))
     if match is None or site.scope.function.register_type(match[1]) is not None:
         site.refuse("must name the parameter that it accesses")
     return match[1], int(match[2] or 0)
@@ -122,17 +122,17 @@ def parameter_step(site: Site, load: bool) -> Step:
     """ld.param and st.param: elements of param variables are slots like registers."""
     dtype = site.dtype()
     registers = site.targets(0, dtype) if load else site.sources(1, dtype)
-    name, first = parameter_place(site, 1 if load else 0)
+    name, first = parameter_address(site, 1 if load else 0)
     slots = [
         site.decoder.parameter(site.scope, name, first + k * dtype.itemsize, dtype)
         for k in range(len(registers))
     ]
     (site.reads if load else site.writes).extend(slots)
-    moves = list(zip(registers, slots, strict=True))
-    moves = [(to, of) if load else (of, to) for to, of in moves]
+    copies = list(zip(registers, slots, strict=True))
+    copies = [(to, of) if load else (of, to) for to, of in copies]
 
     def step(frame: Frame) -> None:
-        for target, source in moves:
+        for target, source in copies:
             values = frame.registers[source]
             frame.registers[target] = values if values.dtype is dtype else values.view(dtype)
 

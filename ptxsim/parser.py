@@ -28,7 +28,7 @@ _VARIABLE = re.compile(
     re.DOTALL,
 )
 
-# What NVVM says of a load that it has made wider, over bytes that nobody needs.
+# NVVM's pragma for a load that it has widened over unused bytes.
 _USED_BYTES = re.compile(r'"used_bytes_mask\s+(\d+)"')
 _WIDE_LOAD = re.compile(
     r"(ld[\w.:]*)\.v\d(\.\w*?(\d+))\s+\{([^}]*)\}\s*,\s*"
@@ -37,14 +37,14 @@ _WIDE_LOAD = re.compile(
 
 
 class _Text:
-    """The text without comments, and the line of any position in it."""
+    """The text without comments, and the row (from 1) of any position in it."""
 
     def __init__(self, ptx: str) -> None:
         blank = lambda match: re.sub(r"[^\n]", " ", match[0])  # noqa: E731
         self.text = re.sub(r"//[^\n]*|/\*.*?\*/", blank, ptx, flags=re.DOTALL)
         self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
 
-    def line(self, position: int) -> int:
+    def row(self, position: int) -> int:
         return bisect_right(self.starts, position)
 
 
@@ -52,24 +52,24 @@ def parse(ptx: str) -> Module:
     """Read a module.
 
     Raises:
-        PtxError: a part of the text is not understood; the error names its line.
+        PtxError: if the text cannot be parsed; the error names its row.
     """
     text, module, at = _Text(ptx), Module(), 0
-    for kind, line in re.findall(r"^\s*\.file\s+(\d+)\s+\"([^\"]*)\"", ptx, re.MULTILINE):
-        module.files[kind] = line
+    for number, path in re.findall(r"^\s*\.file\s+(\d+)\s+\"([^\"]*)\"", ptx, re.MULTILINE):
+        module.files[number] = path
     end = len(text.text)
     while (at := _skip_space(text.text, at)) < end:
         header = _HEADER.match(text.text, at)
         if header:
             at = _function(text, header, module)
         elif re.match(r"\.(version|target|address_size|file|loc)\b", text.text[at : at + 20]):
-            at = _line_end(text.text, at)
+            at = _next_newline(text.text, at)
         elif text.text.startswith(".section", at):
             at = _closing(text.text, text.text.index("{", at)) + 1
         else:
             stop = text.text.find(";", at)
             stop = end if stop < 0 else stop
-            _module_variable(" ".join(text.text[at:stop].split()), text.line(at), module)
+            _module_variable(" ".join(text.text[at:stop].split()), text.row(at), module)
             at = stop + 1
     return module
 
@@ -79,7 +79,7 @@ def _skip_space(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _line_end(text: str, at: int) -> int:
+def _next_newline(text: str, at: int) -> int:
     stop = text.find("\n", at)
     return len(text) if stop < 0 else stop
 
@@ -94,14 +94,14 @@ def _closing(text: str, at: int) -> int:
     raise unreadable("braces must be balanced; got one that stays open", "the end", "close it")
 
 
-def _module_variable(statement: str, line: int, module: Module) -> None:
+def _module_variable(statement: str, row: int, module: Module) -> None:
     if statement.startswith((".alias", ".pragma")):
         return
     variable = _variable(statement)
     if variable is None:
         raise unreadable(
             f"a module must hold variables and functions; got `{statement[:60]}`",
-            f"line {line} of the PTX",
+            f"line {row} of the PTX",
             "spell the kernel without it",
         )
     module.variables[variable.name] = variable
@@ -116,8 +116,8 @@ def _variable(statement: str) -> Variable | None:
     total = 1
     for count in counts:
         total *= count
-    words = tuple(re.findall(r"[^\s,{}]+", values)) if values else ()
-    return Variable(name, space, dtype, total, int(align or TYPES[dtype].itemsize), words)
+    initial = tuple(re.findall(r"[^\s,{}]+", values)) if values else ()
+    return Variable(name, space, dtype, total, int(align or TYPES[dtype].itemsize), initial)
 
 
 def _function(text: _Text, header: re.Match[str], module: Module) -> int:
@@ -138,9 +138,9 @@ def _function(text: _Text, header: re.Match[str], module: Module) -> int:
 
 
 def _used_loads(statement: str, used: int) -> list[str]:
-    """Loads of the elements of a load of several of which bytes are used, by their bits.
+    """Scalar loads of the elements of a vector load that are used, by a mask of its bytes.
 
-    Those of the others need not be there, nor be set.
+    The other elements may be unallocated or unset.
     """
     wide = _WIDE_LOAD.search(statement)
     if wide is None:
@@ -148,16 +148,16 @@ def _used_loads(statement: str, used: int) -> list[str]:
     name, dtype, bits, targets, base, offset = wide.groups()
     size, head = int(bits) // 8, statement[: wide.start()]
     loads = []
-    for place, target in enumerate(targets.split(",")):
-        if used >> (place * size) & ((1 << size) - 1):
-            at = int(offset or 0) + place * size
+    for index, target in enumerate(targets.split(",")):
+        if used >> (index * size) & ((1 << size) - 1):
+            at = int(offset or 0) + index * size
             loads.append(f"{head}{name}{dtype} {target.strip()}, [{base}+{at}]")
     return loads
 
 
 def _parameters(text: str | None) -> list[Variable]:
     parameters = []
-    for declaration in filter(None, (part.strip() for part in (text or "").split(","))):
+    for declaration in filter(None, (item.strip() for item in (text or "").split(","))):
         if declaration.startswith(".reg"):
             declaration = declaration.replace(".reg", ".param", 1)
         variable = _variable(declaration)
@@ -184,7 +184,7 @@ class _Body:
 
     def read(self, at: int, stop: int) -> None:
         """Read the statements between two positions."""
-        used = None  # of the next load, the bytes that matter
+        used = None  # mask of the bytes of the next load that are used
         for statement, position in self._statements(at, stop):
             if statement.startswith(".pragma"):
                 mask = _USED_BYTES.search(statement)
@@ -212,7 +212,7 @@ class _Body:
                 self.scopes.pop()
                 at += 1
             elif text.startswith((".loc\t", ".loc ", ".file"), at):
-                after = _line_end(text, at)
+                after = _next_newline(text, at)
                 self._location(text[at:after])
                 at = after
             elif label:
@@ -223,8 +223,8 @@ class _Body:
                 yield " ".join(text[at:after].split()), at
                 at = after + 1
 
-    def _location(self, line: str) -> None:
-        match = re.match(r"\.loc\s+(\d+)\s+(\d+)", line)
+    def _location(self, directive: str) -> None:
+        match = re.match(r"\.loc\s+(\d+)\s+(\d+)", directive)
         if match and match[2] != "0":  # line 0 is code of no line
             self.source = f"{self.files.get(match[1], 'file ' + match[1])}:{match[2]}"
 
@@ -254,7 +254,7 @@ class _Body:
                 f"function {self.function.name}",
                 "spell the kernel without it",
             )
-        for name in (part.strip() for part in names.split(",")):
+        for name in (item.strip() for item in names.split(",")):
             family, _, count = name.partition("<")
             if not count:
                 self.function.registers[self._declare(name)] = dtype
@@ -267,7 +267,7 @@ class _Body:
     def _memory(self, statement: str, position: int) -> None:
         variable = _variable(statement)
         if variable is None:
-            where = f"line {self.text.line(position)} of the PTX"
+            where = f"line {self.text.row(position)} of the PTX"
             fix = "spell the kernel without it"
             raise unreadable(f"a declaration must be known; got `{statement}`", where, fix)
         renamed = self._declare(variable.name)
@@ -275,16 +275,16 @@ class _Body:
         self.function.variables[renamed] = declared
 
     def _instruction(self, statement: str, position: int) -> None:
-        where = self.source or f"line {self.text.line(position)} of the PTX"
+        where = self.source or f"line {self.text.row(position)} of the PTX"
         match = re.match(rf"(?:@\s*(!?)\s*({_NAME})\s+)?([\w.:]+)\s*(.*)$", statement)
         if match is None:
             raise unreadable(
                 f"a statement must be an instruction; got `{statement}`", where, "correct the text"
             )
-        negated, guard, name, rest = match.groups()
-        rest, guard = self._renamed(rest), self._renamed(guard or "")
+        negated, guard, name, operand_text = match.groups()
+        operand_text, guard = self._renamed(operand_text), self._renamed(guard or "")
         opcode, *modifiers = name.split(".")
-        operands = tuple(part.replace(" ", "") for part in _OPERANDS.findall(rest))
+        operands = tuple(operand.replace(" ", "") for operand in _OPERANDS.findall(operand_text))
         self.function.body.append(
             Instruction(
                 opcode, tuple(modifiers), operands, guard, bool(negated), statement, where

@@ -47,7 +47,7 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Meeting:
-    """An instruction that lanes of a warp execute together; ``member`` holds which."""
+    """An instruction of several lanes of a warp; ``member`` is the slot of their mask."""
 
     member: int
 
@@ -65,8 +65,8 @@ class Block:
         following: the next block, if known; otherwise see ``leave``.
         leave: gives the next block, or SPLIT.
         targets: all blocks that may follow.
-        live: slots whose values are wanted when the block is entered, as a bit mask.
-        length: how many instructions it has.
+        live: slots whose values are live when the block is entered, as a bit mask.
+        length: the number of instructions.
         effects: for each step its instruction's effect on undefined values; None for all steps but
             an instruction's first.
         decides: slots that the gate or ``leave`` reads.
@@ -111,7 +111,7 @@ class Program:
         specials: slots of special registers, with their names.
         parameters: slots of parameters: byte offset, and type.
         symbols: slots of addresses of global variables: name, offset and type.
-        words: number of eight-byte slots of the parameters.
+        parameter_slots: number of eight-byte slots of the parameters.
         shared_bytes: of static shared memory.
         dynamic_start: start of shared memory with a size from the launch.
         shared_granule: the smallest access to shared memory, in bytes.
@@ -119,12 +119,12 @@ class Program:
         most_threads: the most threads of a block that it was built for; 0 for any.
         variables: the module's global and constant variables.
         global_granule: the smallest access to global memory, in bytes.
-        sites: how many instructions access global memory.
+        sites: the number of instructions that access memory.
         flows: of each instruction that computes values from registers, which it reads and sets.
         bases: the slots of the base addresses of ``sites``.
         shared_roots: slots that hold the address of a shared variable, with its first byte and its
             exclusive end; -1 for one with a size from the launch.
-        followed: for each access the origin of its address, once computed (homes.py).
+        followed: for each access the origin of its address, once computed (provenance.py).
         suspects: registers that some path reads before it sets them.
     """
 
@@ -134,7 +134,7 @@ class Program:
     specials: list[tuple[int, str]] = field(default_factory=list)
     parameters: list[tuple[int, int, np.dtype]] = field(default_factory=list)
     symbols: list[tuple[int, str, int, np.dtype]] = field(default_factory=list)
-    words: int = 0
+    parameter_slots: int = 0
     shared_bytes: int = 0
     dynamic_start: int = 0
     shared_granule: int = 4
@@ -150,7 +150,7 @@ class Program:
     suspects: frozenset[int] = frozenset()
 
     def solve_liveness(self) -> None:
-        """Fill in every block's ``live``: a register that nobody reads again is not kept."""
+        """Fill in every block's ``live``: a register that is not read again is dropped."""
         changed = True
         used = [sum(1 << slot for slot in block.reads) for block in self.blocks]
         while changed:
@@ -165,12 +165,12 @@ class Program:
                     block.live, changed = live, True
 
     def live_at(self, number: int) -> int:
-        """The slots wanted at a block; none at the end."""
+        """The live slots at a block; none at the end."""
         return self.blocks[number].live if number < len(self.blocks) else 0
 
 
 def conditional(predicate: int, negated: bool, target: int, otherwise: int) -> Leave:
-    """Leave to ``target`` where the predicate holds."""
+    """Branch to ``target`` where the predicate holds."""
     if negated:
         target, otherwise = otherwise, target
 
@@ -190,20 +190,20 @@ def conditional(predicate: int, negated: bool, target: int, otherwise: int) -> L
 
 
 def indexed(index: int, targets: Sequence[int]) -> Leave:
-    """Leave to the target that a register chooses."""
+    """Branch to the target that a register selects."""
 
     def leave(frame: Frame) -> int:
-        chosen = frame.registers[index]
-        outside = chosen >= len(targets)
-        if outside.any():
+        selection = frame.registers[index]
+        invalid = selection >= len(targets)
+        if invalid.any():
             frame.fail(
-                f"brx.idx must choose one of {len(targets)} targets; got {chosen[outside][0]}",
+                f"brx.idx must choose one of {len(targets)} targets; got {selection[invalid][0]}",
                 "bound the index",
-                int(np.argmax(outside)),
+                int(np.argmax(invalid)),
             )
         groups: dict[int, Array] = {}
-        for value in np.unique(chosen):
-            lanes = np.flatnonzero(frame.spread(chosen) == value)
+        for value in np.unique(selection):
+            lanes = np.flatnonzero(frame.per_lane(selection) == value)
             target = targets[int(value)]
             groups[target] = np.union1d(groups[target], lanes) if target in groups else lanes
         if len(groups) == 1:

@@ -31,7 +31,7 @@ _THREAD = (1 << 33) - 1
 
 
 class _Shadow:
-    """State of an allocation; each array is created on demand."""
+    """Shadow memory of an allocation; each array is created on demand."""
 
     def __init__(self, granules: int) -> None:
         self.granules = granules
@@ -68,7 +68,7 @@ class GlobalRaces:
         self._first = 0  # the first thread of the blocks that run now
 
     def begin(self, geometry: Geometry) -> None:
-        """The next blocks of the launch begin."""
+        """Start the next blocks of the launch."""
         self._first = geometry.first * geometry.threads
 
     def _tick(self) -> int:
@@ -76,9 +76,9 @@ class GlobalRaces:
         return self._time
 
     def _threads(self, frame: Frame) -> Array:
-        return frame.numbers() + self._first
+        return frame.lane_ids() + self._first
 
-    # --- what orders ---
+    # --- barriers and fences ---
 
     def pass_barrier(self, frame_lanes: Array) -> None:
         """Lanes have passed a barrier of their block."""
@@ -129,7 +129,7 @@ class GlobalRaces:
             unchanged: the lanes that write the current value.
 
         Returns:
-            Which lanes share a granule with another lane of the same instruction; None for none.
+            The lanes that share a granule with another lane of the same instruction; None for none.
         """
         shadow, spots = self._spots(frame, allocation, offsets, size)
         mine = self._stamps(frame, kind)
@@ -155,12 +155,12 @@ class GlobalRaces:
         self, frame: Frame, allocation: Allocation, offsets: Array, size: int
     ) -> tuple[_Shadow, Array]:
         # Adopted arrays whose first bytes share 256 bytes have one start.
-        place = allocation.start, len(allocation.room)
-        shadow = self._shadows.get(place)
+        key = allocation.start, len(allocation.room)
+        shadow = self._shadows.get(key)
         if shadow is None:
-            # Lanes that are switched off stand at the end, with the widest access there is.
+            # Inactive lanes have indices at the end, with the widest access that exists.
             granules = ((len(allocation.room) + 16) >> self._shift) + 1
-            shadow = self._shadows[place] = _Shadow(granules)
+            shadow = self._shadows[key] = _Shadow(granules)
         first, each = offsets.view(np.int64) >> self._shift, size >> self._shift
         spots = first if each <= 1 else first + np.arange(each)[:, None]
         return shadow, np.broadcast_to(spots, (*spots.shape[:-1], frame.count))
@@ -170,7 +170,7 @@ class GlobalRaces:
 
     @staticmethod
     def _remember(readers: tuple[Array, Array], spots: Array, mine: Array) -> None:
-        """Keep the last reads of two different threads."""
+        """Store the last reads of two different threads."""
         newest, other = readers
         last = newest[spots]
         newest[spots] = mine
@@ -188,11 +188,11 @@ class GlobalRaces:
         if fenced is None and not shadow.logs:
             return
         flags = spots if spots.ndim == 1 else spots[0]
-        for place, (thread, flag) in enumerate(zip(threads.tolist(), flags.tolist())):
+        for position, (thread, flag) in enumerate(zip(threads.tolist(), flags.tolist())):
             log = shadow.logs.get(flag)
             if log is not None:
                 self.fences.see(log, thread)
-            if fenced is not None and fenced[place]:
+            if fenced is not None and fenced[position]:
                 if log is None:
                     log = shadow.logs[flag] = len(self.fences.logs)
                     self.fences.logs.append([])
@@ -204,7 +204,7 @@ class GlobalRaces:
         self, frame: Frame, last: Array, mine: Array, before: str, now: str,
         unchanged: Array | None = None,
     ) -> None:  # fmt: skip
-        """Fail where an access of another thread is not ordered before one of this instruction."""
+        """Fail if an access of another thread is not ordered before one of this instruction."""
         clash = (last != 0) & ((last ^ mine) >> 1 & _THREAD != 0)
         if not clash.any():
             return
@@ -220,7 +220,7 @@ class GlobalRaces:
             self.report(frame, bad, before, now, thread)
 
     def _unordered(self, last: Array, mine: Array, clash: Array) -> Array | None:
-        """Where two accesses are not ordered, of those that are marked."""
+        """Mask of the accesses in ``clash`` that are not ordered; None if there are none."""
         index = np.nonzero(clash)
         last, mine = last[index], mine[index]
         who, me, time = last >> 1 & _THREAD, mine >> 1 & _THREAD, last >> _TIME

@@ -1,4 +1,4 @@
-"""Where lanes wait for each other: barriers of the block, and instructions of a whole warp."""
+"""Synchronization of lanes: barriers of the block, and instructions of a whole warp."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Arrival:
-    """Lanes of one block that have come to a barrier, and whether they wait there."""
+    """Lanes of one block that have arrived at a barrier."""
 
     block: Block
     gate: Barrier
@@ -28,7 +28,7 @@ class _Arrival:
 
 
 class Barriers:
-    """Who waits at which barrier.
+    """The lanes that wait at barriers.
 
     Attributes:
         waiting: arrivals by block of the grid and number of the barrier.
@@ -39,7 +39,7 @@ class Barriers:
         self.waiting: dict[tuple[int, int], list[_Arrival]] = {}
 
     def arrive(self, frame: Frame, block: Block, gate: Barrier) -> bool:
-        """Whether the whole frame may go on at once; if not, its lanes are parked or wait."""
+        """Whether the whole frame may continue at once; if not, its lanes are parked or wait."""
         run = self.run
         simple = gate.waits and gate.expected is None and gate.reduction is None
         if simple and frame.count == run.alive_count and not self.waiting:
@@ -49,15 +49,15 @@ class Barriers:
             return True
         if frame.lanes is not None:
             frame.load(block.number, block.reads, block.writes)
-        numbers = frame.spread(frame.registers[gate.number].view(U32))
+        numbers = frame.per_lane(frame.registers[gate.number].view(U32))
         expected = np.zeros(1, U32)
         if gate.expected is not None:
             expected = frame.registers[gate.expected].view(U32)
-        expected, values = frame.spread(expected), None
+        expected, values = frame.per_lane(expected), None
         if gate.reduction is not None:
-            values = frame.spread(frame.registers[gate.predicate].astype(BOOL)) != gate.negated
+            values = frame.per_lane(frame.registers[gate.predicate].astype(BOOL)) != gate.negated
         self._check(frame, numbers, expected)
-        lanes = frame.numbers()
+        lanes = frame.lane_ids()
         frame.dissolve(block.live)
         keys = run.geometry.block_number[lanes] * 16 + numbers
         for key in np.unique(keys):
@@ -88,7 +88,7 @@ class Barriers:
             )
 
     def release(self) -> None:
-        """Let everybody pass whose barrier is complete."""
+        """Release the lanes of each complete barrier."""
         run = self.run
         for (number, barrier), arrivals in list(self.waiting.items()):
             came = sum(len(arrival.lanes) for arrival in arrivals)
@@ -111,7 +111,7 @@ class Barriers:
                     run.park(arrival.block.number + 1, arrival.lanes)
 
     def _check_same(self, arrivals: list[_Arrival]) -> None:
-        """Aligned barriers: all must be at one instruction; of a counted one, all of a warp."""
+        """Require one instruction for all lanes of an aligned barrier; per warp if counted."""
         waiting = [a for a in arrivals if a.gate.waits and a.gate.aligned]
         if waiting:
             self._check_whole(np.concatenate([a.lanes for a in waiting]))
@@ -132,7 +132,7 @@ class Barriers:
             )
 
     def _check_whole(self, lanes: Array) -> None:
-        """Of each warp that comes to an aligned barrier all lanes must."""
+        """Require that all lanes of a warp reach an aligned barrier."""
         geometry = self.run.geometry
         if not self.run.checks.divergence:
             return
@@ -154,21 +154,21 @@ class Barriers:
         votes = np.concatenate([a.values for a in arrivals if a.values is not None])
         result = {"popc": np.count_nonzero, "and": np.all, "or": np.any}[gate.reduction](votes)
         dtype = U32 if gate.reduction == "popc" else BOOL
-        home = self.run.registers
+        registers = self.run.registers
         for arrival in arrivals:
-            home[arrival.gate.target] = merged(
-                home[arrival.gate.target],
+            registers[arrival.gate.target] = merged(
+                registers[arrival.gate.target],
                 np.full(1, result, dtype),
                 arrival.lanes,
                 self.run.geometry.count,
             )
 
     def deadlock(self) -> tuple[Fault, int]:
-        """Why nobody can go on, and at which block of code somebody waits."""
+        """The fault of a deadlock, and a block of code at which lanes wait."""
         (_, barrier), arrivals = next(iter(self.waiting.items()))
         came = sum(len(arrival.lanes) for arrival in arrivals)
-        places = {arrivals[0].block.number for arrivals in self.waiting.values()}
-        what = "threads of one block wait at different barriers" if len(places) > 1 else (
+        gates = {arrivals[0].block.number for arrivals in self.waiting.values()}
+        what = "threads of one block wait at different barriers" if len(gates) > 1 else (
             f"barrier {barrier} must be reached by all that it waits for; only {came} came"
         )
         fault = Fault(
@@ -180,17 +180,17 @@ class Barriers:
 
 
 def meeting(frame: Frame, member: Array) -> Array | None:
-    """Which lanes of a frame have all lanes in their member masks with them; None for all of them.
+    """The lanes whose member mask is complete in the frame, as a mask; None for all of them.
 
     Raises:
         Fault: a lane executes the instruction without being in its own mask.
     """
     geometry, run = frame.run.geometry, frame.run
-    lanes, member = frame.numbers(), frame.spread(member)
+    lanes, member = frame.lane_ids(), frame.per_lane(member)
     lane = geometry.lane[lanes]
-    outside = (member >> lane.astype(np.uint32)) & 1 == 0
-    if outside.any():
-        bad = int(np.argmax(outside))
+    missing_self = (member >> lane.astype(np.uint32)) & 1 == 0
+    if missing_self.any():
+        bad = int(np.argmax(missing_self))
         frame.fail(
             f"a lane must be in the member mask that it gives; got {int(member[bad]):#x} in lane "
             f"{int(lane[bad])}",

@@ -26,8 +26,8 @@ _SMALL, _LARGE = 2.0**-960, 2.0**990  # outside, products of halves underflow or
 def two_sum(x: Array, y: Array) -> tuple[Array, Array]:
     """x + y and its rounding error (Knuth, TAOCP 2, 4.2.2); float64."""
     total = x + y
-    part = total - x
-    return total, (x - (total - part)) + (y - part)
+    rounded_y = total - x
+    return total, (x - (total - rounded_y)) + (y - rounded_y)
 
 
 def two_product(x: Array, y: Array) -> tuple[Array, Array]:
@@ -133,7 +133,7 @@ def _fma32(x: Array, y: Array, z: Array) -> Array:
     total = x.astype(F64) * y.astype(F64) + z.astype(F64)
     result = total.astype(F32)
     # Rounding twice is wrong only where the first rounding ends at a tie of the second; ties of
-    # subnormal results lie elsewhere.
+    # subnormal results are elsewhere.
     unsure = (total.view(I64) & _CUT) == _TIE
     small = np.abs(result) < _TINY32
     if np.count_nonzero(small):
@@ -158,7 +158,7 @@ def _fma64(x: Array, y: Array, z: Array) -> Array:
 
 
 def _extreme(x: Array, y: Array, z: Array, product: Array) -> Array:
-    """Where float64 is too narrow for the parts of a product, of finite operands."""
+    """Mask of finite operands for which float64 is too narrow for the partial products."""
     sizes = [np.abs(value) for value in (x, y, z, product)]
     large = np.maximum(np.maximum(sizes[0], sizes[1]), np.maximum(sizes[2], sizes[3])) > _LARGE
     small = (sizes[3] < _SMALL) & (x != 0) & (y != 0)
@@ -167,7 +167,7 @@ def _extreme(x: Array, y: Array, z: Array, product: Array) -> Array:
 
 
 def _replace(result: Array, where: Array, function: Callable[..., float], *args: Array) -> Array:
-    """The result, with a Python function's values in some places."""
+    """The result, with a Python function's values where a mask holds."""
     where = np.broadcast_to(where, result.shape)
     if not np.count_nonzero(where):
         return result
@@ -248,8 +248,8 @@ def _odd_binary(name: str, x: Array, y: Array) -> Array:
         return x * y
     quotient = x / y
     product, lost = two_product(quotient, y)
-    rest = (x - product) - lost
-    return to_odd(quotient, np.where(np.isfinite(quotient), np.sign(rest) * np.sign(y), 0.0))
+    remainder = (x - product) - lost
+    return to_odd(quotient, np.where(np.isfinite(quotient), np.sign(remainder) * np.sign(y), 0.0))
 
 
 def sqrt_function(dtype: np.dtype, mode: str) -> Callable[[Array], Array]:
@@ -261,10 +261,10 @@ def sqrt_function(dtype: np.dtype, mode: str) -> Callable[[Array], Array]:
         nearest = np.sqrt(x)
         finite = np.isfinite(nearest) & (x > 0)
         signs = np.zeros(x.shape, np.int8)
-        for place in np.flatnonzero(finite):
-            square = Fraction(float(nearest[place])) ** 2
-            exact = Fraction(float(x[place]))
-            signs[place] = (exact > square) - (exact < square)
+        for index in np.flatnonzero(finite):
+            square = Fraction(float(nearest[index])) ** 2
+            exact = Fraction(float(x[index]))
+            signs[index] = (exact > square) - (exact < square)
         return directed(nearest, signs, mode)
 
     del dtype

@@ -14,19 +14,19 @@ import numpy as np
 
 from ptxsim.allocation import Allocation
 from ptxsim.checks import Checks, Statistics
-from ptxsim.faults import Fault, Place, located
+from ptxsim.faults import Fault, Location, located
 from ptxsim.frame import Frame
 from ptxsim.geometry import Geometry
-from ptxsim.homes import Homes
 from ptxsim.memory import DeviceMemory
 from ptxsim.program import SPLIT, Barrier, Block, Meeting, Program
+from ptxsim.provenance import Provenance
 from ptxsim.races import GlobalRaces
 from ptxsim.rendezvous import Barriers, meeting
 from ptxsim.shared import Shared
 from ptxsim.types import U8, U32, Array
 from ptxsim.undefined import Undefined
 
-PATIENCE = 2048  # blocks that lanes may run while others wait for their turn
+PATIENCE = 2048  # blocks that lanes may run while others wait
 _LAST = 1 << 60
 # Of a random order: the most blocks of code at once, how often lanes of a block go on that are not
 # the ones with the lowest code, and how many blocks may have begun and not ended.
@@ -41,11 +41,11 @@ class Run:
         registers: of all lanes, by slot.
         local: the local memory of all lanes.
         sites: the allocation that each memory instruction used last.
-        races: who touched global memory in this launch; None where nobody asks.
-        homes: where each access belongs; None where nobody asks.
-        undefined: which lanes hold values that must not be used.
-        random: decides which block goes on; None where they all do.
-        set_registers: of registers that may not be set, which lanes have; None where nobody asks.
+        races: the accesses to global memory in this launch; None without that check.
+        provenance: the arrays that each access may touch; None without that check.
+        undefined: the lanes that hold undefined values.
+        random: selects the block that continues; None: all of them do.
+        set_registers: for registers that may be unset, the lanes that set them; None: unchecked.
         alive: the lanes that have not returned.
     """
 
@@ -72,13 +72,13 @@ class Run:
         self.local = np.zeros(self.local_stride * geometry.count, U8)
         self.sites: list[Allocation | None] = [None] * program.sites
         self.races = races
-        self.homes = Homes(program, registers, memory, size) if checks.arrays else None
+        self.provenance = Provenance(program, registers, memory, size) if checks.arrays else None
         self.undefined = Undefined(geometry.count)
         self.set_registers: dict[int, Array] | None = None
         if checks.registers:
             unset = np.zeros(geometry.count, bool)
             self.set_registers = {slot: unset.copy() for slot in program.suspects}
-        self.services: dict[str, Any] = {}  # what some instructions keep for the launch
+        self.services: dict[str, Any] = {}  # state of instructions for the launch
         self.alive = np.ones(geometry.count, bool)
         self.alive_count = geometry.count
         self.barriers = Barriers(self)
@@ -86,7 +86,7 @@ class Run:
         self.held: dict[int, Array] = {}  # at an instruction that waits for the rest of a warp
         self.impatient = False
         self.random = None if checks.order is None else np.random.default_rng(checks.order)
-        self.begun: set[int] = set()  # blocks, in a random order
+        self.started: set[int] = set()  # blocks, in a random order
         self.issued = 0
         self.loads = self.stores = self.bytes = 0
 
@@ -105,8 +105,8 @@ class Run:
         return Statistics(self.issued, self.loads, self.stores, self.bytes)
 
     def _next(self) -> tuple[int, Array, int]:
-        """The lanes that go on, at which block of code, and where the next others are."""
-        if self.impatient:  # the lanes that wait longest get a turn, whoever spins
+        """The lanes that continue, their block of code, and the next block with other lanes."""
+        if self.impatient:  # the lanes that wait longest run next, even if others spin
             number, others = next(iter(self.parked)), _LAST
         else:
             number = min(self.parked)
@@ -114,22 +114,22 @@ class Run:
         return number, self.parked.pop(number), others
 
     def _any(self) -> tuple[int, Array, int]:
-        """As ``_next``, of any one block of threads."""
+        """As ``_next``, for a random block of threads."""
         assert self.random is not None
         of_block = self.geometry.block_number
         waiting = {*of_block[np.concatenate(list(self.parked.values()))].tolist()}
-        resident = waiting & self.begun
-        chosen = self.random.choice(sorted(resident if len(resident) >= _RESIDENT else waiting))
-        self.begun.add(int(chosen))
-        numbers = [k for k, lanes in self.parked.items() if (of_block[lanes] == chosen).any()]
+        resident = waiting & self.started
+        selected = self.random.choice(sorted(resident if len(resident) >= _RESIDENT else waiting))
+        self.started.add(int(selected))
+        numbers = [k for k, lanes in self.parked.items() if (of_block[lanes] == selected).any()]
         is_fair = self.random.random() < _FAIR
         number = int(self.random.choice(numbers)) if is_fair else min(numbers)
         lanes = self.parked.pop(number)
-        is_chosen = of_block[lanes] == chosen
-        if not is_chosen.all():
-            self.parked[number] = lanes[~is_chosen]
+        is_selected = of_block[lanes] == selected
+        if not is_selected.all():
+            self.parked[number] = lanes[~is_selected]
         others = min((k for k in numbers if k != number), default=_LAST)
-        return number, lanes[is_chosen], _LAST if is_fair else others
+        return number, lanes[is_selected], _LAST if is_fair else others
 
     def frame(self, lanes: Array) -> Frame:
         """A frame of some lanes."""
@@ -138,7 +138,7 @@ class Run:
         return Frame(self, {}, lanes, len(lanes))
 
     def _advance(self, frame: Frame, number: int, others: int) -> None:
-        """Run a frame until its lanes part, return, wait, or reach where others are."""
+        """Run a frame until its lanes diverge, return, wait, or reach the block of others."""
         blocks, end = self.program.blocks, len(self.program.blocks)
         patience = PATIENCE if self.parked else _LAST
         if self.random is not None:
@@ -181,12 +181,12 @@ class Run:
                 self.issued = issued
                 self.impatient = patience < 0
                 frame.dissolve(self.program.live_at(number))
-                self.park(number, frame.numbers())
+                self.park(number, frame.lane_ids())
                 return
         self.issued = issued
-        self.retire(frame.numbers())
+        self.retire(frame.lane_ids())
 
-    # --- lanes that part, meet and end ---
+    # --- divergence, barriers, returns ---
 
     def park(self, number: int, lanes: Array) -> None:
         """Schedule lanes to continue at a block."""
@@ -194,15 +194,15 @@ class Run:
             self.retire(lanes)
             return
         there = self.parked.get(number)
-        self.parked[number] = lanes if there is None else _together(there, lanes)
+        self.parked[number] = lanes if there is None else _union(there, lanes)
 
     def split(self, frame: Frame, groups: Mapping[int, Array]) -> None:
-        """Send the lanes of a frame, given as positions in it, to several blocks."""
+        """Send the lanes of a frame, given as indices of it, to several blocks."""
         live = 0
         for number in groups:
             live |= self.program.live_at(number)
         frame.dissolve(live)
-        lanes = frame.numbers()
+        lanes = frame.lane_ids()
         for number, index in groups.items():
             self.park(number, lanes[index])
 
@@ -213,7 +213,7 @@ class Run:
             self.races.pass_barrier(self.geometry.lanes[lanes])
 
     def retire(self, lanes: Array) -> None:
-        """Lanes have returned; nobody waits for them any longer."""
+        """Retire lanes that have returned: no barrier waits for them."""
         self.alive[lanes] = False
         self.alive_count -= len(lanes)
         if self.barriers.waiting:
@@ -224,7 +224,7 @@ class Run:
                 self.park(number, waiting)
 
     def _enter(self, frame: Frame, block: Block) -> Frame | None:
-        """The lanes that may run the block now; the others have been taken care of."""
+        """The lanes that may run the block now; the others are parked or held."""
         try:
             if isinstance(block.gate, Barrier):
                 return frame if self.barriers.arrive(frame, block, block.gate) else None
@@ -236,14 +236,14 @@ class Run:
             waiting = self.held.pop(block.number, None)
             if waiting is not None:
                 frame.dissolve(block.live)
-                frame = self.frame(_together(waiting, frame.numbers()))
+                frame = self.frame(_union(waiting, frame.lane_ids()))
             if frame.lanes is not None:
                 frame.load(block.number, block.reads, block.writes)
             complete = meeting(frame, frame.registers[block.gate.member].view(U32))
             if complete is None:
                 return frame
             frame.dissolve(block.live)
-            lanes = frame.numbers()
+            lanes = frame.lane_ids()
             self.held[block.number] = lanes[~complete]
             return self.frame(lanes[complete]) if complete.any() else None
         except Fault as fault:
@@ -255,17 +255,17 @@ class Run:
         """The error of a fault in a step of a block, or at its gate for None."""
         where = block.steps.index(step) if step in block.steps else 0
         instructions = block.instructions[where : where + 1]
-        place = Place(
+        location = Location(
             self.program.name,
             instructions[0].text if instructions else "",
             instructions[0].source if instructions else "",
             self.geometry.block_position(fault.lane),
             self.geometry.thread_position(fault.lane),
         )
-        return located(fault, place)
+        return located(fault, location)
 
     def _stuck(self) -> None:
-        """All lanes that have not returned wait for others that will never come."""
+        """Report a deadlock: all remaining lanes wait for others."""
         if self.held:
             number, lanes = next(iter(self.held.items()))
             fault = Fault(
@@ -282,13 +282,13 @@ class Run:
         fault = Fault(
             f"a launch must end; got {self.checks.instructions} instructions and no end",
             "find the loop that does not stop, or raise Checks.instructions",
-            int(frame.numbers()[0]),
+            int(frame.lane_ids()[0]),
         )
         raise self.located(fault, block, None)
 
 
-def _together(some: Array, others: Array) -> Array:
-    """The lanes of two groups, in order."""
+def _union(some: Array, others: Array) -> Array:
+    """The sorted union of the lanes of two groups."""
     lanes = np.concatenate((some, others))
     lanes.sort()
     return lanes

@@ -1,4 +1,4 @@
-"""Shared memory of the blocks of a run, and who has touched it since the last barrier.
+"""Shared memory of the blocks of a run, and its race check since the last barrier.
 
 Every granule (the smallest access of the kernel) remembers its last writer and reader as a stamp:
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of access; atomic ones of several threads are ordered somehow, and not a race."""
+    """Kind of access; atomic ones of several threads never race."""
 
     reads: bool
     writes: bool
@@ -75,8 +75,8 @@ class Shared:
             self._views[key] = flat if count == 1 else flat.reshape(-1, count)
         return self._views[key]
 
-    def places(self, frame: Frame, offsets: Array, size: int) -> Array:
-        """The bytes of all blocks' memory that offsets in the own block mean."""
+    def flat_offsets(self, frame: Frame, offsets: Array, size: int) -> Array:
+        """Convert checked byte offsets in a lane's block to offsets in the memory of all blocks."""
         reach = int(np.bitwise_or.reduce(offsets))
         if reach & (size - 1):
             misaligned(frame, offsets, size)
@@ -94,23 +94,23 @@ class Shared:
     # --- checks ---
 
     def check(
-        self, frame: Frame, places: Array, size: int, kind: Kind, unchanged: Array | None = None
+        self, frame: Frame, offsets: Array, size: int, kind: Kind, unchanged: Array | None = None
     ) -> Array | None:
         """Check an access of every lane, and remember it.
 
         Args:
             frame: the lanes.
-            places: the result of ``places``.
+            offsets: the result of ``flat_offsets``.
             size: bytes of each access.
             kind: the kind of access.
             unchanged: for a write, the lanes that write the current value; such a write after
                 another lane's write is not a race.
 
         Returns:
-            For a write, which lanes share a granule with another lane of the same instruction;
+            For a write, the lanes that share a granule with another lane of the same instruction;
             None where no two do.
         """
-        spots = self.granules(places, size)
+        spots = self.granules(offsets, size)
         if self.pending is not None and self.pending[spots].any():
             frame.fail(
                 "shared memory that cp.async fills must not be touched before the copy is waited "
@@ -130,9 +130,9 @@ class Shared:
                 self.written[spots] = True
         return self._race(frame, spots, kind, unchanged) if self.races else None
 
-    def granules(self, places: Array, size: int) -> Array:
-        """The granules of accesses; as many rows as one access has granules."""
-        first = places >> self._shift
+    def granules(self, offsets: Array, size: int) -> Array:
+        """The granule indices of accesses; as many rows as one access has granules."""
+        first = offsets >> self._shift
         each = size >> self._shift
         return first if each <= 1 else first + np.arange(each)[:, None]
 
@@ -164,7 +164,7 @@ class Shared:
 
     @staticmethod
     def _clash(last: Array, mine: Array, atomic: bool) -> Array | None:
-        """Where another lane's access has no barrier before this one; None for nowhere."""
+        """Mask of other lanes' accesses with no barrier before this one; None if there are none."""
         clash = (last >> 32) == (mine >> 32)
         if not clash.any():
             return None
@@ -178,7 +178,7 @@ class Shared:
         return clash if clash.any() else None
 
     def _remember_readers(self, spots: Array, mine: Array) -> None:
-        """Note who reads; several lanes are noted as their warp, or as many.
+        """Record the readers; several lanes are recorded as their warp, or as many.
 
         A read of the same warp before a warp barrier is forgotten: whoever must come after it
         must come after this one too.
@@ -193,10 +193,10 @@ class Shared:
         warp = _warp_of(other & _WHO)
         several &= ~((warp == (mine & _WHO) // WARP) & ((other ^ mine) >> 12 << 12 != 0))
         mine = np.broadcast_to(mine, spots.shape)
-        together = several & (warp == (mine & _WHO) // WARP)
-        apart = several & ~together
-        self.reader[spots[together]] = (mine[together] & ~_WHO) | (_OF_WARP + warp[together])
-        self.reader[spots[apart]] = mine[apart] | _MANY
+        same_warp = several & (warp == (mine & _WHO) // WARP)
+        several_warps = several & ~same_warp
+        self.reader[spots[same_warp]] = (mine[same_warp] & ~_WHO) | (_OF_WARP + warp[same_warp])
+        self.reader[spots[several_warps]] = mine[several_warps] | _MANY
 
     @staticmethod
     def report_race(frame: Frame, clash: Array, before: str, now: str) -> None:
@@ -222,7 +222,7 @@ class Shared:
 
 
 def _first(lanes: Array) -> int:
-    """The first lane of which a granule is marked; granules are rows where there are several."""
+    """The first lane with a marked granule; several granules of a lane are rows."""
     return int(np.argmax(np.atleast_2d(lanes).any(axis=0)))
 
 

@@ -35,7 +35,7 @@ class Scope:
     """A function's body at one call: device functions are inlined.
 
     Attributes:
-        function: whose text it is.
+        function: the function.
         instance: a unique id, so that labels and parameters of two calls differ.
         actual: the caller's argument for each parameter and result.
         after: the label to return to; empty in the entry.
@@ -61,8 +61,8 @@ class Site:
     """An instruction that is being decoded.
 
     Attributes:
-        instruction: its text in parts.
-        reads, writes: the slots that it has asked for.
+        instruction: the parsed instruction.
+        reads, writes: the requested slots.
         before, after: steps that bring operands to the width that the instruction works on, and
             its result to the width of the register.
         temporaries: slots that hold a value only within the instruction.
@@ -95,16 +95,16 @@ class Site:
                 return modifier
         return otherwise
 
-    def type_name(self, place: int = -1) -> str:
+    def type_name(self, position: int = -1) -> str:
         """A type in the name, by default the last."""
         names = self.instruction.types()
         if not names:
             self.refuse("must name a type")
-        return names[place]
+        return names[position]
 
-    def dtype(self, place: int = -1) -> np.dtype:
+    def dtype(self, position: int = -1) -> np.dtype:
         """A type in the name, by default the last."""
-        return TYPES[self.type_name(place)]
+        return TYPES[self.type_name(position)]
 
     def refuse(self, what: str) -> NoReturn:
         """Raise an error for a form that the interpreter does not support."""
@@ -117,30 +117,30 @@ class Site:
     # --- operands ---
 
     def count(self) -> int:
-        """How many operands there are."""
+        """The number of operands."""
         return len(self.instruction.operands)
 
-    def text(self, place: int) -> str:
+    def text(self, position: int) -> str:
         """An operand's text."""
-        if not -self.count() <= place < self.count():
-            self.refuse(f"must have an operand {place}")
-        return self.instruction.operands[place]
+        if not -self.count() <= position < self.count():
+            self.refuse(f"must have an operand {position}")
+        return self.instruction.operands[position]
 
-    def source(self, place: int, dtype: np.dtype) -> int:
+    def source(self, position: int, dtype: np.dtype) -> int:
         """The slot of an operand that is read as a type."""
-        return self.source_of(self.text(place), dtype)
+        return self.source_of(self.text(position), dtype)
 
-    def sources(self, place: int, dtype: np.dtype) -> list[int]:
+    def sources(self, position: int, dtype: np.dtype) -> list[int]:
         """The slots of an operand in braces, or of a plain one."""
-        return [self.source_of(name, dtype) for name in _parts(self.text(place))]
+        return [self.source_of(name, dtype) for name in _names_in(self.text(position))]
 
-    def target(self, place: int, dtype: np.dtype) -> int:
+    def target(self, position: int, dtype: np.dtype) -> int:
         """The slot of an operand that is set to a value of a type."""
-        return self.target_of(self.text(place), dtype)
+        return self.target_of(self.text(position), dtype)
 
-    def targets(self, place: int, dtype: np.dtype) -> list[int]:
+    def targets(self, position: int, dtype: np.dtype) -> list[int]:
         """The slots of an operand in braces, or of a plain one."""
-        return [self.target_of(name, dtype) for name in _parts(self.text(place))]
+        return [self.target_of(name, dtype) for name in _names_in(self.text(position))]
 
     def source_of(self, text: str, dtype: np.dtype) -> int:
         """The slot of an operand, given its text."""
@@ -150,13 +150,13 @@ class Site:
         if declared is not None:
             slot = self.decoder.register(self.scope, text, TYPES[declared])
             self.reads.append(slot)
-            return self._fitted(slot, TYPES[declared], dtype)
+            return self._as_type(slot, TYPES[declared], dtype)
         if text.startswith("%") or text == "WARP_SZ":
             slot, held = self.decoder.special(text)
             if slot is None:
                 self.refuse(f"must read a register that is declared or special; got {text}")
             self.reads.append(slot)
-            return self._fitted(slot, held, dtype)
+            return self._as_type(slot, held, dtype)
         slot = self._constant(text, dtype)
         self.reads.append(slot)
         return slot
@@ -184,7 +184,7 @@ class Site:
         return narrow
 
     def temporary(self) -> int:
-        """A slot that lives within this instruction."""
+        """A slot that is used within this instruction only."""
         slot = self.decoder.slot(("temporary", len(self.temporaries)), U64)
         self.temporaries.append(slot)
         return slot
@@ -199,28 +199,28 @@ class Site:
         """The slot of the carry flag; the caller notes whether it reads or writes."""
         return self.decoder.slot(("carry",), BOOL)
 
-    def address(self, place: int) -> tuple[int, int]:
+    def address(self, position: int) -> tuple[int, int]:
         """The slot of the base of ``[base+offset]`` as 64 bits, and the offset."""
-        match = re.fullmatch(r"\[([\w$%]+)(?:(?:\+|(?=-))(-?\w+))?\]", self.text(place))
+        match = re.fullmatch(r"\[([\w$%]+)(?:(?:\+|(?=-))(-?\w+))?\]", self.text(position))
         if match is None:
-            self.refuse(f"must have an address of a known form; got {self.text(place)}")
+            self.refuse(f"must have an address of a known form; got {self.text(position)}")
         return self.source_of(match[1], U64), int(match[2] or "0", 0)
 
-    def _fitted(self, slot: int, held: np.dtype, wanted: np.dtype) -> int:
-        """The slot itself, or a temporary with the low bytes or with zeros above."""
-        if held.itemsize == wanted.itemsize and (held == BOOL) == (wanted == BOOL):
+    def _as_type(self, slot: int, held: np.dtype, requested: np.dtype) -> int:
+        """The slot itself, or a temporary that is truncated or extended by zeros."""
+        if held.itemsize == requested.itemsize and (held == BOOL) == (requested == BOOL):
             return slot
-        fitted, bits = self.temporary(), unsigned(held.itemsize)
+        converted, bits = self.temporary(), unsigned(held.itemsize)
 
-        def fit(frame: Frame) -> None:
+        def convert(frame: Frame) -> None:
             values = frame.registers[slot]
-            if wanted == BOOL:
-                frame.registers[fitted] = values.view(bits) != 0
+            if requested == BOOL:
+                frame.registers[converted] = values.view(bits) != 0
             else:
-                frame.registers[fitted] = resized(values.view(bits), wanted)
+                frame.registers[converted] = resized(values.view(bits), requested)
 
-        self.before.append(fit)
-        return fitted
+        self.before.append(convert)
+        return converted
 
     def _negated(self, slot: int) -> int:
         result = self.temporary()
@@ -242,7 +242,7 @@ class Site:
         return slot
 
 
-def _parts(text: str) -> list[str]:
+def _names_in(text: str) -> list[str]:
     return text.strip("{}").split(",")
 
 
@@ -250,11 +250,11 @@ def immediate(text: str, dtype: np.dtype) -> np.ndarray | None:
     """A literal as an array of one element, or None if it is not a literal."""
     if re.fullmatch(r"0[fFdD][0-9a-fA-F]{8,16}", text):
         single = text[1] in "fF"
-        words = np.array([int(text[2:], 16)], U32 if single else U64)
-        value = words.view(F32 if single else F64)
+        raw = np.array([int(text[2:], 16)], U32 if single else U64)
+        value = raw.view(F32 if single else F64)
         if is_float(dtype):
             return value.astype(dtype)
-        return resized(words, dtype)
+        return resized(raw, dtype)
     if _INTEGER.fullmatch(text):
         number = int(text.rstrip("U"), 0 if text.lstrip("-")[:2].lower() in ("0x", "0b") else 10)
         if dtype == BOOL:

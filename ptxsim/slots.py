@@ -1,4 +1,4 @@
-"""Which slot of the register file each register, constant, parameter and address has."""
+"""Slot allocation in the register file: registers, constants, parameters and addresses."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ class Slots:
         self.program = Program(name, most_threads=self.entry.most_threads)
         self.program.variables = module.variables
         self._slots: dict[Hashable, int] = {}
-        self._shared: dict[str, tuple[int, int]] = {}  # the first byte, and the one behind
+        self._shared: dict[str, tuple[int, int]] = {}  # first byte, exclusive end
         self._local: dict[tuple[str, str], int] = {}
-        self._words: dict[str, int] = {}
-        self._lay_out()
+        self._parameter_offsets: dict[str, int] = {}
+        self._assign_offsets()
 
-    def _lay_out(self) -> None:
-        """Give places to parameters, and to shared and local variables."""
-        word = 0
+    def _assign_offsets(self) -> None:
+        """Assign offsets to parameters, and to shared and local variables."""
+        index = 0
         for parameter in self.entry.parameters:
-            self._words[parameter.name] = 8 * word
-            word += -(-max(parameter.size, 1) // 8)
-        self.program.words = word
+            self._parameter_offsets[parameter.name] = 8 * index
+            index += -(-max(parameter.size, 1) // 8)
+        self.program.parameter_slots = index
         functions = self.module.functions.values()
         everything = [*self.module.variables.values()]
         everything += [v for function in functions for v in function.variables.values()]
         shared = [v for v in everything if v.space == "shared"]
-        place = 0
+        offset = 0
         for variable in shared:
             if variable.count:
-                place = -(-place // variable.align) * variable.align
-                self._shared[variable.name] = place, place + variable.size
-                place += variable.size
-        self.program.shared_bytes = place
+                offset = -(-offset // variable.align) * variable.align
+                self._shared[variable.name] = offset, offset + variable.size
+                offset += variable.size
+        self.program.shared_bytes = offset
         aligned = max([v.align for v in shared if not v.count], default=1)
-        self.program.dynamic_start = -(-place // aligned) * aligned
+        self.program.dynamic_start = -(-offset // aligned) * aligned
         for variable in shared:
             if not variable.count:
                 self._shared[variable.name] = self.program.dynamic_start, -1
-        place = 0
+        offset = 0
         for function in functions:
             for variable in function.variables.values():
                 if variable.space == "local":
-                    place = -(-place // variable.align) * variable.align
-                    self._local[function.name, variable.name] = place
-                    place += variable.size
-        self.program.local_bytes = place
+                    offset = -(-offset // variable.align) * variable.align
+                    self._local[function.name, variable.name] = offset
+                    offset += variable.size
+        self.program.local_bytes = offset
 
     def slot(self, key: Hashable, dtype: np.dtype) -> int:
         """The slot of a key; a new one holds zeros."""
@@ -77,23 +77,23 @@ class Slots:
     def constant(self, value: np.ndarray) -> int:
         """The slot of a constant."""
         key = ("constant", value.tobytes(), str(value.dtype))
-        known = key in self._slots
+        exists = key in self._slots
         slot = self.slot(key, value.dtype)
-        if not known:
+        if not exists:
             self.program.template[slot] = value
         return slot
 
     def special(self, name: str) -> tuple[int | None, np.dtype]:
-        """The slot of a special register and its type; None for one that is not known."""
+        """The slot of a special register and its type; None for an unknown one."""
         sample = _SAMPLE.special(name)
         if name in _OF_THE_LAUNCH:
             sample = np.zeros(1, U32)
         if sample is None:
             return None, U32
         key = ("special", name)
-        known = key in self._slots
+        exists = key in self._slots
         slot = self.slot(key, sample.dtype)
-        if not known:
+        if not exists:
             self.program.specials.append((slot, name))
         return slot, sample.dtype
 
@@ -107,14 +107,14 @@ class Slots:
         if name not in self.module.variables:
             return None
         key = ("symbol", name, offset, str(dtype))
-        known = key in self._slots
+        exists = key in self._slots
         slot = self.slot(key, dtype)
-        if not known:
+        if not exists:
             self.program.symbols.append((slot, name, offset, dtype))
         return slot
 
     def _shared_symbol(self, name: str, offset: int, dtype: np.dtype) -> int:
-        """The slot of a shared variable's address: none that a number shares."""
+        """The slot of a shared variable's address, never shared with a constant."""
         slot, (first, end) = self.slot(("shared", name, offset, dtype), dtype), self._shared[name]
         self.program.template[slot] = np.array([first + offset]).astype(dtype)
         self.program.shared_roots[slot] = first, end
@@ -122,17 +122,17 @@ class Slots:
 
     def parameter(self, scope: Scope, name: str, offset: int, dtype: np.dtype) -> int:
         """The slot of an element of a param variable: of the launch, or of a call."""
-        if scope.function.is_entry and name in self._words:
+        if scope.function.is_entry and name in self._parameter_offsets:
             key = ("word", name, offset, str(dtype))
-            known = key in self._slots
+            exists = key in self._slots
             slot = self.slot(key, dtype)
-            if not known:
-                byte = self._words[name] + offset
+            if not exists:
+                byte = self._parameter_offsets[name] + offset
                 self.program.parameters.append((slot, byte, dtype))
             return slot
         return self.slot(("parameter", scope.parameter(name), offset, dtype.itemsize), dtype)
 
     def new_site(self) -> int:
-        """A number for an instruction that accesses global memory."""
+        """A new id for an instruction that accesses memory."""
         self.program.sites += 1
         return self.program.sites - 1

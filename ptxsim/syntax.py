@@ -12,8 +12,8 @@ class Instruction:
     """``@guard opcode.modifiers operands;``
 
     Attributes:
-        opcode: the first part of the name.
-        modifiers: the other parts.
+        opcode: the first component of the name.
+        modifiers: the other components.
         operands: the operands' texts; ``{a, b}`` and ``[a+4]`` are one each.
         guard: the predicate register, or empty.
         negated: whether the guard is ``@!p``.
@@ -47,7 +47,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Variable:
-    """A named piece of memory.
+    """A named variable in memory.
 
     Attributes:
         space: shared, local, const, global or param.
@@ -64,7 +64,7 @@ class Variable:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.count * TYPES[self.dtype].itemsize
 
 

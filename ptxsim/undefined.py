@@ -45,7 +45,7 @@ class Undefined:
     """The undefined values of a run.
 
     Attributes:
-        lanes: by slot, which lanes of the run hold one; nothing where none does.
+        lanes: masks of the lanes that hold one, by slot; slots without any are absent.
         reason: the origin of the last one.
     """
 
@@ -58,7 +58,7 @@ class Undefined:
         """A slot now holds an undefined value in the lanes for which ``bad`` is true."""
         if slot not in self.lanes:
             self.lanes[slot] = np.zeros(self._count, bool)
-        self.lanes[slot][frame.numbers()] |= bad
+        self.lanes[slot][frame.lane_ids()] |= bad
         self.reason = reason
 
     def require(self, frame: Frame, slots: Iterable[int]) -> None:
@@ -70,16 +70,16 @@ class Undefined:
         active = None
         if effect.guard is not None:
             self.require(frame, (effect.guard,))
-            active = frame.spread(frame.held(effect.guard).astype(BOOL)) != effect.negated
+            active = frame.per_lane(frame.held(effect.guard).astype(BOOL)) != effect.negated
         if effect.chooses:
-            bad = self._chosen(frame, effect.reads)
+            bad = self._of_selection(frame, effect.reads)
         else:
             bad = self._any(frame, effect.reads)
         if active is not None:
             bad = bad & active
         if effect.uses:
             self._refuse(frame, bad)
-        numbers = frame.numbers()
+        numbers = frame.lane_ids()
         for slot in effect.writes:
             mask = self.lanes.get(slot)
             if mask is None:
@@ -98,9 +98,9 @@ class Undefined:
                 bad |= frame.of_lanes(self.lanes[slot])
         return bad
 
-    def _chosen(self, frame: Frame, reads: tuple[int, ...]) -> Array:
+    def _of_selection(self, frame: Frame, reads: tuple[int, ...]) -> Array:
         first, second, condition = reads
-        taken = frame.spread(frame.held(condition).astype(BOOL))
+        taken = frame.per_lane(frame.held(condition).astype(BOOL))
         bad = np.where(taken, self._any(frame, (first,)), self._any(frame, (second,)))
         return bad | self._any(frame, (condition,))
 

@@ -1,4 +1,4 @@
-"""Video instructions: arithmetic on bytes and halves of a word, in 33 bits or more."""
+"""Video instructions: arithmetic on bytes and halves of a register, in 33 bits or more."""
 
 from __future__ import annotations
 
@@ -75,50 +75,50 @@ def _shift(site: Site, opcode: str) -> Function:
     return function
 
 
-def _selected(site: Site, place: int, name: str) -> tuple[int, Callable[[Array], Array]]:
+def _selected(site: Site, position: int, name: str) -> tuple[int, Callable[[Array], Array]]:
     """An operand with a selector: ``%r1.b2`` is a byte, ``%r1.h1`` a half."""
-    match = re.fullmatch(r"(.+?)(?:\.([bh])(\d))?", site.text(place))
+    match = re.fullmatch(r"(.+?)(?:\.([bh])(\d))?", site.text(position))
     assert match is not None
     width = {"b": 8, "h": 16, None: 32}[match[2]]
     shift = width * int(match[3] or 0)
     low = 1 << (width - 1) if name == "s32" else 0
 
     def choose(x: Array) -> Array:
-        part = x.astype(I64) >> shift & ((1 << width) - 1)
-        return (part ^ low) - low  # extend the sign
+        field = x.astype(I64) >> shift & ((1 << width) - 1)
+        return (field ^ low) - low  # extend the sign
 
     return site.source_of(match[1], U32), choose
 
 
-# --- all parts at once: vadd4 d, a, b, c ---------------------------------------------------
+# --- all elements at once: vadd4 d, a, b, c ------------------------------------------------
 
 
-@instruction(*(f"v{name}{parts}" for name in _FUNCTIONS for parts in (2, 4)))
+@instruction(*(f"v{name}{count}" for name in _FUNCTIONS for count in (2, 4)))
 def _parallel(site: Site) -> Step:
-    """Operands a and b part by part; with .add the sum of the results is added to c."""
+    """Operands a and b element by element; .add adds the sum of the results to c."""
     opcode = site.instruction.opcode
-    function, parts = _FUNCTIONS[opcode[1:-1]], int(opcode[-1])
-    if any("." in site.text(place) for place in range(4)):
+    function, count = _FUNCTIONS[opcode[1:-1]], int(opcode[-1])
+    if any("." in site.text(position) for position in range(4)):
         site.refuse("must not choose parts of its operands")
     to, first, second = site.instruction.types()[:3]
-    width = 32 // parts
+    width = 32 // count
     low, high = _limits(to, width)
     saturates = site.has("sat")
     sums = site.has("add")
     kinds = [np.dtype(f"{'i' if name == 's32' else 'u'}{width // 8}") for name in (first, second)]
-    part = np.dtype(f"u{width // 8}")
+    element = np.dtype(f"u{width // 8}")
 
     def run(x: Array, y: Array, z: Array) -> Array:
         values = [
-            np.ascontiguousarray(word).view(kind).reshape(-1, parts).astype(I64)
-            for word, kind in zip((x, y), kinds, strict=True)
+            np.ascontiguousarray(operand).view(kind).reshape(-1, count).astype(I64)
+            for operand, kind in zip((x, y), kinds, strict=True)
         ]
         result = function(*values)
         if saturates:
             result = np.clip(result, low, high)
         if sums:
             return (result.sum(axis=1) + z).astype(U32)
-        return np.ascontiguousarray(result.astype(part)).view(U32).reshape(-1)
+        return np.ascontiguousarray(result.astype(element)).view(U32).reshape(-1)
 
-    slots = [site.source(place, U32) for place in (1, 2, 3)]
+    slots = [site.source(position, U32) for position in (1, 2, 3)]
     return apply(run, slots, [U32] * 3, site.target(0, U32))

@@ -1,4 +1,4 @@
-"""Instructions that the lanes of a warp execute together: shuffles, votes, matches, reductions."""
+"""Warp-collective instructions: shuffles, votes, matches, reductions."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _EVERY = 0xFFFFFFFF
 
 @instruction("shfl", member=-1)
 def _shuffle(site: Site) -> Step:
-    """``shfl.sync.mode.b32 d|p, a, b, c, member``: a of the lane that b and c say."""
+    """``shfl.sync.mode.b32 d|p, a, b, c, member``: a of the lane that b and c specify."""
     if not site.has("sync"):
         site.refuse("must be shfl.sync")
     mode = site.one_of(("up", "down", "bfly", "idx"))
     name, _, predicate = site.text(0).partition("|")
-    a, b, c, member = (site.source(place, U32) for place in (1, 2, 3, 4))
+    a, b, c, member = (site.source(operand, U32) for operand in (1, 2, 3, 4))
     target = site.target_of(name, U32)
     holds = site.target_of(predicate, BOOL) if predicate else None
 
     def step(frame: Frame) -> None:
         registers = frame.registers
         values, mask = registers[a], registers[member]
-        source, inside = _sources(frame, mode, registers[b], registers[c])
-        _check_sources(frame, source, inside, mask)
+        source, in_segment = _sources(frame, mode, registers[b], registers[c])
+        _check_sources(frame, source, in_segment, mask)
         if holds is not None:
-            registers[holds] = inside
+            registers[holds] = in_segment
         if len(values) > 1:
             position = source
             if frame.lanes is not None:
@@ -47,15 +47,15 @@ def _shuffle(site: Site) -> Step:
 
 
 def _sources(frame: Frame, mode: str, b: Array, c: Array) -> tuple[Array, Array]:
-    """The lane that each lane reads, and whether it lies in the segment; else it is itself."""
+    """The lane that each lane reads, itself if out of its segment, and whether it is in it."""
     geometry = frame.run.geometry
     constant = len(b) == 1 and len(c) == 1
     if constant and frame.lanes is None:
         key = mode, int(b[0]), int(c[0])
-        known = geometry.shuffles.get(key)
-        if known is None:
-            known = geometry.shuffles[key] = _compute_sources(frame, mode, b, c)
-        return known
+        cached = geometry.shuffles.get(key)
+        if cached is None:
+            cached = geometry.shuffles[key] = _compute_sources(frame, mode, b, c)
+        return cached
     return _compute_sources(frame, mode, b, c)
 
 
@@ -68,32 +68,32 @@ def _compute_sources(frame: Frame, mode: str, b: Array, c: Array) -> tuple[Array
     least = lane & segment
     most = least | (clamp & ~segment)
     if mode == "up":
-        chosen, inside = lane - distance, lane - distance >= most
+        source, in_segment = lane - distance, lane - distance >= most
     elif mode == "down":
-        chosen, inside = lane + distance, lane + distance <= most
+        source, in_segment = lane + distance, lane + distance <= most
     elif mode == "bfly":
-        chosen, inside = lane ^ distance, (lane ^ distance) <= most
+        source, in_segment = lane ^ distance, (lane ^ distance) <= most
     else:
-        chosen = least | (distance & ~segment)
-        inside = chosen <= most
-    chosen = np.where(inside, chosen, lane)
-    return frame.of_lanes(geometry.warp_start) + chosen, inside
+        source = least | (distance & ~segment)
+        in_segment = source <= most
+    source = np.where(in_segment, source, lane)
+    return frame.of_lanes(geometry.warp_start) + source, in_segment
 
 
-def _check_sources(frame: Frame, source: Array, inside: Array, member: Array) -> None:
+def _check_sources(frame: Frame, source: Array, in_segment: Array, member: Array) -> None:
     """A lane that is read must execute the shuffle, and be in the member mask."""
     geometry = frame.run.geometry
     whole = frame.lanes is None and geometry.whole_warps
     if whole and len(member) == 1 and int(member[0]) == _EVERY:
         return
     lane = source - frame.of_lanes(geometry.warp_start)
-    wrong = (frame.spread(member).view(U32) >> lane.astype(U32)) & 1 == 0
+    wrong = (frame.per_lane(member).view(U32) >> lane.astype(U32)) & 1 == 0
     wrong |= lane >= frame.of_lanes(geometry.warp_size)
     if frame.lanes is not None:
         here = np.searchsorted(frame.lanes, source)
         nearest = frame.lanes[np.minimum(here, frame.count - 1)]
         wrong |= nearest != source
-    wrong &= inside
+    wrong &= in_segment
     if wrong.any():
         bad = int(np.argmax(wrong))
         frame.fail(
@@ -108,7 +108,7 @@ def _check_sources(frame: Frame, source: Array, inside: Array, member: Array) ->
 
 
 def _groups(frame: Frame, member: Array) -> tuple[Array, int]:
-    """A number for each lane's group: lanes of one warp that give the same mask."""
+    """Group index of each lane (one warp, one mask), and the number of groups."""
     warp = frame.of_lanes(frame.run.geometry.warp)
     if len(member) == 1:
         keys = warp
@@ -119,10 +119,10 @@ def _groups(frame: Frame, member: Array) -> tuple[Array, int]:
 
 
 def _ballots(frame: Frame, holds: Array, group: Array, count: int) -> Array:
-    """For each group the mask of the lanes whose predicate holds."""
+    """For each group, the mask of the lanes whose predicate holds."""
     weight = np.left_shift(1, frame.of_lanes(frame.run.geometry.lane))
-    chosen = np.where(frame.spread(holds), weight, 0)
-    return np.bincount(group, chosen, count).astype(U32)
+    votes = np.where(frame.per_lane(holds), weight, 0)
+    return np.bincount(group, votes, count).astype(U32)
 
 
 @instruction("vote", member=-1)
@@ -165,9 +165,9 @@ def _active(site: Site) -> Step:
 @instruction("elect", member=-1)
 def _elect(site: Site) -> Step:
     """``elect.sync d|p, member``: the lowest lane is the leader."""
-    name, _, chosen = site.text(0).partition("|")
+    name, _, predicate = site.text(0).partition("|")
     member, leader, is_leader = site.source(1, U32), site.target_of(name, U32), None
-    is_leader = site.target_of(chosen, BOOL)
+    is_leader = site.target_of(predicate, BOOL)
 
     def step(frame: Frame) -> None:
         group, count = _groups(frame, frame.registers[member])
@@ -192,7 +192,7 @@ def _match(site: Site) -> Step:
 
     def step(frame: Frame) -> None:
         group, count = _groups(frame, frame.registers[member])
-        values = frame.spread(frame.registers[a].view(dtype))
+        values = frame.per_lane(frame.registers[a].view(dtype))
         _, number = np.unique(values, return_inverse=True)
         keys = group * (int(number.max()) + 1) + number
         _, same = np.unique(keys, return_inverse=True)
@@ -227,7 +227,7 @@ def _reduce(site: Site) -> Step:
 
     def step(frame: Frame) -> None:
         group, count = _groups(frame, frame.registers[member])
-        values = frame.spread(frame.registers[a].view(dtype))
+        values = frame.per_lane(frame.registers[a].view(dtype))
         values = np.abs(values) if absolute else values
         _, first = np.unique(group, return_index=True)
         result = values[first]

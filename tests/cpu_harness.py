@@ -18,7 +18,7 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.builder import Builder
-from gpuflow.kir.interpret import run, scalar_to_word, storage_dtype
+from gpuflow.kir.interpret import run, scalar_to_slot, storage_dtype
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, arguments
 from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_SCHEDULES
 from gpuflow.targets.cpu.runtime.kernels import compile_cpu
@@ -62,7 +62,7 @@ def argument_words(
         elif argument.kind == "base":
             words.append(int(given))
         elif argument.kind == "scalar":
-            words.append(scalar_to_word(dtypes[argument.operand], given))
+            words.append(scalar_to_slot(dtypes[argument.operand], given))
         elif argument.kind == "extent":
             words.append(extents[argument.axis])
         else:

@@ -164,7 +164,7 @@ class LateApi(SimApi):
         if not self._is_pinned(target):
             self._run(stream)
 
-    def copy_inside(self, target, source, count, stream):
+    def copy_within(self, target, source, count, stream):
         self.queues[stream].append(
             lambda: SimApi.copy_in(self, target, self.memory.view(source, count, False).ctypes.data,
                                    count, 0)

@@ -432,7 +432,7 @@ def test_rule_of_rooms(importer, imported, allowed):
     [
         ("targets/cpu/target.py", True),
         ("targets/cuda/library/dnn/calls.py", True),
-        ("targets/llvm/lanes.py", True),
+        ("targets/llvm/ir_values.py", True),
         ("targets/cuda/printing/points.py", False),
         ("targets/cpu/driver.py", False),
     ],

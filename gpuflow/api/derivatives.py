@@ -9,7 +9,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.arguments import as_argnums
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
 from gpuflow.control.linear_transpose import refuse_reduce_axes
@@ -111,8 +111,8 @@ def _check_value(value: Any, number: int, treedef: tree.TreeDef, what: str, name
                 "ref[...]."
             )
         raise TypeError(
-            f"[{what}] {name} must be arrays, numbers or trees of them; got {told(value)}"
-            f"{_at(number, treedef)}. Fix: {mend(value, 'close over it')}."
+            f"[{what}] {name} must be arrays, numbers or trees of them; got {brief(value)}"
+            f"{_at(number, treedef)}. Fix: {fix_for(value, 'close over it')}."
         )
 
 

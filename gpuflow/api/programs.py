@@ -388,7 +388,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if known is None:
         jaxpr, out_tree = _trace(fun, (), args, kwargs)
         known = out_tree, [struct_of(a) for a in jaxpr.out_avals[: out_tree.num_leaves]]
-        shared_traces.keep(fun, key, known)
+        shared_traces.store(fun, key, known)
     return tree.unflatten(*known)
 
 

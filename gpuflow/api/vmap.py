@@ -17,8 +17,8 @@ from gpuflow.control.mapped_axes import (
     first_element,
     leaf_axes,
     mapped_size,
+    output_at,
     output_name,
-    placed,
     positions_of,
     summed,
 )
@@ -118,7 +118,7 @@ def vmap(
             elif target is None and dim is not None and sum_match:
                 outs[k], dims[k] = summed("vmap", outs[k], dim), None
         results = [
-            placed("vmap", out, dim, target, size, lambda k=k: output_name(out_tree, k, name))
+            output_at("vmap", out, dim, target, size, lambda k=k: output_name(out_tree, k, name))
             for k, (out, dim, target) in enumerate(safe_zip(outs, dims, targets))
         ]
         return tree.unflatten(out_tree, results)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from gpuflow.base.errors import TracedArgumentError, TracerIntegerConversionError
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 
 MOST_DIMENSIONS = 64  # of NumPy's arrays
 
@@ -28,7 +28,7 @@ def canonicalize_axis(axis: int, rank: int, op: str = "axis") -> int:
     """
     position = axis if type(axis) is int else known_index(axis)
     if not isinstance(position, int):
-        raise TypeError(f"[{op}] axis must be an integer; got {told(axis)}. Fix: pass an int.")
+        raise TypeError(f"[{op}] axis must be an integer; got {brief(axis)}. Fix: pass an int.")
     if not -rank <= position < rank:
         raise ValueError(
             f"[{op}] axis must be in [{-rank}, {rank}) for an array of rank {rank}; got "
@@ -56,7 +56,7 @@ def are_dimensions(dims: Sequence[Any], rank: int) -> bool:
 
 
 def are_several(axes: Any) -> bool:
-    """Whether ``axes`` are several: a tuple, list, range, set or array, and no number."""
+    """Whether ``axes`` are several: a tuple, list, range, set or array, and not an integer."""
     if isinstance(axes, tuple | list | range | set | frozenset):
         return True
     return not isinstance(axes, type) and bool(getattr(axes, "ndim", 0))
@@ -83,12 +83,12 @@ def as_integer(op: str, what: str, value: Any) -> int:
         TypeError: it is not an integer.
         TracedArgumentError: it is traced.
     """
-    number = value if type(value) is int else known_index(value)
-    if not isinstance(number, int):
+    integer = value if type(value) is int else known_index(value)
+    if not isinstance(integer, int):
         raise TypeError(
-            f"[{op}] {what} must be an integer; got {told(value)}. Fix: pass {what} as an int."
+            f"[{op}] {what} must be an integer; got {brief(value)}. Fix: pass {what} as an int."
         )
-    return number
+    return integer
 
 
 def as_count(op: str, what: str, value: Any) -> int:
@@ -100,16 +100,16 @@ def as_count(op: str, what: str, value: Any) -> int:
         TypeError: it is not a number.
         TracedArgumentError: it is traced.
     """
-    number = value if type(value) is int else known_index(value)
-    if isinstance(number, int):
-        return number
+    integer = value if type(value) is int else known_index(value)
+    if isinstance(integer, int):
+        return integer
     try:
         if getattr(value, "ndim", 0) == 0:
             return int(value)
     except (TypeError, ValueError, OverflowError):
         pass
     raise TypeError(
-        f"[{op}] {what} must be an integer; got {told(value)}. Fix: pass {what} as an int."
+        f"[{op}] {what} must be an integer; got {brief(value)}. Fix: pass {what} as an int."
     )
 
 
@@ -123,7 +123,7 @@ def as_truth(op: str, what: str, value: Any) -> bool:
         return bool(value)
     except ValueError:
         raise ValueError(
-            f"[{op}] {what} must be true or false; got {told(value)}. Fix: x.all() or x.any()."
+            f"[{op}] {what} must be true or false; got {brief(value)}. Fix: x.all() or x.any()."
         ) from None
 
 
@@ -139,7 +139,7 @@ def as_items(op: str, what: str, value: Any) -> tuple[Any, ...]:
         return tuple(value)
     except TypeError:
         raise TypeError(
-            f"[{op}] {what} must be a sequence; got {told(value)}. Fix: pass {what} as a tuple."
+            f"[{op}] {what} must be a sequence; got {brief(value)}. Fix: pass {what} as a tuple."
         ) from None
 
 
@@ -154,25 +154,25 @@ def as_integers(op: str, what: str, value: Any) -> tuple[int, ...]:
 
 
 def as_argnums(op: str, what: str, value: Any) -> int | tuple[int, ...]:
-    """The number of an argument, or a tuple of numbers for any other iterable of integers.
+    """The index of an argument, or a tuple of indices for any other iterable of integers.
 
     Raises:
         TypeError: if it is neither.
         TracedArgumentError: it is traced.
     """
-    number = value if type(value) is int else known_index(value)
-    if isinstance(number, int):
-        return number
+    argnum = value if type(value) is int else known_index(value)
+    if isinstance(argnum, int):
+        return argnum
     try:
-        numbers = tuple(map(known_index, value))
+        argnums = tuple(map(known_index, value))
     except TypeError:
-        numbers = (None,)
-    if not all(isinstance(k, int) for k in numbers):
+        argnums = (None,)
+    if not all(isinstance(k, int) for k in argnums):
         raise TypeError(
             f"[{op}] {what} must name positional arguments by an int or a tuple of ints; got "
-            f"{told(value)}. Fix: {what}=(0, 1)."
+            f"{brief(value)}. Fix: {what}=(0, 1)."
         )
-    return numbers
+    return argnums
 
 
 def check_choice(op: str, what: str, value: Any, options: Sequence[str]) -> None:
@@ -204,6 +204,6 @@ def as_member(op: str, what: str, value: Any, options: type[_Member]) -> _Member
     except (ValueError, TypeError):
         names = ", ".join(option.name for option in options)
         raise ValueError(
-            f"[{op}] {what} must be one of {names}; got {told(value)}. "
+            f"[{op}] {what} must be one of {names}; got {brief(value)}. "
             f"Fix: {what}={next(iter(options))}."
         ) from None

@@ -44,15 +44,15 @@ def _foreign(kind: Kind, name: str, default: Any) -> Any:
 def _preallocated() -> float:
     """The share of a GPU's memory to take at the start: gpuflow's variable, else JAX's two.
 
-    JAX takes memory by default; gpuflow takes it only if a variable asks for it.
+    JAX takes memory by default; gpuflow takes it only if a variable requests it.
     """
     share = _foreign(variables.SHARE, "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.0)
-    wanted = _foreign(variables.FLAG, "XLA_PYTHON_CLIENT_PREALLOCATE", bool(share))
-    return read_variable("GPUFLOW_PREALLOCATE", (share or 0.75) if wanted else 0.0)
+    preallocates = _foreign(variables.FLAG, "XLA_PYTHON_CLIENT_PREALLOCATE", bool(share))
+    return read_variable("GPUFLOW_PREALLOCATE", (share or 0.75) if preallocates else 0.0)
 
 
 def _xla_device_count() -> int:
-    """The number of CPU devices that scripts for JAX ask for in XLA_FLAGS, or 1."""
+    """The number of CPU devices that scripts for JAX request in XLA_FLAGS, or 1."""
     flags = os.environ.get("XLA_FLAGS", "")
     match = re.search(r"--xla_force_host_platform_device_count=(\S*)", flags)
     if match is None:
@@ -74,7 +74,7 @@ def _xla_excess_precision() -> bool:
 
 
 def cpu_count() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:
@@ -87,7 +87,7 @@ def _default_cache_folder() -> Path:
 
 
 def _runtime_folder() -> Path:
-    """Where processes of this user tell of themselves while they run."""
+    """The folder in which running processes of this user publish their state."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base:
         return Path(base) / "gpuflow"
@@ -124,7 +124,7 @@ class Environment:
 
 
 class _Reader:
-    """Reads variables; a bad value raises, or is noted in ``problems`` and counts as not set."""
+    """Reads variables; a bad value raises, or is added to ``problems`` and counts as not set."""
 
     def __init__(self, problems: list[str] | None = None) -> None:
         self._problems = problems
@@ -194,15 +194,15 @@ class Settings:
     debug_nans: bool = False
     debug_infs: bool = False
     debug_key_reuse: bool = False
-    check_indices: bool = False  # whether indexing notes what is outside, for checkify
+    check_indices: bool = False  # whether indexing records out of bounds indices, for checkify
     disable_jit: bool = False
     default_device: Any = None
     axis_env: tuple[tuple[Any, int], ...] = ()  # named axes in scope with sizes, innermost last
-    axis_aliases: tuple[tuple[Any, tuple[Any, ...]], ...] = ()  # names that stand for several
-    varying_axes: tuple[Any, ...] = ()  # named axes along which derivatives know what varies
-    mesh: Any = None  # the mesh that set_mesh chose
+    axis_aliases: tuple[tuple[Any, tuple[Any, ...]], ...] = ()  # names of several axes
+    varying_axes: tuple[Any, ...] = ()  # named axes along which types of values vary
+    mesh: Any = None  # the mesh of set_mesh
     user_contexts: tuple[tuple[Any, Any], ...] = ()  # of make_user_context, with their values
-    atomic_sums: bool = False  # GPUs may add what meets at one place in any order
+    atomic_sums: bool = False  # GPUs may add updates of one element in any order
     excess_precision: bool = True  # CUDA kernels may leave out roundings to 16 bits
 
 
@@ -234,9 +234,9 @@ _FLAGS = frozenset(
     field.name for record in (Settings, Switches) for field in fields(record)
     if isinstance(field.default, bool)
 )  # fmt: skip
-# What a process is started with, and can be told before its first array.
+# Settings of the start of a process, which can be changed before its first array.
 _STARTING = {"platforms": "platform", "platform_name": "platform", "num_cpu_devices": "cpu_devices"}
-# What users may set: the others belong to transformations and to meshes.
+# Settings for users; the internal ones belong to transformations and to meshes.
 _INTERNAL = ("check_indices", "axis_env", "axis_aliases", "varying_axes", "mesh", "user_contexts")
 _PUBLIC = (*(name for name in _NAMES if name not in _INTERNAL), *_SWITCHES, *_STARTING)
 _interned: dict[tuple[Any, ...], Settings] = {}
@@ -398,7 +398,7 @@ class Config(FlagsAndValues):
         return {name_in_jax(short): short for short in (*_PUBLIC, *WITHOUT_EFFECT)}
 
     def choices_of(self, short: str) -> tuple[Any, ...]:
-        """The values that a setting takes; none if there is no such list."""
+        """The allowed values of a setting; empty if any value is allowed."""
         return _CHOICES.get(short, ())
 
     @contextmanager
@@ -417,12 +417,12 @@ class Config(FlagsAndValues):
             local.changed, local.switched, local.settings, local.process = before
 
     def blocks(self) -> Blocks:
-        """Return the settings of this thread's blocks, for another thread that works for it."""
+        """Return the settings of this thread's blocks, for a thread that works on its behalf."""
         return self._local.changed, self._local.switched
 
     @contextmanager
     def within(self, blocks: Blocks) -> Iterator[None]:
-        """Have the settings of another thread's ``blocks()``."""
+        """Apply the settings of another thread's ``blocks()``."""
         local = self._local
         before = local.changed, local.switched, local.settings, local.process
         local.switched = blocks[1]
@@ -455,7 +455,7 @@ class Config(FlagsAndValues):
             ValueError: a value that cannot be read, or that the setting does not take.
 
         Warns:
-            UserWarning: variables of JAX's that mean nothing here, all at once.
+            UserWarning: variables of JAX's without effect in gpuflow, all at once.
         """
         idle = []
         for variable in sorted(os.environ):
@@ -517,12 +517,12 @@ def extend_axes(
     added = dict(aliases or {})
     hidden = {*added, *[name for name, _ in axes]}
     outer = [(name, size) for name, size in config.axis_env if name not in hidden]
-    kept = [(name, parts) for name, parts in config.axis_aliases if name not in hidden]
+    remaining = [(name, members) for name, members in config.axis_aliases if name not in hidden]
     with config.override("axis_env", (*outer, *axes)):
-        if not kept and not added and not config.axis_aliases:
+        if not remaining and not added and not config.axis_aliases:
             yield
             return
-        with config.override("axis_aliases", (*kept, *added.items())):
+        with config.override("axis_aliases", (*remaining, *added.items())):
             yield
 
 
@@ -532,10 +532,10 @@ def expand_names(names: Iterable[Any]) -> tuple[Any, ...]:
     if not aliases:
         return tuple(names)
     table = dict(aliases)
-    return tuple(part for name in names for part in table.get(name, (name,)))
+    return tuple(component for name in names for component in table.get(name, (name,)))
 
 
-# What launchers tell the processes that they start.
+# Prefixes of the variables that launchers set for their processes.
 _LAUNCHERS = (
     "GPUFLOW_", "SLURM_", "OMPI_COMM_", "PMI_", "PMIX_", "MPI_", "HYDRA_", "TORCHELASTIC_",
     "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
@@ -549,7 +549,7 @@ def environment_names() -> list[str]:
 
 
 def collective_timeout() -> float:
-    """Seconds for which a collective waits for a process that does not come.
+    """Seconds for which a collective waits for a missing process.
 
     Raises:
         ValueError: if GPUFLOW_COLLECTIVE_TIMEOUT is not a number of seconds.
@@ -570,7 +570,7 @@ def choose_gpus(names: Iterable[str]) -> None:
 def child_environment(
     values: Mapping[str, str], defaults: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment for a process to start: ours, with ``defaults`` where nothing is set."""
+    """The environment for a child process: ours, with ``values``, and ``defaults`` if not set."""
     return {**(defaults or {}), **os.environ, **values}
 
 
@@ -579,7 +579,7 @@ _environment_lock = threading.Lock()
 
 @contextmanager
 def library_environment(**values: str | None) -> Iterator[None]:
-    """Environment variables while a library loads that reads them then; None: not set."""
+    """Set environment variables while a library loads that reads them; None: unset."""
     with _environment_lock:
         saved = {name: os.environ.pop(name, None) for name in values}
         os.environ.update({name: value for name, value in values.items() if value is not None})

@@ -21,7 +21,7 @@ class FlagsAndValues:
         raise NotImplementedError
 
     def choices_of(self, short: str) -> Iterable[Any]:
-        """The values that a setting takes; none if there is no such list."""
+        """The allowed values of a setting; empty if any value is allowed."""
         raise NotImplementedError
 
     def update(self, name: str, value: Any) -> None:

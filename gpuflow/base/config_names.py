@@ -124,14 +124,14 @@ def unknown_setting(name: str, known: Iterable[str], methods: Iterable[str] = ()
     """The message about a setting that does not exist, with names that are close to it.
 
     Args:
-        name: the name that was asked for.
+        name: the requested name.
         known: the settings.
-        methods: names of methods, where an attribute was asked for.
+        methods: names of methods, if an attribute was requested.
     """
     names = sorted(known)
     close = difflib.get_close_matches(name.removeprefix("jax_"), [*names, *methods], 3, 0.6)
-    mend = " or ".join(map(repr, close)) or "one of these names"
+    fix = " or ".join(map(repr, close)) or "one of these names"
     return (
         f"[config] the setting must be one of {', '.join(names)}; got {name!r}. "
-        f"Fix: use {mend}, with or without the prefix jax_."
+        f"Fix: use {fix}, with or without the prefix jax_."
     )

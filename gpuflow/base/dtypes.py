@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import TypePromotionError
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 float16 = np.dtype(np.float16)
@@ -30,7 +30,7 @@ uint64 = np.dtype(np.uint64)
 # The dtype of tangents of integer, bool and key values: it holds nothing.
 float0 = np.dtype([("float0", np.void, 0)])
 
-# Dtypes of at most 8 bits, each element in a byte of its own.
+# Dtypes of at most 8 bits, one element per byte.
 NARROW_FLOATS = tuple(
     np.dtype(getattr(ml_dtypes, name))
     for name in (
@@ -99,7 +99,7 @@ def is_unsigned(dtype: Any) -> bool:
 
 @cache
 def bits_of(dtype: Any) -> int:
-    """The number of bits of an element, of which int4 has 4; complex numbers have both parts."""
+    """The number of bits of an element: 4 for int4; both components of a complex value."""
     if is_extended(dtype) or dtype not in (*NARROW_INTEGERS, *NARROW_FLOATS):
         return 8 * dtype.itemsize
     return int((ml_dtypes.iinfo if is_integer(dtype) else ml_dtypes.finfo)(dtype).bits)
@@ -124,20 +124,20 @@ def canonicalize(dtype: Any) -> Any:
         ValueError: if an array is given instead of a dtype.
     """
     is_wide = config.trace_context().enable_x64
-    known = _known_wide if is_wide else _known_narrow
+    canonical_of = _canonical_wide if is_wide else _canonical_narrow
     try:
-        return known[dtype]
+        return canonical_of[dtype]
     except (KeyError, TypeError):  # not seen before, or not hashable
         canonical = _supported(dtype)
     if not is_wide:
         canonical = _TO_32.get(canonical, canonical)
     if isinstance(dtype, np.dtype | type | ExtendedDType):
-        known[dtype] = canonical
+        canonical_of[dtype] = canonical
     return canonical
 
 
-_known_wide: dict[Any, Any] = {}
-_known_narrow: dict[Any, Any] = {}
+_canonical_wide: dict[Any, Any] = {}
+_canonical_narrow: dict[Any, Any] = {}
 
 
 def _supported(dtype: Any) -> Any:
@@ -153,7 +153,7 @@ def _supported(dtype: Any) -> Any:
         dtype = np.dtype(dtype)
     except (TypeError, ValueError):
         raise TypeError(
-            f"[dtype] a dtype must be one of numbers; got {told(dtype)}. Fix: jnp.float32."
+            f"[dtype] a dtype must be one of numbers; got {brief(dtype)}. Fix: jnp.float32."
         ) from None
     if dtype.kind in "OSUMm" or (dtype.fields is not None and dtype != float0):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Exception classes and the one way to raise them.
+"""Exception classes, and ``check``, which raises them.
 
 Messages have the form ``[op] what must hold; got what. Fix: what to write.`` Classes keep the
 names that JAX's users catch.
@@ -38,7 +38,7 @@ class TracerIntegerConversionError(JAXTypeError):
 
 
 class TracedArgumentError(TracerIntegerConversionError, ConcretizationTypeError):
-    """A traced value was given for an axis or a number of parts."""
+    """A traced value was given for an axis or a count."""
 
 
 class UnexpectedTracerError(JAXTypeError):

@@ -7,16 +7,16 @@ from typing import Any
 STATIC = "mark it static with static_argnums or static_argnames"
 _MOST_CHARACTERS = 80
 _FIELDS = "__dataclass_fields__"
-# What objects have that `jnp.asarray` takes.
+# Attributes of objects that `jnp.asarray` takes.
 _ARRAYS = ("__array__", "__dlpack__", "__cuda_array_interface__", "__array_interface__")
 
 
-def told(value: Any) -> str:
+def brief(value: Any) -> str:
     """Describe an object briefly: ``a pandas DataFrame of shape (3, 2)``."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     aval = getattr(value, "aval", None)
-    if aval is not None:  # a ref, whose value need not be waited for
+    if aval is not None:  # a ref: do not wait for its value
         return f"{aval} of type {kind.__name__}"
     if is_array(value):
         shape = tuple(value.shape) if hasattr(value, "shape") else None
@@ -32,7 +32,7 @@ def told(value: Any) -> str:
     return f"{text} of type {kind.__name__}"
 
 
-def mend(value: Any, otherwise: str, name: str = "x") -> str:
+def fix_for(value: Any, otherwise: str, name: str = "x") -> str:
     """Suggest a replacement for an object: ``jnp.asarray``, ``register_dataclass``, or else.
 
     Args:

@@ -1,4 +1,4 @@
-"""Garbage collections: whole ones, while other threads collect as well, and none during a call."""
+"""Garbage collection: complete runs in spite of other threads, and calls without collection."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _INTERRUPTS_C = sys.version_info < (3, 12)
 
 
 def collect_garbage(timeout: float = 1.0) -> bool:
-    """Collect all garbage of before; whether that was done.
+    """Collect all existing garbage; returns whether that was done.
 
-    ``gc.collect`` returns at once while another thread collects, which stops in the middle for
-    every finalizer that waits for something. This function tries again.
+    ``gc.collect`` returns immediately while another thread collects, which is suspended in every
+    finalizer that waits for something. This function tries again.
 
     Args:
         timeout: seconds. The other thread may wait for a lock that the caller holds.
@@ -61,7 +61,7 @@ class _Collector:
     """The garbage collector, which one ``without_collection`` at a time stops.
 
     Attributes:
-        is_stopped: whether it ran before, and is to run again.
+        is_stopped: whether it was enabled, and must be enabled again.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The pip command that installs an extra of the gpuflow that runs: from a clone, or by name."""
+"""The pip command that installs an extra of the running gpuflow: from a clone, or by name."""
 
 from __future__ import annotations
 

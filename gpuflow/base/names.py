@@ -19,12 +19,12 @@ else:
 
 
 _MOST_CLOSE, _CLOSENESS = 5, 0.77
-_ELSEWHERE = ("gpuflow", "random", "lax", "nn", "jnp")  # where names are looked for; the last wins
-_published: dict[str, list[str]] = {}  # names by what users call their module
+_ELSEWHERE = ("gpuflow", "random", "lax", "nn", "jnp")  # modules to search; the last wins
+_published: dict[str, list[str]] = {}  # public names by the short name of the module
 
 
 def public_names(namespace: dict[str, Any], module_name: str | None = None) -> list[str]:
-    """The names of a module that users are meant to see: no private ones and no submodules.
+    """The public names of a module: without private names and submodules.
 
     Args:
         namespace: the module's ``globals()``.
@@ -44,10 +44,10 @@ def public_names(namespace: dict[str, Any], module_name: str | None = None) -> l
 def publish(
     namespace: dict[str, Any], short: str, names: Iterable[str], modules: Collection[str] = ()
 ) -> None:
-    """Give a module ``__getattr__`` and ``__dir__``, which know its public names and no others.
+    """Give a module ``__getattr__`` and ``__dir__`` of its public names.
 
-    They are put into the module rather than written down there: type checkers would take a module
-    with ``__getattr__`` for one that has every name.
+    They are set dynamically: type checkers would assume that a module with ``__getattr__`` has
+    every name.
 
     Args:
         namespace: the module's ``globals()``.
@@ -80,7 +80,7 @@ def missing_name(
             return import_module(f"{module}.{name}")
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        # A name without its module: with both, Python adds guesses of its own to the text.
+        # A name without its module: with both, Python adds its own suggestions to the text.
         raise AttributeError(_Unknown(module, short, name, public), name=name)
 
     return __getattr__
@@ -96,17 +96,17 @@ class _Unknown:
     public: list[str]
 
     def __str__(self) -> str:
-        known = here(self.module, self.name)
-        if known is not None:
-            fix = known
+        equivalent = here(self.module, self.name)
+        if equivalent is not None:
+            fix = equivalent
         else:
             modules = [short for short in _ELSEWHERE if short in _published]
-            places = {name: short for short in modules for name in _published[short]}
-            places.update(dict.fromkeys(self.public, self.short))  # this module's come first
-            close = difflib.get_close_matches(self.name, places, _MOST_CLOSE, _CLOSENESS)
+            owners = {name: short for short in modules for name in _published[short]}
+            owners.update(dict.fromkeys(self.public, self.short))  # this module's come first
+            close = difflib.get_close_matches(self.name, owners, _MOST_CLOSE, _CLOSENESS)
             if not close and len(self.public) <= _MOST_CLOSE:
                 close = self.public
-            named = [f"{places[match]}.{match}" for match in close]
+            named = [f"{owners[match]}.{match}" for match in close]
             fix = f"use {' or '.join(named)}" if named else f"dir({self.short}) lists all names"
         return (
             f"[{self.module}] the name must be one that exists; got {self.name!r}. Fix: {fix}."

@@ -32,10 +32,10 @@ _KEYWORD = re.compile(r"(?:\w+\.)*(\w+)\(\) got an unexpected keyword argument '
 @cache
 def _table() -> Mapping[tuple[str, str], str]:
     table = {}
-    for line in Path(__file__).with_suffix(".txt").read_text().splitlines():
-        if line.startswith("#"):
+    for row in Path(__file__).with_suffix(".txt").read_text().splitlines():
+        if row.startswith("#"):
             continue
-        where, rest = line.split(maxsplit=1)
+        where, rest = row.split(maxsplit=1)
         names, _, here = rest.partition("   ")
         for name in names.split(", "):
             table[where, name.strip()] = here.strip()
@@ -73,7 +73,7 @@ def _is_class_of_ours(cls: type) -> bool:
 
 
 def _attribute_note(owner: Any, name: str) -> str | None:
-    """How to write an attribute that an object of gpuflow lacks."""
+    """The note about an attribute that an object of gpuflow lacks: its replacement."""
     cls = type(owner)
     kinds = ["array"] if hasattr(cls, "aval") else []
     for where in (*kinds, *[base.__name__ for base in cls.__mro__]):

@@ -1,4 +1,4 @@
-"""Regular files, files that only this user can have written, and JSON from outside.
+"""Regular files, files that only this user can have written, and untrusted JSON.
 
 A file is checked through the descriptor that it is then read from, so that nothing can replace it
 in between. Anything that is not a regular file, such as a FIFO, is refused without waiting.
@@ -63,11 +63,11 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[int]:
-    """The descriptor of a file that belongs to this user and that nobody else may write.
+    """The descriptor of a file that belongs to this user and that other users cannot write.
 
     Raises:
         FileNotFoundError: there is none.
-        OSError: it is a link, no file, or somebody else may have written it.
+        OSError: it is a link, not a file, or another user may have written it.
     """
     descriptor = os.open(path, _FLAGS | _NO_LINKS)
     try:
@@ -82,7 +82,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def read_private(path: str | os.PathLike[str]) -> bytes:
-    """The content of a file as ``opened`` takes it.
+    """The content of a file that passes the checks of ``opened``.
 
     Raises:
         OSError: as for ``opened``.
@@ -92,7 +92,7 @@ def read_private(path: str | os.PathLike[str]) -> bytes:
 
 
 def whose(status: os.stat_result) -> str:
-    """Who else may have written a file or folder; "" if nobody."""
+    """Describe other users who may have written a file or folder; "" if there are none."""
     if not _HAS_OWNERS:
         return ""
     if status.st_uid != os.geteuid():
@@ -103,9 +103,9 @@ def whose(status: os.stat_result) -> str:
 
 
 def folder_problem(folder: Path) -> str:
-    """Why files of a folder are not this user's alone; "" if they are, or it is not there."""
+    """Describe other users who may write files of a folder; "" if none, or if it is missing."""
     try:
-        # A link tells who chose the folder, which may be one of ours.
+        # The owner of a link may have redirected it to one of our folders.
         link = os.lstat(folder)
         if stat.S_ISLNK(link.st_mode) and _HAS_OWNERS and link.st_uid not in (0, os.geteuid()):
             return f"is a link that belongs to user {link.st_uid}"
@@ -119,15 +119,15 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file so that other processes see it whole or not at all; only this user reads it.
 
     Args:
-        path: the file; folders that are not there are made.
-        content: all of it, or parts of it in order.
+        path: the file; missing folders are created.
+        content: all of it, or chunks of it in order.
     """
-    parts = [content] if isinstance(content, bytes) else content
+    chunks = [content] if isinstance(content, bytes) else content
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.writelines(parts)
+            file.writelines(chunks)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -135,11 +135,11 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def parse_json(text: bytes, deepest: int = DEEPEST) -> Any:
-    """The value of a JSON text from outside.
+    """The value of an untrusted JSON text.
 
     Args:
         text: the bytes, in UTF-8.
-        deepest: how many levels of lists and objects it may have.
+        deepest: the maximum number of levels of lists and objects.
 
     Raises:
         ValueError: if it is not JSON, or is nested deeper.

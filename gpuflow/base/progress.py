@@ -24,7 +24,7 @@ class building:
     that waits, 0.1 ms.
 
     Args:
-        equations: how many the program has that is built.
+        equations: the number of equations of the program.
     """
 
     def __init__(self, equations: int) -> None:
@@ -80,7 +80,7 @@ class building:
 
 
 class _State:
-    """The build under way that a terminal shows, and the builds before it in succession."""
+    """The current build that a terminal shows, and the builds just before it."""
 
     def __init__(self) -> None:
         self.current: building | None = None
@@ -89,14 +89,14 @@ class _State:
         self._started = self._ended = -math.inf
 
     def seconds_to_wait(self) -> float:
-        """How long a build that starts now may take before it is shown."""
+        """The seconds that a build that starts now may take before it is shown."""
         self._started = time.monotonic()
         if self._started - self._ended > AFTER_SECONDS:  # the program has run meanwhile
             self.builds, self.seconds = 0, 0.0
         return max(AFTER_SECONDS - self.seconds, SHORTEST_SECONDS)
 
     def add_build(self) -> None:
-        """The build under way ends."""
+        """Count the current build, which ends."""
         self._ended = time.monotonic()
         self.builds, self.seconds = self.builds + 1, self.seconds + self._ended - self._started
         self.current = None

@@ -10,14 +10,14 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """A dict of at most ``most`` values: for a new one the value used longest ago makes room.
+    """A least recently used cache of at most ``most`` values.
 
     While it is at most half full, a lookup costs as much as in a dict. Any thread may use it; there
     is no lock that a fork could leave locked. In the worst case a lookup misses a value that
     another thread moves at that moment.
 
     Args:
-        most: how many values.
+        most: the maximum number of values.
     """
 
     def __init__(self, most: int) -> None:
@@ -39,11 +39,11 @@ class Recent(Generic[K, V]):
         value = self._values.get(key)
         if value is not None and len(self._values) > self._most // 2:
             self._values.pop(key, None)
-            self._values[key] = value  # behind all others
+            self._values[key] = value  # as the most recent one
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value, which is not None."""
+        """Store a value, which is not None."""
         self._values[key] = value
         while len(self._values) > self._most:
             try:
@@ -55,7 +55,7 @@ class Recent(Generic[K, V]):
                 self.drop(old)
 
     def drop(self, value: V) -> None:
-        """Called with each value that makes room."""
+        """Called with each evicted value."""
 
     def clear(self) -> None:
         """Drop all values."""

@@ -22,8 +22,8 @@ class Event:
     """An event with a duration.
 
     Attributes:
-        row: where it is shown: "kernels", "copies", "builds", "libraries", "loops", "eager ops",
-            "host".
+        row: the row that shows it: "kernels", "copies", "builds", "libraries", "loops",
+            "eager ops", "host".
         name: name of the event.
         start: nanoseconds of ``clock``.
         duration: nanoseconds.
@@ -67,7 +67,7 @@ class Recording:
 
 
 class _State:
-    """The recording under way, if there is one."""
+    """The current recording, if there is one."""
 
     recording: Recording | None = None
 
@@ -76,10 +76,10 @@ state = _State()
 
 
 class span:
-    """``with span("builds", name):`` records the block, if a recording is under way.
+    """``with span("builds", name):`` records the block, if the profiler is recording.
 
     Args:
-        row: where it is shown.
+        row: the row that shows it.
         name: name of the span.
         details: further data.
     """

@@ -1,8 +1,8 @@
 """``record``: dataclasses whose classes are cheap to make and whose objects are quick to make.
 
-A program imports some two hundred of them and uses a part. A dataclass compiles up to six methods
+A program imports some two hundred of them and uses a few. A dataclass compiles up to six methods
 when its module is imported; a record compiles one, its ``__init__``, when its first object is made,
-and its other methods are made of shared parts. See docs/design/0017-records.md.
+and its other methods are shared functions. See docs/design/0017-records.md.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _as_record(cls: Any, frozen: bool, eq: bool, printed: bool) -> Any:
 
 
 def _compare(cls: Any, frozen: bool, members: Any) -> None:
-    """Equality and hash by the fields that take part."""
+    """Define equality and hash by the fields with ``compare``."""
     names = [f.name for f in fields(cls) if f.compare]
     values = attrgetter(*names) if names else _nothing
 
@@ -114,7 +114,7 @@ _FACTORY = _Factory()
 
 
 class _Signature:
-    """``inspect.signature`` of a record's class, worked out when it is asked for."""
+    """``inspect.signature`` of a record's class, computed at first use."""
 
     def __get__(self, _object: Any, owner: type) -> inspect.Signature:
         types: dict[str, Any] = {f.name: f.type for f in fields(owner)}  # type: ignore[arg-type]
@@ -140,17 +140,17 @@ def _compiled_init(cls: Any, frozen: bool) -> Callable[..., None]:
     body = [_assignment(f, frozen) for f in set_fields]
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
-    known: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
-    known |= {f"_default_{f.name}": f.default for f in set_fields}
-    known |= {f"_factory_{f.name}": f.default_factory for f in set_fields}
-    exec(f"def __init__({header}):\n " + "\n ".join(body or ["pass"]), known)
-    init = known["__init__"]
+    namespace: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
+    namespace |= {f"_default_{f.name}": f.default for f in set_fields}
+    namespace |= {f"_factory_{f.name}": f.default_factory for f in set_fields}
+    exec(f"def __init__({header}):\n " + "\n ".join(body or ["pass"]), namespace)
+    init = namespace["__init__"]
     init.__qualname__, init.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
     return init
 
 
 def _parameter(f: Field[Any]) -> str:
-    """``name`` or ``name=default``; with a factory, ``_FACTORY`` stands for a value from it."""
+    """``name`` or ``name=default``; with a factory, ``_FACTORY`` is the default."""
     if f.default is not MISSING:
         return f"{f.name}=_default_{f.name}"
     return f.name if f.default_factory is MISSING else f"{f.name}=_FACTORY"

@@ -21,7 +21,7 @@ _reported: set[str] = set()
 
 
 def watch(version: str | None) -> None:
-    """Warn of removed names from now on; None: no longer.
+    """Enable warnings of removed names; None disables them.
 
     Args:
         version: the version of JAX whose names are followed.
@@ -36,7 +36,7 @@ def followed_version() -> str | None:
 
 
 def note_removed(name: str, instead: str) -> None:
-    """A program uses a name that JAX has removed.
+    """Report the use of a name that JAX has removed.
 
     Args:
         name: as programs write it.

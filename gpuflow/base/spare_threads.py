@@ -20,7 +20,7 @@ class SpareThread(threading.Thread):
         self.start()
 
     def begin(self, function: Callable[[], None]) -> None:
-        """Run a function. ``is_alive`` and ``join`` then mean its end."""
+        """Run a function. ``is_alive`` and ``join`` then refer to its end."""
         self._function = function
         self._ready.set()
 

@@ -18,8 +18,8 @@ def check_system() -> None:
     Warns:
         RuntimeWarning: if the system is not Linux.
     """
-    # Donation counts references, and caches are filled without locks: both need threads that take
-    # turns.
+    # Donation counts references, and caches are filled without locks: both need the global
+    # interpreter lock.
     is_gil_enabled: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)  # from 3.13
     if is_gil_enabled is not None and not is_gil_enabled():
         raise ImportError(

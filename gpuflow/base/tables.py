@@ -1,4 +1,4 @@
-"""Small tables for people: as text, in a terminal through rich, and in a page."""
+"""Small printable tables: as text, in a terminal through rich, and as HTML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuflow.base.records import record
 
 
 def scaled(number: float, unit: str) -> str:
-    """Three digits with the prefix that fits: ``1.25 MB``."""
+    """Three digits with a unit prefix: ``1.25 MB``."""
     value, prefixes = float(number), ["", "k", "M", "G", "T", "P", "E"]
     while value >= 999.5 and len(prefixes) > 1:  # less would show as 1e+03
         value /= 1000
@@ -25,7 +25,7 @@ class Table:
         title: one line, or "".
         columns: the heads.
         rows: for each column a text.
-        left: numbers of the columns that begin at the left; numbers end at the right.
+        left: indices of the left-aligned columns; others are right-aligned.
     """
 
     title: str
@@ -36,14 +36,14 @@ class Table:
     def __str__(self) -> str:
         all_rows = [self.columns, *self.rows]
         widths = [max(map(len, texts)) for texts in zip(*all_rows, strict=True)]
-        lines = [self.title] if self.title else []
+        text_rows = [self.title] if self.title else []
         for texts in all_rows:
             cells = [
                 text.ljust(width) if k in self.left else text.rjust(width)
                 for k, (text, width) in enumerate(zip(texts, widths, strict=True))
             ]
-            lines.append("  ".join(cells).rstrip())
-        return "\n".join(lines)
+            text_rows.append("  ".join(cells).rstrip())
+        return "\n".join(text_rows)
 
     def __rich__(self) -> Any:
         import rich.table
@@ -63,7 +63,7 @@ class Table:
     def html(self) -> str:
         """The columns and rows as an HTML table."""
 
-        def line(tag: str, texts: tuple[str, ...]) -> str:
+        def row(tag: str, texts: tuple[str, ...]) -> str:
             cells = [
                 f'<{tag} style="text-align:{"left" if k in self.left else "right"}">'
                 f"{html.escape(text)}</{tag}>"
@@ -71,5 +71,5 @@ class Table:
             ]
             return f"<tr>{''.join(cells)}</tr>"
 
-        body = "".join(line("td", texts) for texts in self.rows)
-        return f"<table><thead>{line('th', self.columns)}</thead><tbody>{body}</tbody></table>"
+        body = "".join(row("td", texts) for texts in self.rows)
+        return f"<table><thead>{row('th', self.columns)}</thead><tbody>{body}</tbody></table>"

@@ -24,7 +24,7 @@ _STANDARD = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = (os.path.join(_STANDARD, "site-packages"), os.path.join(_STANDARD, "dist-packages"))
 _NOTE = "Frames of gpuflow are left out: GPUFLOW_TRACEBACK_FILTERING=off shows them.\n"
 
-excluded: list[str] = []  # files of libraries that want to be left out as well
+excluded: list[str] = []  # files of libraries whose frames are left out as well
 _marked: set[str] = {""}  # names of modules; with "": there are more to come at once
 
 
@@ -38,13 +38,13 @@ def is_own(name: str) -> bool:
     return name.startswith((*_OWN, *excluded))
 
 
-def users_part(trace: TracebackType | None) -> TracebackType | None:
+def filtered_traceback(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without own frames, and without those of Python's library that they called.
 
     A traceback without frames of this package, or with nothing else, is returned unchanged. The
     frames that remain are new objects for the same frames: the old traceback still has all of it.
     """
-    kept: list[TracebackType] = []
+    user_entries: list[TracebackType] = []
     below_own, hides = True, False  # what is above the first frame of a user started the program
     entry = trace
     while entry is not None:
@@ -53,14 +53,14 @@ def users_part(trace: TracebackType | None) -> TracebackType | None:
             below_own = hides = True
         elif not (below_own and _is_of_python(name)):
             below_own = False
-            kept.append(entry)
+            user_entries.append(entry)
         entry = entry.tb_next
-    if not hides or not kept:
+    if not hides or not user_entries:
         return trace
-    part = None
-    for entry in reversed(kept):
-        part = TracebackType(part, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return part
+    filtered = None
+    for entry in reversed(user_entries):
+        filtered = TracebackType(filtered, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return filtered
 
 
 def _is_of_python(name: str) -> bool:
@@ -80,11 +80,11 @@ def without_own_frames(error: BaseException) -> Iterator[bool]:
     more, notes = note(error), getattr(error, "__notes__", None)
     if more is not None:
         error.__notes__ = [*(notes or ()), more]
-    parts = [users_part(trace) for _, trace in whole]
-    for (one, _), part in zip(whole, parts, strict=True):
-        one.__traceback__ = part
+    shown = [filtered_traceback(trace) for _, trace in whole]
+    for (one, _), filtered in zip(whole, shown, strict=True):
+        one.__traceback__ = filtered
     try:
-        yield any(part is not trace for (_, trace), part in zip(whole, parts, strict=True))
+        yield any(filtered is not trace for (_, trace), filtered in zip(whole, shown, strict=True))
     finally:
         for one, trace in whole:
             one.__traceback__ = trace
@@ -139,7 +139,7 @@ def _leaves_out() -> bool:
     return config.switches().traceback_filtering not in ("off", "tracebackhide")
 
 
-def _tell(hides: bool) -> None:
+def _write_note(hides: bool) -> None:
     if hides and config.switches().traceback_filtering != "quiet_remove_frames":
         sys.stderr.write(_NOTE)
 
@@ -150,7 +150,7 @@ def _excepthook(before: Any) -> Any:
             before(kind, error, trace)
             return
         with without_own_frames(error) as hides:
-            _tell(hides)
+            _write_note(hides)
             before(kind, error, error.__traceback__)
 
     return excepthook
@@ -163,9 +163,9 @@ def _thread_hook(before: Any) -> Any:
             before(args)
             return
         with without_own_frames(error) as hides:
-            _tell(hides)
-            parts = (args.exc_type, error, error.__traceback__, args.thread)
-            before(threading.ExceptHookArgs(parts))
+            _write_note(hides)
+            fields = (args.exc_type, error, error.__traceback__, args.thread)
+            before(threading.ExceptHookArgs(fields))
 
     return excepthook
 
@@ -176,6 +176,6 @@ def _show_in_ipython(
     if is_hidden():
         with without_own_frames(error) as hides:
             shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
-            _tell(hides and _leaves_out())
+            _write_note(hides and _leaves_out())
     else:
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)

@@ -51,9 +51,9 @@ def _from_state(state: Any) -> PyTreeDef:
     A collection of garbage that meets an object without its state ends the process (optree 0.17 to
     0.20). So it is made and gets the state within one call of C.
     """
-    made, kept = tee(map(PyTreeDef.__new__, (PyTreeDef,)))
+    made, second_ref = tee(map(PyTreeDef.__new__, (PyTreeDef,)))
     without_collection(partial(next, map(PyTreeDef.__setstate__, made, (state,))))
-    return next(kept)
+    return next(second_ref)
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
@@ -82,16 +82,16 @@ def sorted_keys(treedef: TreeDef) -> TreeDef:
     if type(treedef) is PyTreeDef or treedef.num_nodes <= 1:
         return treedef  # a PyTreeDef was made of a sorted one
     try:
-        known = _sorted.get(treedef, _UNKNOWN)
+        cached = _sorted.get(treedef, _UNKNOWN)
     except TypeError:  # custom data without a hash
         return optree.treespec_transform(treedef, _sorted_node)
-    if known is _UNKNOWN:
-        if len(_sorted) >= _MOST_KNOWN:
+    if cached is _UNKNOWN:
+        if len(_sorted) >= _MOST_CACHED:
             _sorted.clear()
-        known = _sorted[treedef] = _classified(treedef)
-    if known is _HAS_CUSTOM_DATA:
+        cached = _sorted[treedef] = _classified(treedef)
+    if cached is _HAS_CUSTOM_DATA:
         return optree.treespec_transform(treedef, _sorted_node)
-    return treedef if known is None else known
+    return treedef if cached is None else cached
 
 
 def check_keys(treedef: TreeDef) -> TreeDef:
@@ -106,17 +106,17 @@ def check_keys(treedef: TreeDef) -> TreeDef:
     if treedef.num_nodes <= 1:
         return _single.get(treedef.type, treedef)
     try:
-        known = _checked.get(treedef, _UNKNOWN)
+        cached = _checked.get(treedef, _UNKNOWN)
     except (TypeError, ValueError):  # custom data without a hash, or an equality, of its own
         _check_nodes(treedef)
         return treedef
-    if known is _UNKNOWN:
+    if cached is _UNKNOWN:
         _check_nodes(treedef)
-        if len(_checked) >= _MOST_KNOWN:
+        if len(_checked) >= _MOST_CACHED:
             _checked.clear()
         is_exact = all(map(_is_exact, data_of_nodes(treedef)))
-        known = _checked[treedef] = _printed(sorted_keys(treedef)) if is_exact else None
-    return treedef if known is None else known
+        cached = _checked[treedef] = _printed(sorted_keys(treedef)) if is_exact else None
+    return treedef if cached is None else cached
 
 
 def _is_exact(data: Any) -> bool:
@@ -153,7 +153,7 @@ _EXACT_TYPES = (str, bytes, type, FunctionType, BuiltinFunctionType)
 _single = {
     spec.type: _printed(spec) for spec in map(optree.tree_structure, (0, None, (), [], {}))
 }
-_MOST_KNOWN = 1024
+_MOST_CACHED = 1024
 _SORTED_KINDS = (optree.PyTreeKind.DICT, optree.PyTreeKind.DEFAULTDICT)
 
 
@@ -261,7 +261,7 @@ def _entry(cls: type) -> Any:
 
 
 def node_functions(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
-    """How nodes of a registered class are flattened, and made of their data and children."""
+    """The flatten and unflatten functions of a registered class."""
     entry = _entry(cls)
     return entry.flatten_func, entry.unflatten_func
 
@@ -271,8 +271,8 @@ def node_of(cls: type, aux: Any, children: Iterable[Any]) -> Any:
     return _entry(cls).unflatten_func(aux, tuple(children))
 
 
-def node_parts(node: Any) -> tuple[tuple[Any, ...], Any]:
-    """The children of a node of a registered class, and the rest."""
+def node_contents(node: Any) -> tuple[tuple[Any, ...], Any]:
+    """The children of a node of a registered class, and its auxiliary data."""
     children, aux, *_ = _entry(type(node)).flatten_func(node)
     return tuple(children), aux
 
@@ -305,7 +305,7 @@ def paths(tree: Any) -> list[str]:
 
 
 def paths_in(treedef: TreeDef) -> list[str]:
-    """The same for each leaf of a structure."""
+    """A readable path for each leaf of a structure."""
     return [accessor.codify("") for accessor in optree.treespec_accessors(treedef)]
 
 
@@ -319,11 +319,11 @@ def broadcast_prefix(
     """
     items: list[Any] = []
 
-    def spread(item: Any, subtree: Any) -> None:
+    def repeat(item: Any, subtree: Any) -> None:
         items.extend([item] * len(leaves(subtree, is_leaf)))
 
     try:
-        optree.tree_map_(spread, prefix, tree, is_leaf=_is_none, namespace=NAMESPACE)
+        optree.tree_map_(repeat, prefix, tree, is_leaf=_is_none, namespace=NAMESPACE)
     except (ValueError, TypeError, KeyError):
         where = _mismatch(structure(prefix, is_leaf=_is_none), structure(tree))
         raise ValueError(
@@ -335,15 +335,15 @@ def broadcast_prefix(
 
 
 def _mismatch(prefix: TreeDef, full: TreeDef, path: str = "") -> str:
-    """Where a prefix and a full structure first differ, in words."""
+    """Describe the first difference of a prefix and a full structure."""
     if prefix.is_leaf():
         return ""
-    place = f"at {path}" if path else "at the top"
+    location = f"at {path}" if path else "at the top"
     if prefix.type is not full.type:
         kind = "a leaf" if full.type is None else f"a {full.type.__name__}"
-        return f": {place} a {getattr(prefix.type, '__name__', 'leaf')} for {kind}"
+        return f": {location} a {getattr(prefix.type, '__name__', 'leaf')} for {kind}"
     if list(prefix.entries()) != list(full.entries()):
-        return f": {place} the entries {prefix.entries()} for {full.entries()}"
+        return f": {location} the entries {prefix.entries()} for {full.entries()}"
     children = zip(prefix.entries(), prefix.children(), full.children(), strict=True)
     for entry, child, other in children:
         mismatch = _mismatch(child, other, f"{path}[{entry!r}]")

@@ -10,7 +10,7 @@ import optree
 
 from gpuflow.base.arguments import as_items, as_truth
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.base.records import record
 from gpuflow.base.tree import NAMESPACE, TreeDef
 
@@ -144,7 +144,7 @@ def keystr(keys: Iterable[KeyEntry], *, simple: bool = False, separator: str = "
     """
     check(
         isinstance(separator, str),
-        lambda: f"[keystr] separator must be a string; got {told(separator)}. Fix: separator='/'.",
+        lambda: f"[keystr] separator must be a string; got {brief(separator)}. Fix: separator='/'.",
     )
     keys = as_items("keystr", "keys", keys)
     if not as_truth("keystr", "simple", simple):
@@ -175,7 +175,7 @@ def difference(expected: Any, got: Any) -> str:
 
 
 def _difference(a: Any, b: Any, path: KeyPath) -> str:
-    place = f"at {keystr(path)}" if path else "at the top"
+    location = f"at {keystr(path)}" if path else "at the top"
     leaf_a, leaf_b = is_leaf_type(a), is_leaf_type(b)
     if leaf_a and leaf_b:
         return ""
@@ -184,16 +184,16 @@ def _difference(a: Any, b: Any, path: KeyPath) -> str:
         for item, flag in ((a, leaf_a), (b, leaf_b))
     ]
     if leaf_a or leaf_b or type(a) is not type(b):
-        return f"{place} {kinds[0]} and {kinds[1]}"
+        return f"{location} {kinds[0]} and {kinds[1]}"
     (pairs_a, aux_a), (pairs_b, aux_b) = one_level(a), one_level(b)
     keys_a, keys_b = [key for key, _ in pairs_a], [key for key, _ in pairs_b]
     if keys_a != keys_b:
         both = {*map(_simple, keys_a)} & {*map(_simple, keys_b)} if len(keys_a) > _FEW else ()
         names = [_listed([_simple(key) for key in keys], both) for keys in (keys_a, keys_b)]
         more = f" beside {len(both)} that both have" if both else ""
-        return f"{place} {kinds[0]} with keys {names[0]} and with keys {names[1]}{more}"
+        return f"{location} {kinds[0]} with keys {names[0]} and with keys {names[1]}{more}"
     if aux_a != aux_b:
-        return f"{place} {kinds[0]} with {aux_a!r} and with {aux_b!r}"
+        return f"{location} {kinds[0]} with {aux_a!r} and with {aux_b!r}"
     for (key, left), (_, right) in zip(pairs_a, pairs_b, strict=True):
         deeper = _difference(left, right, (*path, key))
         if deeper:

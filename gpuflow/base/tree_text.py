@@ -1,8 +1,8 @@
 """Straight-line code for trees of a known structure: ten times as fast as walking them.
 
-A jitted function sees the same structures again and again. For each, ``reader`` prints a function
-that checks the arguments of a call and takes their leaves, and ``builder`` one that puts results
-together.
+A jitted function gets the same structures repeatedly. For each, ``reader`` prints a function
+that checks the arguments of a call and returns their leaves, and ``builder`` one that builds
+results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Kind = optree.PyTreeKind
 def reader(
     treedef: TreeDef, statics: Iterable[int | str] = (), attribute: str = "_type_key"
 ) -> Read | None:
-    """A function that gives the leaves of a call's arguments, and a key of their types.
+    """A function that returns the leaves of a call's arguments, and a key of their types.
 
     It is called with ``(args, kwargs, first, convert=None)`` and returns the leaves, those that
     ``convert`` makes of them if it is given, and the key ``(first, *types, *statics)``: ``first``,
@@ -60,10 +60,10 @@ def reader(
             named[where] = None
     text = _Text()
     names = [text.fresh() for _ in (*positional, *named)]
-    text.line(f"[{', '.join(names[: len(positional)])}] = args")
-    text.line(f"if len(kwargs) != {len(named)}: return None" if named else "if kwargs: return None")
+    text.add(f"[{', '.join(names[: len(positional)])}] = args")
+    text.add(f"if len(kwargs) != {len(named)}: return None" if named else "if kwargs: return None")
     for name, keyword in zip(names[len(positional) :], named, strict=True):
-        text.line(f"{name} = kwargs[{keyword!r}]")
+        text.add(f"{name} = kwargs[{keyword!r}]")
     leaves: list[str] = []
     fixed: list[str] = []
     for name, node in zip(names, [*positional, *named.values()], strict=True):
@@ -74,7 +74,7 @@ def reader(
     body = text.indented(depth=2)
     listed = ", ".join(leaves)
     key = ", ".join(["first", *[f"{leaf}.{attribute}" for leaf in leaves], *fixed])
-    # A wrong number of items is a ValueError, a key that is not there a KeyError.
+    # A wrong number of items is a ValueError, a missing key a KeyError.
     return text.function(
         "def function(args, kwargs, first, convert=None):\n"
         f"    try:\n{body}\n"
@@ -85,33 +85,33 @@ def reader(
 
 
 def _take(text: _Text, node: TreeDef, name: str, leaves: list[str], level: int = 0) -> bool:
-    """Print how a subtree is checked and taken apart; False if it has other nodes."""
+    """Print the check and the flattening of a subtree; False if it has other nodes."""
     if node.kind is _Kind.LEAF:
         leaves.append(name)
         return True
     if node.kind is _Kind.NONE:
-        text.line(f"if {name} is not None: return None")
+        text.add(f"if {name} is not None: return None")
         return True
     if level > _MOST_LEVELS:
         return False
     children = optree.PyTreeSpec.children(node)
-    parts = [text.fresh() for _ in children]
-    text.line(f"if type({name}) is not {text.constant(node.type)}: return None")
+    items = [text.fresh() for _ in children]
+    text.add(f"if type({name}) is not {text.constant(node.type)}: return None")
     if node.kind is _Kind.DICT:
-        text.line(f"if len({name}) != {len(parts)}: return None")
-        for part, key in zip(parts, node.entries(), strict=True):
-            text.line(f"{part} = {name}[{text.key(key)}]")
+        text.add(f"if len({name}) != {len(items)}: return None")
+        for item, key in zip(items, node.entries(), strict=True):
+            text.add(f"{item} = {name}[{text.key(key)}]")
     elif node.kind is _Kind.CUSTOM:
         flatten, data = text.constant(node_functions(node.type)[0]), text.fresh()
-        text.line(f"{name}, {data} = {flatten}({name})")
-        text.line(f"if not {data} == {text.constant(data_of_nodes(node)[-1])}: return None")
-        text.line(f"[{', '.join(parts)}] = {name}")
+        text.add(f"{name}, {data} = {flatten}({name})")
+        text.add(f"if not {data} == {text.constant(data_of_nodes(node)[-1])}: return None")
+        text.add(f"[{', '.join(items)}] = {name}")
     elif node.kind in _SEQUENCES:
-        text.line(f"[{', '.join(parts)}] = {name}")
+        text.add(f"[{', '.join(items)}] = {name}")
     else:
         return False
-    pairs = zip(children, parts, strict=True)
-    return all(_take(text, child, part, leaves, level + 1) for child, part in pairs)
+    pairs = zip(children, items, strict=True)
+    return all(_take(text, child, item, leaves, level + 1) for child, item in pairs)
 
 
 def builder(treedef: TreeDef, made: Mapping[int, tuple[Any, ...]] = _AS_THEY_ARE) -> Build:
@@ -119,15 +119,15 @@ def builder(treedef: TreeDef, made: Mapping[int, tuple[Any, ...]] = _AS_THEY_ARE
 
     Args:
         treedef: the structure.
-        made: for leaves by number a function, and its arguments after the leaf; its result
+        made: for leaves by index a function, and its arguments after the leaf; its result
             replaces the leaf.
     """
     text = _Text()
     leaves = [text.fresh() for _ in range(treedef.num_leaves)]
-    text.line(f"[{', '.join(leaves)}] = leaves")
+    text.add(f"[{', '.join(leaves)}] = leaves")
     for number, (function, *arguments) in made.items():
         listed = ", ".join([leaves[number], *map(text.constant, arguments)])
-        text.line(f"{leaves[number]} = {text.constant(function)}({listed})")
+        text.add(f"{leaves[number]} = {text.constant(function)}({listed})")
     result = _make(text, sorted_keys(treedef), iter(leaves))
     if result is None:
         result = f"{text.constant(unflatten)}({text.constant(treedef)}, [{', '.join(leaves)}])"
@@ -136,34 +136,34 @@ def builder(treedef: TreeDef, made: Mapping[int, tuple[Any, ...]] = _AS_THEY_ARE
 
 
 def _make(text: _Text, node: TreeDef, leaves: Any, level: int = 0) -> str | None:
-    """Print how a subtree is put together: its name; None if it has other nodes."""
+    """Print the construction of a subtree; returns its name, None if it has other nodes."""
     if node.kind is _Kind.LEAF:
         return next(leaves)
     if node.kind is _Kind.NONE:
         return "None"
     if level > _MOST_LEVELS:
         return None
-    parts = []
+    items = []
     for child in optree.PyTreeSpec.children(node):
-        part = _make(text, child, leaves, level + 1)
-        if part is None:
+        item = _make(text, child, leaves, level + 1)
+        if item is None:
             return None
-        parts.append(part)
-    expression = _expression(text, node, parts)
+        items.append(item)
+    expression = _expression(text, node, items)
     if expression is None:
         return None
     name = text.fresh()
-    text.line(f"{name} = {expression}")
+    text.add(f"{name} = {expression}")
     return name
 
 
-def _expression(text: _Text, node: TreeDef, parts: Sequence[str]) -> str | None:
+def _expression(text: _Text, node: TreeDef, items: Sequence[str]) -> str | None:
     """A node of these children; None for other nodes."""
-    listed = ", ".join(parts)
-    as_tuple = f"({listed},)" if parts else "()"
+    listed = ", ".join(items)
+    as_tuple = f"({listed},)" if items else "()"
     if node.kind is _Kind.DICT:
         keys = map(text.key, node.entries())
-        return f"{{{', '.join(f'{key}: {part}' for key, part in zip(keys, parts, strict=True))}}}"
+        return f"{{{', '.join(f'{key}: {item}' for key, item in zip(keys, items, strict=True))}}}"
     if node.kind is _Kind.LIST:
         return f"[{listed}]"
     if node.kind is _Kind.TUPLE:
@@ -180,18 +180,18 @@ _SEQUENCES = (_Kind.TUPLE, _Kind.LIST, _Kind.NAMEDTUPLE)
 
 
 class _Text:
-    """Lines of a function and the constants that they use."""
+    """Statements of a function and the constants that they use."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.statements: list[str] = []
         self._constants: dict[int, tuple[str, Any]] = {}
-        self._numbers = itertools.count()
+        self._counter = itertools.count()
 
     def fresh(self) -> str:
-        return f"v{next(self._numbers)}"
+        return f"v{next(self._counter)}"
 
-    def line(self, text: str) -> None:
-        self.lines.append(text)
+    def add(self, text: str) -> None:
+        self.statements.append(text)
 
     def constant(self, value: Any) -> str:
         name, _ = self._constants.setdefault(id(value), (f"c{len(self._constants)}", value))
@@ -201,7 +201,7 @@ class _Text:
         return repr(key) if type(key) in _LITERAL_KEYS else self.constant(key)
 
     def indented(self, depth: int) -> str:
-        return "\n".join("    " * depth + line for line in self.lines)
+        return "\n".join("    " * depth + text_ for text_ in self.statements)
 
     def function(self, source: str) -> Callable[..., Any]:
         namespace: dict[str, Any] = {name: value for name, value in self._constants.values()}

@@ -8,7 +8,7 @@ import optree
 
 
 def text(treedef: optree.PyTreeSpec) -> str:
-    """How JAX prints a structure: ``PyTreeDef({'a': (*, None)})``."""
+    """A structure as JAX prints it: ``PyTreeDef({'a': (*, None)})``."""
     return f"PyTreeDef({_node_text(treedef)})"
 
 
@@ -18,14 +18,14 @@ def _node_text(treedef: optree.PyTreeSpec) -> str:
         return "*"
     if kind is kinds.NONE:
         return "None"
-    parts = [_node_text(child) for child in optree.PyTreeSpec.children(treedef)]
-    listed, keys = ", ".join(parts), treedef.entries()
+    items = [_node_text(child) for child in optree.PyTreeSpec.children(treedef)]
+    listed, keys = ", ".join(items), treedef.entries()
     if kind is kinds.TUPLE:
-        return f"({listed}{',' if len(parts) == 1 else ''})"
+        return f"({listed}{',' if len(items) == 1 else ''})"
     if kind is kinds.LIST:
         return f"[{listed}]"
     if kind is kinds.DICT:
-        return f"{{{', '.join(f'{k!r}: {part}' for k, part in zip(keys, parts, strict=True))}}}"
+        return f"{{{', '.join(f'{k!r}: {item}' for k, item in zip(keys, items, strict=True))}}}"
     data: Any = data_of_nodes(treedef)[-1]
     if kind is kinds.NAMEDTUPLE:
         name, data = "namedtuple", treedef.type.__name__

@@ -1,4 +1,4 @@
-"""Calls that nothing breaks off in the middle.
+"""Uninterruptible calls, in worker threads.
 
 Ctrl-C, and exceptions that one thread raises in another (notebooks, debuggers, tests with a time
 limit), can occur between any two lines of Python. A library that acquires and releases a lock in
@@ -19,12 +19,12 @@ Result = TypeVar("Result")
 _Outcome = tuple[list[Any], BaseException | None]
 _Task = tuple[Callable[[], Any], SimpleQueue[_Outcome]]
 
-# Seconds. While Python starts a thread, what is raised in the starting one may end the new one.
+# Seconds. While Python starts a thread, an exception in the starting one may end the new one.
 _TO_BEGIN = 1.0
 
 
 class _Worker:
-    """A thread that makes one call after the other.
+    """A thread that runs calls one after the other.
 
     Attributes:
         tasks: the calls, and the destinations of their outcomes.
@@ -34,12 +34,12 @@ class _Worker:
 
     def __init__(self) -> None:
         self.tasks: SimpleQueue[_Task] = SimpleQueue()
-        self.began = False
+        self.is_running = False
         self.busy = Lock()
 
     def ensure_thread(self) -> bool:
-        """Whether there is a thread for it; not where Python is ending or has no threads."""
-        if not self.began:
+        """Start the thread; returns False if Python is shutting down or has no threads."""
+        if not self.is_running:
             try:
                 start_new_thread(self._run, ())
             except RuntimeError:
@@ -47,7 +47,7 @@ class _Worker:
         return True
 
     def _run(self) -> None:
-        self.began = True
+        self.is_running = True
         while True:
             self._make(*self.tasks.get())
 
@@ -58,7 +58,7 @@ class _Worker:
                 outcome = [call()], None
             except BaseException as error:
                 outcome = [], error
-        # Not by the caller, who may have gone.
+        # Not by the caller, which may have been interrupted.
         _idle.append(self)
         outcomes.put(outcome)
 
@@ -68,18 +68,18 @@ _workers: list[_Worker] = []
 
 
 def undisturbed(call: Callable[[], Result]) -> Result:
-    """The result of ``call()``, which another thread makes from its beginning to its end.
+    """The result of ``call()``, run by a worker thread without interruption.
 
-    An interrupt reaches the waiting caller alone, which goes on with it. Cost: 0.05 ms.
+    An interrupt only reaches the waiting caller. Cost: 0.05 ms.
 
     Args:
         call: it must release resources that it creates and does not return.
     """
-    return begun(call)()
+    return start_call(call)()
 
 
-def begun(call: Callable[[], Result]) -> Callable[[], Result]:
-    """Begin a call as of ``undisturbed``; the returned function waits for its result, once."""
+def start_call(call: Callable[[], Result]) -> Callable[[], Result]:
+    """Start a call as of ``undisturbed``; the returned function waits for its result, once."""
     try:
         worker = _idle.pop()
     except IndexError:
@@ -108,7 +108,7 @@ def begun(call: Callable[[], Result]) -> Callable[[], Result]:
 
 @atexit.register
 def _wait() -> None:
-    """A process does not end while a library works in it."""
+    """Wait for running calls before the process ends."""
     for worker in _workers:
         with worker.busy:
             pass

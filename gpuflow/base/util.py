@@ -31,8 +31,8 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 @record
-class SourceLine:
-    """Where in the user's program an equation was made."""
+class SourceLocation:
+    """The source location of an equation in the user's program."""
 
     file: str
     line: int
@@ -85,16 +85,16 @@ def user_frame() -> FrameType | None:
     return None
 
 
-def user_source_line() -> SourceLine | None:
-    """The line at which ``user_frame`` is."""
+def user_source_location() -> SourceLocation | None:
+    """The source location of ``user_frame``."""
     frame = user_frame()
     if frame is None:
         return None
-    return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return SourceLocation(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn of the line outside this package that called it, however deep this is inside.
+    """Warn at the source location of the caller outside this package, at any depth.
 
     Args:
         text: like that of an error: the requirement, the value, and the fix.

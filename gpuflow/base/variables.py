@@ -341,8 +341,8 @@ def unknown_variables(names: Iterable[str]) -> list[str]:
 def _unknown(name: str) -> str:
     known = [known.removeprefix(PREFIX) for known in VARIABLES]
     close = difflib.get_close_matches(name.removeprefix(PREFIX), known, 3, 0.6)
-    mend = " or ".join(PREFIX + one for one in close) or "a name of docs/env_vars.md"
+    fix = " or ".join(PREFIX + one for one in close) or "a name of docs/env_vars.md"
     return (
         f"[config] variables that begin with {PREFIX} must be known ones; got {name}, which has "
-        f"no effect. Fix: {mend}."
+        f"no effect. Fix: {fix}."
     )

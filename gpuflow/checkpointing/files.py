@@ -1,4 +1,4 @@
-"""Files of a checkpoint: arrays in safetensors files, and a JSON file that makes them count.
+"""Files of a checkpoint: arrays in safetensors files, and a JSON file that commits them.
 
     folder/
         arrays-<token>-<process>.safetensors    complete before the next file names it
@@ -7,7 +7,7 @@
 A folder holds a checkpoint as soon as it has a ``tree.json``, which names the files with arrays. A
 later save writes other files next to them, replaces ``tree.json``, and then deletes the files that
 it no longer names (``ownership.py``). A process that is killed in between leaves the earlier
-checkpoint, and files that nobody reads; the next save deletes them.
+checkpoint, and unused files; the next save deletes them.
 """
 
 from __future__ import annotations
@@ -160,24 +160,24 @@ def _write_journal_of_checkpoint(folder: Path) -> None:
         write_journal(folder, token)
 
 
-def tidy(folder: Path, kept: Sequence[str]) -> bool:
+def tidy(folder: Path, retained: Sequence[str]) -> bool:
     """Delete the files of earlier and of cut-off saves.
 
     Args:
         folder: of the checkpoint.
-        kept: the names of the checkpoint's files.
+        retained: the names of the checkpoint's files.
 
     Returns:
         Whether anything was deleted. A file that cannot be deleted stays.
     """
     try:
-        return delete_leftovers(folder, kept)
+        return delete_leftovers(folder, retained)
     except OSError:
         return False
 
 
 def abandon(folder: Path, token: str) -> None:
-    """Delete the files of a save that failed, unless it has come to count, as before a Ctrl-C."""
+    """Delete the files of a failed save, unless it was committed, as before a Ctrl-C."""
     with suppress(OSError, CheckpointError):  # a damaged checkpoint's files are not known
         try:
             content = read_tree(folder)
@@ -188,7 +188,7 @@ def abandon(folder: Path, token: str) -> None:
 
 
 def delete(folder: Path) -> None:
-    """Delete a checkpoint: from the first step on it does not count as one."""
+    """Delete a checkpoint: after the first step it is no longer valid."""
     if has_foreign_tree(folder):
         return
     is_ours = has_own_tree(folder)
@@ -197,7 +197,7 @@ def delete(folder: Path) -> None:
         (folder / TREE).unlink()
         sync(folder)
     if tidy(folder, []) or is_ours:
-        with suppress(OSError):  # somebody keeps other files there
+        with suppress(OSError):  # there may be other files
             folder.rmdir()
 
 
@@ -231,7 +231,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes into the folder, and keep others from it."""
+    """Lock the folder against writes of other processes."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

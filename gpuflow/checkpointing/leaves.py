@@ -1,7 +1,7 @@
-"""Leaves of a checkpoint: snapshots, records and pieces in files, and restored values.
+"""Leaves of a checkpoint: snapshots, records and chunks in files, and restored values.
 
-A Python scalar is only a record. An array is a record and pieces: one, or one for each shard of a
-sharded array. Dtypes without a name in safetensors are stored as plain numbers:
+A Python scalar is only a record. An array is a record and chunks (``pieces`` in the JSON): one, or
+one for each shard. Dtypes without a name in safetensors are stored as plain numbers:
 
     complex128           float64[..., 2]
     random keys          uint32[..., 2 or 4]
@@ -23,8 +23,8 @@ from gpuflow.core.dtype_names import dtype_of, name_of
 from gpuflow.core.sharding import Index, replica_ids
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.array import Array
+from gpuflow.runtime.distributed import DistributedArray
 from gpuflow.runtime.memories import holdings
-from gpuflow.runtime.parted import PartedArray
 
 # Those of NumPy's and ml_dtypes' names that safetensors has as well, with its own names.
 FILE_DTYPES = {
@@ -36,14 +36,14 @@ FILE_DTYPES = {
 }  # fmt: skip
 WIDTHS = {name: dtype_of(dtype).itemsize for dtype, name in FILE_DTYPES.items()}  # in bytes
 _NAMED = frozenset(FILE_DTYPES)
-_CARRIED = frozenset(
+_REENCODED = frozenset(
     {"complex128", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float4_e2m1fn"}
     | {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float6_e2m3fn", "float6_e3m2fn"}
 )
 
-STORED = _NAMED | _CARRIED
+STORED = _NAMED | _REENCODED
 KEYS = frozenset(dtype.name for dtype in KEY_DTYPES.values())
-Bounds = tuple[tuple[int, int], ...]  # where a piece begins and ends, for each dimension
+Bounds = tuple[tuple[int, int], ...]  # start and stop of a chunk, for each dimension
 
 
 @record
@@ -52,18 +52,18 @@ class Leaf:
 
     Attributes:
         record: the JSON record of the leaf.
-        pieces: their positions in the array, and their values as in files; they are read-only.
+        chunks: their bounds in the array, and their values as in files; they are read-only.
     """
 
     record: dict[str, Any]
-    pieces: tuple[tuple[Bounds, np.ndarray], ...] = ()
+    chunks: tuple[tuple[Bounds, np.ndarray], ...] = ()
 
 
 def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
-    """A leaf that later changes cannot reach.
+    """Take a snapshot of a leaf, which later changes do not reach.
 
-    An Array is held, not copied: who would write into its memory, because it was donated, sees
-    that somebody holds it and writes elsewhere (``runtime/holders.py``). A GPU's array is copied
+    An Array is held, not copied: a donating call sees that its memory is held, and writes
+    elsewhere (``runtime/holders.py``). A GPU's array is copied
     to the host.
 
     Args:
@@ -82,7 +82,7 @@ def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
         isinstance(leaf, Array) and not isinstance(leaf, Tracer),
         lambda: (
             f"[save] leaves must be arrays of gpuflow or NumPy, Python's numbers, or texts; got "
-            f"{_said(leaf)} at {path or 'the top'}. Fix: {_mend(leaf)}."
+            f"{_type_phrase(leaf)} at {path or 'the top'}. Fix: {_fix(leaf)}."
         ),
     )
     aval = leaf.aval
@@ -90,8 +90,9 @@ def taken(path: str, leaf: Any, is_first: bool) -> Leaf:
     if aval.weak_type:
         fields["weak"] = True
     fields["shape"] = list(aval.shape)
-    pieces = [(bounds, _to_file(host, aval.dtype)) for bounds, host in _parts_of(leaf, is_first)]
-    return Leaf(fields, () if aval.dtype == dtypes.float0 else tuple(pieces))
+    shards = _written_shards(leaf, is_first)
+    chunks = [(bounds, _to_file(host, aval.dtype)) for bounds, host in shards]
+    return Leaf(fields, () if aval.dtype == dtypes.float0 else tuple(chunks))
 
 
 def _taken_numpy(path: str, leaf: Any, is_first: bool) -> Leaf:
@@ -108,17 +109,17 @@ def _taken_numpy(path: str, leaf: Any, is_first: bool) -> Leaf:
     if dtype == dtypes.float0:
         return Leaf(fields)
     copy = np.array(leaf, dtype.newbyteorder("="), order="C", copy=True, subok=False)
-    pieces = ((whole_of(leaf.shape), _to_file(copy, copy.dtype)),)
-    return Leaf(fields, pieces if is_first else ())
+    chunks = ((whole_of(leaf.shape), _to_file(copy, copy.dtype)),)
+    return Leaf(fields, chunks if is_first else ())
 
 
-def _said(leaf: Any) -> str:
+def _type_phrase(leaf: Any) -> str:
     if isinstance(leaf, Tracer):
         return f"the traced {leaf.aval}"
     return f"a {type(leaf).__module__}.{type(leaf).__qualname__}"
 
 
-def _mend(leaf: Any) -> str:
+def _fix(leaf: Any) -> str:
     if isinstance(leaf, Tracer):
         return "save outside of jit and of other transformations"
     if hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__"):
@@ -127,33 +128,33 @@ def _mend(leaf: Any) -> str:
 
 
 def is_elsewhere(leaf: Any) -> bool:
-    """Whether other processes have parts of an array."""
-    return type(leaf) is PartedArray and not leaf.sharding.is_fully_addressable
+    """Whether other processes have shards of an array."""
+    return type(leaf) is DistributedArray and not leaf.sharding.is_fully_addressable
 
 
-def _parts_of(leaf: Array, is_first: bool) -> Iterator[tuple[Bounds, np.ndarray]]:
-    """The shards of an array that this process writes: each once, by its first device."""
+def _written_shards(leaf: Array, is_first: bool) -> Iterator[tuple[Bounds, np.ndarray]]:
+    """The shards of an array that this process writes, each once, by its first device."""
     shape = leaf.aval.shape
     indices = leaf.sharding.devices_indices_map(shape)
     copies = replica_ids(indices)
-    chosen = {device: index for device, index in indices.items() if copies[device] == 0}
-    if type(leaf) is not PartedArray:
+    written = {device: index for device, index in indices.items() if copies[device] == 0}
+    if type(leaf) is not DistributedArray:
         if is_first:
             host = leaf.host()
-            for index in chosen.values():
-                yield bounds_of(index, shape), host[index] if len(chosen) > 1 else host
+            for index in written.values():
+                yield bounds_of(index, shape), host[index] if len(written) > 1 else host
         return
     held = holdings(leaf.sharding, leaf.aval.ndim)
-    hosts = {part.device.memory: part.host() for part in leaf.parts}
-    for device, index in chosen.items():
+    hosts = {shard.device.memory: shard.host() for shard in leaf.arrays}
+    for device, index in written.items():
         if device.is_local:
-            place = held[device.memory].place(index, shape)
-            yield bounds_of(index, shape), hosts[device.memory][place]
+            local_index = held[device.memory].local_index(index, shape)
+            yield bounds_of(index, shape), hosts[device.memory][local_index]
 
 
 def bounds_of(index: Index, shape: tuple[int, ...]) -> Bounds:
-    """Where slices begin and end."""
-    ranges = [part.indices(size) for part, size in zip(index, shape, strict=True)]
+    """The bounds of slices."""
+    ranges = [interval.indices(size) for interval, size in zip(index, shape, strict=True)]
     return tuple((begin, end) for begin, end, _ in ranges)
 
 
@@ -166,9 +167,9 @@ def whole_of(shape: tuple[int, ...]) -> Bounds:
 
 
 def _to_file(stored: np.ndarray, dtype: Any) -> np.ndarray:
-    """Elements as they lie in files; a view where that is possible."""
+    """Elements in the layout of files; a view if possible."""
     if dtypes.is_extended(dtype):
-        return dtype.words(np.ascontiguousarray(stored).reshape(stored.shape))
+        return dtype.key_data(np.ascontiguousarray(stored).reshape(stored.shape))
     if dtype.name in _NAMED:
         return stored
     if dtype.itemsize == 1:

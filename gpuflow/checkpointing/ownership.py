@@ -62,14 +62,14 @@ def write_journal(folder: Path, token: str) -> None:
 
 
 def delete_leftovers(
-    folder: Path, kept: Collection[str], only: Collection[str] | None = None
+    folder: Path, retained: Collection[str], only: Collection[str] | None = None
 ) -> bool:
     """Delete the files of tokens that have a journal, and the journals.
 
     Args:
         folder: of the checkpoint.
-        kept: names of files that stay.
-        only: of which tokens; None: of all.
+        retained: names of files that stay.
+        only: the tokens; None means all.
 
     Returns:
         Whether anything was deleted. A file that cannot be deleted stays.
@@ -77,7 +77,7 @@ def delete_leftovers(
     names = set(os.listdir(folder))
     tokens = {t: name for t, name in _journals(folder, names) if only is None or t in only}
     found, stuck = False, set()
-    for name in names.difference(kept):
+    for name in names.difference(retained):
         match = _TOKENED.fullmatch(name)
         token = next(filter(None, match.groups())) if match else ""
         if token in tokens and _is_regular(folder / name):
@@ -85,7 +85,7 @@ def delete_leftovers(
                 found = True
             else:
                 stuck.add(token)
-    for token, name in tokens.items():  # last: a later save deletes what is left
+    for token, name in tokens.items():  # last: a later save deletes the remaining files
         if token not in stuck:
             found |= _delete(folder / name)
     return found

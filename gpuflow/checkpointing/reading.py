@@ -62,7 +62,7 @@ def path_of(op: str, path: str | os.PathLike[str]) -> Path:
 
 
 def canonical(content: dict[str, Any]) -> str:
-    """The text of which a tree.json has the checksum."""
+    """The canonical text, whose checksum is in tree.json."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
@@ -77,7 +77,7 @@ def bytes_of(array: np.ndarray) -> memoryview:
 
 
 def read_tree(folder: Path) -> dict[str, Any]:
-    """The content of the folder's ``tree.json``, as ``write_tree`` was given it.
+    """The content of the folder's ``tree.json``, as passed to ``write_tree``.
 
     Raises:
         FileNotFoundError: if there is no complete checkpoint.
@@ -94,18 +94,18 @@ def read_tree(folder: Path) -> dict[str, Any]:
         ) from None
     try:
         document = parse_json(text, _DEEPEST_JSON)
-        known, content, wanted = document["format"], document["content"], document["crc32"]
+        version, content, expected = document["format"], document["content"], document["crc32"]
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, f"no JSON text of ours ({error})") from None
     check(
-        known == FORMAT,
+        version == FORMAT,
         lambda: (
-            f"[restore] the format must be {FORMAT!r}; got {shown(known)} in {folder}. "
+            f"[restore] the format must be {FORMAT!r}; got {shown(version)} in {folder}. "
             "Fix: read it with the version of gpuflow that wrote it."
         ),
         CheckpointError,
     )
-    if zlib.crc32(canonical(content).encode()) != wanted:
+    if zlib.crc32(canonical(content).encode()) != expected:
         raise damaged(path, "another checksum than it had when it was written")
     try:
         check_content(content)
@@ -138,7 +138,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """As ``opened``, for who closes the file."""
+    """As ``opened``, but the caller closes the file."""
     try:
         return open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -193,9 +193,9 @@ class ArrayFile:
         entry = self._header.get(name)
         if entry is None:
             raise damaged(self.path, f"no array {shown(name)}")
-        found, wanted = (entry["dtype"], entry["shape"]), (FILE_DTYPES[dtype.name], list(shape))
-        if found != wanted:
-            raise damaged(self.path, f"{shown(found)} for {shown(name)}, of {wanted}")
+        found, expected = (entry["dtype"], entry["shape"]), (FILE_DTYPES[dtype.name], list(shape))
+        if found != expected:
+            raise damaged(self.path, f"{shown(found)} for {shown(name)}, of {expected}")
 
     def read(self, name: str, dtype: np.dtype, shape: tuple[int, ...], crc: int) -> np.ndarray:
         """Read a new array, one of those that ``check_array`` found.
@@ -211,7 +211,7 @@ class ArrayFile:
         return array
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
@@ -229,11 +229,11 @@ def open_checkpoint(folder: Path) -> tuple[dict[str, Any], list[ArrayFile]]:
         try:
             for name in content["files"]:
                 opened.append(ArrayFile(folder / name))
-            _check_pieces(content, opened)
+            _check_chunks(content, opened)
             return content, opened
         except FileNotFoundError as error:
             close_all(opened)
-            newer = read_tree(folder)  # somebody saved in between
+            newer = read_tree(folder)  # another process may have saved
             if newer["files"] == content["files"]:
                 raise damaged(folder, f"no {Path(error.filename).name}") from None
             content = newer
@@ -242,14 +242,14 @@ def open_checkpoint(folder: Path) -> tuple[dict[str, Any], list[ArrayFile]]:
             raise
 
 
-def _check_pieces(content: dict[str, Any], files: list[ArrayFile]) -> None:
+def _check_chunks(content: dict[str, Any], files: list[ArrayFile]) -> None:
     for leaf in content["leaves"]:
-        for piece in leaf.get("pieces", []):
-            shape = tuple(end - begin for begin, end in piece["bounds"])
-            files[piece["file"]].check_array(piece["name"], *in_file(leaf["dtype"], shape))
+        for chunk in leaf.get("pieces", []):
+            shape = tuple(end - begin for begin, end in chunk["bounds"])
+            files[chunk["file"]].check_array(chunk["name"], *in_file(leaf["dtype"], shape))
 
 
 def close_all(files: list[ArrayFile]) -> None:
-    """Let go of files."""
+    """Close files."""
     for file in files:
         file.close()

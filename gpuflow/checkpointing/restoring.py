@@ -86,10 +86,10 @@ def _restored(
         shape = like
     else:
         shape = structure.rebuilt(description, range(len(records)))
-    wanted = tree.broadcast_prefix(sharding, shape, "restore")
-    places = [as_sharding(place, "restore") for place in wanted]
-    triples = zip(records, likes, places, strict=True)
-    values = [_value(saved, leaf, place, opened) for saved, leaf, place in triples]
+    requested = tree.broadcast_prefix(sharding, shape, "restore")
+    shardings = [as_sharding(target, "restore") for target in requested]
+    triples = zip(records, likes, shardings, strict=True)
+    values = [_value(saved, leaf, target, opened) for saved, leaf, target in triples]
     if like is not None:
         return tree.unflatten(tree.structure(like), values)
     return structure.rebuilt(description, values)
@@ -102,15 +102,15 @@ def _check_leaf(path: str, saved: dict[str, Any], leaf: Any) -> None:
         ValueError: it has another shape or dtype, or is of another kind.
     """
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        wanted = {
+        expected = {
             "kind": "array", "dtype": leaves.name_of(leaf.dtype), "shape": list(leaf.shape)
         }  # fmt: skip
     else:
-        wanted = {"kind": type(leaf).__name__}
-    same = saved["kind"] == wanted["kind"]
+        expected = {"kind": type(leaf).__name__}
+    same = saved["kind"] == expected["kind"]
     if not leaves.is_scalar(saved):
-        same = all(saved[name] == wanted.get(name) for name in ("dtype", "shape"))
-    shown = leaves.type_text(wanted) if "shape" in wanted else f"a Python {wanted['kind']}"
+        same = all(saved[name] == expected.get(name) for name in ("dtype", "shape"))
+    shown = leaves.type_text(expected) if "shape" in expected else f"a Python {expected['kind']}"
     check(
         same,
         lambda: (
@@ -124,7 +124,7 @@ def _check_leaf(path: str, saved: dict[str, Any], leaf: Any) -> None:
 
 
 def _value(
-    saved: dict[str, Any], like: Any, place: Any, opened: Sequence[reading.ArrayFile]
+    saved: dict[str, Any], like: Any, target: Any, opened: Sequence[reading.ArrayFile]
 ) -> Any:
     """A leaf."""
     if leaves.is_scalar(saved):
@@ -141,15 +141,15 @@ def _value(
         )  # fmt: skip
         return values[()] if is_scalar else values
     aval = ShapedArray(shape, leaves.dtype_of(saved["dtype"]), saved.get("weak", False))
-    where = place if place is not None else _place_of(like)
+    where = target if target is not None else _sharding_of(like)
     if isinstance(where, Sharding) and not isinstance(where, SingleDeviceSharding):
         return _sharded(aval, where, read)
     array = from_numpy(read(leaves.whole_of(shape)), aval)
     return array if where is None else put(array, where)
 
 
-def _place_of(like: Any) -> Any:
-    """Where a leaf of ``like`` is, if it was put there."""
+def _sharding_of(like: Any) -> Any:
+    """The sharding of a leaf of ``like`` if it is committed, else None."""
     if isinstance(like, Tracer):
         return None
     if isinstance(like, ShapeDtypeStruct):
@@ -163,49 +163,49 @@ def _place_of(like: Any) -> Any:
 def _sharded(
     aval: ShapedArray, where: Sharding, read: Callable[[leaves.Bounds], np.ndarray]
 ) -> Array:
-    """An array with a sharding; of one that is plain numbers only this process's parts are read."""
+    """An array with a sharding; of plain dtypes, only the shards of this process are read."""
     where.shard_shape(aval.shape)
     if dtypes.is_extended(aval.dtype) or aval.weak_type:
         return put(from_numpy(read(leaves.whole_of(aval.shape)), aval), where)
 
-    def part(index: Index) -> np.ndarray:
+    def shard(index: Index) -> np.ndarray:
         return read(leaves.bounds_of(index, aval.shape))
 
     with config.override("enable_x64", True):  # the dtype stays
-        return make_array_from_callback(aval.shape, where, part, aval.dtype)
+        return make_array_from_callback(aval.shape, where, shard, aval.dtype)
 
 
 def _reader(
     saved: dict[str, Any], opened: Sequence[reading.ArrayFile]
 ) -> Callable[[leaves.Bounds], np.ndarray]:
-    """Return a reader of slices of a saved array, from its written pieces."""
-    name, pieces = saved["dtype"], saved.get("pieces", [])
-    known: dict[int, np.ndarray] = {}
+    """Return a reader of slices of a saved array, from its chunks."""
+    name, entries = saved["dtype"], saved.get("pieces", [])
+    cached: dict[int, np.ndarray] = {}
 
-    def piece(number: int) -> np.ndarray:
-        if number not in known:
-            entry = pieces[number]
+    def chunk(number: int) -> np.ndarray:
+        if number not in cached:
+            entry = entries[number]
             shape = tuple(end - begin for begin, end in entry["bounds"])
             dtype, in_file = leaves.in_file(name, shape)
             raw = opened[entry["file"]].read(entry["name"], dtype, in_file, entry["crc32"])
-            known[number] = leaves.from_file(raw, name)
-        return known[number]
+            cached[number] = leaves.from_file(raw, name)
+        return cached[number]
 
-    def read(wanted: leaves.Bounds) -> np.ndarray:
-        for number, entry in enumerate(pieces):
-            if [list(pair) for pair in wanted] == entry["bounds"]:
-                return piece(number)
-        shape = tuple(end - begin for begin, end in wanted)
+    def read(bounds: leaves.Bounds) -> np.ndarray:
+        for number, entry in enumerate(entries):
+            if [list(pair) for pair in bounds] == entry["bounds"]:
+                return chunk(number)
+        shape = tuple(end - begin for begin, end in bounds)
         result = np.zeros(shape, leaves.storage_of(saved))
-        for number, entry in enumerate(pieces):
+        for number, entry in enumerate(entries):
             both = [
                 (max(a, b), min(c, d))
-                for (a, c), (b, d) in zip(wanted, entry["bounds"], strict=True)
+                for (a, c), (b, d) in zip(bounds, entry["bounds"], strict=True)
             ]
             if all(begin < end for begin, end in both):
-                target = _shifted(both, [begin for begin, _ in wanted])
+                target = _shifted(both, [begin for begin, _ in bounds])
                 source = _shifted(both, [begin for begin, _ in entry["bounds"]])
-                result[target] = piece(number)[source]
+                result[target] = chunk(number)[source]
         return result
 
     return read

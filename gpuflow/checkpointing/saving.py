@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuflow.base.errors import CheckpointError, check
 from gpuflow.base.records import record
-from gpuflow.checkpointing import files, leaves, schema, structure, together
+from gpuflow.checkpointing import files, leaves, multiprocess, schema, structure
 from gpuflow.checkpointing.reading import path_of
 from gpuflow.runtime.device import process
 
@@ -27,7 +27,7 @@ class Snapshot:
         leaves: with their paths.
         metadata: additional data that is stored with it, as JSON.
         token: a name of this save.
-        is_shared: whether other processes have parts of it, and save them.
+        is_shared: whether other processes have shards of it, and save them.
     """
 
     description: dict[str, Any]
@@ -38,7 +38,7 @@ class Snapshot:
 
 
 def snapshot_of(tree: Any, metadata: dict[str, Any] | None = None) -> Snapshot:
-    """A snapshot of a tree; all processes call it where arrays have parts in others.
+    """A snapshot of a tree; all processes call it if arrays have shards in others.
 
     Raises:
         TypeError: a leaf that cannot be saved.
@@ -47,7 +47,7 @@ def snapshot_of(tree: Any, metadata: dict[str, Any] | None = None) -> Snapshot:
     is_shared = any(leaves.is_elsewhere(leaf) for _, leaf in pairs)
     is_first = process.index == 0 or not is_shared
     taken = tuple((path, leaves.taken(path, leaf, is_first)) for path, leaf in pairs)
-    token = together.agreed_token() if is_shared else secrets.token_hex(8)
+    token = multiprocess.agreed_token() if is_shared else secrets.token_hex(8)
     return Snapshot(description, taken, metadata or {}, token, is_shared)
 
 
@@ -58,12 +58,12 @@ def write(folder: Path, snapshot: Snapshot) -> None:
     if not snapshot.is_shared:
         _write_all(folder, snapshot, list)
         return
-    with together.failing_together(folder, snapshot.token):
+    with multiprocess.sharing_errors(folder, snapshot.token):
         if process.index:
             files.begin(folder, snapshot.token)
-            together.hand_over(folder, snapshot.token, _write_own(folder, snapshot))
+            multiprocess.hand_over(folder, snapshot.token, _write_own(folder, snapshot))
         else:
-            _write_all(folder, snapshot, lambda: together.handed_over(folder, snapshot.token))
+            _write_all(folder, snapshot, lambda: multiprocess.handed_over(folder, snapshot.token))
 
 
 def _write_all(
@@ -74,35 +74,35 @@ def _write_all(
         try:
             files.begin(folder, snapshot.token)
             first = _write_own(folder, snapshot)
-            kept = _commit(folder, snapshot, [first, *others()])
+            committed = _commit(folder, snapshot, [first, *others()])
         except BaseException:
             files.abandon(folder, snapshot.token)
             raise
-        files.tidy(folder, kept)
+        files.tidy(folder, committed)
 
 
 def _write_own(folder: Path, snapshot: Snapshot) -> dict[str, Any]:
     """Write the data of this process.
 
     Returns:
-        as JSON, the file and for each piece the index of its leaf and its part of the record.
+        as JSON, the file, and for each chunk the index of its leaf and its entry in the record.
     """
-    named = _named_pieces(snapshot)
-    arrays = {name: piece for name, (_, _, piece) in named.items()}
+    named = _named_chunks(snapshot)
+    arrays = {name: chunk for name, (_, _, chunk) in named.items()}
     file, sums = files.write_arrays(folder, snapshot.token, process.index, arrays)
-    pieces = [
+    chunks = [
         (number, {"name": name, "crc32": sums[name], "bounds": bounds})
         for name, (number, bounds, _) in named.items()
     ]
-    return {"file": file, "pieces": pieces}
+    return {"file": file, "pieces": chunks}
 
 
-def _commit(folder: Path, snapshot: Snapshot, parts: list[dict[str, Any]]) -> list[str]:
+def _commit(folder: Path, snapshot: Snapshot, manifests: list[dict[str, Any]]) -> list[str]:
     """Write the tree over the files of all processes, and return their names."""
-    names = [part["file"] for part in parts]
+    names = [manifest["file"] for manifest in manifests]
     records = [dict(leaf.record) for _, leaf in snapshot.leaves]
-    for file, part in enumerate(parts):
-        for number, entry in part["pieces"]:
+    for file, manifest in enumerate(manifests):
+        for number, entry in manifest["pieces"]:
             records[number].setdefault("pieces", []).append({"file": file, **entry})
     for (path, _), one in zip(snapshot.leaves, records, strict=True):
         _check_whole(path, one)
@@ -117,7 +117,7 @@ def _commit(folder: Path, snapshot: Snapshot, parts: list[dict[str, Any]]) -> li
 
 
 def _check_whole(path: str, saved: dict[str, Any]) -> None:
-    """Check that the pieces of an array are all of it.
+    """Check that the chunks of an array cover it.
 
     Raises:
         CheckpointError: they are not.
@@ -125,8 +125,8 @@ def _check_whole(path: str, saved: dict[str, Any]) -> None:
     if leaves.is_scalar(saved) or not math.prod(saved["shape"]) or saved["dtype"] == "float0":
         return
     sizes = [
-        math.prod(end - begin for begin, end in piece["bounds"])
-        for piece in saved.get("pieces", [])
+        math.prod(end - begin for begin, end in chunk["bounds"])
+        for chunk in saved.get("pieces", [])
     ]
     check(
         schema.is_whole(saved.get("pieces", []), saved["shape"]),
@@ -138,15 +138,15 @@ def _check_whole(path: str, saved: dict[str, Any]) -> None:
     )
 
 
-def _named_pieces(snapshot: Snapshot) -> dict[str, tuple[int, leaves.Bounds, Any]]:
-    """For the name of each piece the number of its leaf, its bounds and its values."""
+def _named_chunks(snapshot: Snapshot) -> dict[str, tuple[int, leaves.Bounds, Any]]:
+    """By the name of each chunk: the index of its leaf, its bounds and its values."""
     named: dict[str, tuple[int, leaves.Bounds, Any]] = {}
     for number, (path, leaf) in enumerate(snapshot.leaves):
-        for bounds, values in leaf.pieces:
-            whole = len(leaf.pieces) == 1
-            place = "" if whole else " " + ",".join(f"{a}:{b}" for a, b in bounds)
-            name = f"{path or 'value'}{place}"
-            if name in named:  # paths of different nodes may read the same
+        for bounds, values in leaf.chunks:
+            is_single = len(leaf.chunks) == 1
+            suffix = "" if is_single else " " + ",".join(f"{a}:{b}" for a, b in bounds)
+            name = f"{path or 'value'}{suffix}"
+            if name in named:  # paths of different nodes may be equal as text
                 name = f"{name} #{number}"
             named[name] = number, bounds, values
     return named
@@ -159,8 +159,8 @@ class Saving:
         self.path = path
         self._job = job
         self._error: BaseException | None = None
-        self._is_told = False
-        # No daemon: the interpreter ends behind it.
+        self._is_raised = False
+        # Not a daemon: the interpreter waits for it.
         self._thread = threading.Thread(target=self._run, name=f"save {path}", daemon=False)
 
     def _run(self) -> None:
@@ -182,13 +182,13 @@ class Saving:
         """
         self._thread.join()
         if self._error is not None:
-            self._is_told = True
+            self._is_raised = True
             raise self._error
 
-    def _tell(self) -> None:
+    def _raise_pending(self) -> None:
         """Wait, and raise an error that was not raised yet."""
         self._thread.join()
-        if not self._is_told:
+        if not self._is_raised:
             self.wait()
 
 
@@ -198,7 +198,7 @@ def _nothing() -> None:
 
 @record(frozen=False)
 class _Last:
-    """The save that was begun last: there is one at a time."""
+    """The last started save: there is one at a time."""
 
     saving: Saving | None = None
     lock: Any = None
@@ -208,17 +208,17 @@ _last = _Last(None, threading.RLock())
 
 
 def _forget() -> None:
-    """In a forked child the thread that wrote is gone."""
+    """Reset the state in a forked child, where the writing thread does not exist."""
     _last.saving, _last.lock = None, threading.RLock()
 
 
-def _tell_at_exit() -> None:
-    """Print the error of a save that nobody waited for."""
+def _raise_at_exit() -> None:
+    """Raise the error of a save that was not awaited."""
     wait_for_last()
 
 
 os.register_at_fork(after_in_child=_forget)
-atexit.register(_tell_at_exit)
+atexit.register(_raise_at_exit)
 
 
 def wait_for_last() -> None:
@@ -226,11 +226,11 @@ def wait_for_last() -> None:
     with _last.lock:
         saving, _last.saving = _last.saving, None
         if saving is not None:
-            saving._tell()
+            saving._raise_pending()
 
 
 def start(path: Path, job: Callable[[], None]) -> Saving:
-    """Have another thread do a save; the one before is through."""
+    """Start a save in another thread, after the previous one."""
     with _last.lock:
         wait_for_last()
         saving = Saving(path, job)

@@ -1,8 +1,8 @@
-"""The form of a checkpoint's JSON, checked as a whole when it is read.
+"""Validation of a checkpoint's JSON when it is read.
 
-A checksum finds accidents. These checks find anything else that a file may hold: after them no
-later step looks for a missing field, another type, a number out of range, or a leaf that is not
-there. ``docs/checkpoints.md`` describes the fields.
+A checksum finds accidents. These checks find everything else: after them there are no missing
+fields, wrong types, numbers out of range, or missing leaves.
+``docs/checkpoints.md`` describes the fields.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def _children(node: dict[str, Any]) -> list[Any]:
 
 def _check_keys(kind: str | None, keys: Sequence[Any]) -> None:
     if kind in ("list", "tuple", "deque"):
-        wanted = [[f"[{k}]"] for k in range(len(keys))]
-        _expect(keys == wanted, lambda: f"the keys {shown(keys)} of a {kind}")
+        expected = [[f"[{k}]"] for k in range(len(keys))]
+        _expect(keys == expected, lambda: f"the keys {shown(keys)} of a {kind}")
     plain = []
     for key in keys:
         is_text = type(key) is list and len(key) == 1 and type(key[0]) is str
@@ -168,7 +168,7 @@ _ARRAYS = ("array", "numpy", "numpy scalar")
 
 
 def _check_leaf(saved: Any, count: int, name: str) -> None:
-    """Check a record of a leaf, whose pieces are in ``count`` files."""
+    """Check a record of a leaf, whose chunks are in ``count`` files."""
     kind = _typed(_typed(saved, dict, name).get("kind"), str, f"the kind of {name}")
     if leaves.is_scalar(saved):
         _fields(saved, {"kind", "value"}, name)
@@ -198,24 +198,24 @@ def _check_leaf(saved: Any, count: int, name: str) -> None:
         math.prod(size for size in stored if size) <= _MOST_BYTES // 16,
         lambda: f"the shape {shown(shape)} of {name}, which is too large,",
     )
-    _check_pieces(_typed(saved.get("pieces", []), list, f"the pieces of {name}"), shape, dtype,
+    _check_chunks(_typed(saved.get("pieces", []), list, f"the pieces of {name}"), shape, dtype,
                   count, name)  # fmt: skip
 
 
-def _check_pieces(
-    pieces: list[Any], shape: Sequence[int], dtype: str, count: int, name: str
+def _check_chunks(
+    chunks: list[Any], shape: Sequence[int], dtype: str, count: int, name: str
 ) -> None:
-    """Check that pieces are in files, and together are the array."""
-    for piece in pieces:
-        _fields(piece, {"file", "name", "crc32", "bounds"}, f"a piece of {name}")
-        _integer(piece["file"], 0, count - 1, f"a file of {name}")
-        _typed(piece["name"], str, f"a piece's name of {name}")
-        _integer(piece["crc32"], 0, (1 << 32) - 1, f"a checksum of {name}")
-        _check_bounds(_typed(piece["bounds"], list, f"the bounds of {name}"), shape, name)
+    """Check that chunks are in files, and cover the array."""
+    for chunk in chunks:
+        _fields(chunk, {"file", "name", "crc32", "bounds"}, f"a piece of {name}")
+        _integer(chunk["file"], 0, count - 1, f"a file of {name}")
+        _typed(chunk["name"], str, f"a piece's name of {name}")
+        _integer(chunk["crc32"], 0, (1 << 32) - 1, f"a checksum of {name}")
+        _check_bounds(_typed(chunk["bounds"], list, f"the bounds of {name}"), shape, name)
     if dtype == "float0":
-        _expect(not pieces, lambda: f"pieces of {name}, whose dtype has no values,")
+        _expect(not chunks, lambda: f"pieces of {name}, whose dtype has no values,")
     elif math.prod(shape):
-        _expect(is_whole(pieces, shape), lambda: f"pieces that are not all of {name}")
+        _expect(is_whole(chunks, shape), lambda: f"pieces that are not all of {name}")
 
 
 def _check_bounds(bounds: list[Any], shape: Sequence[int], name: str) -> None:
@@ -228,15 +228,15 @@ def _check_bounds(bounds: list[Any], shape: Sequence[int], name: str) -> None:
         )
 
 
-def is_whole(pieces: Sequence[Any], shape: Sequence[int]) -> bool:
-    """Whether pieces have each element of an array once; they are the cells of a grid."""
-    cells = {tuple(map(tuple, piece["bounds"])) for piece in pieces}
+def is_whole(chunks: Sequence[Any], shape: Sequence[int]) -> bool:
+    """Whether chunks cover each element of an array once; they are the cells of a grid."""
+    cells = {tuple(map(tuple, chunk["bounds"])) for chunk in chunks}
     cuts = [sorted({cell[axis] for cell in cells}) for axis in range(len(shape))]
     for ranges, size in zip(cuts, shape, strict=True):
         ends = [0, *(end for _, end in ranges)]
         if [begin for begin, _ in ranges] != ends[:-1] or ends[-1] != size:
             return False
-    return len(cells) == len(pieces) == math.prod(map(len, cuts))
+    return len(cells) == len(chunks) == math.prod(map(len, cuts))
 
 
 def check_header(header: Any, size: int) -> None:

@@ -28,7 +28,7 @@ _MAKERS: dict[str, Callable[[Any, list[Any], list[Any]], Any]] = {
 }
 KINDS = frozenset(_KINDS.values())
 PLAIN_KEYS = (str, int, float, bool, type(None))
-# Levels of containers, far below what recursion allows.
+# Levels of containers, far below the recursion limit.
 DEEPEST = 100
 
 
@@ -37,7 +37,7 @@ def described(tree: Any, op: str = "save") -> tuple[dict[str, Any], list[tuple[s
 
     Args:
         tree: the tree to describe.
-        op: whose errors it raises.
+        op: the function to name in errors.
 
     Returns:
         the description, and pairs of a path such as ``['w'][0]`` and a leaf.
@@ -100,7 +100,7 @@ def rebuilt(node: dict[str, Any], leaves: Sequence[Any]) -> Any:
             "node" in node and not (named and any(isinstance(key, list) for key in keys)),
             lambda: (
                 f"[restore] without like= containers must be dicts with keys of text or numbers, "
-                f"lists, tuples, deques and None; got {_said(node)} {_place(path)}. "
+                f"lists, tuples, deques and None; got {_node_text(node)} {_location(path)}. "
                 "Fix: restore(path, like=tree), with a tree of the same structure."
             ),
             ValueError,
@@ -129,7 +129,8 @@ def difference(saved: dict[str, Any], like: dict[str, Any], path: str = "") -> s
         more = ""
         if kinds[0] == kinds[1]:
             more = f" (only there: {only[0] or 'nothing'}; only in like: {only[1] or 'nothing'})"
-        return f"{_place(path)}, {_said(saved)} in the checkpoint and {_said(like)} in like{more}"
+        here, there = _node_text(like), _node_text(saved)
+        return f"{_location(path)}, {there} in the checkpoint and {here} in like{more}"
     pairs = zip(saved["keys"], saved["children"], like["children"], strict=True)
     for key, child, other in pairs:
         deeper = difference(child, other, path + key_text(key))
@@ -138,15 +139,15 @@ def difference(saved: dict[str, Any], like: dict[str, Any], path: str = "") -> s
     return ""
 
 
-def _place(path: str) -> str:
+def _location(path: str) -> str:
     return f"at {path}" if path else "at the top"
 
 
 _MOST_KEYS = 6
 
 
-def _said(node: dict[str, Any]) -> str:
-    """A node in words."""
+def _node_text(node: dict[str, Any]) -> str:
+    """Describe a node for errors."""
     if "leaf" in node:
         return "a leaf"
     kind, keys = node.get("node", node.get("class")), node["keys"]

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 def train_and_report(options: argparse.Namespace, digits: Digits, device: Any) -> int:
     """Train and report, after `run` has prepared data and device; returns the exit status."""
     initial = demo_model.initial_state(gf.random.PRNGKey(options.seed), LAYER_SIZES)
-    # The jitted step donates its state: what NumPy starts from has to be copied first.
+    # The jitted step donates its state: NumPy's initial state has to be copied first.
     numpy_initial = demo_model.to_numpy(initial)
     step = gf.jit(demo_model.train_step, donate_argnums=0)
 

@@ -33,7 +33,7 @@ def initial_state(key: Any, sizes: Sequence[int]) -> State:
         "params": params,
         "mean": gf.tree_util.tree_map(jnp.zeros_like, params),
         "square": gf.tree_util.tree_map(jnp.zeros_like, params),
-        # decay ** step: what Adam divides by to remove the bias of the first steps.
+        # decay ** step: the divisor that removes Adam's bias of the first steps.
         "mean_left": jnp.ones(()),
         "square_left": jnp.ones(()),
     }

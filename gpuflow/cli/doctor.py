@@ -124,14 +124,14 @@ def gpu(verbose: bool = False) -> Iterator[tuple[str, str]]:
     Args:
         verbose: whether to go through all of it where there is no GPU and none was asked for.
     """
-    is_wanted = wants_gpu()
-    if not is_wanted and not verbose:
+    is_gpu_expected = wants_gpu()
+    if not is_gpu_expected and not verbose:
         what = "an NVIDIA GPU without a driver" if is_on_bus() else "none found"
         yield "GPU", f"{what}: programs run on the CPU (--verbose lists the requirements of GPUs)"
         return
     for finding in findings():
-        is_missing = bool(finding.fix) and finding.is_needed and is_wanted
-        yield finding.name, f"MISSING: {finding.line}" if is_missing else finding.line
+        is_missing = bool(finding.fix) and finding.is_needed and is_gpu_expected
+        yield finding.name, f"MISSING: {finding.report}" if is_missing else finding.report
 
 
 def cuda_compiler() -> Iterator[tuple[str, str]]:
@@ -154,10 +154,10 @@ def cuda_compiler() -> Iterator[tuple[str, str]]:
 def processor_name() -> str:
     """The processor's marketing name if Linux reports it, else the architecture."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        entries = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    names = [entry.partition(":")[2].strip() for entry in entries if entry.startswith("model name")]
     return names[0] if names else platform.machine()
 
 

@@ -1,6 +1,6 @@
-"""How `gpuflow doctor` looks at each piece that GPU programs need.
+"""Checks of `gpuflow doctor`, one for each component that GPU programs need.
 
-A check returns a text, or raises: ``Trouble`` if it knows a fix.
+A check returns a text, or raises: ``Trouble`` if there is a known fix.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gpuflow.targets.platforms import GPU_SIGNS, seems_to_have_gpu
 TRIAL_SECONDS = 40.0
 _CUPYS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 _NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI's numbers of a vendor and of a class of devices
-# What CUDA's errors mean for whoever installs, from the CUDA Runtime's documentation on cudaError.
+# Meaning and fix of CUDA's errors, from the CUDA Runtime's documentation on cudaError.
 _ERRORS = {
     "cudaErrorNoDevice": ("CUDA shows no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"),
     "cudaErrorSystemNotReady": (
@@ -77,10 +77,10 @@ def open_library(name: str) -> Any:
     return ctypes.CDLL(name)
 
 
-def first_line(text: str) -> str:
-    """The first line that is not empty."""
-    lines = [line.strip() for line in text.split("\n")]
-    return next((line for line in lines if line), "no reason was given")
+def first_nonempty(text: str) -> str:
+    """Return the first line that is not empty."""
+    rows = [row.strip() for row in text.split("\n")]
+    return next((row for row in rows if row), "no reason was given")
 
 
 def is_on_bus() -> bool:
@@ -110,7 +110,7 @@ def driver_cuda() -> tuple[int, int]:
 
 
 def cuda_major() -> int:
-    """Which CUDA to install for: CuPy's, else that of the driver, else the newest."""
+    """The major version of CUDA to install for: CuPy's, else the driver's, else the newest."""
     installed = _cupys()
     if installed:
         return 12 if installed[0] == "cupy-cuda12x" else 13
@@ -123,8 +123,8 @@ def _cupys() -> list[str]:
     return [package for package in _CUPYS if version_of(package) != "none"]
 
 
-def _beside_needed(package: str) -> str:
-    """The version of a package beside the one that is needed.
+def _version_text(package: str) -> str:
+    """The installed version of a package, and the versions that are needed.
 
     Raises:
         Trouble: it is not installed, or does not fit.
@@ -145,7 +145,7 @@ def _refuse_newer(cuda: tuple[int, int]) -> None:
     try:
         runs = driver_cuda()
     except (OSError, Trouble):
-        return  # has a line of its own
+        return  # the driver has a separate line
     if runs[0] < cuda[0]:
         raise Trouble(
             f"{cuda[0]}.{cuda[1]} does not fit the driver, which runs CUDA up to "
@@ -155,11 +155,11 @@ def _refuse_newer(cuda: tuple[int, int]) -> None:
 
 
 def _dotted(number: int, unit: int) -> str:
-    """A version that a library gives as one number, of which ``unit`` is the major version 1."""
+    """Format a version that a library returns as an integer: ``unit`` for each major version."""
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
 
-# --- pieces ---
+# --- components ---
 
 
 def check_gpu() -> str:
@@ -210,9 +210,11 @@ def check_cupy() -> str:
     if not installed and not is_importable("cupy"):
         needed = f"cupy-cuda{cuda_major()}x"
         raise Trouble(f"is not installed; needed: {needed}{NEEDED[needed]}")
-    beside = f"{installed[0]} {_beside_needed(installed[0])}" if installed[:1] != ["cupy"] else ""
+    versions = ""
+    if installed[:1] != ["cupy"]:
+        versions = f"{installed[0]} {_version_text(installed[0])}"
     version = load("cupy").__version__
-    return beside or f"{version} (needed: {NEEDED['cupy-cuda13x']})"
+    return versions or f"{version} (needed: {NEEDED['cupy-cuda13x']})"
 
 
 def check_runtime() -> str:
@@ -258,7 +260,7 @@ def check_memory() -> str:
 
 def check_numba_cuda() -> str:
     """The printer of PTX."""
-    return _beside_needed("numba-cuda")
+    return _version_text("numba-cuda")
 
 
 def check_numba_pair() -> str:
@@ -304,15 +306,15 @@ def check_cublas() -> str:
     except OSError:
         raise Trouble("is not found, so products of matrices run on the host") from None
     library, numbers = open_library(path), []
-    for part in range(3):  # libraryPropertyType: major, minor, patch
+    for component in range(3):  # libraryPropertyType: major, minor, patch
         number = ctypes.c_int()
-        library.cublasGetProperty(part, ctypes.byref(number))
+        library.cublasGetProperty(component, ctypes.byref(number))
         numbers.append(str(number.value))
     return f"{'.'.join(numbers)} (needed: {cuda_major()}), {path}"
 
 
 def check_cudnn() -> str:
-    """The library of convolutions and attention, which nothing needs."""
+    """The library of convolutions and attention, which is optional."""
     ours = "convolutions and attention use gpuflow's kernels"
     try:
         path = find_cudnn()
@@ -335,7 +337,7 @@ def check_cufft() -> str:
     try:
         return _dotted(load("cupy").cuda.cufft.getVersion(), 1000)
     except ImportError as error:
-        raise Trouble(f"FFTs run on the host: {first_line(str(error))}") from error
+        raise Trouble(f"FFTs run on the host: {first_nonempty(str(error))}") from error
 
 
 def check_cusolver() -> str:
@@ -343,7 +345,7 @@ def check_cusolver() -> str:
     try:
         return ".".join(map(str, load("cupy").cuda.cusolver._getVersion()))
     except ImportError as error:
-        text = f"factorizations of large matrices run on the host: {first_line(str(error))}"
+        text = f"factorizations of large matrices run on the host: {first_nonempty(str(error))}"
         raise Trouble(text) from error
 
 
@@ -381,7 +383,7 @@ def check_trial(name: str) -> str:
         raise Trouble(f"did not end within {TRIAL_SECONDS:g} s") from None
     if done.returncode < 0:
         raise Trouble(f"crashed ({signal.Signals(-done.returncode).name})")
-    line = (done.stdout.strip() or done.stderr.strip() or "printed nothing").split("\n")[-1]
+    result = (done.stdout.strip() or done.stderr.strip() or "printed nothing").split("\n")[-1]
     if done.returncode:
-        raise Trouble(line)
-    return line
+        raise Trouble(result)
+    return result

@@ -9,7 +9,7 @@ from functools import partial
 from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.cli import doctor_checks
-from gpuflow.cli.doctor_checks import Trouble, cuda_major, first_line
+from gpuflow.cli.doctor_checks import Trouble, cuda_major, first_nonempty
 from gpuflow.cli.doctor_needs import (
     cudnn_command,
     driver_command,
@@ -25,7 +25,7 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        name: of the piece.
+        name: of the component.
         text: the version, or the problem.
         fix: the solution; "" for none.
         is_needed: whether GPU programs need it.
@@ -37,21 +37,21 @@ class Finding:
     is_needed: bool = True
 
     @property
-    def line(self) -> str:
+    def report(self) -> str:
         """Line of the report; it begins with MISSING if the GPU needs the component."""
         return f"{self.text}. Fix: {self.fix}" if self.fix else self.text
 
 
 @record
 class Check:
-    """One piece.
+    """A check of one component.
 
     Attributes:
-        name: of the piece.
+        name: of the component.
         probe: returns its version, or raises.
         fix: the solution if it raises an error without one, by the major version of CUDA.
         is_needed: whether GPU programs need it.
-        after: the pieces that must be there for it to be looked at.
+        after: the components that it requires.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Check:
 
 
 def findings() -> list[Finding]:
-    """All checks; one that fails says so, and those that do not hang on it go on."""
+    """Run all checks; those that require a failed component are skipped."""
     report: list[Finding] = []
     absent: set[str] = set()
     for check in CHECKS:
@@ -86,13 +86,13 @@ def wants_gpu() -> bool:
 def _finding_of(check: Check) -> Finding:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # CuPy's, of what has a line of its own here
+            warnings.simplefilter("ignore")  # CuPy's, about components with their own checks
             return Finding(check.name, check.probe(), "", check.is_needed)
     except Trouble as trouble:
         fix = trouble.fix or check.fix(cuda_major())
         return Finding(check.name, str(trouble), fix, check.is_needed)
     except Exception as error:
-        first, _, advice = first_line(str(error)).partition(". Fix: ")
+        first, _, advice = first_nonempty(str(error)).partition(". Fix: ")
         fix = advice.rstrip(".") or check.fix(cuda_major())
         return Finding(check.name, f"{type(error).__name__}: {first}", fix, check.is_needed)
 
@@ -121,7 +121,7 @@ CHECKS: tuple[Check, ...] = (
     Check("nvJitLink", doctor_checks.check_nvjitlink, extra),
     Check("NVRTC", doctor_checks.check_nvrtc, libraries_command, False),
     Check("cuBLAS", doctor_checks.check_cublas, libraries_command),
-    # Without these, such calls run on the host, and several GPUs do not work together.
+    # Without these, such calls run on the host, and programs cannot use several GPUs.
     Check("cuFFT", doctor_checks.check_cufft, libraries_command, False, ("CuPy",)),
     Check("cuSOLVER", doctor_checks.check_cusolver, libraries_command, False, ("CuPy",)),
     Check("cuDNN", doctor_checks.check_cudnn, cudnn_command, False),

@@ -16,12 +16,12 @@ import numpy as np
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.cli.doctor_checks import first_line
+from gpuflow.cli.doctor_checks import first_nonempty
 from gpuflow.parallel.collectives import nccl_connect
 from gpuflow.scipy import linalg
 
 _SIZE = 64  # smaller matrices are solved by kernels of our own
-# Sums of 64 products of numbers around 1, of which GPUs take 10 bits behind the point (TF32).
+# Sums of 64 products of numbers around 1, with mantissas of 10 bits on GPUs (TF32).
 _TOLERANCE = 1e-2
 
 
@@ -72,7 +72,7 @@ def _sum(device: gf.Device) -> tuple[Any, np.ndarray]:
 
 
 Trial = Callable[[gf.Device], tuple[Any, np.ndarray]]
-# Programs of one device; and what needs NCCL.
+# Programs of one device, and those that need NCCL.
 PROGRAMS: dict[str, Trial] = {
     "matrix product": _product, "FFT": _transform, "Cholesky solve": _solve,
 }  # fmt: skip
@@ -89,14 +89,14 @@ def try_on(device: gf.Device, name: str) -> str:
     host_calls: dict[str, str] = device.driver.host_calls  # pyright: ignore
     before = set(host_calls)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the line says it
+        warnings.simplefilter("ignore")  # the result reports it
         got, want = TRIALS[name](device)
     error = np.max(np.abs(np.asarray(got) - want)) / np.max(np.abs(want))
     if not error <= _TOLERANCE:  # nan is wrong too
         raise TrialError(f"wrong: it differs from NumPy by {error:.1e} of the largest value")
-    moved = [f"{call}: {why}" for call, why in host_calls.items() if call not in before]
-    if moved:
-        return f"right, but on the host: {first_line('; '.join(moved))}"
+    on_host = [f"{call}: {why}" for call, why in host_calls.items() if call not in before]
+    if on_host:
+        return f"right, but on the host: {first_nonempty('; '.join(on_host))}"
     return "right, on the device"
 
 
@@ -104,13 +104,13 @@ def main(arguments: Sequence[str]) -> int:
     """Prints the line of one trial."""
     name, *platform = arguments
     try:
-        line = try_on(gf.devices(*(platform or ["cuda"]))[0], name)
+        result = try_on(gf.devices(*(platform or ["cuda"]))[0], name)
     except TrialError as error:
         print(error)
     except Exception as error:
-        print(f"failed: {type(error).__name__}: {first_line(str(error))}")
+        print(f"failed: {type(error).__name__}: {first_nonempty(str(error))}")
     else:
-        print(line)
+        print(result)
         return 0
     return 1
 

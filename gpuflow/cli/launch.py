@@ -18,7 +18,7 @@ from gpuflow.base import variables
 from gpuflow.base.config import child_environment, config, launcher_variables
 from gpuflow.base.installation import pip_install
 from gpuflow.cli.launch_group import GRACE_SECONDS, Group, Start
-from gpuflow.cli.launch_keeper import accept_signals, run_kept
+from gpuflow.cli.launch_keeper import accept_signals, run_supervised
 from gpuflow.cli.launch_output import Output, make_folder, say
 from gpuflow.cli.problems import CommandError
 from gpuflow.cli.worker import run_program
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         run_program(_program(options))
         return 0
     _check(options, said)
-    return run_kept(lambda: _launch(options, said))
+    return run_supervised(lambda: _launch(options, said))
 
 
 def _is_started(said: Mapping[str, str]) -> bool:
@@ -85,7 +85,7 @@ def _is_started(said: Mapping[str, str]) -> bool:
 
 
 def _launch(options: argparse.Namespace, said: Mapping[str, str]) -> int:
-    """The launcher itself, in a process of its own."""
+    """The launcher itself, in a separate process."""
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, frame: signals.append(got))
@@ -101,7 +101,7 @@ def _program(options: argparse.Namespace) -> list[str]:
 def _check_program(options: argparse.Namespace) -> None:
     if options.module:
         package = options.script.partition(".")[0]
-        # Finding a package imports nothing; what lies in it would need the package.
+        # Finding a package imports nothing; finding a module in it would import the package.
         here = package and PathFinder.find_spec(package, [os.getcwd()])
         if not here and not (package and importlib.util.find_spec(package)):
             raise CommandError(
@@ -189,7 +189,7 @@ def _rank_starts(options: argparse.Namespace, said: Mapping[str, str], attempt: 
 
 
 def _mpi_start(options: argparse.Namespace) -> list[Start]:
-    """mpiexec, which starts the ranks, and whose lines say of which rank they are."""
+    """The command of mpiexec, which starts the ranks and prefixes output by rank."""
     command = (
         _mpiexec(), "-prepend-rank", "-n", str(options.procs),
         sys.executable, "-m", "gpuflow.cli.worker", *_program(options),

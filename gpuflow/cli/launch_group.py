@@ -1,4 +1,4 @@
-"""A group of processes: started together, watched, and ended together."""
+"""A group of processes: started, watched and ended as one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuflow.cli.launch_output import Output, is_consequence, is_cut, last_trace
 
 POLL_SECONDS = 0.02
 SETTLE_SECONDS = 0.5  # in which other ranks may end that failed at the same time, or before
-GRACE_SECONDS = 3.0  # from asking processes to end to killing them, unless it is said
+GRACE_SECONDS = 3.0  # default time from the request to end until processes are killed
 STALLED_STATUS = 75
 
 
@@ -34,16 +34,16 @@ class Start:
 
 @record(frozen=False)
 class Progress:
-    """When each rank was seen to move, by the files that its worker writes."""
+    """Time of the last progress of each rank, from the files that its worker writes."""
 
     folder: Path
     limit: float
     seen: dict[int, tuple[int, int, float]] = field(default_factory=dict)
-    lines: int = -1
-    lines_at: float = 0.0
+    output_count: int = -1
+    output_time: float = 0.0
 
-    def stalled(self, running: Sequence[int], lines: int) -> list[int]:
-        """Which of the running ranks hold up the others, if nothing has moved for too long."""
+    def stalled(self, running: Sequence[int], output_count: int) -> list[int]:
+        """The running ranks that hold up the others, if there was no progress for too long."""
         now = time.monotonic()
         for path in self.folder.iterdir():
             if path.name.isdigit():
@@ -51,10 +51,10 @@ class Progress:
                     pid, count = map(int, path.read_text().split())
                     if self.seen.get(int(path.name), (0, -1, 0.0))[:2] != (pid, count):
                         self.seen[int(path.name)] = (pid, count, now)
-        if lines != self.lines:
-            self.lines, self.lines_at = lines, now
+        if output_count != self.output_count:
+            self.output_count, self.output_time = output_count, now
         ranks = [rank for rank in running if rank in self.seen]
-        if not ranks or now - self.lines_at < self.limit:
+        if not ranks or now - self.output_time < self.limit:
             return []
         if max(self.seen[rank][2] for rank in ranks) > now - self.limit:
             return []
@@ -74,10 +74,10 @@ class Group:
 
     Args:
         starts: the commands to start.
-        output: where their lines go.
+        output: collects their output.
         watchdog: seconds without progress after which the group is ended; 0: never.
-        signals: which signals the launcher got so far; it is filled elsewhere.
-        grace: seconds from asking processes to end to killing them.
+        signals: the signals that the launcher received; filled elsewhere.
+        grace: seconds from the request to end until processes are killed.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Group:
         return STALLED_STATUS
 
     def _failed(self) -> int:
-        """Find out who failed first, end the others, and show its traceback last."""
+        """Find the rank that failed first, end the others, and show its traceback last."""
         until = time.monotonic() + SETTLE_SECONDS
         while self._running() and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
@@ -184,7 +184,7 @@ class Group:
 
         def order(rank: int | None) -> tuple[bool, bool, int, int]:
             printed_rank = rank or 0
-            is_later = is_consequence(self._output.lines_of(printed_rank))
+            is_later = is_consequence(self._output.tail(printed_rank))
             return is_later, failed[rank] > 0, printed.get(printed_rank, 0), printed_rank
 
         rank = min(failed, key=order)
@@ -194,12 +194,12 @@ class Group:
         return status if status > 0 else 128 - status
 
     def _mpi_failed(self, status: int) -> int:
-        """mpiexec says that a rank failed, and the output says which, if it printed anything."""
+        """Find the rank that failed from the output, as mpiexec only reports that one did."""
         printed = self._output.tracebacks()
 
         def order(rank: int) -> tuple[bool, bool, int]:
-            lines = last_traceback(self._output.lines_of(rank))
-            return is_cut(lines), is_consequence(lines), printed[rank]
+            traceback = last_traceback(self._output.tail(rank))
+            return is_cut(traceback), is_consequence(traceback), printed[rank]
 
         if printed:
             rank = min(printed, key=order)
@@ -212,22 +212,22 @@ class Group:
         """Report the failure that ended the group: the traceback of one rank, a line of others."""
         for other in self._output.tracebacks():
             if other != rank and self._output.take(other):
-                self._print(other, last_traceback(self._output.lines_of(other))[-1:])
-        lines: list[str] = []
+                self._print(other, last_traceback(self._output.tail(other))[-1:])
+        shown: list[str] = []
         if rank in self._output.tracebacks():
-            is_held = self._output.take(rank)
-            lines = last_traceback(self._output.lines_of(rank))
-            lines = lines if is_held else lines[-1:]  # the others were printed when they came
-        say(f"{what}; ended the group.{' Its last lines:' if lines else ''}")
-        self._print(rank, lines)
+            fits_kernels = self._output.take(rank)
+            shown = last_traceback(self._output.tail(rank))
+            shown = shown if fits_kernels else shown[-1:]  # the others were printed when they came
+        say(f"{what}; ended the group.{' Its last lines:' if shown else ''}")
+        self._print(rank, shown)
 
-    def _print(self, rank: int, lines: Sequence[str]) -> None:
-        for line in lines:
-            print(f"[{rank}] {line}", file=sys.stderr)
+    def _print(self, rank: int, texts: Sequence[str]) -> None:
+        for text in texts:
+            print(f"[{rank}] {text}", file=sys.stderr)
         sys.stderr.flush()
 
     def _end(self, number: int) -> None:
-        """Ask all that run to end, and kill who does not, with all that they started."""
+        """Ask all processes to end, and kill those that do not, with their children."""
         for rank in self._running():
             self._kill(rank, number)
         until = time.monotonic() + self._grace

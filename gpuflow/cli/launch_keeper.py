@@ -20,13 +20,13 @@ from pathlib import Path
 
 _CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
-_MOST_PASSES = 50  # over what was started while others were killed
+_MOST_PASSES = 50  # over processes that were started while others were killed
 _EMPTY_PASSES = 3  # without descendants, until none is left
 _PASS_SECONDS = 0.02
 
 
-def run_kept(work: Callable[[], int]) -> int:
-    """The status that ``work()`` gives in a child, to which signals of this process go."""
+def run_supervised(work: Callable[[], int]) -> int:
+    """Run ``work()`` in a child, to which signals are forwarded; returns its status."""
     become_subreaper()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -55,7 +55,7 @@ def _status(work: Callable[[], int]) -> int:
         status = work()
     except BaseException:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-    with suppress(OSError, ValueError):  # nobody may read any more
+    with suppress(OSError, ValueError):  # the reader may be gone
         sys.stdout.flush()
         sys.stderr.flush()
     return status

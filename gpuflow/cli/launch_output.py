@@ -1,4 +1,4 @@
-"""The output of a group's processes: each line with its rank in front, and stored per rank."""
+"""The output of a group's processes: each line prefixed by its rank, and stored per rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO, TextIO
 from gpuflow.base.records import record
 from gpuflow.cli.problems import CommandError
 
-KEPT_LINES = 200
+TAIL_LENGTH = 200
 HELD_SECONDS = 3.0  # for which a traceback is held back: its process may be about to end
 _RANKED = re.compile(r"^\[(\d+)\] ?")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -23,16 +23,16 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 @record(frozen=False)
 class Held:
-    """Lines of a rank from a traceback on, which are not printed yet, with where they belong."""
+    """Lines of a rank from a traceback on, not printed yet, with their target streams."""
 
     since: float
-    lines: list[tuple[str, TextIO]] = field(default_factory=list)
+    entries: list[tuple[str, TextIO]] = field(default_factory=list)
 
 
 class Output:
     """Reads pipes of processes in a thread, line by line.
 
-    A traceback is printed once: with the reason why a group ended, or, where its process goes on,
+    A traceback is printed once: with the reason why a group ended, or, if its process goes on,
     after a while.
 
     Args:
@@ -43,10 +43,10 @@ class Output:
         self._folder = folder
         self._selector = selectors.DefaultSelector()
         self._logs: dict[int, TextIO] = {}
-        self._kept: dict[int, deque[str]] = {}
-        self._tracebacks: dict[int, int] = {}  # at which line each rank's last one began
+        self._tails: dict[int, deque[str]] = {}
+        self._tracebacks: dict[int, int] = {}  # the line number at which each rank's last one began
         self._held: dict[int, Held] = {}
-        self._lines = 0
+        self._total = 0
         self._lock = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="gpuflow-output", daemon=True)
@@ -61,21 +61,21 @@ class Output:
         self._thread.start()
 
     def count(self) -> int:
-        """How many lines there were."""
-        return self._lines
+        """Number of lines so far."""
+        return self._total
 
-    def lines_of(self, rank: int) -> list[str]:
+    def tail(self, rank: int) -> list[str]:
         """The last lines of a rank."""
         with self._lock:
-            return list(self._kept.get(rank, ()))
+            return list(self._tails.get(rank, ()))
 
     def tracebacks(self) -> dict[int, int]:
-        """For each rank that printed a traceback, at which line of all it began."""
+        """For each rank that printed a traceback, the line number at which it began."""
         with self._lock:
             return dict(self._tracebacks)
 
     def take(self, rank: int) -> bool:
-        """Whether a traceback of a rank was held back; it will not be printed from here."""
+        """Drop a held traceback of a rank; returns whether there was one."""
         with self._lock:
             return self._held.pop(rank, None) is not None
 
@@ -85,8 +85,8 @@ class Output:
         with self._lock:
             due = [rank for rank, held in self._held.items() if held.since <= until]
             for rank, held in [(rank, self._held.pop(rank)) for rank in due]:
-                for line, target in held.lines:
-                    print(f"[{rank}] {line}", file=target)
+                for text, target in held.entries:
+                    print(f"[{rank}] {text}", file=target)
 
     def close(self, seconds: float) -> None:
         """Read the remaining output, for a limited time: a grandchild may keep a pipe open."""
@@ -97,7 +97,7 @@ class Output:
             log.close()
 
     def note(self, rank: int, text: str) -> None:
-        """Write a line of the launcher's own into a rank's log."""
+        """Write a message of the launcher into a rank's log."""
         log = self._log(rank)
         if log is not None:
             log.write(f"{text}\n")
@@ -110,35 +110,35 @@ class Output:
                 rank, target, pending = key.data
                 data = key.fileobj.read1(1 << 16)  # type: ignore[union-attr]
                 pending += data
-                *lines, rest = pending.split(b"\n")
-                pending[:] = rest
+                *complete, remainder = pending.split(b"\n")
+                pending[:] = remainder
                 if not data:
                     self._selector.unregister(key.fileobj)
-                    lines = [*lines, rest] if rest else lines
-                for line in lines:
-                    self._line(rank, line.decode(errors="replace"), target)
+                    complete = [*complete, remainder] if remainder else complete
+                for encoded in complete:
+                    self._handle(rank, encoded.decode(errors="replace"), target)
                 target.flush()
 
-    def _line(self, rank: int | None, line: str, target: TextIO) -> None:
+    def _handle(self, rank: int | None, text: str, target: TextIO) -> None:
         if rank is None:
-            match = _RANKED.match(line)
+            match = _RANKED.match(text)
             if match is None:
-                print(line, file=target)
+                print(text, file=target)
                 return
-            rank, line = int(match[1]), line[match.end() :]
+            rank, text = int(match[1]), text[match.end() :]
         with self._lock:
-            self._lines += 1
-            self._kept.setdefault(rank, deque(maxlen=KEPT_LINES)).append(line)
-            if line.startswith(_TRACEBACK):
-                self._tracebacks[rank] = self._lines
+            self._total += 1
+            self._tails.setdefault(rank, deque(maxlen=TAIL_LENGTH)).append(text)
+            if text.startswith(_TRACEBACK):
+                self._tracebacks[rank] = self._total
                 self._held.setdefault(rank, Held(time.monotonic()))
             if rank in self._held:
-                self._held[rank].lines.append((line, target))
+                self._held[rank].entries.append((text, target))
             else:
-                print(f"[{rank}] {line}", file=target)
+                print(f"[{rank}] {text}", file=target)
         log = self._log(rank)
         if log is not None:
-            log.write(f"{line}\n")
+            log.write(f"{text}\n")
             log.flush()
 
     def _log(self, rank: int) -> TextIO | None:
@@ -149,33 +149,33 @@ class Output:
         return self._logs[rank]
 
 
-def last_traceback(lines: list[str]) -> list[str]:
+def last_traceback(output: list[str]) -> list[str]:
     """The last traceback of a rank's output, from the first of a chain; else its last lines."""
-    starts = [k for k, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    starts = [k for k, text in enumerate(output) if text.startswith(_TRACEBACK)]
     if not starts:
-        return lines[-10:]
+        return output[-10:]
     first = starts[-1]
     for start in reversed(starts[:-1]):
-        between = "\n".join(lines[start:first])
+        between = "\n".join(output[start:first])
         chained = "direct cause of the following" in between or "another exception" in between
         if not chained:
             break
         first = start
-    return lines[first:]
+    return output[first:]
 
 
-def is_consequence(lines: list[str]) -> bool:
+def is_consequence(output: list[str]) -> bool:
     """Whether a rank failed because another one did."""
-    return any("CommunicationError" in line for line in last_traceback(lines))
+    return any("CommunicationError" in text for text in last_traceback(output))
 
 
-def is_cut(lines: list[str]) -> bool:
-    """Whether a traceback lacks its end, the exception: its process was killed on the way."""
-    return lines[-1].startswith((" ", _TRACEBACK))
+def is_cut(output: list[str]) -> bool:
+    """Whether a traceback lacks the exception, because its process was killed."""
+    return output[-1].startswith((" ", _TRACEBACK))
 
 
 def make_folder(folder: Path) -> None:
-    """The folder of logs.
+    """Create the folder of logs.
 
     Raises:
         CommandError: it cannot be made.
@@ -190,6 +190,6 @@ def make_folder(folder: Path) -> None:
 
 
 def say(text: str) -> None:
-    """A line of the launcher's own."""
+    """Print a message of the launcher."""
     sys.stdout.flush()
     print(f"[launch] {text}", file=sys.stderr, flush=True)

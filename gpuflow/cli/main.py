@@ -12,7 +12,7 @@ from gpuflow.cli.problems import CommandError, Parser
 from gpuflow.targets.cuda.codegen.toolchain import CudaToolchainError
 from gpuflow.version import __version__
 
-# What a shell reports of a command that Ctrl-C ended: 128 + SIGINT.
+# Exit status of a command that Ctrl-C ended: 128 + SIGINT.
 INTERRUPTED = 130
 
 

@@ -1,4 +1,4 @@
-"""`gpuflow smi`: the processes of this user that run gpuflow, their arrays, and who made them."""
+"""`gpuflow smi`: processes of this user that run gpuflow, their arrays, and their origins."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def _process(state: Mapping[str, Any], top: int) -> str:
         for group in (groups if isinstance(groups, list) else [])[:top]
         if isinstance(group, dict)
     ]  # fmt: skip
-    lines = [head, *devices, total]
+    sections = [head, *devices, total]
     if rows:
         columns = ("bytes", "arrays", "each", "device", "made at")
-        lines.append(str(Table("", columns, tuple(rows), (2, 3, 4))))
-    return "\n".join(lines)
+        sections.append(str(Table("", columns, tuple(rows), (2, 3, 4))))
+    return "\n".join(sections)
 
 
 def _items(value: Any) -> list[tuple[str, Mapping[str, Any]]]:

@@ -40,7 +40,7 @@ def run_program(arguments: Sequence[str], progress_folder: str | None = None) ->
     """
     as_module = arguments[0] == "-m"
     program, *rest = arguments[1:] if as_module else arguments
-    # Whole lines at once: mpiexec puts the rank in front of whatever arrives together.
+    # Whole lines at once: mpiexec prefixes each chunk that arrives with the rank.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
@@ -63,7 +63,7 @@ def run_program(arguments: Sequence[str], progress_folder: str | None = None) ->
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel end this process when the launcher is gone, however it went (Linux)."""
+    """Let the kernel end this process when the launcher ends for any reason (Linux)."""
     try:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     except (OSError, AttributeError):
@@ -73,7 +73,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def _report(folder: Path) -> None:
-    """Tell the watchdog how far this process is: its id, and how many transfers it has begun."""
+    """Report progress to the watchdog: process id, and the number of started transfers."""
     path = folder / str(distributed.world().rank)
     fresh = path.with_suffix(".new")
     while True:

@@ -23,8 +23,8 @@ def show(level: int, title: str, text: Callable[[], str]) -> None:
 
     Args:
         level: 1 to 5.
-        title: one word or a few; with a number it names the file.
-        text: makes the text, only if somebody wants it.
+        title: a short title; it is part of the file's name.
+        text: makes the text, only if it is shown or written.
     """
     environment = config.environment
     if environment.debug < level and not environment.dump:
@@ -37,7 +37,7 @@ def show(level: int, title: str, text: Callable[[], str]) -> None:
 
 
 def _write(folder: Path, title: str, body: str) -> None:
-    """Write a new file; files that are there, of earlier runs or of other programs, stay."""
+    """Write a new file; existing files, of earlier runs or of other programs, stay."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number in _unused_numbers(folder):

@@ -1,7 +1,7 @@
 """Text of a plan: its steps, their equations, and why they are separate.
 
-A buffer is stored where one step ends and another begins. The reason comes from the rules that
-fusion itself applies, asked once more about both sides together.
+A buffer is stored where one step ends and another begins. The reason comes from the rules of
+fusion itself, applied once more to the equations of both steps.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ def explain_plan(plan: Plan, name: str, sources_of: SourcesOf, maker_of: MakerOf
         sources_of: the files with the generated source of a kernel step.
     """
     view = PlanView(plan, sources_of, maker_of)
-    steps = [view.step(number) for number in range(len(plan.steps))]
+    steps = [view.step(index) for index in range(len(plan.steps))]
     return "\n\n".join([headline(plan, name), *steps])
 
 
 def headline(plan: Plan, name: str) -> str:
     """Number of steps of each kind in a program, and their total costs."""
     counts = Counter(step.kind for step in plan.steps)
-    parts = [f"{counts[kind]} {names[counts[kind] != 1]}" for kind, names in _KINDS.items()
+    counted = [f"{counts[kind]} {names[counts[kind] != 1]}" for kind, names in _KINDS.items()
              if counts[kind]]  # fmt: skip
     flops = sum(flops_of(step) for step in plan.steps)
-    moved = sum(bytes_of(plan, step) for step in plan.steps)
+    bytes_moved = sum(bytes_of(plan, step) for step in plan.steps)
     return (
-        f"{name}: {', '.join(parts) or 'nothing to compute'}; {scaled(flops, 'FLOP')}, "
-        f"{scaled(moved, 'B')} moved, {scaled(plan.arena_bytes, 'B')} of temporaries"
+        f"{name}: {', '.join(counted) or 'nothing to compute'}; {scaled(flops, 'FLOP')}, "
+        f"{scaled(bytes_moved, 'B')} moved, {scaled(plan.arena_bytes, 'B')} of temporaries"
     )
 
 
@@ -78,7 +78,7 @@ class Boundary:
 
     Attributes:
         names: of the arrays.
-        readers: the numbers of the steps that read them, from 0; none if the reason is another.
+        readers: indices of the steps that read them; none if the reason is another.
         reason: why the steps are separate, or the purpose of the arrays.
     """
 
@@ -96,7 +96,7 @@ class PlanView:
 
     def __init__(self, plan: Plan, sources_of: SourcesOf, maker_of: MakerOf) -> None:
         self.plan, self.sources_of, self.maker_of = plan, sources_of, maker_of
-        self.lines, self.name_of = format_eqns(plan.jaxpr)
+        self.eqn_texts, self.name_of = format_eqns(plan.jaxpr)
         self.position_of = {eqn: k for k, eqn in enumerate(plan.jaxpr.eqns)}
         scheduled = {eqn for step in plan.steps for eqn in eqns_of(step)}
         # Results of equations that only change how an array is read, such as broadcasts.
@@ -107,40 +107,40 @@ class PlanView:
         added = {buffer: Var(aval) for buffer, aval in plan.added.items()}
         self.variables = {**dict(enumerate(plan.variables)), **added}
         self.readers: dict[int, list[int]] = {}
-        for number, step in enumerate(plan.steps):
+        for index, step in enumerate(plan.steps):
             for buffer in dict.fromkeys(reads_of(step)):
-                self.readers.setdefault(buffer, []).append(number)
+                self.readers.setdefault(buffer, []).append(index)
 
-    def step(self, number: int) -> str:
+    def step(self, index: int) -> str:
         """The paragraph of a step."""
-        step = self.plan.steps[number]
-        lines = [f"{number + 1}. {self.title(step)}"]
-        for word, buffers in (("reads", reads_of(step)), ("writes", writes_of(step))):
+        step = self.plan.steps[index]
+        paragraph = [f"{index + 1}. {self.title(step)}"]
+        for label, buffers in (("reads", reads_of(step)), ("writes", writes_of(step))):
             listed = _listed([self._typed(buffer) for buffer in dict.fromkeys(buffers)])
-            lines += _wrapped(f"   {word:<8}", listed or "nothing")
+            paragraph += _wrapped(f"   {label:<8}", listed or "nothing")
         costs = (scaled(flops_of(step), "FLOP"), scaled(bytes_of(self.plan, step), "B"))
-        lines.append(f"   costs   {', '.join(costs)}")
+        paragraph.append(f"   costs   {', '.join(costs)}")
         if isinstance(step, KernelStep):
             sources = dict.fromkeys(map(short_path, self.sources_of(step)))
-            lines += [f"   source  {path}" for path in sources]
-        lines += [textwrap.indent(line, " " * 6) for line in self.equations(step)]
+            paragraph += [f"   source  {path}" for path in sources]
+        paragraph += [textwrap.indent(eqn_text, " " * 6) for eqn_text in self.equations(step)]
         made_by = self.maker_of(step) if isinstance(step, CallStep) else ""
         if made_by:
-            lines += _wrapped("   made by ", made_by)
-        for boundary in self.boundaries(number):
-            lines += _wrapped("   stores  ", str(boundary))
+            paragraph += _wrapped("   made by ", made_by)
+        for boundary in self.boundaries(index):
+            paragraph += _wrapped("   stores  ", str(boundary))
         if isinstance(step, ProgramStep):
             reason = why_not(step.eqn, all_rounded)
             if reason is not None:
-                lines += _wrapped("   loop    ", f"not one kernel: {reason}")
+                paragraph += _wrapped("   loop    ", f"not one kernel: {reason}")
             for k, inner in enumerate(step.programs):
                 name = f"program {k + 1}"
                 text = explain_plan(inner.plan, name, self.sources_of, self.maker_of)
-                lines += ["", textwrap.indent(text, " " * 6)]
-        return "\n".join(lines)
+                paragraph += ["", textwrap.indent(text, " " * 6)]
+        return "\n".join(paragraph)
 
     def equations(self, step: Step) -> list[str]:
-        """The equations of a step and those that its views of arrays come from.
+        """The equations of a step, and those that define its views.
 
         Those of equal kernels are listed once.
         """
@@ -157,11 +157,11 @@ class PlanView:
         waiting = list(eqns)
         while waiting:
             for atom in waiting.pop().inputs:
-                maker = self.unscheduled.get(atom) if isinstance(atom, Var) else None
-                if maker is not None and self.position_of[maker] not in positions:
-                    positions.add(self.position_of[maker])
-                    waiting.append(maker)
-        return [self.lines[position] for position in sorted(positions)]
+                producer = self.unscheduled.get(atom) if isinstance(atom, Var) else None
+                if producer is not None and self.position_of[producer] not in positions:
+                    positions.add(self.position_of[producer])
+                    waiting.append(producer)
+        return [self.eqn_texts[position] for position in sorted(positions)]
 
     def title(self, step: Step) -> str:
         """The kind of a step, and its name."""
@@ -175,15 +175,16 @@ class PlanView:
         var = self.variables[buffer]
         return f"{self.name_of(var)}:{var.aval} ({scaled(nbytes(var.aval), 'B')})"
 
-    def boundaries(self, number: int) -> list[Boundary]:
+    def boundaries(self, index: int) -> list[Boundary]:
         """The reason why each output buffer of a step is stored, grouped by reason."""
-        step = self.plan.steps[number]
+        step = self.plan.steps[index]
         names: dict[tuple[tuple[int, ...], str], list[str]] = {}
         for buffer in dict.fromkeys(writes_of(step)):
             reasons: dict[str, list[int]] = {}
             for reader in self.readers.get(buffer, ()):
-                if reader > number:
-                    reasons.setdefault(self._why_apart(buffer, number, reader), []).append(reader)
+                if reader > index:
+                    why = self._separation_reason(buffer, index, reader)
+                    reasons.setdefault(why, []).append(reader)
             keys = [(tuple(steps), reason) for reason, steps in reasons.items()]
             if buffer in self.results:
                 keys.insert(0, ((), "output"))
@@ -193,8 +194,8 @@ class PlanView:
                 names.setdefault(key, []).append(self.name_of(self.variables[buffer]))
         return [Boundary(tuple(of), *key) for key, of in names.items()]
 
-    def _why_apart(self, buffer: int, number: int, reader: int) -> str:
-        first, second = self.plan.steps[number], self.plan.steps[reader]
+    def _separation_reason(self, buffer: int, index: int, reader: int) -> str:
+        first, second = self.plan.steps[index], self.plan.steps[reader]
         for step in (second, first):
             if isinstance(step, CallStep):
                 return f"{step.name} is a {_KINDS[step.kind][0]}"
@@ -211,32 +212,32 @@ class PlanView:
             space_of(self.plan.program, sorted({*mine, *theirs}))
         except NotOneKernelError as reason:
             return f"as one kernel, {reason}"
-        between = self._between(number, reader)
+        between = self._between(index, reader)
         if between is not None:
             return f"step {between + 1} runs between them"
         return "each was fused with other operations first"
 
-    def _group(self, step: KernelStep, wanted: Callable[[Eqn], bool]) -> tuple[int, ...]:
+    def _group(self, step: KernelStep, matches: Callable[[Eqn], bool]) -> tuple[int, ...]:
         """The group of the step with such an equation; a step for several sets has several."""
-        position = self.position_of[next(filter(wanted, step.eqns), step.eqns[0])]
+        position = self.position_of[next(filter(matches, step.eqns), step.eqns[0])]
         positions = {self.position_of[eqn] for eqn in step.eqns}
         groups = (group for group in self.plan.groups if positions.issuperset(group))
         return next(group for group in groups if position in group)
 
     def _reads(self, eqn: Eqn, var: Var) -> bool:
-        place = self.plan.program.place
-        return any(isinstance(atom, Var) and place(atom)[0] is var for atom in eqn.inputs)
+        storage = self.plan.program.storage
+        return any(isinstance(atom, Var) and storage(atom)[0] is var for atom in eqn.inputs)
 
     def _between(self, first: int, last: int) -> int | None:
         """A step that needs the first one's results and that the last one needs."""
         written = {*writes_of(self.plan.steps[first])}
         needed = {*reads_of(self.plan.steps[last])}
-        for number in range(last - 1, first, -1):
-            step = self.plan.steps[number]
+        for index in range(last - 1, first, -1):
+            step = self.plan.steps[index]
             if needed.intersection(writes_of(step)):
                 needed.update(reads_of(step))
                 if written.intersection(reads_of(step)):
-                    return number
+                    return index
         return None
 
 
@@ -248,14 +249,14 @@ def eqns_of(step: Step) -> Sequence[Eqn]:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """Texts one after the other; of many the first."""
+    """Join texts by commas; only the first of many."""
     if len(texts) <= _MOST_LISTED:
         return ", ".join(texts)
     return f"{', '.join(texts[:_MOST_LISTED])} and {len(texts) - _MOST_LISTED} more"
 
 
 def _numbered(steps: Sequence[int]) -> str:
-    listed = ", ".join(str(number + 1) for number in steps)
+    listed = ", ".join(str(index + 1) for index in steps)
     return f"step{'s' if len(steps) > 1 else ''} {listed}"
 
 

@@ -26,7 +26,7 @@ from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var, format_eqns
 from gpuflow.kir.nodes import Argument, Kernel, arguments
 from gpuflow.kir.text import kernel_text
 
-# In the order in which a program comes to them.
+# In the order in which a program passes through them.
 STAGES = ("jaxpr", "passes", "groups", "schedule", "kernels", "text", "binding", "driver", "plan")
 
 
@@ -43,7 +43,7 @@ def explain_stage(stage: str, jaxpr: ClosedJaxpr, plan: Plan, target: Target) ->
         "text": lambda plan: explain_text(plan, target),
         "binding": explain_binding,
     }
-    first, *others = [(name, texts[stage](part)) for name, part in _all_plans(plan)]
+    first, *others = [(name, texts[stage](inner)) for name, inner in _all_plans(plan)]
     return "\n\n".join([first[1], *(f"{name}\n{text}" for name, text in others)])
 
 
@@ -58,30 +58,30 @@ def _all_plans(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
 
 def explain_passes(jaxpr: ClosedJaxpr, target: Target) -> str:
     """The program after each pass that changed it, and the names of the other passes."""
-    texts, parts = [str(jaxpr.jaxpr)], []
+    texts, reports = [str(jaxpr.jaxpr)], []
 
     def note(name: str, program: Jaxpr) -> None:
         text = str(program)
-        parts.append(f"{name}: nothing to do" if text == texts[-1] else f"{name}:\n{text}")
+        reports.append(f"{name}: nothing to do" if text == texts[-1] else f"{name}:\n{text}")
         texts.append(text)
 
     rewritten(jaxpr, target, note, is_whole=True)
-    return "\n".join(parts)
+    return "\n".join(reports)
 
 
 def explain_groups(plan: Plan) -> str:
     """The equations of each group, the iteration space of its kernel, and pure aliases."""
-    lines, _ = format_eqns(plan.jaxpr, source_info=False)
-    parts = []
+    eqn_texts, _ = format_eqns(plan.jaxpr, source_info=False)
+    paragraphs = []
     for members in plan.groups:
-        body = "\n".join(lines[position] for position in members)
-        parts.append(f"{_group_title(plan, members)}\n{textwrap.indent(body, '    ')}")
+        body = "\n".join(eqn_texts[position] for position in members)
+        paragraphs.append(f"{_group_title(plan, members)}\n{textwrap.indent(body, '    ')}")
     grouped = {position for members in plan.groups for position in members}
-    names = [line for position, line in enumerate(lines) if position not in grouped]
+    names = [text for position, text in enumerate(eqn_texts) if position not in grouped]
     if names:
         body = "\n".join(names)
-        parts.append(f"other names of arrays that are there\n{textwrap.indent(body, '    ')}")
-    return "\n".join(parts)
+        paragraphs.append(f"other names of arrays that are there\n{textwrap.indent(body, '    ')}")
+    return "\n".join(paragraphs)
 
 
 def _group_title(plan: Plan, members: tuple[int, ...]) -> str:
@@ -95,18 +95,18 @@ def _group_title(plan: Plan, members: tuple[int, ...]) -> str:
 def explain_schedule(plan: Plan, target: Target) -> str:
     """KernelIR of each group before and after each schedule that has rewritten its call."""
     calls = [call for step in _kernel_steps(plan) for call in step.calls]
-    return "\n\n".join(part for call in calls for part in _scheduled_parts(call, target))
+    return "\n\n".join(text for call in calls for text in _schedule_texts(call, target))
 
 
-def _scheduled_parts(call: KernelCall, target: Target) -> Iterator[str]:
+def _schedule_texts(call: KernelCall, target: Target) -> Iterator[str]:
     done = rewritings(call, lambda size: NO_BUFFER, target.schedules)
     launches = scheduled(call, lambda size: NO_BUFFER, target.schedules)
     texts = dict.fromkeys([launch.kernel for launch in launches])
-    printed = [part for kernel in texts for part in _rewritten_parts(kernel, target)]
+    printed = [text for kernel in texts for text in _rewrite_texts(kernel, target)]
     if not done and not printed:
         yield f"{call.kernel.name}: as it is"
     for schedule, before, choice, after in done:
-        # Of rewritings that differ in nothing but numbers the first is enough.
+        # Of rewritings that differ in scalars only, the first is enough.
         kernels = dict.fromkeys([launch.kernel for launch in after])
         rewritten = "\n".join(map(kernel_text, kernels))
         yield (
@@ -118,7 +118,7 @@ def _scheduled_parts(call: KernelCall, target: Target) -> Iterator[str]:
     yield from printed
 
 
-def _rewritten_parts(kernel: Kernel, target: Target) -> Iterator[str]:
+def _rewrite_texts(kernel: Kernel, target: Target) -> Iterator[str]:
     for step in target.rewrites:
         before, kernel = kernel, step.rewrite(kernel)
         if kernel is not before:
@@ -152,10 +152,10 @@ def explain_binding(plan: Plan) -> str:
     """The address of each array, and the arguments of each launch."""
     name_of = _names(plan)
     used = dict.fromkeys(b for step in plan.steps for b in (*reads_of(step), *writes_of(step)))
-    places = [f"  {name_of(buffer)}  {_place(plan, buffer)}" for buffer in used]
-    launches = [line for step in plan.steps for line in _launch_lines(step, name_of)]
+    addresses = [f"  {name_of(buffer)}  {_address(plan, buffer)}" for buffer in used]
+    launches = [text for step in plan.steps for text in _launch_texts(step, name_of)]
     head = f"arrays, {plan.arena_bytes} bytes of temporaries"
-    return "\n".join([head, *places, "launches", *launches])
+    return "\n".join([head, *addresses, "launches", *launches])
 
 
 def _names(plan: Plan) -> Callable[[int], str]:
@@ -165,44 +165,44 @@ def _names(plan: Plan) -> Callable[[int], str]:
     return lambda buffer: name_of_var(variables[buffer])
 
 
-def _place(plan: Plan, buffer: int) -> str:
-    """Where a buffer is."""
+def _address(plan: Plan, buffer: int) -> str:
+    """The type and the location of a buffer."""
     typed = f"{plan.aval(buffer)}, {nbytes(plan.aval(buffer))} bytes"
     if buffer in plan.in_place:
         return f"{typed}: in the memory of a donated argument"
     if buffer < len(plan.jaxpr.invars):
         return f"{typed}: argument {buffer}"
     if buffer in plan.destinations:
-        return f"{typed}: an array that whoever runs the program passes"
+        return f"{typed}: an array that the caller passes"
     if buffer in plan.offsets:
         return f"{typed}: temporary, from byte {plan.offsets[buffer]}"
     return f"{typed}: result, new with each call"
 
 
-def _launch_lines(step: Step, name_of: Callable[[int], str]) -> list[str]:
+def _launch_texts(step: Step, name_of: Callable[[int], str]) -> list[str]:
     if isinstance(step, KernelStep):
-        return [line for calls in step.launches for call in calls
-                for line in _call_lines(call, name_of)]  # fmt: skip
+        return [text for calls in step.launches for call in calls
+                for text in _call_texts(call, name_of)]  # fmt: skip
     reads, writes = (", ".join(map(name_of, of(step))) for of in (reads_of, writes_of))
     return [f"  {step.name}: {reads} -> {writes}"]
 
 
-def _call_lines(call: KernelCall, name_of: Callable[[int], str]) -> list[str]:
+def _call_texts(call: KernelCall, name_of: Callable[[int], str]) -> list[str]:
     head = f"  {call.kernel.name}: {call.points} points, to be split along {call.extent}"
-    words = []
-    for k, (argument, word) in enumerate(zip(arguments(call.kernel), call.words, strict=False)):
+    slots = []
+    for k, (argument, slot) in enumerate(zip(arguments(call.kernel), call.slots, strict=False)):
         buffer = call.buffers[k] if k < len(call.buffers) else NO_BUFFER
         if buffer != NO_BUFFER:
-            value = name_of(buffer) + (f" + {word} bytes" if word else "")
+            value = name_of(buffer) + (f" + {slot} bytes" if slot else "")
         else:
-            value = str(_scalar(call.kernel, argument, word))
-        words.append(f"{_word_name(argument)} = {value}")
-    return [head, *textwrap.wrap(", ".join(words), 96, initial_indent=" " * 6,
+            value = str(_scalar(call.kernel, argument, slot))
+        slots.append(f"{_slot_name(argument)} = {value}")
+    return [head, *textwrap.wrap(", ".join(slots), 96, initial_indent=" " * 6,
                                  subsequent_indent=" " * 6)]  # fmt: skip
 
 
-def _word_name(argument: Argument) -> str:
-    """The name of a word, as in kernels' text."""
+def _slot_name(argument: Argument) -> str:
+    """The name of an argument slot, as in the text of kernels."""
     match argument.kind:
         case "extent":
             return f"n_{argument.axis}"
@@ -213,9 +213,9 @@ def _word_name(argument: Argument) -> str:
     return argument.operand
 
 
-def _scalar(kernel: Kernel, argument: Argument, word: int) -> int | np.generic:
-    """The number that a word holds: of a scalar operand in the low bytes."""
+def _scalar(kernel: Kernel, argument: Argument, slot: int) -> int | np.generic:
+    """The scalar that an argument slot holds, for an operand in its low bytes."""
     if argument.kind != "scalar":
-        return word
+        return slot
     dtype = next(o.dtype for o in kernel.operands if o.name == argument.operand)
-    return np.array([word], np.int64).view(storage_dtype(np.dtype(dtype)))[0]
+    return np.array([slot], np.int64).view(storage_dtype(np.dtype(dtype)))[0]

@@ -8,12 +8,12 @@ from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
-from gpuflow.compiler.fusion.choices import choices_in_place
+from gpuflow.compiler.fusion.chunked_stores import chunked_stores
 from gpuflow.compiler.fusion.clones import clone_cheap
-from gpuflow.compiler.fusion.parts import stored_in_parts
+from gpuflow.compiler.fusion.select_updates import selects_to_updates
 from gpuflow.compiler.fusion.shared_memory import shared_memory
+from gpuflow.compiler.lanes.fold_transposes import fold_transposes
 from gpuflow.compiler.lanes.loops import lane_loops
-from gpuflow.compiler.lanes.stored_order import stored_in_order
 from gpuflow.compiler.lowering.excess_precision import all_rounded, unrounded_within
 from gpuflow.compiler.lowering.word_sources import Symbols
 from gpuflow.compiler.passes.epilogues import fuse_epilogues
@@ -33,16 +33,16 @@ from gpuflow.compiler.passes.program import (
     simplify_with_atomics,
 )
 from gpuflow.compiler.passes.reads_first import reads_first
-from gpuflow.compiler.passes.updates_in_place import Donations, Kept, carry_donations
+from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases, carry_donations
 from gpuflow.compiler.planning.ahead import has_no_effect, is_short
 from gpuflow.compiler.planning.bind import bind
-from gpuflow.compiler.planning.plan import Inner, Plan, Programs, kept_by
+from gpuflow.compiler.planning.plan import Inner, Plan, Programs, inner_aliases_of
 from gpuflow.compiler.planning.template import Template, erase_sizes, make_template
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import ScanForm, WhileForm
 
-# Equal equations are one before rules ask who reads what: slices of two equal sums are of one.
+# Equal equations are merged before rules look at readers: slices of two equal sums are of one.
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("merge", cse),
     ("simplify", simplify),
@@ -58,9 +58,9 @@ _BEFORE_CLONES = [name for name, _ in PASSES].index("clone")
 # Simplifying with the rules for GPUs.
 GPU_PASSES = (PASSES[0], ("simplify", simplify_for_gpu), *PASSES[2:])
 ATOMIC_PASSES = (PASSES[0], ("simplify", simplify_with_atomics), *PASSES[2:])
-# A GPU's lanes store together what lies side by side: there a copy puts it in order. And there one
-# launch for all parts of an array is better than one for each.
-CPU_PASSES = (*PASSES, ("parts", stored_in_parts), ("stored order", stored_in_order))
+# Not for GPUs: there coalesced stores and a copy are faster than stores in another order, and one
+# launch for all chunks of an array is better than one for each.
+CPU_PASSES = (*PASSES, ("parts", chunked_stores), ("stored order", fold_transposes))
 
 _templates: dict[Hashable, Template] = {}
 _MOST_TEMPLATES = 1024
@@ -77,7 +77,7 @@ def compile_plan(
         donated: positions of inputs whose memory outputs may take.
         carried: the program runs inside another plan: its outputs are written to arrays that a call
             passes after the inputs. For a loop's body, the index of the first carry among the
-            inputs, and their number; the first outputs may reuse their memory.
+            inputs, and the count of carries; the first outputs may reuse their memory.
         target: the platform.
     """
     program, values = rewritten(jaxpr, target, _report, is_whole=carried is None)
@@ -95,7 +95,7 @@ def plan_of_call(jaxpr: ClosedJaxpr, target: Target) -> Plan:
 def _bound(
     program: Jaxpr, donations: Donations, into_destinations: bool, target: Target
 ) -> Plan:
-    """The plan of a program behind all passes."""
+    """The plan of a program after all passes."""
     programs = _inner_programs(program, target)
     return _bound_with(programs, program, donations, into_destinations, target)
 
@@ -109,9 +109,9 @@ def _bound_with(
     programs: Programs, program: Jaxpr, donations: Donations, into_destinations: bool,
     target: Target,
 ) -> Plan:  # fmt: skip
-    kept = kept_by(programs)
-    program = choices_in_place(program, donations, kept)
-    template, symbols = _template(program, donations, kept, target)
+    inner_aliases = inner_aliases_of(programs)
+    program = selects_to_updates(program, donations, inner_aliases)
+    template, symbols = _template(program, donations, inner_aliases, target)
     return bind(template, program, programs, donations, into_destinations, target, symbols)
 
 
@@ -130,7 +130,7 @@ def rewritten(
     """
     program = jaxpr.jaxpr
     unrounded = unrounded_within if target.excess_precision else all_rounded
-    # Of what keeps programs of one lane, before it is opened.
+    # Composites with programs of one lane are converted before they are inlined.
     program = lane_loops(inline(program, is_call), unrounded, target.lane_loops)
     program, values = hoist_array_literals(inline(program))
     report("inline", program)
@@ -176,18 +176,18 @@ def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[
     """The plans of branches; an output that is one operand in all of them takes its memory."""
     programs = [rewritten(branch, target, _report) for branch in branches]
     inner = [_inner_programs(program, target) for program, _ in programs]
-    kept = [kept_by(known) for known in inner]
+    inner_aliases = [inner_aliases_of(one) for one in inner]
     count = len(branches[0].in_avals)
     donations = shared_memory(
         [
-            choices_in_place(program, dict.fromkeys(program.invars[:count]), known)
-            for (program, _), known in zip(programs, kept, strict=True)
+            selects_to_updates(program, dict.fromkeys(program.invars[:count]), aliases)
+            for (program, _), aliases in zip(programs, inner_aliases, strict=True)
         ],
-        kept, count,
+        inner_aliases, count,
     )  # fmt: skip
     return tuple([
-        Inner(_bound_with(known, program, given, True, target), tuple(values))
-        for (program, values), known, given in zip(programs, inner, donations, strict=True)
+        Inner(_bound_with(one, program, given, True, target), tuple(values))
+        for (program, values), one, given in zip(programs, inner, donations, strict=True)
     ])
 
 
@@ -197,13 +197,13 @@ def _inner(program: ClosedJaxpr, carries: tuple[int, int], target: Target) -> In
 
 
 def _body_ahead(form: WhileForm, target: Target) -> Inner | None:
-    """The body of a while_loop as one that may run once too often; None where it should not."""
+    """The body of a while_loop that may run speculatively; None if it should not."""
     program, values = rewritten(_with_condition(form, takes_flag=True), target, _report)
     if not all(map(has_no_effect, program.eqns)):
         return None
     first, count = form.first_carry, form.num_carry
     donations, programs = carry_donations(program, first, count), _inner_programs(program, target)
-    program = choices_in_place(program, donations, kept_by(programs))
+    program = selects_to_updates(program, donations, inner_aliases_of(programs))
     program, updated = guarded_updates(program, donations, program.invars[first + count])
     plan = _bound_with(programs, program, updated, True, target)
     return Inner(plan, tuple(values), ahead=True) if is_short(plan) else None
@@ -213,13 +213,13 @@ def _with_condition(form: WhileForm, takes_flag: bool = False) -> ClosedJaxpr:
     """``(*condition consts, *body consts, *carry) -> (*new carry, whether to go on)``.
 
     So a while_loop tests its condition in the program of its body.
-    ``takes_flag``: there is one more input, whether there is this turn at all.
+    ``takes_flag``: there is one more input, whether this iteration counts.
     """
     key = ("with condition", form.condition.jaxpr, takes_flag)
-    return form.body.jaxpr.memo(key, lambda: _joined(form, takes_flag))
+    return form.body.jaxpr.memo(key, lambda: _appended(form, takes_flag))
 
 
-def _joined(form: WhileForm, takes_flag: bool) -> ClosedJaxpr:
+def _appended(form: WhileForm, takes_flag: bool) -> ClosedJaxpr:
     first, body = form.num_condition_consts, form.body.jaxpr
     test = form.condition.jaxpr
     env: dict[Var, Atom] = dict(zip(test.invars[first:], body.outvars, strict=True))
@@ -236,22 +236,22 @@ def _joined(form: WhileForm, takes_flag: bool) -> ClosedJaxpr:
 
 
 def forget_templates() -> None:
-    """Forget the plans of all programs."""
+    """Drop the cached templates of all programs."""
     _templates.clear()
 
 
 def _template(
-    program: Jaxpr, donations: Donations, kept: Kept, target: Target
+    program: Jaxpr, donations: Donations, inner_aliases: InnerAliases, target: Target
 ) -> tuple[Template, Symbols]:
-    key, symbols = erase_sizes(program, donations, kept)
+    key, symbols = erase_sizes(program, donations, inner_aliases)
     if key is not None:
         key = (target.excess_precision, target.on_gpu, key)
     template = _templates.get(key) if key is not None else None
     if template is None:
-        # A recorded call on a GPU keeps its places: results have new ones each time.
+        # A recorded call on a GPU has fixed addresses, but results get new ones each time.
         in_temporaries = not target.on_gpu
         template = make_template(
-            program, donations, kept, target.excess_precision, in_temporaries
+            program, donations, inner_aliases, target.excess_precision, in_temporaries
         )  # fmt: skip
         if key is not None:
             if len(_templates) >= _MOST_TEMPLATES:

@@ -1,7 +1,7 @@
-"""Which shardings the results of a program have, given those of its arguments.
+"""Shardings of a program's results, given those of its arguments.
 
-Shardings go forward through equations: a dimension of a result that iterates with a dimension of an
-operand is split as that one is. Where operands disagree the first one counts.
+Shardings propagate forward through equations: a dimension of a result that iterates with one of an
+operand is split in the same way. If operands disagree, the first one counts.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from gpuflow.core.lowering import ScanForm, WhileForm, block_of
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, names_of
 
-# For each dimension the mesh axes that it is split over.
-Parts = tuple[tuple[Any, ...], ...]
+# For each dimension, the mesh axes that it is split over.
+MeshAxes = tuple[tuple[Any, ...], ...]
 
-_MOST_ROUNDS = 4  # of a loop's carries, until they are what goes in
+_MOST_ROUNDS = 4  # of propagation through a loop's body, until its carries are a fixed point
 
 
 @record
 class Correspondence:
-    """Which dimensions of operands and results go together, at each index along them.
+    """Dimensions of operands and results that are split alike: an axis for each set of them.
 
     Attributes:
-        sizes: of the axes that they are.
+        sizes: sizes of the axes.
         outs: for each result the axes of its dimensions; None: a separate dimension.
         reads: for each operand pairs (its dimension, axis).
-        reduced: the axes along which results for parts are combined.
+        reduced: the axes along which the results of shards are combined.
     """
 
     sizes: tuple[int, ...]
@@ -43,7 +43,7 @@ class Correspondence:
 
 
 def corresponding(eqn: Eqn) -> Correspondence | None:
-    """Which dimensions correspond, by an equation's lowering; None: nothing is known."""
+    """Corresponding dimensions, from an equation's lowering; None if they are unknown."""
     rule = eqn.primitive.lower
     if not eqn.outputs:
         return None
@@ -63,7 +63,7 @@ def corresponding(eqn: Eqn) -> Correspondence | None:
 
 
 def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Correspondence:
-    """The correspondence of links of operands, and of results behind the first one."""
+    """The correspondence given by links of operands, and of results after the first one."""
     first, *others = [var.aval.ndim for var in eqn.outputs]
     count = len(eqn.inputs)
     sizes = dict(enumerate(eqn.outputs[0].aval.shape))
@@ -83,23 +83,23 @@ def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Corresponde
 
 
 def _along_rows(eqn: Eqn, rows: Scan | Sort) -> Correspondence | None:
-    """An op on rows: everything corresponds but the dimension along which they lie."""
+    """Correspondence of an op on rows: all dimensions but the one of the rows."""
     first = eqn.inputs[0].aval
     if not first.size:
-        return None  # sizes do not tell which dimension it is
-    places = range(first.ndim)
+        return None  # sizes do not identify the dimension
+    dims = range(first.ndim)
     row_dims = [
-        d for d in places if (prod(first.shape[:d]), first.shape[d]) == (rows.outer, rows.length)
+        d for d in dims if (prod(first.shape[:d]), first.shape[d]) == (rows.outer, rows.length)
     ]
     if not row_dims or any(atom.aval.shape != first.shape for atom in eqn.inputs):
         return None
-    links = tuple((d, d) for d in places if d != row_dims[-1])
-    outs = (tuple(places),) * len(eqn.outputs)
+    links = tuple((d, d) for d in dims if d != row_dims[-1])
+    outs = (tuple(dims),) * len(eqn.outputs)
     return Correspondence(eqn.outputs[0].aval.shape, outs, (links,) * len(eqn.inputs))
 
 
 def _sliding(rows: Convolution, rank: int) -> list[list[tuple[int, int]]]:
-    """The links of a convolution: all but space, in which the right operand slides."""
+    """The links of a convolution: all but the spatial dimensions."""
     batch, free, others, _ = rows.out
     summed = range(rank, rank + len(rows.left[2]))
     left = [*zip(rows.left[0], batch), *zip(rows.left[1], free), *zip(rows.left[2], summed)]
@@ -107,7 +107,7 @@ def _sliding(rows: Convolution, rank: int) -> list[list[tuple[int, int]]]:
     return [left, right]
 
 
-# Blocks that say themselves what corresponds.
+# Blocks that define their correspondence.
 _BLOCKS: dict[type[Any], Callable[[Eqn, Any], Correspondence | None]] = {
     Scan: _along_rows,
     Sort: _along_rows,
@@ -124,94 +124,98 @@ def result_shardings(
         jaxpr: the program.
         shardings: of its inputs; None for plain arrays.
         mesh: of the outputs' shardings; by default that of the first NamedSharding of an input,
-            else of the first one that the program itself asks for.
+            else of the first sharding constraint in the program.
 
     Returns:
         One for each output; None if there is no mesh.
     """
     named = [sharding for sharding in shardings if isinstance(sharding, NamedSharding)]
     if mesh is None:
-        first = next(iter(named or asked_shardings(jaxpr)), None)
+        first = next(iter(named or requested_shardings(jaxpr)), None)
         mesh = None if first is None else first.mesh
     if mesh is None:
         return None
-    input_parts = [
-        parts_of(sharding, var.aval.ndim, mesh)
+    input_axes = [
+        mesh_axes_of(sharding, var.aval.ndim, mesh)
         for sharding, var in zip(shardings, jaxpr.invars, strict=True)
     ]
-    outs = _outputs(jaxpr, input_parts, mesh)
-    return [NamedSharding(mesh, _spec(parts)) for parts in outs]
+    outs = _outputs(jaxpr, input_axes, mesh)
+    return [NamedSharding(mesh, _spec(mesh_axes)) for mesh_axes in outs]
 
 
-def asked_shardings(jaxpr: Jaxpr) -> tuple[NamedSharding, ...]:
-    """The shardings that a program itself asks for, in programs that it holds too."""
+def requested_shardings(jaxpr: Jaxpr) -> tuple[NamedSharding, ...]:
+    """The sharding constraints in a program, and in its inner programs."""
 
     def named_shardings() -> tuple[NamedSharding, ...]:
         rules = [(eqn.primitive.sharding, eqn.params) for eqn in all_eqns(jaxpr)]
-        asked = [rule(params) for rule, params in rules if rule is not None]
-        return tuple(sharding for sharding in asked if isinstance(sharding, NamedSharding))
+        requested = [rule(params) for rule, params in rules if rule is not None]
+        return tuple(sharding for sharding in requested if isinstance(sharding, NamedSharding))
 
     return jaxpr.memo("asked shardings", named_shardings)
 
 
-def parts_of(sharding: Sharding | None, rank: int, mesh: Mesh) -> Parts:
-    """How an array is split, if it is over this mesh."""
+def mesh_axes_of(sharding: Sharding | None, rank: int, mesh: Mesh) -> MeshAxes:
+    """The mesh axes of each dimension of an array, if it is split over this mesh."""
     if not isinstance(sharding, NamedSharding) or sharding.mesh != mesh:
         return ((),) * rank
-    parts = [names_of(part) for part in sharding.spec]
-    return (*parts, *[()] * (rank - len(parts)))
+    mesh_axes = [names_of(entry) for entry in sharding.spec]
+    return (*mesh_axes, *[()] * (rank - len(mesh_axes)))
 
 
-def constrained(asked: Parts, spec: PartitionSpec, current: Parts) -> Parts:
+def constrained(requested: MeshAxes, spec: PartitionSpec, current: MeshAxes) -> MeshAxes:
     """The resulting sharding of a value; unconstrained dimensions keep theirs."""
-    taken = {name for names in asked for name in names}
-    free = {dim for dim, part in enumerate(spec) if part is PartitionSpec.UNCONSTRAINED}
+    taken = {name for names in requested for name in names}
+    free = {dim for dim, entry in enumerate(spec) if entry is PartitionSpec.UNCONSTRAINED}
     return tuple(
         current[dim] if dim in free and not taken.intersection(current[dim]) else names
-        for dim, names in enumerate(asked)
+        for dim, names in enumerate(requested)
     )
 
 
-def settled(wanted: Sharding, current: Sharding | None, rank: int) -> Sharding:
+def settled(requested: Sharding, current: Sharding | None, rank: int) -> Sharding:
     """A sharding for an array that has another: unconstrained dimensions keep theirs."""
-    if not isinstance(wanted, NamedSharding) or PartitionSpec.UNCONSTRAINED not in wanted.spec:
-        return wanted
-    parts = [parts_of(sharding, rank, wanted.mesh) for sharding in (wanted, current)]
-    return NamedSharding(wanted.mesh, _spec(constrained(parts[0], wanted.spec, parts[1])))
+    if not isinstance(requested, NamedSharding):
+        return requested
+    if PartitionSpec.UNCONSTRAINED not in requested.spec:
+        return requested
+    mesh = requested.mesh
+    before, after = mesh_axes_of(current, rank, mesh), mesh_axes_of(requested, rank, mesh)
+    return NamedSharding(mesh, _spec(constrained(after, requested.spec, before)))
 
 
-def _spec(parts: Parts) -> PartitionSpec:
-    last = max([dim for dim, names in enumerate(parts) if names], default=-1)
-    return PartitionSpec(*[names or None for names in parts[: last + 1]])
+def _spec(mesh_axes: MeshAxes) -> PartitionSpec:
+    last = max([dim for dim, names in enumerate(mesh_axes) if names], default=-1)
+    return PartitionSpec(*[names or None for names in mesh_axes[: last + 1]])
 
 
-def _outputs(jaxpr: Jaxpr, inputs: Sequence[Parts], mesh: Mesh) -> list[Parts]:
-    """How a program's outputs are split."""
+def _outputs(jaxpr: Jaxpr, inputs: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
+    """The mesh axes of a program's outputs."""
     program = inline(jaxpr)
-    known: dict[Var, Parts] = dict(zip(program.invars, inputs, strict=True))
+    sharded: dict[Var, MeshAxes] = dict(zip(program.invars, inputs, strict=True))
 
-    def of(atom: Atom) -> Parts:
-        parts = None if type(atom) is Literal else known.get(atom)
-        return ((),) * atom.aval.ndim if parts is None else parts
+    def of(atom: Atom) -> MeshAxes:
+        mesh_axes = None if type(atom) is Literal else sharded.get(atom)
+        return ((),) * atom.aval.ndim if mesh_axes is None else mesh_axes
 
     for eqn in program.eqns:
-        results = parts_of_results(eqn, [of(atom) for atom in eqn.inputs], mesh)
-        known.update(zip(eqn.outputs, results, strict=True))
+        results = mesh_axes_of_results(eqn, [of(atom) for atom in eqn.inputs], mesh)
+        sharded.update(zip(eqn.outputs, results, strict=True))
     return [of(atom) for atom in program.outvars]
 
 
-def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
-    """How an equation's results are split, given how its operands are."""
+def mesh_axes_of_results(eqn: Eqn, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
+    """The mesh axes of an equation's results, given those of its operands."""
     rule = eqn.primitive.lower
     if eqn.primitive.sharding is not None:
         sharding = eqn.primitive.sharding(eqn.params)
         if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
-            asked = parts_of(sharding, eqn.outputs[0].aval.ndim, mesh)
-            return [constrained(asked, sharding.spec, operands[0])]
+            requested = mesh_axes_of(sharding, eqn.outputs[0].aval.ndim, mesh)
+            return [constrained(requested, sharding.spec, operands[0])]
         return [operands[0]]
     if rule.is_split:
         shardings = eqn.params["out_shardings"]
-        return [parts_of(s, v.aval.ndim, mesh) for s, v in zip(shardings, eqn.outputs, strict=True)]
+        pairs = zip(shardings, eqn.outputs, strict=True)
+        return [mesh_axes_of(sharding, var.aval.ndim, mesh) for sharding, var in pairs]
     if rule.form is not None:
         form = rule.form(eqn.params)
         follow = _scan if isinstance(form, ScanForm) else _while
@@ -227,66 +231,66 @@ def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Pa
     return _iterated(eqn, operands)
 
 
-def _iterated(eqn: Eqn, operands: Sequence[Parts]) -> list[Parts]:
+def _iterated(eqn: Eqn, operands: Sequence[MeshAxes]) -> list[MeshAxes]:
     """Results whose dimensions correspond to dimensions of operands."""
     correspondence = corresponding(eqn)
     if correspondence is None:
         return [((),) * var.aval.ndim for var in eqn.outputs]
     split: dict[int, tuple[Any, ...]] = {}
-    for atom, parts, links in zip(eqn.inputs, operands, correspondence.reads, strict=True):
+    for atom, mesh_axes, links in zip(eqn.inputs, operands, correspondence.reads, strict=True):
         for dim, axis in links:
-            if parts[dim] and atom.aval.shape[dim] == correspondence.sizes[axis]:
-                split.setdefault(axis, parts[dim])
+            if mesh_axes[dim] and atom.aval.shape[dim] == correspondence.sizes[axis]:
+                split.setdefault(axis, mesh_axes[dim])
     outs = correspondence.outs
     return [_once(() if k is None else split.get(k, ()) for k in out) for out in outs]
 
 
-def _product(product: Product, operands: Sequence[Parts]) -> Parts:
-    """A matrix product: contracted dimensions are not sharded any more."""
+def _product(product: Product, operands: Sequence[MeshAxes]) -> MeshAxes:
+    """The mesh axes of a matrix product: contracted dimensions are dropped."""
     (batch, rows, _), (right_batch, _, columns) = product.left, product.right
     left, right = operands[:2]
     both = [left[a] or right[b] for a, b in zip(batch, right_batch, strict=True)]
     return _once([*both, *[left[d] for d in rows], *[right[d] for d in columns]])
 
 
-def _scan(form: ScanForm, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
+def _scan(form: ScanForm, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
     first, split = form.num_consts, form.num_consts + form.num_carry
-    elements = [parts[1:] for parts in operands[split:]]
+    elements = [mesh_axes[1:] for mesh_axes in operands[split:]]
 
-    def step(carries: Sequence[Parts]) -> list[Parts]:
+    def step(carries: Sequence[MeshAxes]) -> list[MeshAxes]:
         return _outputs(form.body.jaxpr, [*operands[:first], *carries, *elements], mesh)
 
-    carries, outs = _carried(step, operands[first:split])
-    return [*carries, *[((), *parts) for parts in outs[form.num_carry :]]]
+    carries, outs = _loop_carries(step, operands[first:split])
+    return [*carries, *[((), *mesh_axes) for mesh_axes in outs[form.num_carry :]]]
 
 
-def _while(form: WhileForm, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
+def _while(form: WhileForm, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
     first = form.num_condition_consts
     split = first + form.num_body_consts
 
-    def step(carries: Sequence[Parts]) -> list[Parts]:
+    def step(carries: Sequence[MeshAxes]) -> list[MeshAxes]:
         return _outputs(form.body.jaxpr, [*operands[first:split], *carries], mesh)
 
-    return _carried(step, operands[split:])[0]
+    return _loop_carries(step, operands[split:])[0]
 
 
-def _carried(
-    step: Callable[[Sequence[Parts]], list[Parts]], initial: Sequence[Parts]
-) -> tuple[list[Parts], list[Parts]]:
-    """How the carries of a loop are split in every iteration, and all outputs of its body."""
+def _loop_carries(
+    step: Callable[[Sequence[MeshAxes]], list[MeshAxes]], initial: Sequence[MeshAxes]
+) -> tuple[list[MeshAxes], list[MeshAxes]]:
+    """The mesh axes of a loop's carries in all iterations, and of all outputs of its body."""
     carries = list(initial)
     for _ in range(_MOST_ROUNDS):
         outs = step(carries)
-        joined = [_common(pair) for pair in zip(carries, outs, strict=False)]
-        if joined == carries:
+        merged = [_common(pair) for pair in zip(carries, outs, strict=False)]
+        if merged == carries:
             break
-        carries = joined
+        carries = merged
     else:
-        carries = [((),) * len(parts) for parts in carries]
+        carries = [((),) * len(mesh_axes) for mesh_axes in carries]
     return carries, outs
 
 
-def _common(several: Sequence[Parts]) -> Parts:
+def _common(several: Sequence[MeshAxes]) -> MeshAxes:
     """The common sharding axes of all of them."""
     first = several[0]
     return tuple(
@@ -295,11 +299,11 @@ def _common(several: Sequence[Parts]) -> Parts:
     )
 
 
-def _once(parts: Iterable[tuple[Any, ...]]) -> Parts:
-    """Parts in which no axis is there twice."""
+def _once(mesh_axes: Iterable[tuple[Any, ...]]) -> MeshAxes:
+    """Drop mesh axes that an earlier dimension uses."""
     seen: set[Any] = set()
     result = []
-    for names in parts:
+    for names in mesh_axes:
         result.append(() if seen.intersection(names) else names)
         seen.update(names)
     return tuple(result)

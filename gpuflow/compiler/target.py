@@ -9,7 +9,7 @@ from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.core.blocks import Block
 
-if TYPE_CHECKING:  # whoever asks for a device needs no compiler yet
+if TYPE_CHECKING:  # listing devices must not import the compiler
     from gpuflow.compiler.planning.plan import CallStep, Choice, KernelStep
     from gpuflow.compiler.schedules.schedule import KernelRewrites, Schedules
     from gpuflow.core.jaxpr import Eqn
@@ -17,13 +17,13 @@ if TYPE_CHECKING:  # whoever asks for a device needs no compiler yet
 
 @record
 class Provider:
-    """One way in which a target makes calls that are a block of some class.
+    """One implementation of the calls of a class of blocks on a target.
 
     Attributes:
         name: the name of the implementation, as in the table in docs/gpu.md.
         choose: ``(block, step, target) -> Choice``, the implementation, computed once when a plan
             is bound; or None if the provider does not support these operands.
-        why_not: The reason why ``choose`` gives None; asked by ``gpuflow.explain`` alone.
+        why_not: The reason why ``choose`` gives None; only for ``gpuflow.explain``.
         version: The version of the library that a target calls; also for ``gpuflow.explain``.
     """
 
@@ -33,7 +33,7 @@ class Provider:
     version: Callable[[Any], str] | None = None
 
 
-# The providers of a target for each class of blocks; the first that can do a call is taken.
+# The providers of a target for each class of blocks; the first that supports a call is used.
 Providers = Mapping[type[Block], tuple[Provider, ...]]
 
 
@@ -49,7 +49,7 @@ def chosen(
 
 
 def maker(providers: Providers, block: Block | None, step: CallStep, target: Any) -> str:
-    """The provider that makes a call, and why those before it do not; "" without one."""
+    """The provider of a call, and why those before it do not support it; "" without one."""
     reasons: list[str] = []
     for provider in providers.get(type(block), ()) if block is not None else ():
         if provider.choose(block, step, target) is not None:
@@ -61,13 +61,13 @@ def maker(providers: Providers, block: Block | None, step: CallStep, target: Any
 
 
 class Target(Protocol):
-    """How one platform runs steps, as far as memory and launches of a plan depend on it.
+    """The platform that runs steps, as far as memory and launches of a plan depend on it.
 
     Attributes:
-        on_gpu: programs are made by the rules for GPUs (``on_gpu`` of lowering classes).
-        atomic_sums: so are those of ``with_atomics``: sums may differ from run to run.
+        on_gpu: the rules for GPUs apply (``on_gpu`` of lowering classes).
+        atomic_sums: those of ``with_atomics`` apply too: sums may differ from run to run.
         excess_precision: kernels may leave out roundings, see ``excess_precision.py``.
-        lane_loops: loops whose lanes do not see each other are statements of kernels.
+        lane_loops: loops whose lanes are independent are statements of kernels.
         schedules: the rewrites of a kernel's calls, in the order in which they are tried.
         rewrites: the rewrites of a kernel when its text is generated.
     """
@@ -80,7 +80,7 @@ class Target(Protocol):
     rewrites: KernelRewrites
 
     def choice_of(self, step: CallStep) -> Choice | None:
-        """How a call is made, by a provider; None: it is its ``impl``."""
+        """A provider's implementation of a call; None: its ``impl``."""
         ...
 
     def maker_of(self, step: CallStep) -> str:

@@ -14,22 +14,22 @@ from gpuflow.ops.effects.device_put import sharding_constraint
 from gpuflow.runtime.array import Array
 
 
-def sharding_of(asked: Any) -> Sharding | None:
+def sharding_of(requested: Any) -> Sharding | None:
     """The sharding that a user gave; a PartitionSpec refers to the mesh of ``set_mesh``.
 
     Raises:
         TypeError: if it is not a sharding.
     """
-    asked = in_force(asked, config.mesh)
-    if asked is not None and not isinstance(asked, Sharding):
+    requested = in_force(requested, config.mesh)
+    if requested is not None and not isinstance(requested, Sharding):
         raise TypeError(
-            f"[jit] in_shardings and out_shardings must hold Shardings or None; got {asked!r}. "
+            f"[jit] in_shardings and out_shardings must hold Shardings or None; got {requested!r}. "
             "Fix: NamedSharding(mesh, PartitionSpec(...)), or a PartitionSpec under set_mesh."
         )
-    return asked
+    return requested
 
 
-def check_asked(name: str, value: Any, asked: Sharding) -> None:
+def check_requested(name: str, value: Any, requested: Sharding) -> None:
     """Check that an array that was put on devices has the sharding of ``in_shardings``.
 
     Raises:
@@ -39,24 +39,24 @@ def check_asked(name: str, value: Any, asked: Sharding) -> None:
         return
     sharding, ndim = value.sharding, value.aval.ndim
     is_placed = value.device.is_committed or not isinstance(sharding, SingleDeviceSharding)
-    if is_placed and not sharding.is_equivalent_to(asked, ndim):
+    if is_placed and not sharding.is_equivalent_to(requested, ndim):
         raise ValueError(
             f"[jit] arguments of {name} that were put on devices must have the shardings of "
-            f"in_shardings; got {sharding} where {asked} is asked for. "
+            f"in_shardings; got {sharding} where {requested} is asked for. "
             "Fix: device_put(x, sharding) before the call, or leave out in_shardings."
         )
 
 
-def constrained(values: Sequence[Any], asked: Sequence[Sharding | None]) -> list[Any]:
+def constrained(values: Sequence[Any], requested: Sequence[Sharding | None]) -> list[Any]:
     """Traced values with constraints to these shardings.
 
     Raises:
         ValueError: if a sharding does not divide its value.
     """
-    for value, sharding in safe_zip(values, asked):
+    for value, sharding in safe_zip(values, requested):
         if sharding is not None:
             sharding.shard_shape(aval_of(value).shape)
     return [
         value if sharding is None else sharding_constraint(value, sharding)
-        for value, sharding in safe_zip(values, asked)
+        for value, sharding in safe_zip(values, requested)
     ]

@@ -10,7 +10,7 @@ from gpuflow.base import tree
 from gpuflow.base.arguments import as_argnums, as_items
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import STATIC, mend, told
+from gpuflow.base.foreign import STATIC, brief, fix_for
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import jit_p
 from gpuflow.control.jit_function import argument_names
@@ -79,13 +79,13 @@ def checkpoint(
                 f"[checkpoint] {what} must be callable; got {value!r}. Fix: pass a function."
             ),
         )
-    numbers = as_argnums("checkpoint", "static_argnums", static_argnums)
-    numbers = (numbers,) if isinstance(numbers, int) else numbers
+    argnums = as_argnums("checkpoint", "static_argnums", static_argnums)
+    argnums = (argnums,) if isinstance(argnums, int) else argnums
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
-    keep_apart = prevent_cse
+    prevents_merging = prevent_cse
     if not isinstance(prevent_cse, bool):
-        keep_apart = any(as_items("checkpoint", "prevent_cse", prevent_cse))
-    return _named(_Checkpoint(fun, keep_apart, _hashable(policy), numbers, names), fun)
+        prevents_merging = any(as_items("checkpoint", "prevent_cse", prevent_cse))
+    return _named(_Checkpoint(fun, prevents_merging, _hashable(policy), argnums, names), fun)
 
 
 def _named(call: _Checkpoint, fun: Callable[..., Any]) -> Any:
@@ -116,10 +116,10 @@ class _Checkpoint:
     """The call of a checkpointed function; for each set of static arguments one function."""
 
     def __init__(
-        self, fun: Callable[..., Any], prevent_cse: bool, policy: Any, numbers: tuple[int, ...],
+        self, fun: Callable[..., Any], prevent_cse: bool, policy: Any, argnums: tuple[int, ...],
         names: tuple[str, ...],
     ) -> None:  # fmt: skip
-        self.fun, self.numbers, self.names = fun, numbers, names
+        self.fun, self.argnums, self.names = fun, argnums, names
         self.params = {"policy": policy, "prevent_cse": prevent_cse}
         self._functions: dict[Any, Callable[..., Any]] = {}
 
@@ -144,16 +144,16 @@ class _Checkpoint:
         return tree.unflatten(program.out_tree, outs[:count])
 
     def _static_positions(self, count: int) -> frozenset[int]:
-        for number in self.numbers:
+        for argnum in self.argnums:
             check(
-                -count <= number < count,
-                lambda number=number: (
-                    f"[checkpoint] static_argnums must name arguments by position; got {number} "
+                -count <= argnum < count,
+                lambda argnum=argnum: (
+                    f"[checkpoint] static_argnums must name arguments by position; got {argnum} "
                     f"for a call with {count}. Fix: pass the argument by position."
                 ),
                 ValueError,
             )
-        return frozenset(number % count for number in self.numbers)
+        return frozenset(argnum % count for argnum in self.argnums)
 
     def _function(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], static: frozenset[int]
@@ -174,7 +174,7 @@ class _Checkpoint:
 
         try:
             return self._functions.setdefault(key, function)
-        except TypeError:  # a static argument that cannot be hashed: traced anew for each call
+        except TypeError:  # a static argument that cannot be hashed: traced again for each call
             return function
 
     def _check_leaves(
@@ -189,16 +189,16 @@ class _Checkpoint:
                 is_value(leaf) or type(leaf) is Ref,
                 lambda name=name, leaf=leaf: (
                     "[checkpoint] arguments must be arrays, numbers or trees of them; got "
-                    f"{told(leaf)} as {name}. Fix: {mend(leaf, STATIC, name)}."
+                    f"{brief(leaf)} as {name}. Fix: {fix_for(leaf, STATIC, name)}."
                 ),
             )
 
 
-# --- what is stored ------------------------------------------------------------------------
+# --- stored residuals ----------------------------------------------------------------------
 
 
 def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
-    """A line for each array that reverse mode of ``fun`` would store at these arguments."""
+    """One text for each array that reverse mode of ``fun`` would store at these arguments."""
     leaves, in_tree = tree.flatten((args, kwargs))
     avals = [aval_of(leaf) for leaf in leaves]
     nonzeros = [aval.tangent().dtype == aval.dtype for aval in avals]
@@ -212,8 +212,8 @@ def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
 
     names = argument_names(fun, args, kwargs)
     program, _ = trace_to_jaxpr(evaluation, avals, names)
-    kept = dict.fromkeys(atom for atom in program.outvars)
-    return [f"{atom.aval} {_origin(program, atom)}" for atom in kept]
+    residuals = dict.fromkeys(atom for atom in program.outvars)
+    return [f"{atom.aval} {_origin(program, atom)}" for atom in residuals]
 
 
 def _origin(program: Jaxpr, atom: Atom) -> str:
@@ -231,14 +231,14 @@ def _origin(program: Jaxpr, atom: Atom) -> str:
         if inner_atom in inner.invars:
             return _origin(program, eqn.inputs[inner.invars.index(inner_atom)])
         return _origin(inner, inner_atom)
-    place = f" from {eqn.source}" if eqn.source else ""
+    location = f" from {eqn.source}" if eqn.source else ""
     if eqn.primitive is name_p:
-        return f"named {eqn.params['name']!r}{place}"
-    return f"output of {eqn.primitive.name}{place}"
+        return f"named {eqn.params['name']!r}{location}"
+    return f"output of {eqn.primitive.name}{location}"
 
 
 @explained
 def print_saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Print the residuals that reverse mode of ``fun`` would store, one array per line."""
-    for line in saved_residuals(fun, *args, **kwargs):
-        print(line)
+    for text in saved_residuals(fun, *args, **kwargs):
+        print(text)

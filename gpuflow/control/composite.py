@@ -27,26 +27,26 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import eval_trace, thread_state
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import in_use
-from gpuflow.runtime.scalars import NUMBERS, array_of
+from gpuflow.runtime.scalars import SCALAR_TYPES, array_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Programs of one function; items of a list, as a program of a thousand pieces takes longer to build
+# Programs of one function; items of a list, as a program of a thousand items takes longer to build
 # than to run op by op. Deeper lists are not traced either.
 _MOST_PROGRAMS, _MOST_ITEMS, _MOST_DEPTH = 1024, 64, 16
-_NUMBERS = NUMBERS - {bool}  # which only choose
-# One of these is in the annotation of parameters that take arrays: a number there is an operand.
+_NUMERIC_TYPES = SCALAR_TYPES - {bool}  # which only choose
+# One of these is in the annotation of parameters that take arrays: a scalar there is an operand.
 _OPERANDS = frozenset(["Any", "ArrayLike", "ArraysLike"])
-# Stands for a program where there can be none.
+# Cached instead of a program for calls that cannot be traced.
 _UNTRACEABLE = "untraceable"
 
 
 _all: list[_Programs] = []  # functions of modules, which stay
 
 
-class _UnfitError(Exception):
-    """An argument is neither an operand, nor can be a part of a program."""
+class _NotTraced(Exception):
+    """Raised for an argument that is neither an operand nor a hashable constant of a program."""
 
 
 def composite(function: Callable[P, T]) -> Callable[P, T]:
@@ -54,7 +54,7 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
 
     Args:
         function: must depend on its arguments alone. Numbers for parameters annotated ``ArrayLike``
-            or ``ArraysLike``, or ``Any``, perhaps among others, are operands, so that a new number
+            or ``ArraysLike``, or ``Any``, perhaps among others, are operands, so that a new value
             needs no new program, unless the function cannot be traced with them.
 
     Returns:
@@ -77,7 +77,7 @@ def composite(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def forget_composites() -> None:
-    """Forget the programs of all of them."""
+    """Forget the programs of all composites."""
     for programs in _all:
         programs.forget()
 
@@ -93,7 +93,7 @@ class _Programs:
 
     @cached_property
     def _numeric(self) -> frozenset[str | int]:
-        """The parameters whose numbers are operands, by name and by position."""
+        """The parameters whose scalars are operands, by name and by position."""
         code = self._function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         kinds = self._function.__annotations__
@@ -116,7 +116,7 @@ class _Programs:
             try:
                 key = _key(args, kwargs, numeric, operands)
                 program = self._known.get(key)
-            except (_UnfitError, TypeError, OverflowError):  # no hash, or an int without a dtype
+            except (_NotTraced, TypeError, OverflowError):  # no hash, or an int without a dtype
                 break
             if program is None:
                 program = self._traced(args, kwargs, numeric, operands)
@@ -130,7 +130,7 @@ class _Programs:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], numeric: Container[str | int],
         operands: list[Any],
     ) -> _Program | str:  # fmt: skip
-        """The program of such calls, or that there is none."""
+        """The program of such calls, or ``_UNTRACEABLE``."""
         function = self._function
         # Without what the first call has for operands.
         shapes = [_without(arg, k in numeric) for k, arg in enumerate(args)]
@@ -145,7 +145,7 @@ class _Programs:
         jitted = JitFunction(program, JitOptions())
         try:
             jitted.trace(*operands)
-        except Exception:  # the function itself says what is wrong, if something is
+        except Exception:  # the function itself raises the error when it is called
             return _UNTRACEABLE
         return _Program(jitted)
 
@@ -155,7 +155,7 @@ class _Program:
 
     def __init__(self, jitted: JitFunction[..., Any]) -> None:
         self._jitted = jitted
-        # The settings of the last call, and what runs in them.
+        # The settings of the last call, and its entry.
         self._last: tuple[Settings, Entry] | None = None
 
     def run(self, settings: Settings, operands: list[Any]) -> Any:
@@ -177,7 +177,7 @@ class _Program:
 
 
 class _Operand:
-    """Where an operand goes in the arguments of a program."""
+    """Placeholder of an operand in the arguments of a program."""
 
 
 _HERE = _Operand()
@@ -194,17 +194,17 @@ def _key(
     """
     key: list[Hashable] = [len(args)]  # a string may be the name of a parameter
     for k, arg in enumerate(args):
-        if type(arg) is Array:  # as in _part
+        if type(arg) is Array:  # as in _key_of
             operands.append(arg)
             key.append(arg.aval)
         else:
-            key.append(_part(arg, k in numeric, operands))
+            key.append(_key_of(arg, k in numeric, operands))
     for name, arg in kwargs.items():
-        key += [name, _part(arg, name in numeric, operands)]
+        key += [name, _key_of(arg, name in numeric, operands)]
     return tuple(key)
 
 
-def _part(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -> Hashable:
+def _key_of(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -> Hashable:
     kind = type(value)
     if kind is Array:
         operands.append(value)
@@ -213,7 +213,7 @@ def _part(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -> 
         return kind, value
     if value is None or kind is str:
         return value
-    if kind in _NUMBERS:
+    if kind in _NUMERIC_TYPES:
         if is_numeric:
             array = array_of(value)
             operands.append(array)
@@ -222,21 +222,21 @@ def _part(value: Any, is_numeric: bool, operands: list[Any], depth: int = 0) -> 
         return kind, value if kind is int else repr(value)
     if kind is tuple or kind is list or _is_named(kind):
         if len(value) > _MOST_ITEMS or depth > _MOST_DEPTH:
-            raise _UnfitError(kind)
-        return kind, *[_part(item, is_numeric, operands, depth + 1) for item in value]
+            raise _NotTraced(kind)
+        return kind, *[_key_of(item, is_numeric, operands, depth + 1) for item in value]
     if isinstance(value, np.dtype | type | Enum):
         return value
     if kind is np.ndarray or isinstance(value, np.generic):
         operands.append(value)
         return aval_of(value)
-    raise _UnfitError(kind)
+    raise _NotTraced(kind)
 
 
 def _without(value: Any, is_numeric: bool) -> Any:
     kind = type(value)
     if kind is Array or kind is np.ndarray or isinstance(value, np.generic):
         return _HERE
-    if is_numeric and kind in _NUMBERS:
+    if is_numeric and kind in _NUMERIC_TYPES:
         return _HERE
     if kind is tuple or kind is list or _is_named(kind):
         return _rebuilt(kind, [_without(item, is_numeric) for item in value])

@@ -1,4 +1,4 @@
-"""A traced signature of a jitted function: its program, and how it is called."""
+"""A traced signature of a jitted function: its program, and the calling convention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuflow.core.sharding import Sharding, SingleDeviceSharding
 from gpuflow.ops.elementwise.convert import copy
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import default_device, in_use
-from gpuflow.runtime.eager import together
+from gpuflow.runtime.eager import on_common_device
 from gpuflow.runtime.execute import Executable, executable_of
 from gpuflow.runtime.sharded import ShardedArray, type_key, whole_of
 
@@ -43,12 +43,12 @@ class Entry:
     _executable: Executable | None = None
     _build: Build | None = None
     _shardings: dict[Any, list[Any] | None] = field(default_factory=dict)
-    # Under which keys a Form has a Placement of this entry.
+    # The keys of a Form whose value is a Placement of this entry.
     placed_keys: list[tuple[Any, ...]] = field(default_factory=list)
 
     @property
     def hidden(self) -> int:
-        """How many operands of the program are not arguments."""
+        """The number of leading operands that are not arguments."""
         return len(self.consts) + (0 if self.refs is None else len(self.refs.closed))
 
     def operands(self, name: str, leaves: Sequence[Any], runs: bool = False) -> list[Any]:
@@ -57,15 +57,15 @@ class Entry:
         if use is None:
             return [*self.consts, *leaves]
         check_once(name, use, leaves)
-        known = [*use.closed, *leaves]
+        inputs = [*use.closed, *leaves]
         if not runs:
-            return [*self.consts, *values_of(known)]
-        lent = [lend(x) if type(x) is Ref else (x, False) for x in known]
+            return [*self.consts, *values_of(inputs)]
+        lent = [lend(x) if type(x) is Ref else (x, False) for x in inputs]
         values = [value for value, _ in lent]
         donated = self.executable.donated
         for k in use.written:
             if lent[k][1] and len(self.consts) + k in donated:
-                values[k] = copy(values[k])  # whoever read the ref keeps what was in it
+                values[k] = copy(values[k])  # an earlier reader of the ref may hold its array
         return [*self.consts, *values]
 
     def run(self, arrays: list[Any], operands: Sequence[Any]) -> Any:
@@ -77,11 +77,11 @@ class Entry:
     ) -> list[Array]:
         """The outputs of the program as a list of Arrays; see ``run``."""
         if in_use.several:
-            device, moved = together("jit", operands, arrays, self.counted(operands))
-            if moved is not arrays:
+            device, data = on_common_device("jit", operands, arrays, self.counted(operands))
+            if data is not arrays:
                 # The caller's list would hold what is donated.
-                arrays[:] = moved
-            del moved
+                arrays[:] = data
+            del data
         else:
             device = operands[-1].device if operands else default_device()
         return executable.run(arrays, operands, device)
@@ -93,8 +93,8 @@ class Entry:
             program = self.jaxpr.jaxpr
             atoms = [*program.outvars, *(atom for eqn in program.eqns for atom in eqn.inputs)]
             used = {id(atom) for atom in atoms}
-            places = enumerate(program.invars)
-            return [k for k, var in places if k >= len(self.consts) and id(var) in used]
+            inputs = enumerate(program.invars)
+            return [k for k, var in inputs if k >= len(self.consts) and id(var) in used]
 
         return [operands[k] for k in self.jaxpr.jaxpr.memo(("counted", len(self.consts)), read)]
 
@@ -125,8 +125,8 @@ class Entry:
     def executable(self) -> Executable:
         """The compiled program, made at first use: a jit inside another is never compiled.
 
-        It may take the memory of the arrays in refs that it writes, unless it may fail on the way:
-        then their old values are still wanted.
+        It may reuse the memory of the arrays in refs that it writes, unless it may fail: then
+        their old values must be preserved.
         """
         if self._executable is None:
             settings, donated = config.trace_context(), list(self.donated)

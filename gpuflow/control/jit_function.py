@@ -14,21 +14,21 @@ from weakref import WeakSet
 from gpuflow.base import tree
 from gpuflow.base.config import Settings, config
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import STATIC, mend, told
+from gpuflow.base.foreign import STATIC, brief, fix_for
 from gpuflow.base.records import record
 from gpuflow.base.util import is_users, safe_zip
-from gpuflow.compiler.shardings import asked_shardings
+from gpuflow.compiler.shardings import requested_shardings
 from gpuflow.control import shared_traces
-from gpuflow.control.call_shardings import check_asked, constrained, sharding_of
+from gpuflow.control.call_shardings import check_requested, constrained, sharding_of
 from gpuflow.control.entry import Entry, Placement, placement
 from gpuflow.control.jit import close_over, jit_p, operand_avals
-from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
+from gpuflow.control.jit_log import check_may_trace, explain_miss, log_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
 from gpuflow.control.programs import as_arrays
 from gpuflow.control.retraces import Retraces
 from gpuflow.control.shared_traces import Trace
 from gpuflow.control.signatures import Signature, Signatures
-from gpuflow.control.stages import Lowered, Places, Traced
+from gpuflow.control.stages import Lowered, Requested, Traced
 from gpuflow.core import key_use
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.ref_programs import RefUse, record_program
@@ -38,10 +38,10 @@ from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.effects.device_put import device_put
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import default_device, in_use
+from gpuflow.runtime.distributed import DistributedArray, delete_donated, programs, spans_memories
 from gpuflow.runtime.memories import is_in_one_memory
-from gpuflow.runtime.parted import PartedArray, delete_donated, goes_over_memories, programs
-from gpuflow.runtime.scalars import NUMBERS, array_of
-from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_sharding
+from gpuflow.runtime.scalars import SCALAR_TYPES, array_of
+from gpuflow.runtime.sharded import ShardedArray, check_same_devices, whole_of, with_sharding
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -133,7 +133,7 @@ class JitFunction(Generic[_P, _T]):
                         entry = form.entries[key]
                     except (AttributeError, KeyError, TypeError, OverflowError):
                         break
-                    if entry.executable.donated:  # which a number's array must not be
+                    if entry.executable.donated:  # a cached scalar's array must not be donated
                         break
                 if entry.consts:
                     leaves = [*entry.consts, *leaves]
@@ -184,17 +184,17 @@ class JitFunction(Generic[_P, _T]):
     def _bind(
         self, entry: Entry, operands: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Any]:
-        """The program as a part of one that is traced, which then asks for its shardings."""
+        """Bind the program inside a trace, with its shardings as constraints."""
         options, hidden = self._options, entry.hidden
         if options.in_shardings is not None:
-            asked = self._asked_shardings(args, kwargs)
-            operands = [*operands[:hidden], *constrained(operands[hidden:], asked)]
+            requested = self._requested_shardings(args, kwargs)
+            operands = [*operands[:hidden], *constrained(operands[hidden:], requested)]
         if options.inline:
             outs = entry.jaxpr(*operands)
         else:
             outs = jit_p.bind(*operands, **self._params(entry))
         if options.out_shardings is not None:
-            outs = constrained(outs, self._asked_results(entry))
+            outs = constrained(outs, self._requested_results(entry))
         return outs
 
     def _params(self, entry: Entry) -> dict[str, Any]:
@@ -208,52 +208,52 @@ class JitFunction(Generic[_P, _T]):
     def _run_sharded(
         self, entry: Entry, operands: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Any]:
-        """Run the program; its results have shardings if operands have, or something asks."""
+        """Run the program; results have shardings if operands have, or shardings are requested."""
         options = self._options
-        has_sharding = (ShardedArray, PartedArray)
+        has_sharding = (ShardedArray, DistributedArray)
         shardings = [x.sharding if type(x) in has_sharding else None for x in operands]
         if options.in_shardings is not None:
-            asked = self._asked_shardings(args, kwargs)
-            for k, (sharding, value) in enumerate(safe_zip(asked, operands[entry.hidden :])):
+            requested = self._requested_shardings(args, kwargs)
+            for k, (sharding, value) in enumerate(safe_zip(requested, operands[entry.hidden :])):
                 if sharding is not None:
                     sharding.shard_shape(aval_of(value).shape)
-                    check_asked(self.name, value, sharding)
+                    check_requested(self.name, value, sharding)
                     shardings[entry.hidden + k] = sharding
         has_shardings = any(shardings) or entry.asks
         if has_shardings:
-            wanted = options.out_shardings and self._asked_results(entry)
-            inside = [*shardings, *(wanted or ()), *asked_shardings(entry.jaxpr.jaxpr)]
-            places = [sharding for sharding in inside if sharding]
-            check_places("jit", entry.counted(operands), places)
-        if in_use.parted or has_shardings:
-            outs = self._run_in_parts(entry, operands, shardings)
+            out_shardings = options.out_shardings and self._requested_results(entry)
+            every = [*shardings, *(out_shardings or ()), *requested_shardings(entry.jaxpr.jaxpr)]
+            used_shardings = [sharding for sharding in every if sharding]
+            check_same_devices("jit", entry.counted(operands), used_shardings)
+        if in_use.distributed or has_shardings:
+            outs = self._run_in_memories(entry, operands, shardings)
             if outs is not None:
                 return outs
         outs = self._run(entry, [whole_of(value) for value in operands])
-        wanted = entry.shardings(tuple(shardings)) if has_shardings else None
+        out_shardings = entry.shardings(tuple(shardings)) if has_shardings else None
         if options.out_shardings is not None:
-            asked = self._asked_results(entry)
-            propagated = wanted or [None] * len(outs)
-            wanted = [sharding or other for sharding, other in safe_zip(asked, propagated)]
-        if wanted is None:
-            wanted = [None] * len(outs)
+            requested = self._requested_results(entry)
+            derived = out_shardings or [None] * len(outs)
+            out_shardings = [sharding or other for sharding, other in safe_zip(requested, derived)]
+        if out_shardings is None:
+            out_shardings = [None] * len(outs)
         outs = [
             out if sharding is None else with_sharding(out, sharding)
-            for out, sharding in safe_zip(outs, wanted)
+            for out, sharding in safe_zip(outs, out_shardings)
         ]
         if has_shardings:
-            self._keep_placement(args, kwargs, operands, entry, wanted)
+            self._store_placement(args, kwargs, operands, entry, out_shardings)
         return outs
 
-    def _keep_placement(
+    def _store_placement(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any], entry: Entry,
         shardings: Sequence[Sharding | None],
     ) -> None:  # fmt: skip
-        """Let the next call with such shardings find the entry, and those of its results."""
+        """Cache the entry, and its results' shardings, for the next call with such shardings."""
         settings = config.trace_context()
         if not self._is_short(entry, settings):
             return
-        if not all(type(x) in (Array, ShardedArray, *NUMBERS) for x in operands):
+        if not all(type(x) in (Array, ShardedArray, *SCALAR_TYPES) for x in operands):
             return
         for form in self._forms:
             found = form.read(args, kwargs, settings, _as_arrays)
@@ -261,42 +261,42 @@ class JitFunction(Generic[_P, _T]):
                 self._signatures.add_placement(form, found[1], placement(entry, shardings))
                 return
 
-    def _run_in_parts(
+    def _run_in_memories(
         self, entry: Entry, operands: list[Any], operand_shardings: list[Sharding | None]
     ) -> list[Any] | None:
-        """The results of a program that runs in several memories; None: it runs in one."""
-        wanted: list[Sharding | None] | None = None
+        """The results of a program that runs in several memories; None if it runs in one."""
+        out_shardings: list[Sharding | None] | None = None
         if self._options.out_shardings is not None:
-            wanted = self._asked_results(entry)
-        known = (*operand_shardings, *(wanted or ()))
+            out_shardings = self._requested_results(entry)
+        known = (*operand_shardings, *(out_shardings or ()))
         shardings = [sharding for sharding in known if sharding is not None]
-        if all(map(is_in_one_memory, shardings)) and not goes_over_memories(entry.jaxpr):
+        if all(map(is_in_one_memory, shardings)) and not spans_memories(entry.jaxpr):
             return None
-        placed = [
-            x if sharding is None else programs.place(x, sharding)
+        resharded = [
+            x if sharding is None else programs.reshard(x, sharding)
             for x, sharding in safe_zip(operands, operand_shardings)
         ]
-        outs = programs.run(entry.jaxpr, placed, wanted, entry.donated)
+        outs = programs.run(entry.jaxpr, resharded, out_shardings, entry.donated)
         delete_donated(operands, entry.donated)
         return outs
 
-    def _asked_shardings(
+    def _requested_shardings(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Sharding | None]:
         """For each leaf of the arguments the sharding that ``in_shardings`` gives."""
         _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
-        asked = tree.broadcast_prefix(self._options.in_shardings, dynamic, "jit in_shardings")
-        return [*map(sharding_of, asked), *[None] * len(tree.leaves(dynamic_kwargs))]
+        requested = tree.broadcast_prefix(self._options.in_shardings, dynamic, "jit in_shardings")
+        return [*map(sharding_of, requested), *[None] * len(tree.leaves(dynamic_kwargs))]
 
-    def _asked_results(self, entry: Entry) -> list[Sharding | None]:
+    def _requested_results(self, entry: Entry) -> list[Sharding | None]:
         """For each output the sharding that ``out_shardings`` gives; refs have none."""
         count = entry.out_tree.num_leaves
         result = tree.unflatten(entry.out_tree, range(count))
-        asked = tree.broadcast_prefix(self._options.out_shardings, result, "jit out_shardings")
-        return [*map(sharding_of, asked), *[None] * (len(entry.jaxpr.out_avals) - count)]
+        requested = tree.broadcast_prefix(self._options.out_shardings, result, "jit out_shardings")
+        return [*map(sharding_of, requested), *[None] * (len(entry.jaxpr.out_avals) - count)]
 
     def _run(self, entry: Entry, operands: list[Any]) -> list[Any]:
-        """Run the program where it is wanted."""
+        """Run the program on the device of the options, or on that of its operands."""
         device = self._options.device
         if device is not None:
             operands = [device_put(operand, device) for operand in operands]
@@ -310,22 +310,22 @@ class JitFunction(Generic[_P, _T]):
         entry = self._find(args, kwargs)[1]
         _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
         in_tree = tree.structure((dynamic, dynamic_kwargs))
-        places = self._places(entry, args, kwargs)
-        return Traced(entry, in_tree, self.name, places=places)
+        requested = self._request(entry, args, kwargs)
+        return Traced(entry, in_tree, self.name, requested=requested)
 
-    def _places(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Places:
-        """Where arguments and results are meant to be."""
+    def _request(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Requested:
+        """The requested shardings of arguments and results."""
         _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
         leaves = tree.leaves((dynamic, dynamic_kwargs))
         inputs = [getattr(x, "sharding", None) for x in leaves]
         inputs = [sharding if isinstance(sharding, NamedSharding) else None for sharding in inputs]
         outputs: list[Sharding | None] = []
         if self._options.in_shardings is not None:
-            asked = self._asked_shardings(args, kwargs)
-            inputs = [sharding or other for sharding, other in safe_zip(asked, inputs)]
+            requested = self._requested_shardings(args, kwargs)
+            inputs = [sharding or other for sharding, other in safe_zip(requested, inputs)]
         if self._options.out_shardings is not None:
-            outputs = self._asked_results(entry)[: entry.out_tree.num_leaves]
-        return Places(tuple(inputs), tuple(outputs), self._options.device)
+            outputs = self._requested_results(entry)[: entry.out_tree.num_leaves]
+        return Requested(tuple(inputs), tuple(outputs), self._options.device)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace for arguments or ShapeDtypeStructs, without running anything."""
@@ -370,7 +370,7 @@ class JitFunction(Generic[_P, _T]):
         leaves, treedef = tree.flatten((dynamic, dynamic_kwargs))
         try:
             avals = operand_avals(leaves)
-        except TypeError:  # refs, or what cannot be an argument
+        except TypeError:  # refs, or invalid arguments
             if not all(type(leaf) is Ref or is_value(leaf) for leaf in leaves):
                 self._check_leaves(dynamic, dynamic_kwargs)
             avals = tuple([type_of(leaf) for leaf in leaves])
@@ -381,14 +381,14 @@ class JitFunction(Generic[_P, _T]):
         except TypeError as error:
             raise ValueError(
                 f"[jit] static arguments of {self.name} must be hashable; "
-                f"got {', '.join(told(value) for _, _, value in statics)}. "
+                f"got {', '.join(brief(value) for _, _, value in statics)}. "
                 f"Fix: pass a tuple instead of a list, or make the argument dynamic. ({error})"
             ) from None
         if entry is None:
             shared = shared_traces.find(self._function, (self._options.static_argnums, *key))
             if shared is not None:
                 entry = self._entry(shared, dynamic, dynamic_kwargs)
-                self._keep(key, entry)
+                self._store(key, entry)
                 return leaves, entry
             switches = config.switches()
             if switches.explain_cache_misses:
@@ -398,7 +398,7 @@ class JitFunction(Generic[_P, _T]):
             arguments = _Arguments(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
             start = perf_counter()
             if switches.log_compiles:
-                entry = self._trace_told(leaves, arguments, key)
+                entry = self._trace_logged(leaves, arguments, key)
             else:
                 entry = self._trace(arguments, key)
             if self._retraces is not None:
@@ -407,11 +407,11 @@ class JitFunction(Generic[_P, _T]):
                 self._retraces.note(Signature(*key), names, seconds, entry.build_seconds)
             is_lasting = entry.refs is None or entry.refs.outlives_traces
             if is_lasting and not any(isinstance(const, Tracer) for const in entry.consts):
-                self._keep(key, entry)
+                self._store(key, entry)
         return leaves, entry
 
-    def _keep(self, key: tuple[Any, ...], entry: Entry) -> None:
-        """Let the next call of this signature find the entry."""
+    def _store(self, key: tuple[Any, ...], entry: Entry) -> None:
+        """Cache the entry for the next call of this signature."""
         treedef, avals, statics, settings = key
         is_short = self._is_short(entry, settings)
         shape = treedef, tuple([where for where, _, _ in statics])
@@ -425,19 +425,19 @@ class JitFunction(Generic[_P, _T]):
             return False
         if entry.refs is not None or self._options.device is not None:
             return False
-        return not (in_use.parted and goes_over_memories(entry.jaxpr))
+        return not (in_use.distributed and spans_memories(entry.jaxpr))
 
     def _split_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
         options = self._options
-        numbers = {k if k >= 0 else k + len(args) for k in options.static_argnums}
+        argnums = {k if k >= 0 else k + len(args) for k in options.static_argnums}
         # Types count: 1, 1.0 and True are equal but make different programs.
-        static_args: list[Any] = [(k, args[k]) for k in sorted(numbers) if k < len(args)]
+        static_args: list[Any] = [(k, args[k]) for k in sorted(argnums) if k < len(args)]
         static_names = [name for name in sorted(kwargs) if name in self._static_names]
         static_args += [(name, kwargs[name]) for name in static_names]
         statics = [(where, type(value), value) for where, value in static_args]
-        dynamic = tuple(arg for k, arg in enumerate(args) if k not in numbers)
+        dynamic = tuple(arg for k, arg in enumerate(args) if k not in argnums)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self._static_names}
         return tuple(statics), dynamic, dynamic_kwargs
 
@@ -454,19 +454,19 @@ class JitFunction(Generic[_P, _T]):
             if not is_value(leaf) and type(leaf) is not Ref:
                 raise TypeError(
                     f"[jit] arguments of {self.name} must be arrays, numbers or trees of them; "
-                    f"got {told(leaf)} as {path}. Fix: {mend(leaf, STATIC, path)}."
+                    f"got {brief(leaf)} as {path}. Fix: {fix_for(leaf, STATIC, path)}."
                 )
 
-    def _trace_told(
+    def _trace_logged(
         self, leaves: list[Any], arguments: _Arguments, key: tuple[Any, ...]
     ) -> Entry:
         """``_trace``, and the compilation of the first call, with both times logged."""
-        with told_time("traced", self.name, arguments.avals):
+        with log_time("traced", self.name, arguments.avals):
             entry = self._trace(arguments, key)
         if thread_state.trace is eval_trace:
             arrays = [leaf for leaf in leaves if type(leaf) is Array]
             device = self._options.device or (arrays[-1].device if arrays else default_device())
-            with told_time("compiled", self.name, arguments.avals):
+            with log_time("compiled", self.name, arguments.avals):
                 entry.executable.compiled(device)
         return entry
 
@@ -488,7 +488,7 @@ class JitFunction(Generic[_P, _T]):
         hidden, params = close_over(jaxpr, [_snapshot(const) for const in consts], self.name)
         trace = Trace(params["jaxpr"], tuple(hidden), tree.sorted_keys(out_trees[-1]))
         if refs is None and all(type(const) is Array for const in consts):
-            shared_traces.keep(self._function, (self._options.static_argnums, *key), trace)
+            shared_traces.store(self._function, (self._options.static_argnums, *key), trace)
         return self._entry(trace, dynamic, dynamic_kwargs, refs)
 
     def _entry(
@@ -500,29 +500,29 @@ class JitFunction(Generic[_P, _T]):
         donated = (False,) * (len(trace.jaxpr.in_avals) - len(donated)) + donated
         options = self._options
         asks = options.in_shardings is not None or options.out_shardings is not None
-        asks = asks or bool(asked_shardings(trace.jaxpr.jaxpr))
+        asks = asks or bool(requested_shardings(trace.jaxpr.jaxpr))
         return Entry(trace.jaxpr, trace.consts, trace.out_tree, donated, refs, asks)
 
     def _rebuilder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-        numbers = {k if k >= 0 else k + len(args) for k in self._options.static_argnums}
+        argnums = {k if k >= 0 else k + len(args) for k in self._options.static_argnums}
         static_kwargs = {k: v for k, v in kwargs.items() if k in self._static_names}
 
         def rebuild(
             dynamic: tuple[Any, ...], dynamic_kwargs: dict[str, Any]
         ) -> tuple[list[Any], dict[str, Any]]:
             rest = iter(dynamic)
-            full = [arg if k in numbers else next(rest) for k, arg in enumerate(args)]
+            full = [arg if k in argnums else next(rest) for k, arg in enumerate(args)]
             return full, {**dynamic_kwargs, **static_kwargs}
 
         return rebuild
 
     def _donated(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
         options = self._options
-        kept = _dynamic_positions(len(dynamic), options.static_argnums)
+        positions = _dynamic_positions(len(dynamic), options.static_argnums)
         count = len(dynamic) + len(options.static_argnums)
         donated = {k if k >= 0 else k + count for k in options.donate_argnums}
         flags: list[bool] = []
-        for position, arg in safe_zip(kept, dynamic):
+        for position, arg in safe_zip(positions, dynamic):
             flags += _donated_leaves(arg, position in donated)
         for name in sorted(kwargs):
             flags += _donated_leaves(kwargs[name], name in options.donate_argnames)
@@ -530,17 +530,17 @@ class JitFunction(Generic[_P, _T]):
 
 
 def _as_arrays(leaves: list[Any]) -> list[Any]:
-    """Leaves with the arrays of numbers in their places."""
-    return [array_of(x) if type(x) in NUMBERS else x for x in leaves]
+    """Leaves with Python scalars replaced by arrays."""
+    return [array_of(x) if type(x) in SCALAR_TYPES else x for x in leaves]
 
 
 def _donated_leaves(arg: Any, is_donated: bool) -> list[bool]:
-    """A flag for each leaf: the array in a ref may be held by whoever read it."""
+    """A flag for each leaf; refs are never donated: other code may hold their arrays."""
     return [is_donated and type(leaf) is not Ref for leaf in tree.leaves(arg)]
 
 
 def _snapshot(const: Any) -> Any:
-    """A closed-over value as it is now: a NumPy array may be written to before the next call."""
+    """A copy of a closed-over NumPy array, which may be written to before the next call."""
     if isinstance(const, Array | Tracer):
         return const
     return from_numpy(const, aval_of(const))
@@ -585,5 +585,5 @@ def _check_outputs(name: str, outs: Sequence[Any], out_tree: tree.TreeDef) -> No
             refuse_refs("jit", [out], f"outputs of {name}")
             raise TypeError(
                 f"[jit] outputs of {name} must be arrays, numbers or trees of them; got "
-                f"{told(out)} in {tree.text(out_tree)}. Fix: {mend(out, 'return arrays only')}."
+                f"{brief(out)} in {tree.text(out_tree)}. Fix: {fix_for(out, 'return arrays only')}."
             )

@@ -20,12 +20,12 @@ else:
 
 
 def _warn(text: str, *arguments: Any) -> None:
-    """Users turn it up, down or elsewhere with ``logging.getLogger("gpuflow")``."""
+    """Log a warning; users configure it by ``logging.getLogger("gpuflow")``."""
     logging.getLogger("gpuflow").warning(text, *arguments)
 
 
 @contextmanager
-def told_time(work: str, name: str, avals: Sequence[ShapedArray]) -> Iterator[None]:
+def log_time(work: str, name: str, avals: Sequence[ShapedArray]) -> Iterator[None]:
     """Log how long the block took: tracing or compiling a function for arguments of these types."""
     start = perf_counter()
     yield
@@ -48,7 +48,7 @@ def check_may_trace(name: str) -> None:
 
 
 def explain_miss(name: str, new: Signature, known: Sequence[Signature]) -> None:
-    """Log why a call found no program: the difference from the closest signature.
+    """Log the reason of a cache miss: the difference from the closest signature.
 
     Args:
         name: name of the function.
@@ -59,27 +59,27 @@ def explain_miss(name: str, new: Signature, known: Sequence[Signature]) -> None:
         _warn("no program for %s: it was never called, or is a new function", name)
         return
     closest = max(known, key=lambda other: _likeness(new, other))
-    parts = []
+    differences = []
     if new.treedef != closest.treedef:
         trees = tree.text(new.treedef), tree.text(closest.treedef)
-        parts.append(f"another tree of arguments, {trees[0]} and before {trees[1]}")
+        differences.append(f"another tree of arguments, {trees[0]} and before {trees[1]}")
     elif new.avals != closest.avals:
         changed = [
             f"{now} and before {before}"
             for now, before in zip(new.avals, closest.avals, strict=True)
             if now != before
         ]
-        parts.append(f"other types, {'; '.join(changed)}")
+        differences.append(f"other types, {'; '.join(changed)}")
     if new.statics != closest.statics:
         before = _values(closest.statics)
-        parts.append(f"other static arguments, {_values(new.statics)} and before {before}")
+        differences.append(f"other static arguments, {_values(new.statics)} and before {before}")
     if new.settings is not closest.settings:
-        parts.append("other settings (gpuflow.config)")
-    _warn("no program for %s: %s", name, "; ".join(parts))
+        differences.append("other settings (gpuflow.config)")
+    _warn("no program for %s: %s", name, "; ".join(differences))
 
 
 def _likeness(one: Signature, other: Signature) -> int:
-    """How many parts of two signatures agree, types of arguments one by one."""
+    """The number of equal components of two signatures, types of arguments one by one."""
     types = sum(a == b for a, b in zip(one.avals, other.avals, strict=False))
     return types + sum([
         one.treedef == other.treedef,

@@ -17,8 +17,8 @@ from gpuflow.runtime.device import Device, devices
 def _indices(what: str, value: int | Iterable[int] | None) -> tuple[int, ...]:
     if value is None:
         return ()
-    numbers = as_argnums("jit", what, value)
-    return (numbers,) if isinstance(numbers, int) else numbers
+    argnums = as_argnums("jit", what, value)
+    return (argnums,) if isinstance(argnums, int) else argnums
 
 
 def _names(value: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class JitOptions:
     donate_argnums: tuple[int, ...] = ()
     donate_argnames: tuple[str, ...] = ()
     inline: bool = False
-    device: Device | None = None  # where it runs; None: where its operands are
+    device: Device | None = None  # the device to run on; None: that of its operands
     in_shardings: Any = None  # tree prefixes of shardings; None: those of the operands,
     out_shardings: Any = None  # and what follows from them
 
@@ -56,7 +56,7 @@ def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
     """Let argnums and argnames name each other, where the signature is known.
 
     Raises:
-        ValueError: a number or name that is no parameter, or is both static and donated.
+        ValueError: an index or name that is not a parameter, or is both static and donated.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -83,12 +83,12 @@ def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
                 f"{named}. Fix: use one of these."
             )
 
-    def both(numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[Any, Any]:
-        # With *args a negative number counts from the end of each call's arguments.
-        numbers = tuple(k + count if k < 0 and not has_more else k for k in numbers)
+    def both(argnums: tuple[int, ...], names: tuple[str, ...]) -> tuple[Any, Any]:
+        # With *args a negative index counts from the end of each call's arguments.
+        argnums = tuple(k + count if k < 0 and not has_more else k for k in argnums)
         more = tuple(positional.index(name) for name in names if name in positional)
-        other = tuple(positional[k] for k in numbers if 0 <= k < count and positional[k] in named)
-        return tuple(sorted({*numbers, *more})), tuple(sorted({*names, *other}))
+        other = tuple(positional[k] for k in argnums if 0 <= k < count and positional[k] in named)
+        return tuple(sorted({*argnums, *more})), tuple(sorted({*names, *other}))
 
     static = both(options.static_argnums, options.static_argnames)
     donated = both(options.donate_argnums, options.donate_argnames)
@@ -143,7 +143,7 @@ def make_options(
 
     Raises:
         TypeError: ``device`` is not a Device.
-        ValueError: a number or name that is not a parameter, or both a device and a backend.
+        ValueError: an index or name that is not a parameter, or both a device and a backend.
     """
     if device is not None and backend is not None:
         raise ValueError(

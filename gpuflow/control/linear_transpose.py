@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base import dtypes, tree
 from gpuflow.base.arguments import as_items
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.base.util import safe_zip
 from gpuflow.control.mismatch import same_type
 from gpuflow.control.programs import Program, trace_program
@@ -88,7 +88,7 @@ def refuse_reduce_axes(op: str, reduce_axes: Any) -> None:
     """
     check(
         reduce_axes is None or len(as_items(op, "reduce_axes", reduce_axes)) == 0,
-        lambda: f"[{op}] reduce_axes must be empty; got {told(reduce_axes)}. "
+        lambda: f"[{op}] reduce_axes must be empty; got {brief(reduce_axes)}. "
         "Fix: lax.psum the result.",
         NotImplementedError,
     )
@@ -109,7 +109,7 @@ def transpose_program(
 
 
 def _as_array(value: Any) -> Any:
-    """A cotangent as an array, also where it is a Python number that was passed on."""
+    """A cotangent as an array, even if it is a Python scalar."""
     aval = aval_of(value)
     return convert_element_type(value, aval.dtype, aval.weak_type)
 

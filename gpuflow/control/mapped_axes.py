@@ -1,4 +1,4 @@
-"""Mapped axes of vmap and pmap: which axis of each leaf, their size, where outputs have theirs."""
+"""Mapped axes of vmap and pmap: the axis of each leaf, the common size, and the output axes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.arguments import canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.util import safe_zip
 from gpuflow.control.custom.linear_call import linear_call
 from gpuflow.core.aval import aval_of, is_value
@@ -51,7 +51,7 @@ def check_names(op: str, axis_name: Any, axis_size: Any, name: str) -> None:
         )
 
 
-# For classes of nodes whose axes are not those of any leaf: which axis of each leaf is meant.
+# For classes of nodes whose axes are not those of any leaf: the corresponding axis of each leaf.
 AxisRule = Callable[[Any, int, str], int]
 _rules: dict[type, AxisRule] = {}
 
@@ -111,8 +111,8 @@ def positions_of(
             continue
         if not is_value(leaf):
             raise TypeError(
-                f"[{op}] mapped arguments of {name} must be arrays or numbers; got {told(leaf)}. "
-                f"Fix: {mend(leaf, 'use None for it in in_axes')}."
+                f"[{op}] mapped arguments of {name} must be arrays or numbers; got {brief(leaf)}. "
+                f"Fix: {fix_for(leaf, 'use None for it in in_axes')}."
             )
         rank = aval_of(leaf).ndim
         if not -rank <= axis < rank:
@@ -154,8 +154,8 @@ def mapped_size(
     return distinct.pop()
 
 
-def output_name(structure: tree.TreeDef, number: int, name: str) -> str:
-    path = tree.paths_in(structure)[number]
+def output_name(structure: tree.TreeDef, leaf: int, name: str) -> str:
+    path = tree.paths_in(structure)[leaf]
     return f"{name} at {path}" if path else name
 
 
@@ -164,9 +164,9 @@ def first_element(out: Any, dim: int) -> Any:
 
 
 def equal_element(out: Any, dim: int) -> Any:
-    """One of elements that a user declares equal; its cotangent is divided equally.
+    """The first of elements that a user declares equal; its cotangent is divided equally.
 
-    Rules of a user's, as ``bwd``, see the cotangent of each element: so none must get all of it.
+    A user's rules, such as ``bwd``, get the cotangent of each element: none must get all of it.
     """
     aval = aval_of(out)
     if not dtypes.is_inexact(aval.dtype):
@@ -199,14 +199,14 @@ def summed(op: str, out: Any, dim: int) -> Any:
     return reduce_sum(out, (dim,))
 
 
-def placed(
+def output_at(
     op: str, out: Any, dim: int | None, target: Any, size: int, name: Callable[[], str]
 ) -> Any:
-    """An output with its mapped axis where it is wanted."""
+    """An output with its mapped axis at ``target``, the entry of ``out_axes``."""
     if not is_value(out):
         raise TypeError(
-            f"[{op}] outputs must be arrays or numbers; got {told(out)} from {name()}. "
-            f"Fix: {mend(out, 'return arrays, or None')}."
+            f"[{op}] outputs must be arrays or numbers; got {brief(out)} from {name()}. "
+            f"Fix: {fix_for(out, 'return arrays, or None')}."
         )
     if target is None:
         if dim is not None:

@@ -17,7 +17,7 @@ class Typed:
     """A tree of arrays without their values.
 
     Attributes:
-        name: where it is, as in "at first".
+        name: a phrase for messages, such as "at first".
         structure: its containers.
         avals: the types of its leaves.
     """
@@ -41,14 +41,14 @@ def same_type(a: ShapedArray, b: ShapedArray) -> bool:
 
 
 def describe_structures(what: str, first: Typed, second: Typed) -> str:
-    """Where two structures first differ, and both of them; ``what`` the trees are."""
+    """Describe the first difference of two structures, and both; ``what``: name of the trees."""
     skeletons = [tree_keys.skeleton(typed.structure) for typed in (first, second)]
     difference = tree_keys.difference(*skeletons)
-    return f"{what} trees that differ {difference}{_beside(first, second)}"
+    return f"{what} trees that differ {difference}{_both_trees(first, second)}"
 
 
 def describe_types(what: str, first: Typed, second: Typed) -> str | None:
-    """The leaves that differ, by path, and both trees; None: no leaf does.
+    """Describe the leaves that differ, by path, and both trees; None: no leaf does.
 
     Args:
         what: the name of the trees.
@@ -60,7 +60,7 @@ def describe_types(what: str, first: Typed, second: Typed) -> str | None:
         for path, a, b in safe_zip(paths, first.avals, second.avals)
         if not same_type(a, b)
     ]
-    return f"{'; '.join(differing)}{_beside(first, second)}" if differing else None
+    return f"{'; '.join(differing)}{_both_trees(first, second)}" if differing else None
 
 
 def how_to_match(what: str, first: Typed, second: Typed) -> str:
@@ -87,11 +87,11 @@ def _repeats(a: ShapedArray, b: ShapedArray) -> bool:
     return a.ndim <= b.ndim and all(n in (1, m) for n, m in zip(a.shape, tail, strict=True))
 
 
-def _beside(first: Typed, second: Typed) -> str:
-    """Both trees, one a line, and a new line."""
+def _both_trees(first: Typed, second: Typed) -> str:
+    """The text of both trees, one per line, and a new line."""
     width = max(len(first.name), len(second.name))
-    lines = [f"\n    {typed.name:{width}}  {_text(typed)}" for typed in (first, second)]
-    return f"{lines[0]}{lines[1]}\n "
+    rows = [f"\n    {typed.name:{width}}  {_text(typed)}" for typed in (first, second)]
+    return f"{rows[0]}{rows[1]}\n "
 
 
 def _text(typed: Typed) -> str:

@@ -53,13 +53,13 @@ def platform_dependent(
         ValueError,
     )
     platform = default_device().platform
-    chosen = branches.get(platform, default)
-    if chosen is None:
+    function = branches.get(platform, default)
+    if function is None:
         raise NotImplementedError(
             f"[platform_dependent] there must be a branch for the platform {platform!r}; got "
             f"{', '.join(branches) or 'none'}. Fix: {platform}=, or default=."
         )
-    return chosen(*args)
+    return function(*args)
 
 
 @explained

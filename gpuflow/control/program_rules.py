@@ -1,4 +1,4 @@
-"""Rules of equations that hold one program: a program derived from it, in an equation of its kind.
+"""Rules of equations that hold one program: the derived program is bound by the same primitive.
 
 ``bind(program, operands)`` binds that equation; the program's constants become hidden operands.
 """
@@ -32,17 +32,17 @@ def result_types(op: str, avals: Sequence[ShapedArray], jaxpr: ClosedJaxpr) -> l
 
 
 def check_types(
-    op: str, what: str, avals: Sequence[ShapedArray], wanted: Sequence[ShapedArray]
+    op: str, what: str, avals: Sequence[ShapedArray], expected: Sequence[ShapedArray]
 ) -> None:
-    """Check that types are as many as those of a program, and equal to them.
+    """Check that types are those that a program expects, one for each.
 
     Raises:
         TypeError: if they are not, as in a forged program that was read from a file.
     """
-    if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in wanted]:
+    if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in expected]:
         raise TypeError(
             f"[{op}] {what} must match the traced types; got {', '.join(map(str, avals))} for "
-            f"{', '.join(map(str, wanted))}. Fix: the rule that bound this equation; programs "
+            f"{', '.join(map(str, expected))}. Fix: the rule that bound this equation; programs "
             "cannot cause it."
         )
 
@@ -123,9 +123,9 @@ def _make_backward(
             for aval, flag in safe_zip(jaxpr.out_avals, nonzeros)
         ]
         results = backward_pass(jaxpr.jaxpr, jaxpr.consts, operands, cotangents)
-        kept = [result for result, flag in safe_zip(results, undefined) if flag]
-        out_nonzeros.extend(type(result) is not Zero for result in kept)
-        return [result for result in kept if type(result) is not Zero]
+        input_cotangents = [result for result, flag in safe_zip(results, undefined) if flag]
+        out_nonzeros.extend(type(result) is not Zero for result in input_cotangents)
+        return [result for result in input_cotangents if type(result) is not Zero]
 
     ct_avals = [aval.tangent() for aval, flag in safe_zip(jaxpr.out_avals, nonzeros) if flag]
     result, consts = trace_to_jaxpr(backward, [*from_avals, *ct_avals])
@@ -139,8 +139,8 @@ def batch(
     operands: Sequence[Any],
     dims: Sequence[int | None],
 ) -> tuple[list[Any], list[int | Uniform | None]]:
-    """The results of mapped operands, and where their batch axes are."""
+    """The results of mapped operands, and their batch axes."""
     mapped, out_dims = batch_jaxpr_dims(jaxpr, axis, tuple(dim is not None for dim in dims))
-    moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
-    outs = bind(mapped, moved)
+    batched = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
+    outs = bind(mapped, batched)
     return outs, list(out_dims)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.recent import Recent
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
@@ -29,7 +29,7 @@ from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.array import from_numpy
 from gpuflow.runtime.execute import executable_of
-from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_sharding
+from gpuflow.runtime.sharded import ShardedArray, check_same_devices, whole_of, with_sharding
 
 
 @record
@@ -107,17 +107,17 @@ def trace_program(
     key = (op, in_tree, tuple(avals), config.trace_context())
     try:
         owner = function if identity is None else identity
-        known = _programs.get(owner)
-        if known is None:
-            known = _programs.setdefault(owner, Recent(_MOST_PROGRAMS))
+        cached = _programs.get(owner)
+        if cached is None:
+            cached = _programs.setdefault(owner, Recent(_MOST_PROGRAMS))
     except TypeError:  # it cannot be hashed or referred to weakly
-        known = Recent(_MOST_PROGRAMS)
-    program = known.get(key)
+        cached = Recent(_MOST_PROGRAMS)
+    program = cached.get(key)
     if program is None:
         program = _trace(op, function, in_tree, avals, name, takes_refs)
         is_lasting = program.refs is None or program.refs.outlives_traces
         if is_lasting and not any(isinstance(value, Tracer) for value in program.consts):
-            known.put(key, program)
+            cached.put(key, program)
     return program
 
 
@@ -133,8 +133,8 @@ def _trace(
             if not is_value(leaf):
                 refuse_refs(op, [leaf], f"results of {name}")
                 raise TypeError(
-                    f"[{op}] {name} must return arrays or trees of them; got {told(leaf)}. "
-                    f"Fix: {mend(leaf, 'return arrays, or None')}."
+                    f"[{op}] {name} must return arrays or trees of them; got {brief(leaf)}. "
+                    f"Fix: {fix_for(leaf, 'return arrays, or None')}."
                 )
         structures.append(out_tree)
         return leaves
@@ -163,18 +163,18 @@ def join_consts(
         for value in closed:
             values.setdefault(id(value), value)
     keys = list(values)
-    places = tuple(tuple(keys.index(id(value)) for value in closed) for closed in consts)
+    const_positions = tuple(tuple(keys.index(id(value)) for value in closed) for closed in consts)
 
     def join() -> list[ClosedJaxpr]:
-        joined = []
-        for jaxpr, positions in safe_zip(jaxprs, places):
+        merged = []
+        for jaxpr, positions in safe_zip(jaxprs, const_positions):
             inputs = dict(zip(positions, jaxpr.jaxpr.invars, strict=False))
             lead = [inputs.get(k) or Var(aval_of(values[key])) for k, key in enumerate(keys)]
-            joined.append(with_inputs(jaxpr, [*lead, *jaxpr.jaxpr.invars[len(positions) :]]))
-        return joined
+            merged.append(with_inputs(jaxpr, [*lead, *jaxpr.jaxpr.invars[len(positions) :]]))
+        return merged
 
-    # Remembered, so that what is derived from the joined programs is found again.
-    key = ("join", tuple(jaxpr.jaxpr for jaxpr in jaxprs), places)
+    # Cached, so that programs derived from the joined ones are found again.
+    key = ("join", tuple(jaxpr.jaxpr for jaxpr in jaxprs), const_positions)
     return jaxprs[0].jaxpr.memo(key, join), list(values.values())
 
 
@@ -236,12 +236,12 @@ def run_program(
     run = executable_of(jaxpr, tuple(donated))
     if ShardedArray not in map(type, operands):
         return run(operands)
-    check_places("jit", operands)
+    check_same_devices("jit", operands)
     shardings = tuple([x.sharding if type(x) is ShardedArray else None for x in operands])
     results = run([whole_of(x) for x in operands])
-    wanted = jaxpr.jaxpr.memo(
+    out_shardings = jaxpr.jaxpr.memo(
         ("result shardings", shardings), lambda: result_shardings(jaxpr.jaxpr, shardings)
     )
-    if wanted is None:
+    if out_shardings is None:
         return results
-    return [with_sharding(out, sharding) for out, sharding in safe_zip(results, wanted)]
+    return [with_sharding(out, sharding) for out, sharding in safe_zip(results, out_shardings)]

@@ -56,14 +56,14 @@ REDUCTIONS: dict[Any, Callable[..., Any]] = {
 WINDOW_REDUCTIONS: dict[Any, Any] = {
     add_p: reduce_window_sum_p, max_p: reduce_window_max_p, min_p: reduce_window_min_p,
 }  # fmt: skip
-# What changes nothing, for a dtype.
+# The neutral element of each window reduction, for a dtype.
 NEUTRAL: dict[Any, Callable[[Any], Any]] = {
     reduce_window_sum_p: lambda dtype: 0, reduce_window_max_p: lowest, reduce_window_min_p: highest,
 }  # fmt: skip
 
 
 def _is_neutral(value: Any, neutral: Any) -> bool:
-    """Whether a value that is known while tracing is this number."""
+    """Whether a concrete value equals the neutral element."""
     return not isinstance(value, Tracer) and bool(np.asarray(value) == neutral)
 
 
@@ -109,7 +109,7 @@ def _traced(
     return program
 
 
-def _known_primitive(program: Program) -> Any:
+def _single_primitive(program: Program) -> Any:
     """The primitive that the computation is, if it is one of two operands; else None."""
     jaxpr = program.jaxpr.jaxpr
     while len(jaxpr.eqns) == 1 and subjaxprs(jaxpr.eqns[0]):
@@ -183,45 +183,45 @@ def reduce(
     )
     axes = canonicalize_axes(tuple(dimensions), len(shape), "reduce")
     program = _traced("reduce", computation, leaves, init, treedef)
-    kept = tuple(n for d, n in enumerate(shape) if d not in axes)
-    known = REDUCTIONS.get(_known_primitive(program))
-    if known is not None:
-        outs = [known(leaves[0], axes)]
+    remaining = tuple(n for d, n in enumerate(shape) if d not in axes)
+    reduction = REDUCTIONS.get(_single_primitive(program))
+    if reduction is not None:
+        outs = [reduction(leaves[0], axes)]
     else:
-        outs = _by_halves(program, leaves, axes, kept)
-    starts = [_filled(value, kept, x) for value, x in safe_zip(init, leaves)]
+        outs = _by_halves(program, leaves, axes, remaining)
+    starts = [_filled(value, remaining, x) for value, x in safe_zip(init, leaves)]
     results = starts if outs is None else _combine(program, starts, outs)
     return tree.unflatten(treedef, results)
 
 
 def _by_halves(
-    program: Program, leaves: Sequence[Any], axes: Sequence[int], kept: tuple[int, ...]
+    program: Program, leaves: Sequence[Any], axes: Sequence[int], remaining: tuple[int, ...]
 ) -> list[Any] | None:
-    """Combine halves until one element is left; None for no elements."""
-    parts = []
+    """Combine halves until one element remains; None for no elements."""
+    operands = []
     for x in leaves:
         for position, axis in enumerate(axes):
             x = move_axis(x, axis, position)
-        parts.append(x if 0 in kept else reshape(x, (_count(x, kept), *kept)))
-    if 0 in kept:
+        operands.append(x if 0 in remaining else reshape(x, (_count(x, remaining), *remaining)))
+    if 0 in remaining:
         return None
-    count = aval_of(parts[0]).shape[0]
+    count = aval_of(operands[0]).shape[0]
     if count == 0:
         return None
     while count > 1:
         half = count // 2
-        first = [slice_in_dim(x, 0, half) for x in parts]
-        second = [slice_in_dim(x, half, 2 * half) for x in parts]
-        rest = [slice_in_dim(x, 2 * half, count) for x in parts]
+        first = [slice_in_dim(x, 0, half) for x in operands]
+        second = [slice_in_dim(x, half, 2 * half) for x in operands]
+        rest = [slice_in_dim(x, 2 * half, count) for x in operands]
         merged = _combine(program, first, second)
         odd = count % 2
-        parts = [concatenate([a, b], 0) if odd else a for a, b in safe_zip(merged, rest)]
+        operands = [concatenate([a, b], 0) if odd else a for a, b in safe_zip(merged, rest)]
         count = half + odd
-    return [reshape(x, kept) for x in parts]
+    return [reshape(x, remaining) for x in operands]
 
 
-def _count(x: Any, kept: tuple[int, ...]) -> int:
-    return aval_of(x).size // max(int(np.prod(kept, dtype=np.int64)), 1)
+def _count(x: Any, remaining: tuple[int, ...]) -> int:
+    return aval_of(x).size // max(int(np.prod(remaining, dtype=np.int64)), 1)
 
 
 # --- windows -------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def reduce_window(
     program = _traced("reduce_window", computation, leaves, init, treedef)
     shape = aval_of(leaves[0]).shape
     ones = (1,) * len(shape)
-    window, strides, holes, gaps = (
+    window, strides, lhs_dilation, rhs_dilation = (
         ones if sizes is None else as_integers("reduce_window", what, sizes)
         for what, sizes in (
             ("window_dimensions", window_dimensions), ("window_strides", window_strides),
@@ -272,26 +272,26 @@ def reduce_window(
         )
     )  # fmt: skip
     check(
-        all(len(v) == len(shape) for v in (window, strides, holes, gaps))
-        and all(n >= 1 for v in (window, strides, holes, gaps) for n in v),
+        all(len(v) == len(shape) for v in (window, strides, lhs_dilation, rhs_dilation))
+        and all(n >= 1 for v in (window, strides, lhs_dilation, rhs_dilation) for n in v),
         lambda: (
             "[reduce_window] window sizes, strides and dilations must be given for each dimension "
-            f"and be at least 1; got {window}, {strides}, {holes}, {gaps} for shape {shape}. "
-            "Fix: 1 where nothing slides."
+            f"and be at least 1; got {window}, {strides}, {lhs_dilation}, {rhs_dilation} for shape "
+            f"{shape}. Fix: 1 where nothing slides."
         ),
     )
-    sizes = [dilated(n, d) for n, d in zip(shape, holes, strict=True)]
-    windows = [dilated(n, d) for n, d in zip(window, gaps, strict=True)]
+    sizes = [dilated(n, d) for n, d in zip(shape, lhs_dilation, strict=True)]
+    windows = [dilated(n, d) for n, d in zip(window, rhs_dilation, strict=True)]
     pads = explicit_pads(padding, sizes, windows, strides)
-    known = WINDOW_REDUCTIONS.get(_known_primitive(program))
-    if known is not None and dtypes.is_bool(aval_of(leaves[0]).dtype):
-        known = None  # bools have no kernel of windows
-    if known is not None:
-        reduced = known.bind(
+    reduction = WINDOW_REDUCTIONS.get(_single_primitive(program))
+    if reduction is not None and dtypes.is_bool(aval_of(leaves[0]).dtype):
+        reduction = None  # bools have no kernel of windows
+    if reduction is not None:
+        reduced = reduction.bind(
             leaves[0], window_dimensions=window, window_strides=strides, padding=pads,
-            base_dilation=holes, window_dilation=gaps,
+            base_dilation=lhs_dilation, window_dilation=rhs_dilation,
         )  # fmt: skip
-        if _is_neutral(init[0], NEUTRAL[known](aval_of(reduced).dtype)):
+        if _is_neutral(init[0], NEUTRAL[reduction](aval_of(reduced).dtype)):
             return tree.unflatten(treedef, [reduced])
         start = _filled(init[0], aval_of(reduced).shape, reduced)
         return tree.unflatten(treedef, _combine(program, [start], [reduced]))
@@ -299,7 +299,7 @@ def reduce_window(
         window_count(n, w, stride, pair)
         for n, w, stride, pair in zip(sizes, windows, strides, pads, strict=True)
     ]
-    config = [(low, high, d - 1) for (low, high), d in zip(pads, holes, strict=True)]
+    config = [(low, high, d - 1) for (low, high), d in zip(pads, lhs_dilation, strict=True)]
     wide = [
         pad(x, convert_element_type(value, aval_of(x).dtype), config)
         for x, value in safe_zip(leaves, init)
@@ -308,10 +308,10 @@ def reduce_window(
     if 0 in counts:
         return tree.unflatten(treedef, total)
     for offset in product(*map(range, window)):
-        starts = [k * d for k, d in zip(offset, gaps, strict=True)]
+        starts = [k * d for k, d in zip(offset, rhs_dilation, strict=True)]
         limits = [
             a + (n - 1) * s + 1 for a, n, s in zip(starts, counts, strides, strict=True)
         ]
-        part = [slice_(x, starts, limits, strides) for x in wide]
-        total = _combine(program, total, part)
+        elements = [slice_(x, starts, limits, strides) for x in wide]
+        total = _combine(program, total, elements)
     return tree.unflatten(treedef, total)

@@ -1,4 +1,4 @@
-"""remat_p, the equation of checkpoint: residuals of its derivative are recomputed.
+"""remat_p, the primitive of checkpoint: residuals of its derivative are recomputed.
 
 The equation holds a program without constants. Its linearization stores its operands and the values
 that the policy saves; the map of tangents is again such an equation, which first computes the other
@@ -17,7 +17,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import dce, inline
 from gpuflow.control import program_rules
 from gpuflow.control.jit import jit_p
-from gpuflow.control.loops.keeping import Kept, kept_outputs
+from gpuflow.control.loops.partial_evaluation import Recomputation, used_outputs
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
@@ -135,20 +135,20 @@ def _make_split(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -> 
         jaxpr = _under_policy(jaxpr, policy)
     evaluation, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
     evaluation, closed = close(evaluation)
-    kept = _kept(evaluation.jaxpr, policy)
-    program = kept.program
+    scheme = _recomputation(evaluation.jaxpr, policy)
+    program = scheme.program
     split = len(program.outvars) - count
-    inputs = [*kept.stored, *program.invars]
-    tangents = _composed(inputs, kept.again, program.outvars[split:], linear)
+    inputs = [*scheme.stored, *program.invars]
+    tangents = _composed(inputs, scheme.again, program.outvars[split:], linear)
     tangents = ClosedJaxpr(dce(tangents.jaxpr))
-    # What may be stored is stored if the map reads it.
+    # Saveable values are stored if the map reads them.
     read = _read_by(tangents.jaxpr)
-    stored = [var for var in kept.stored if var in read]
+    stored = [var for var in scheme.stored if var in read]
     operands = tuple(k for k, var in enumerate(program.invars) if var in read)
     rest = tangents.jaxpr.invars[len(inputs) :]
     tangents = with_inputs(tangents, [*stored, *[program.invars[k] for k in operands], *rest])
     outs = [*program.outvars[:split], *stored]
-    known = dce(program.replace(eqns=kept.first, outvars=tuple(outs), argument_names=()))
+    known = dce(program.replace(eqns=scheme.first, outvars=tuple(outs), argument_names=()))
     return Split(ClosedJaxpr(known), closed, tangents, operands, out_nonzeros)
 
 
@@ -157,26 +157,26 @@ def _read_by(jaxpr: Jaxpr) -> set[Atom]:
     return {atom for atom in atoms if type(atom) is not Literal}
 
 
-def _kept(jaxpr: Jaxpr, policy: Any) -> Kept:
-    """The values of a program that a policy may store, and the recomputed ones."""
+def _recomputation(jaxpr: Jaxpr, policy: Any) -> Recomputation:
+    """Split the values of a program into those that a policy saves, and recomputed ones."""
     program = inline(jaxpr, _is_opened)
     if policy is None:
-        return Kept(program, program.eqns, (), program.eqns)
+        return Recomputation(program, program.eqns, (), program.eqns)
     first: list[Eqn] = []
     stored: list[Var] = []
     again: list[Eqn] = []
     for eqn in program.eqns:
         if _may_save(policy, eqn):
             first.append(eqn)
-            stored += kept_outputs(eqn)
+            stored += used_outputs(eqn)
             continue
-        keep = eqn.primitive.keep
-        parts = None if keep is None else keep(eqn, lambda inner: _kept(inner, policy))
-        computed, inside, computed_again = (eqn, [], eqn) if parts is None else parts
+        rule = eqn.primitive.recompute
+        split_eqn = None if rule is None else rule(eqn, lambda inner: _recomputation(inner, policy))
+        computed, saved, recomputed = (eqn, [], eqn) if split_eqn is None else split_eqn
         first.append(computed)
-        stored += inside
-        again.append(computed_again)
-    return Kept(program, tuple(first), tuple(stored), tuple(again))
+        stored += saved
+        again.append(recomputed)
+    return Recomputation(program, tuple(first), tuple(stored), tuple(again))
 
 
 @record
@@ -201,7 +201,7 @@ def _under_policy(jaxpr: ClosedJaxpr, policy: Any) -> ClosedJaxpr:
 def _changed_policy(jaxpr: Jaxpr, policy: Any) -> Jaxpr:
     eqns = []
     for eqn in jaxpr.eqns:
-        params = {name: _inside(value, policy) for name, value in eqn.params.items()}
+        params = {name: _with_policy(value, policy) for name, value in eqn.params.items()}
         if eqn.primitive is remat_p:
             params["policy"] = Either(params["policy"], policy)
         same = all(params[name] is value for name, value in eqn.params.items())
@@ -209,12 +209,12 @@ def _changed_policy(jaxpr: Jaxpr, policy: Any) -> Jaxpr:
     return jaxpr if eqns == list(jaxpr.eqns) else jaxpr.replace(eqns=tuple(eqns))
 
 
-def _inside(value: Any, policy: Any) -> Any:
-    """A parameter of an equation; programs in it are changed."""
+def _with_policy(value: Any, policy: Any) -> Any:
+    """A parameter of an equation, with the policy applied to programs in it."""
     if isinstance(value, ClosedJaxpr):
         return _under_policy(value, policy)
-    if isinstance(value, tuple) and any(isinstance(part, ClosedJaxpr) for part in value):
-        changed = tuple(_inside(part, policy) for part in value)
+    if isinstance(value, tuple) and any(isinstance(item, ClosedJaxpr) for item in value):
+        changed = tuple(_with_policy(item, policy) for item in value)
         return value if all(a is b for a, b in safe_zip(changed, value)) else changed
     return value
 
@@ -249,8 +249,8 @@ def _partial_eval(
     unknowns: tuple[bool, ...], *operands: Any, jaxpr: ClosedJaxpr, differentiated: bool,
     **params: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Known values are computed, and again by the program that computes the rest."""
-    known, closed, rest, out_unknowns = _parts(jaxpr, unknowns)
+    """Compute known values, which the program of the unknown ones computes again."""
+    known, closed, rest, out_unknowns = _partial_programs(jaxpr, unknowns)
     known_values = [*closed, *[x for x, flag in safe_zip(operands, unknowns) if not flag]]
 
     def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
@@ -260,7 +260,7 @@ def _partial_eval(
     return outs, out_unknowns, known_values, unknown_function
 
 
-def _parts(
+def _partial_programs(
     jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...]
 ) -> tuple[ClosedJaxpr, list[Any], ClosedJaxpr, tuple[bool, ...]]:
     """``(*closed, *known inputs) -> known outs``, the closed values, ``(*closed, *known inputs,
@@ -292,10 +292,10 @@ def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
     jaxpr: ClosedJaxpr = params["jaxpr"]
     if not (params["differentiated"] and params["prevent_cse"]):
         return jaxpr
-    return jaxpr.jaxpr.memo("behind a barrier", lambda: _behind_barrier(jaxpr.jaxpr))
+    return jaxpr.jaxpr.memo("behind a barrier", lambda: _after_barrier(jaxpr.jaxpr))
 
 
-def _behind_barrier(jaxpr: Jaxpr) -> ClosedJaxpr:
+def _after_barrier(jaxpr: Jaxpr) -> ClosedJaxpr:
     program = dce(jaxpr)
     read = {atom for eqn in program.eqns for atom in eqn.inputs if type(atom) is not Literal}
     held = [var for var in program.invars if var in read]

@@ -1,4 +1,4 @@
-"""Policies of checkpoint: which values are stored for the backward pass, and which computed again.
+"""Policies of checkpoint: they select values to store for the backward pass; others are recomputed.
 
 A policy is ``(primitive, *operand avals, **params) -> bool``: whether the outputs of such an
 equation may be stored.

@@ -25,15 +25,15 @@ from gpuflow.control.signatures import Signature
 
 # Training and evaluation, two dtypes and a last batch make four traces.
 _FEWEST_TRACES = 4
-_MOST_SIGNATURES, _MOST_LINES = 4, 1024
+_MOST_SIGNATURES, _MOST_DEFINITIONS = 4, 1024
 
 
 @record(frozen=False)
-class _Line:
-    """A line that defines functions, and the cost of tracing them after the first trace.
+class _Definition:
+    """A source line that defines functions, and the cost of their traces after the first one.
 
     Attributes:
-        traces: how many, with the first one.
+        traces: their number, with the first one.
         tracing, compiling: seconds.
         pending: the seconds of compiling the latest program, which happens after its trace.
         is_reported: whether the warning was given.
@@ -46,7 +46,7 @@ class _Line:
     is_reported: bool = False
 
 
-_lines: Recent[tuple[str, int, str], _Line] = Recent(_MOST_LINES)
+_definitions: Recent[tuple[str, int, str], _Definition] = Recent(_MOST_DEFINITIONS)
 
 
 class Retraces:
@@ -60,7 +60,7 @@ class Retraces:
         self._function = function
         self._code = code_of(function)
         self._is_traced = False
-        self._known: list[Signature] = []
+        self._signatures: list[Signature] = []
 
     def note(
         self, new: Signature, names: Callable[[], list[str]], seconds: float, compiling: list[float]
@@ -76,52 +76,52 @@ class Retraces:
         Warns:
             UserWarning: if traces after the first one took ``retrace_warning_seconds``.
         """
-        known, was_traced = self._known, self._is_traced
-        self._known, self._is_traced = [*known, new][-_MOST_SIGNATURES:], True
-        if self._code is None or (was_traced and not known):  # the user cleared its cache
+        previous, was_traced = self._signatures, self._is_traced
+        self._signatures, self._is_traced = [*previous, new][-_MOST_SIGNATURES:], True
+        if self._code is None or (was_traced and not previous):  # the user cleared its cache
             return
-        if any(new[:3] == other[:3] for other in known):  # only settings differ
+        if any(new[:3] == other[:3] for other in previous):  # only settings differ
             return
-        line = self._line(self._code)
-        if line.traces:
-            line.tracing += seconds
-            line.compiling += line.pending[0] if line.traces > 1 else 0.0
-        line.traces, line.pending = line.traces + 1, compiling
-        total, limit = line.tracing + line.compiling, config.retrace_warning_seconds
-        if line.is_reported or line.traces < _FEWEST_TRACES or limit is None or total < limit:
+        site = self._definition(self._code)
+        if site.traces:
+            site.tracing += seconds
+            site.compiling += site.pending[0] if site.traces > 1 else 0.0
+        site.traces, site.pending = site.traces + 1, compiling
+        total, limit = site.tracing + site.compiling, config.retrace_warning_seconds
+        if site.is_reported or site.traces < _FEWEST_TRACES or limit is None or total < limit:
             return
-        line.is_reported = True
-        changed, fix = self._reason(new, known, names)
-        place = f"{self._code.co_filename}:{self._code.co_firstlineno}"
+        site.is_reported = True
+        changed, fix = self._reason(new, previous, names)
+        location = f"{self._code.co_filename}:{self._code.co_firstlineno}"
         warn(
-            f"[jit] {name_of(self._function)} should be traced rarely; got {line.traces} traces of "
-            f"the function at {place}, of which all but the first took {total:.1f} s "
-            f"({line.tracing:.1f} s tracing, {line.compiling:.1f} s compiling): {changed}. "
+            f"[jit] {name_of(self._function)} should be traced rarely; got {site.traces} traces of "
+            f"the function at {location}, of which all but the first took {total:.1f} s "
+            f"({site.tracing:.1f} s tracing, {site.compiling:.1f} s compiling): {changed}. "
             f"Fix: {fix}; gf.explain_cache_misses() logs each trace."
         )
 
     def forget(self) -> None:
-        """Hold no signature any more."""
-        self._known = []
+        """Forget all signatures."""
+        self._signatures = []
 
-    def _line(self, code: CodeType) -> _Line:
+    def _definition(self, code: CodeType) -> _Definition:
         key = code.co_filename, code.co_firstlineno, code.co_name
-        line = _lines.get(key)
-        if line is None:
-            line = _Line()
-            _lines.put(key, line)
-        return line
+        site = _definitions.get(key)
+        if site is None:
+            site = _Definition()
+            _definitions.put(key, site)
+        return site
 
     def _reason(
-        self, new: Signature, known: list[Signature], names: Callable[[], list[str]]
+        self, new: Signature, previous: list[Signature], names: Callable[[], list[str]]
     ) -> tuple[str, str]:
         """The difference from previous traces, and the fix."""
-        if not known:
+        if not previous:
             return (
                 "each is of a new function, defined at this line",
                 "call gf.jit once, outside of the loop, and pass what changes as arguments",
             )
-        closest = max(reversed(known), key=lambda other: _likeness(new, other))
+        closest = max(reversed(previous), key=lambda other: _likeness(new, other))
         return _difference(self._function, new, closest, names())
 
 
@@ -146,11 +146,11 @@ def code_of(function: Any) -> CodeType | None:
 
 
 def _likeness(one: Signature, other: Signature) -> int:
-    """How many properties of two signatures agree, types of arguments one by one."""
+    """The number of equal properties of two signatures, types of arguments one by one."""
     pairs = [*zip(_types(one), _types(other), strict=False)]
     sizes = zip(one.avals, other.avals, strict=False)
-    alike = sum(a == b for a, b in pairs) + sum(a == b for a, b in sizes)
-    return alike + (one.treedef == other.treedef) + (one.statics == other.statics)
+    same = sum(a == b for a, b in pairs) + sum(a == b for a, b in sizes)
+    return same + (one.treedef == other.treedef) + (one.statics == other.statics)
 
 
 def _types(signature: Signature) -> tuple[tuple[Any, ...], ...]:

@@ -69,14 +69,14 @@ def scatter_apply(
         mode=mode,
     )  # fmt: skip
 
-    def once_more(number: Any, x: Any) -> Any:
-        return where(lt(number, counts), map_scalars(program, [x])[0], x)
+    def once_more(repetition: Any, x: Any) -> Any:
+        return where(lt(repetition, counts), map_scalars(program, [x])[0], x)
 
     if unique_indices:
         return once_more(np.int32(0), operand)
     most = reduce_max(counts, range(aval.ndim))
     if isinstance(most, Tracer):
         return fori_loop(np.int32(0), most, once_more, operand)
-    for number in range(int(most)):
-        operand = once_more(np.int32(number), operand)
+    for repetition in range(int(most)):
+        operand = once_more(np.int32(repetition), operand)
     return operand  # type: ignore[return-value]

@@ -77,14 +77,14 @@ def select_and_scatter(
     wide = pad(operand, full((), 0, aval.dtype), config)
     real = pad(full(aval.shape, True, dtypes.bool_), full((), False, dtypes.bool_), config)
     views = [_View(offset, counts, strides) for offset in product(*map(range, window))]
-    chosen = _selected(selecting, views, wide, real)
+    selected = _selected(selecting, views, wide, real)
     shape = aval_of(wide).shape
     start = convert_element_type(init_value, aval.dtype)
     total = broadcast_in_dim(start, shape, ())
     # Windows at one offset are about different elements, so that each is combined with one value.
-    for number, view in enumerate(views):
-        hit = view.spread(bitwise_and(eq(chosen, number), view.of_array(real)), shape)
-        (changed,) = map_scalars(combining, [total, view.spread(source, shape)])
+    for view_index, view in enumerate(views):
+        hit = view.scattered(bitwise_and(eq(selected, view_index), view.of_array(real)), shape)
+        (changed,) = map_scalars(combining, [total, view.scattered(source, shape)])
         total = where(hit, changed, total)
     return pad(total, start, [(-low, -high, 0) for low, high in pads])
 
@@ -104,7 +104,7 @@ def _traced(op: str, function: Callable[..., Any], dtype: Any, result: Any, name
 
 @record
 class _View:
-    """The elements that all windows have at one offset: a strided slice of the padded array."""
+    """The elements of all windows at one offset: a strided slice of the padded array."""
 
     starts: tuple[int, ...]
     counts: tuple[int, ...]
@@ -118,21 +118,21 @@ class _View:
         """The elements of ``x``."""
         return slice_(x, self.starts, self.limits(), self.strides)
 
-    def spread(self, x: Any, shape: Sequence[int]) -> Any:
+    def scattered(self, x: Any, shape: Sequence[int]) -> Any:
         """An array of ``shape`` with ``x`` in these elements, and zeros."""
-        places = zip(self.starts, self.limits(), self.strides, shape, strict=True)
-        config = [(start, n - limit, s - 1) for start, limit, s, n in places]
+        bounds = zip(self.starts, self.limits(), self.strides, shape, strict=True)
+        config = [(start, n - limit, s - 1) for start, limit, s, n in bounds]
         return pad(x, full((), 0, aval_of(x).dtype), config)
 
 
 def _selected(program: Program, views: Sequence[_View], wide: Any, real: Any) -> Any:
-    """The number of the view whose element each window selects."""
+    """The index of the view whose element each window selects."""
     best, any_real = views[0].of_array(wide), views[0].of_array(real)
-    chosen = full(aval_of(best).shape, 0, "int32")
-    for number, view in enumerate(views[1:], 1):
+    selected = full(aval_of(best).shape, 0, "int32")
+    for view_index, view in enumerate(views[1:], 1):
         value, is_real = view.of_array(wide), view.of_array(real)
         (stays,) = map_scalars(program, [best, value])
         better = bitwise_and(is_real, bitwise_or(bitwise_not(any_real), bitwise_not(stays)))
-        best, chosen = where(better, value, best), where(better, number, chosen)
+        best, selected = where(better, value, best), where(better, view_index, selected)
         any_real = bitwise_or(any_real, is_real)
-    return chosen
+    return selected

@@ -1,7 +1,7 @@
 """Traces of plain functions, which all jitted functions of one function share.
 
 As in JAX, so that ``jit(f)`` may be written at the call. A trace is only reused while the values
-that the function reads from outside by name are the same: its globals, captured values and
+that the function reads by name are the same: its globals, captured values and
 defaults. The contents of these objects are not compared, as with one jitted function.
 """
 
@@ -38,21 +38,21 @@ class Trace:
 
 
 @record
-class _Known:
+class _Cached:
     trace: Any
     read: tuple[Any, ...]
 
 
-_known: WeakKeyDictionary[FunctionType, Recent[tuple[Any, ...], _Known]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[FunctionType, Recent[tuple[Any, ...], _Cached]] = WeakKeyDictionary()
 
 
 def find(function: Callable[..., Any], key: tuple[Any, ...]) -> Any:
     """Return the cached data of a function for a key, if it is still valid, or None."""
-    known = _known.get(function) if type(function) is FunctionType else None
+    cached = _cache.get(function) if type(function) is FunctionType else None
     found = None
-    if known is not None:
+    if cached is not None:
         with suppress(TypeError):
-            found = known.get(key)
+            found = cached.get(key)
     if found is None:
         return None
     read = _read(function)
@@ -60,7 +60,7 @@ def find(function: Callable[..., Any], key: tuple[Any, ...]) -> Any:
     return found.trace if same else None
 
 
-def keep(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> None:
+def store(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> None:
     """Share a Trace, or data derived from one.
 
     Of plain functions only: other callables are objects, which may change. Keys that cannot be
@@ -68,23 +68,23 @@ def keep(function: Callable[..., Any], key: tuple[Any, ...], trace: Any) -> None
     """
     if type(function) is not FunctionType:
         return
-    known = _known.get(function)
-    if known is None:
-        known = _known[function] = Recent(_MOST)
+    cached = _cache.get(function)
+    if cached is None:
+        cached = _cache[function] = Recent(_MOST)
     with suppress(TypeError):
-        known.put(key, _Known(trace, tuple(map(_held, _read(function)))))
+        cached.put(key, _Cached(trace, tuple(map(_held, _read(function)))))
 
 
 def forget(function: Callable[..., Any] | None = None) -> None:
     """Forget the traces of a function, or of all."""
     if function is None:
-        _known.clear()
+        _cache.clear()
     elif type(function) is FunctionType:
-        _known.pop(function, None)
+        _cache.pop(function, None)
 
 
 def _held(value: Any) -> Any:
-    """A value without keeping it alive, where that can be: it may hold the function."""
+    """A weak reference to a value if possible: it may hold the function."""
     try:
         return ref(value)
     except TypeError:
@@ -92,12 +92,12 @@ def _held(value: Any) -> Any:
 
 
 def _is_held(held: Any, value: Any) -> bool:
-    # A reference to what is gone gives None.
+    # A reference to a deleted object gives None.
     return held is value or (value is not None and type(held) is ref and held() is value)
 
 
 def _read(function: Any) -> list[Any]:
-    """Values that a function reads from outside by name."""
+    """Values of the globals and captured variables that a function reads."""
     found = [function.__defaults__, *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         try:

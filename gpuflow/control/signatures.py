@@ -14,8 +14,8 @@ from gpuflow.core.aval import ShapedArray
 
 # Each takes some 10 kB: a function that is called with ever new shapes would fill the memory.
 MOST_SIGNATURES = 4096
-# New ones after which short ways are forgotten. Who takes one leaves no trace; the next call of a
-# signature that is in use then goes the long way, which finds it again and counts as a use.
+# New ones after which the fast lookups are cleared. They do not count as uses; the next call of a
+# signature that is in use then takes the slow lookup, which counts as a use.
 _AGE = MOST_SIGNATURES // 8
 # Functions that are called with more structures than this find them by flattening.
 _MOST_FORMS = 4
@@ -31,7 +31,7 @@ class Signature(NamedTuple):
     Attributes:
         treedef: of the dynamic arguments, ``(args, kwargs)``.
         avals: the types of their leaves.
-        statics: where each static argument is, its type and its value.
+        statics: the position or name of each static argument, its type and its value.
         settings: those in force.
     """
 
@@ -50,7 +50,7 @@ class Form:
     """A structure of arguments and its traced programs.
 
     Attributes:
-        shape: the structure of ``(args, kwargs)``, and where there are static arguments.
+        shape: the structure of ``(args, kwargs)``, and the positions of static arguments.
         read: gives the leaves and the key; None if the arguments have another structure.
         entries: by the settings, the types of the leaves, and the static arguments; a Placement
             where leaves have shardings, or the program asks for them.
@@ -62,18 +62,18 @@ class Form:
 
 
 @record
-class _Known:
-    """An entry, and where the short way to it begins: a structure and a key; None: nowhere."""
+class _Cached:
+    """An entry, and its fast lookup: a structure and a key; None: it has none."""
 
     entry: Entry
     short: tuple[Shape, tuple[Any, ...]] | None
 
 
-class Signatures(Recent[tuple[Any, ...], _Known]):
+class Signatures(Recent[tuple[Any, ...], _Cached]):
     """Entries by signature.
 
     Attributes:
-        forms: short ways to them, for calls with Arrays in known trees.
+        forms: fast lookups, for calls with Arrays in trees that were seen before.
     """
 
     def __init__(self) -> None:
@@ -87,13 +87,13 @@ class Signatures(Recent[tuple[Any, ...], _Known]):
         Raises:
             TypeError: it cannot be hashed.
         """
-        known = self._values.get(key)
-        if known is None:
+        cached = self._values.get(key)
+        if cached is None:
             return None
         if self._added >= _AGE:
             self.get(key)  # a use
-            self._shorten(known)
-        return known.entry
+            self._shorten(cached)
+        return cached.entry
 
     def add(
         self, key: tuple[Any, ...], entry: Entry, short: tuple[Shape, tuple[Any, ...]] | None
@@ -103,9 +103,9 @@ class Signatures(Recent[tuple[Any, ...], _Known]):
         if self._added % _AGE == 0:
             for form in self.forms:
                 form.entries.clear()
-        known = _Known(entry, short)
-        self.put(key, known)
-        self._shorten(known)
+        cached = _Cached(entry, short)
+        self.put(key, cached)
+        self._shorten(cached)
 
     def clear(self) -> None:
         """Forget all."""
@@ -126,11 +126,11 @@ class Signatures(Recent[tuple[Any, ...], _Known]):
                 form.entries.pop(key, None)
         entry.placed_keys.clear()
 
-    def _shorten(self, known: _Known) -> None:
+    def _shorten(self, cached: _Cached) -> None:
         """Let calls with Arrays of these types find the entry without flattening."""
-        if known.short is None:
+        if cached.short is None:
             return
-        shape, key = known.short
+        shape, key = cached.short
         form = next((form for form in self.forms if form.shape == shape), None)
         if form is None:
             read = reader(*shape) if len(self.forms) < _MOST_FORMS else None
@@ -138,12 +138,12 @@ class Signatures(Recent[tuple[Any, ...], _Known]):
                 return
             form = Form(shape, read, {})
             self.forms.append(form)
-        if not known.entry.asks:  # else it runs with Placements alone
-            form.entries[key] = known.entry
+        if not cached.entry.asks:  # else only Placements run
+            form.entries[key] = cached.entry
 
-    def drop(self, known: _Known) -> None:
-        """Forget the short way as well."""
-        if known.short is not None:
+    def drop(self, cached: _Cached) -> None:
+        """Remove the fast lookup of a dropped entry."""
+        if cached.short is not None:
             for form in self.forms:
-                form.entries.pop(known.short[1], None)
-            self._drop_placements(known.entry)
+                form.entries.pop(cached.short[1], None)
+            self._drop_placements(cached.entry)

@@ -151,7 +151,7 @@ def _check_dialect(name: str, dialect: str | None) -> None:
     )
 
 
-# XLA's options that are no flags of its own.
+# XLA's options that are not xla_ flags.
 _OPTIONS = frozenset(
     {"exec_time_optimization_effort", "memory_fitting_effort", "memory_fitting_level",
      "optimization_level"}
@@ -159,7 +159,7 @@ _OPTIONS = frozenset(
 
 
 def check_compiler_options(options: Mapping[str, Any] | None) -> None:
-    """Refuse options that XLA, for which they are meant, does not have either.
+    """Refuse options that XLA does not have.
 
     Raises:
         JaxRuntimeError: there is such an option.
@@ -188,13 +188,13 @@ Finish = Callable[[list[Any]], list[Any]]
 
 
 @record
-class Places:
-    """Where the arrays of a program are meant to be, as its caller asked.
+class Requested:
+    """The shardings and the device that the caller requested.
 
     Attributes:
         inputs: for each leaf of the arguments its sharding; None: on ``device``.
         outputs: for each leaf of the results; None: as follows from the arguments.
-        device: of the rest; None: the default one.
+        device: of all others; None: the default one.
     """
 
     inputs: tuple[Sharding | None, ...] = ()
@@ -211,16 +211,16 @@ class Stage:
         name: name of the function.
         finish: converts the outputs of the program to the leaves of the result; None if they are
             the same.
-        places: devices and shardings of arguments and results.
+        requested: devices and shardings of arguments and results.
     """
 
     def __init__(
         self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None,
-        places: Places | None = None,
+        requested: Requested | None = None,
     ) -> None:  # fmt: skip
         self._entry, self.in_tree = entry, tree.check_keys(in_tree)
         self.fun_name, self._finish = name, finish
-        self._places = places or Places()
+        self._requested = requested or Requested()
 
     @property
     def out_tree(self) -> tree.TreeDef:
@@ -303,10 +303,10 @@ class MemoryAnalysis:
 
 
 def _of_leaves(
-    asked: tuple[Sharding | None, ...], structure: tree.TreeDef
+    requested: tuple[Sharding | None, ...], structure: tree.TreeDef
 ) -> tuple[Sharding | None, ...]:
-    """One sharding for each leaf; where nothing was asked for all are None."""
-    return asked or (None,) * structure.num_leaves
+    """One sharding for each leaf; all are None if none was requested."""
+    return requested or (None,) * structure.num_leaves
 
 
 def _formats(structure: tree.TreeDef, avals: Sequence[ShapedArray], shardings: Any) -> Any:
@@ -320,9 +320,9 @@ class Compiled(Stage):
 
     def __init__(
         self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None,
-        places: Places | None = None,
+        requested: Requested | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(entry, in_tree, name, finish, places)
+        super().__init__(entry, in_tree, name, finish, requested)
         self._executable = entry.executable
         self._compiled = entry.executable.compiled()
 
@@ -360,21 +360,21 @@ class Compiled(Stage):
     @property
     def input_shardings(self) -> Any:
         """Shardings of the arguments: a tuple of positional ones, and a dict."""
-        inputs = _of_leaves(self._places.inputs, self.in_tree)
+        inputs = _of_leaves(self._requested.inputs, self.in_tree)
         return tree.unflatten(self.in_tree, self._on_device(inputs))
 
     @property
     def output_shardings(self) -> Any:
         """Shardings of the results, as a tree."""
-        inputs = _of_leaves(self._places.inputs, self.in_tree)
-        asked = _of_leaves(self._places.outputs, self.out_tree)
-        propagated = self._entry.shardings((*[None] * self._entry.hidden, *inputs)) or asked
-        outputs = [sharding or other for sharding, other in zip(asked, propagated, strict=False)]
+        inputs = _of_leaves(self._requested.inputs, self.in_tree)
+        requested = _of_leaves(self._requested.outputs, self.out_tree)
+        derived = self._entry.shardings((*[None] * self._entry.hidden, *inputs)) or requested
+        outputs = [sharding or other for sharding, other in zip(requested, derived, strict=False)]
         return tree.unflatten(self.out_tree, self._on_device(outputs))
 
     def _on_device(self, shardings: Sequence[Sharding | None]) -> list[Sharding]:
-        """Shardings of which none is missing: the rest lies on one device."""
-        device = self._places.device or default_device()
+        """Shardings with None replaced by the single device."""
+        device = self._requested.device or default_device()
         return [sharding or SingleDeviceSharding(device) for sharding in shardings]
 
     @property
@@ -397,14 +397,14 @@ class Compiled(Stage):
         return self._executable
 
     def as_text(self) -> str:
-        """Return the KernelIR of every kernel, and a line for every other step."""
-        parts = []
+        """Return the KernelIR of every kernel, and one line of text for every other step."""
+        texts = []
         for step in self.steps:
             if isinstance(step, plans.KernelStep):
-                parts.append(kir_text.kernel_text(step.kernel))
+                texts.append(kir_text.kernel_text(step.kernel))
             else:
-                parts.append(f"{step.kind} {plans.bytes_of(self._compiled.plan, step)} bytes")
-        return "\n\n".join(parts)
+                texts.append(f"{step.kind} {plans.bytes_of(self._compiled.plan, step)} bytes")
+        return "\n\n".join(texts)
 
     def explain(self, stage: str = "plan", platform: str | None = None) -> str:
         """Explain the program at one of its stages; see ``gpuflow.explain``."""
@@ -451,7 +451,7 @@ class Lowered(Stage):
             JaxRuntimeError: if the option is not an option of XLA.
         """
         check_compiler_options(compiler_options)
-        return Compiled(self._entry, self.in_tree, self.fun_name, self._finish, self._places)
+        return Compiled(self._entry, self.in_tree, self.fun_name, self._finish, self._requested)
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """Return the traced program as text: a jaxpr.
@@ -508,4 +508,4 @@ class Traced(Stage):
                 that runs it.
         """
         del lowering_platforms
-        return Lowered(self._entry, self.in_tree, self.fun_name, self._finish, self._places)
+        return Lowered(self._entry, self.in_tree, self.fun_name, self._finish, self._requested)

@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.records import record
 from gpuflow.core.aval import is_value
 
@@ -35,7 +35,7 @@ _SAME_CLASS = (ValueError, IndexError, OverflowError)
 
 
 def explained(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function name the argument that is not of the kind that its annotation asks for."""
+    """Let a function report the argument that does not match its annotation."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -80,7 +80,7 @@ def _annotated(
     signature = inspect.signature(function)
     try:
         given = signature.bind(*args, **kwargs).arguments
-    except TypeError:  # Python's own error says which argument is missing
+    except TypeError:  # Python's own error names the missing argument
         return
     for name, value in given.items():
         parameter = signature.parameters[name]
@@ -100,12 +100,12 @@ def _message(
     kinds = [_kind_of(text, names) for text in _alternatives(annotation, names)]
     known = [kind for kind in kinds if kind is not None]
     must = " or ".join(dict.fromkeys(kind.text for kind in known))
-    fix = _as_arguments(function, name, value) or mend(value, f"{name}={known[0].example}")
-    return f"[{function.__name__}] {name} must be {must}; got {told(value)}. Fix: {fix}."
+    fix = _as_arguments(function, name, value) or fix_for(value, f"{name}={known[0].example}")
+    return f"[{function.__name__}] {name} must be {must}; got {brief(value)}. Fix: {fix}."
 
 
 def _as_arguments(function: Callable[..., Any], name: str, value: Any) -> str | None:
-    """The call that takes one integer after the other, where a tuple of them was given."""
+    """The call with separate integers, if a tuple of them was passed; else None."""
     if not isinstance(value, tuple | list) or not all(type(size) is int for size in value):
         return None
     parameters = list(inspect.signature(function).parameters.values())[: len(value)]
@@ -220,7 +220,7 @@ def _conforms(value: Any, annotation: str, is_strict: bool, names: _Names) -> bo
 def _allows(kind: _Kind, value: Any, is_strict: bool) -> bool:
     try:
         return kind.holds(value, is_strict)
-    except Exception:  # whatever a value raises when it is used as one of the kind
+    except Exception:  # any error of a value that is used as one of the kind
         return False
 
 
@@ -236,7 +236,7 @@ def _alternatives(annotation: str, names: _Names) -> list[str]:
 
 
 def _kind_of(text: str, names: _Names) -> _Kind | None:
-    """The kind that an annotation without ``|`` names; None if nothing is known of it."""
+    """The kind that an annotation without ``|`` names; None for other annotations."""
     head, _, items = text.partition("[")
     if head in _SEQUENCES and items:
         each = _split(items.removesuffix("]"), ",")
@@ -282,7 +282,7 @@ def _tuple_of(annotations: list[str], names: _Names) -> _Kind:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """An annotation at the separators that are not in brackets."""
+    """Split an annotation at the separators that are not in brackets."""
     found, depth = [""], 0
     for character in text:
         depth += (character == "[") - (character == "]")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.records import record
 from gpuflow.core.mesh import AbstractMesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
@@ -57,7 +57,7 @@ NOT_MANUAL = ManualAxisType()
 
 
 class MemorySpace(enum.Enum):
-    """Which memory an array is in: JAX's names; gpuflow keeps arrays in their device's memory."""
+    """Kinds of memory, by JAX's names; gpuflow keeps arrays in their device's memory."""
 
     Device = enum.auto()
     Host = enum.auto()
@@ -99,24 +99,24 @@ class ShapedArray:
         more = () if mat is NOT_MANUAL else (mat,)
         key = (shape, dtype, weak_type, *more) if more else (shape, dtype, weak_type)
         try:
-            known = _interned.get(key)
+            interned = _interned.get(key)
         except TypeError:
-            known = None
-        if known is not None:
-            return known
+            interned = None
+        if interned is not None:
+            return interned
         shape = tuple(int(size) for size in shape)
         if not dtypes.is_extended(dtype):
             dtype = np.dtype(dtype)
         key = (shape, dtype, bool(weak_type), *more)
-        known = _interned.get(key)
-        if known is None:
+        interned = _interned.get(key)
+        if interned is None:
             self = object.__new__(cls)
             object.__setattr__(self, "shape", shape)
             object.__setattr__(self, "dtype", dtype)
             object.__setattr__(self, "weak_type", bool(weak_type))
             object.__setattr__(self, "mat", mat)
-            known = _interned.setdefault(key, self)
-        return known
+            interned = _interned.setdefault(key, self)
+        return interned
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(
@@ -279,27 +279,27 @@ class HasAval(HasShape):
 class KeyDType(dtypes.ExtendedDType):
     """The dtype of typed random keys of one implementation.
 
-    A key is two or four uint32 numbers. It is stored as one element, so layout ops, indexing and
-    batching treat keys like any array and hide the trailing dimension: two numbers as uint64 (low
-    word first), four as complex128, the only dtype of 128 bits; nothing computes with it.
+    A key is two or four uint32 values. It is stored as one element, so layout ops, indexing and
+    batching treat keys like any array and hide the trailing dimension: two values as uint64 (low
+    half first), four as complex128, the only dtype of 128 bits; nothing computes with it.
     """
 
     type = dtypes.prng_key
 
-    def __init__(self, implementation: str, tag: str, words: int = 2) -> None:
+    def __init__(self, implementation: str, tag: str, size: int = 2) -> None:
         self.implementation = implementation
         self.name: str = f"key<{tag}>"
-        self.itemsize: int = 4 * words
-        self.storage: np.dtype[Any] = np.dtype(np.uint64 if words == 2 else np.complex128)
-        self.key_shape: tuple[int, ...] = (words,)
+        self.itemsize: int = 4 * size
+        self.storage: np.dtype[Any] = np.dtype(np.uint64 if size == 2 else np.complex128)
+        self.key_shape: tuple[int, ...] = (size,)
 
-    def words(self, stored: Any) -> Any:
-        """The uint32 numbers of stored keys, in a last dimension."""
+    def key_data(self, stored: Any) -> Any:
+        """The uint32 values of stored keys, in a last dimension."""
         return stored.reshape((*stored.shape, 1)).view(np.uint32)
 
-    def stored(self, words: Any) -> Any:
-        """Stored keys from uint32 numbers, contiguous ones."""
-        return words.view(self.storage).reshape(words.shape[:-1])
+    def stored(self, key_data: Any) -> Any:
+        """Stored keys from contiguous uint32 values."""
+        return key_data.view(self.storage).reshape(key_data.shape[:-1])
 
     def __reduce__(self) -> Any:
         return key_dtype_of, (self.implementation,)
@@ -359,8 +359,8 @@ def aval_of(value: Any) -> ShapedArray:
         rule = _inherited_rule(type(value))
         if rule is None:
             raise TypeError(
-                f"[aval] operands must be arrays or numbers; got {told(value)}. "
-                f"Fix: {mend(value, 'convert it with jnp.asarray')}."
+                f"[aval] operands must be arrays or numbers; got {brief(value)}. "
+                f"Fix: {fix_for(value, 'convert it with jnp.asarray')}."
             )
         _aval_rules[type(value)] = rule
     return rule(value)
@@ -387,7 +387,8 @@ def _inherited_rule(cls: type) -> Callable[[Any], ShapedArray] | None:
 
 
 def _numpy_array_aval(value: np.ndarray) -> ShapedArray:
-    if value.dtype.kind in "OSUMm" or (value.dtype.kind == "V" and not _is_known_void(value.dtype)):
+    kind = value.dtype.kind
+    if kind in "OSUMm" or (kind == "V" and not _is_extra_dtype(value.dtype)):
         raise TypeError(
             f"[aval] arrays must hold numbers or booleans; got dtype {value.dtype}. "
             "Fix: convert with .astype(float)."
@@ -402,7 +403,7 @@ def _masked_array_aval(value: np.ndarray) -> ShapedArray:
     )
 
 
-def _is_known_void(dtype: np.dtype) -> bool:
+def _is_extra_dtype(dtype: np.dtype) -> bool:
     return dtype in (dtypes.float0, dtypes.bfloat16, *dtypes.NARROW_FLOATS, *dtypes.NARROW_INTEGERS)
 
 

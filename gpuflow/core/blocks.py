@@ -26,15 +26,15 @@ def _fits_a_warp(dtype: Any, *sizes: int) -> bool:
 
 @record
 class Product:
-    """Which dimensions of two operands make a stack of matrix products.
+    """A stack of matrix products over dimensions of two operands.
 
-    The result is row-major with dimensions batch, rows, columns. Sums are made in float32 for
+    The result is row-major with dimensions batch, rows, columns. Sums are computed in float32 for
     floats of 16 bits, else in the wider of the dtypes.
 
     Attributes:
         left: the left operand's dimensions: batch, rows, depth.
         right: the right operand's dimensions: batch, depth, columns.
-        one_dtype: operands and result have the dtype in which sums are made.
+        one_dtype: operands and result have the dtype in which sums are computed.
         reduced: float32 and complex64 operands may be rounded to TF32, where that is faster.
         epilogue: of the result; a third operand is the vector that is added, or the forward pass's
             ``aux``; a second output ``aux``, or the sums.
@@ -52,15 +52,15 @@ Roles = tuple[Dims, Dims, Dims, Dims]
 
 @record
 class Convolution:
-    """Which dimensions of two operands make a stack of convolutions, and how the right one slides.
+    """A stack of convolutions over dimensions of two operands; the right one slides.
 
-    Each spatial position of the result sums ``left[place * stride + tap * right dilation - low]``
-    times ``right[tap]`` over taps and depth; the left operand is zero in dilation gaps and padding.
+    Each position of the result sums ``left[position * stride + tap * right dilation - low]`` times
+    ``right[tap]`` over taps and depth; the left operand is zero in dilation gaps and padding.
 
     Attributes:
         left, right: the operand's dimensions: batch, free, depth, space.
         out: the result's: batch, free in left, free in right, space. It is row-major.
-        strides: how far the right operand moves, in each dimension of space.
+        strides: steps of the right operand, in each dimension of space.
         padding: (low, high) zeros around the left operand; negative ones cut.
         left_dilation, right_dilation: dilations of the operands.
         reduced: as for ``Product``.
@@ -85,7 +85,7 @@ class Triangular:
         lower: whether A is lower triangular.
         transpose, conjugate: the components of op.
         unit_diagonal: the diagonal is taken to be ones.
-        matrices: how many A there are.
+        matrices: the number of matrices A.
         size: rows and columns of each.
         sides: right-hand sides of each: columns of B, or rows if op(A) is on the right.
         dtype: of both.
@@ -113,15 +113,15 @@ class Launch:
 
     Attributes:
         kernel: the kernel to run.
-        words: its argument block; for an address the byte offset in its array.
-        arrays: for each operand of the kernel the number of its array, or None: it has no memory.
+        slots: its argument block; for an address the byte offset in its array.
+        arrays: for each operand of the kernel the index of its array, or None: it has no memory.
             Arrays are the op's operands, then its outputs, then the workspace.
         extent: of the axis that threads share.
-        points: how many elements it visits.
+        points: the number of elements that it visits.
     """
 
     kernel: Kernel
-    words: tuple[int, ...]
+    slots: tuple[int, ...]
     arrays: tuple[int | None, ...]
     extent: int
     points: int
@@ -129,28 +129,28 @@ class Launch:
 
 @record
 class Launches:
-    """Launches that do the work of a library call, one after the other.
+    """Launches that implement a library call, one after the other.
 
     Their results depend on the types of the operands, never on the number of threads.
 
     Attributes:
         launches: in order.
-        workspace: the bytes of memory that they need besides.
-        kept: owns memory with addresses that are among the arguments.
+        workspace: the bytes of additional memory that they need.
+        owners: objects that own memory whose addresses are arguments.
     """
 
     launches: tuple[Launch, ...]
     workspace: int = 0
-    kept: tuple[Any, ...] = ()
+    owners: tuple[Any, ...] = ()
 
 
-# ``(views, out_avals, params) -> Launches``, or None; views say how the operands lie.
+# ``(views, out_avals, params) -> Launches``, or None; views are the layouts of the operands.
 MakeLaunches = Callable[..., Launches | None]
 
 
 @record
 class Kernels:
-    """A call that no library has: kernels of KernelIR, written by hand, make it.
+    """A call without a library, implemented by handwritten kernels of KernelIR.
 
     Attributes:
         launches: ``(views, out_avals, params) -> Launches``, or None if they are not supported;
@@ -194,11 +194,11 @@ class Sort:
     """Rows of row-major arrays, (outer, length, inner), in the order of some of them.
 
     Attributes:
-        keys: how many operands, the first ones, are keys; the first one is primary.
-        descending: keys fall; equal ones keep their order all the same.
+        keys: the number of leading operands that are keys; the first one is primary.
+        descending: keys are in descending order; equal ones keep their order.
         total_order: floats are ordered by sign and magnitude alone; else all nan are equal and
             come last, and zeros are equal.
-        kept: elements of each row that are wanted. The outputs are those of the operands, and of
+        out_length: requested elements of each row. The outputs are those of the operands, and of
             their positions if there is one output more.
         launches: as in ``Kernels``.
     """
@@ -207,7 +207,7 @@ class Sort:
     length: int
     inner: int
     keys: int
-    kept: int
+    out_length: int
     descending: bool = False
     total_order: bool = False
     launches: MakeLaunches | None = None
@@ -240,7 +240,7 @@ class AtomicSums:
 
     Attributes:
         size: elements of the array.
-        is_fresh: the array is zeros, and no operand.
+        is_fresh: the array is zeros, and not an operand.
         count: rows.
         window: (size, elements from one to the next) of each dimension of a window, at most three.
     """
@@ -262,11 +262,11 @@ class Attention:
         batch, queries, keys, heads, key_heads, size: of query and key.
         scale: of the products of queries and keys.
         causal: queries attend to keys up to their own position.
-        window: numbers of keys to the left and to the right of their position to which queries
+        window: counts of keys to the left and to the right of their position to which queries
             attend, or None.
         bias, mask: the shape, in which 1 broadcasts to any size, or None.
-        query_lengths, key_lengths: whether there are such.
-        gradient: which of both.
+        query_lengths, key_lengths: whether these operands exist.
+        gradient: whether it computes the gradients.
         reduced: as for ``Product``.
     """
 
@@ -302,7 +302,7 @@ class UserKernel:
     Attributes:
         name: the name of the user's function.
         code: a Python function for Numba, or a CudaText.
-        parameters: of the kernel: the number of an array, operands first and then outputs; or a
+        parameters: of the kernel: the index of an array, operands first and then outputs; or a
             NumPy scalar.
         begins: for each output the operand whose elements it holds when the kernel begins, or None.
         grid, block: blocks, and threads of each.
@@ -356,17 +356,17 @@ class Qr(Decomposition):
 
 @record
 class Eigh(Decomposition):
-    """Outputs are vectors, if they are wanted, and values."""
+    """Outputs are vectors, if requested, and values."""
 
 
 @record
 class Svd(Decomposition):
-    """Outputs are values, and left and right vectors, if they are wanted."""
+    """Outputs are values, and left and right vectors, if requested."""
 
 
 @record
 class Eig(Decomposition):
-    """Outputs are values, left and right vectors, as far as they are wanted."""
+    """Outputs are values, and the requested of left and right vectors."""
 
     @property
     def fits_a_warp(self) -> bool:

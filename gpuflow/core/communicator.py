@@ -1,8 +1,8 @@
-"""Communicators: who exchanges data between memories, and which of them serves a named axis.
+"""Communicators: data exchange between memories, and the communicator of each named axis.
 
-A named axis may have a part whose neighbors share no memory (docs/design/0016-many-devices.md).
-Such a part is named by an ``Across``; vmap does not take it away, and the ``impl`` of a collective
-asks ``communicator_of`` for the communicator that serves it.
+A named axis may have a factor whose neighbors share no memory (docs/design/0016-many-devices.md).
+Such a factor is named by an ``Across``; vmap does not remove it, and the ``impl`` of a collective
+gets its communicator from ``communicator_of``.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Pairs = Sequence[tuple[int, int]]
 
 PROCESSES = "processes"  # the key of all processes of a program, in the order of their ranks
 HOSTS = "hosts"  # the same processes, for data in the host's memory
-DRIVERS = "drivers"  # the key of memories that run a program together, several of a process
+DRIVERS = "drivers"  # the key of memories that run a program jointly, several of a process
 
 
 @record
 class Across:
-    """The part of a named axis along which neighbors share no memory.
+    """The factor of a named axis along which neighbors share no memory.
 
     Attributes:
         name: the user's name of the axis.
         key: the key of the registered communicator.
-        groups: the communicator's ranks in groups that work on their own; None: all together.
+        groups: the communicator's ranks in independent groups; None: one group of all.
     """
 
     name: Any
@@ -43,7 +43,7 @@ class Across:
 
 @record
 class Within:
-    """The part of a named axis whose devices are elements of one batch: a name for vmap."""
+    """The factor of a named axis whose devices are elements of one batch: a name for vmap."""
 
     name: Any
 
@@ -83,11 +83,11 @@ class Communicator(Protocol):
         ...
 
     def reduce_scatter(self, data: Any) -> Any:
-        """``[*shape]`` of data ``[size, *shape]``: part k of the sum goes to rank k."""
+        """``[*shape]`` of data ``[size, *shape]``: chunk k of the sum goes to rank k."""
         ...
 
     def all_to_all(self, data: Any) -> Any:
-        """``[size, *shape]`` of data of this shape: part k goes to rank k, parts in order."""
+        """``[size, *shape]`` of data of this shape: chunk k goes to rank k, chunks in order."""
         ...
 
     def permute(self, data: Any, pairs: Pairs) -> Any:
@@ -117,14 +117,14 @@ class Immediate:
         del out
 
 
-# --- what a program that fails leaves behind -----------------------------------------------
+# --- unfinished sums of failed programs ----------------------------------------------------
 
 
 class Settling(Protocol):
-    """Something that begins sums."""
+    """An object that starts asynchronous sums."""
 
     def settle(self) -> None:
-        """Wait for the sums that this thread began and will not end, and forget them."""
+        """Wait for the sums that this thread started and will not end, and forget them."""
         ...
 
 
@@ -133,13 +133,13 @@ _settling_lock = threading.Lock()
 
 
 def watch(one: Settling) -> None:
-    """Have ``settle`` ask it, as long as it lives."""
+    """Register an object for ``settle``, as long as it lives."""
     with _settling_lock:
         _settling.add(one)
 
 
 def settle() -> None:
-    """Wait for all sums that were begun: their arrays are about to be used for something else."""
+    """Wait for all started sums, before their arrays are reused."""
     with _settling_lock:
         watched = list(_settling)
     for one in watched:
@@ -148,29 +148,29 @@ def settle() -> None:
 
 # --- one program over several memories of a process at a time ------------------------------
 
-_turn = threading.Lock()
+_dispatch_lock = threading.Lock()
 
 
-def turn() -> threading.Lock:
-    """The lock to hold while work is given to several devices that wait for one another.
+def dispatch_lock() -> threading.Lock:
+    """The lock to hold while work is queued on several devices that wait for one another.
 
-    Otherwise two threads could give theirs to the devices in two orders, and each device would
-    wait for work that is queued after the other's wait.
+    Otherwise two threads could queue their work in different orders, and each device would wait
+    for work that is queued after the other's wait: a deadlock.
     """
-    return _turn
+    return _dispatch_lock
 
 
-def _forget_turn() -> None:
+def _reset_lock() -> None:
     """In a forked child: the thread that may have held the lock is gone."""
-    global _turn
-    _turn = threading.Lock()
+    global _dispatch_lock
+    _dispatch_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_turn)
+    os.register_at_fork(after_in_child=_reset_lock)
 
 
-# --- which communicator serves a part ------------------------------------------------------
+# --- the communicator of a factor of an axis -----------------------------------------------
 
 
 class _Local(threading.local):
@@ -185,7 +185,7 @@ _local = _Local()
 
 
 def serve(key: Hashable, communicator: Communicator | None) -> None:
-    """Let a communicator serve the parts with this key in all threads; None: nobody does."""
+    """Register the communicator of a key for all threads; None removes it."""
     if communicator is None:
         _process.pop(key, None)
     else:
@@ -194,7 +194,7 @@ def serve(key: Hashable, communicator: Communicator | None) -> None:
 
 @contextmanager
 def serving(key: Hashable, communicator: Communicator) -> Iterator[None]:
-    """Let a communicator serve the parts with this key in this thread, inside the block."""
+    """Register the communicator of a key for this thread, inside the block."""
     before = _local.served
     _local.served = {**before, key: communicator}
     try:
@@ -204,7 +204,7 @@ def serving(key: Hashable, communicator: Communicator) -> Iterator[None]:
 
 
 def served(key: Hashable) -> Communicator | None:
-    """The communicator that serves the parts with this key here, if there is one."""
+    """The communicator of a key in this thread, if there is one."""
     return _local.served.get(key) or _process.get(key)
 
 
@@ -215,38 +215,38 @@ def communicator_of(op: str, names: Sequence[Any]) -> Communicator | None:
     one over 4 and then one over 2 sends 2.5 times.
 
     Raises:
-        CommunicationError: nobody serves a part, or the parts have different keys.
+        CommunicationError: an axis has no communicator, or the axes have different keys.
     """
     if not all(isinstance(name, Across) for name in names):
         return None
-    return _serving(op, names[0] if len(names) == 1 else _joined(op, tuple(names)))
+    return _serving(op, names[0] if len(names) == 1 else _product_axis(op, tuple(names)))
 
 
 @lru_cache(1024)
-def _joined(op: str, parts: tuple[Across, ...]) -> Across:
-    """One part for the row-major product of several axes of a mesh."""
-    first, *others = parts
-    if len({part.key for part in parts}) > 1 or any(part.groups is None for part in parts):
+def _product_axis(op: str, axes: tuple[Across, ...]) -> Across:
+    """The row-major product of several axes of a mesh, as one ``Across``."""
+    first, *others = axes
+    if len({axis.key for axis in axes}) > 1 or any(axis.groups is None for axis in axes):
         raise CommunicationError(
             f"[{op}] the axes of a collective must be those of one mesh; got "
-            f"{[part.name for part in parts]} of {[part.key for part in parts]}. "
+            f"{[axis.name for axis in axes]} of {[axis.key for axis in axes]}. "
             "Fix: one collective after another, each over the axes of one mesh."
         )
     groups = first.groups or ()
-    for part in others:
-        along = {rank: group for group in part.groups or () for rank in group}
+    for axis in others:
+        along = {rank: group for group in axis.groups or () for rank in group}
         products = (tuple(r for rank in group for r in along[rank]) for group in groups)
         groups = tuple(dict.fromkeys(products))  # all groups of one product give the same
-    return Across(tuple(part.name for part in parts), first.key, groups)
+    return Across(tuple(axis.name for axis in axes), first.key, groups)
 
 
-def _serving(op: str, part: Across) -> Communicator:
-    communicator = served(part.key)
+def _serving(op: str, axis: Across) -> Communicator:
+    communicator = served(axis.key)
     if communicator is None:
         raise CommunicationError(
-            f"[{op}] the axis {part.name!r} must be served by a communicator; got none for "
-            f"{part.key!r}. Fix: call distributed.initialize() before the program."
+            f"[{op}] the axis {axis.name!r} must be served by a communicator; got none for "
+            f"{axis.key!r}. Fix: call distributed.initialize() before the program."
         )
-    if part.groups in (None, (tuple(range(communicator.size)),)):
+    if axis.groups in (None, (tuple(range(communicator.size)),)):
         return communicator
-    return communicator.split(part.groups)
+    return communicator.split(axis.groups)

@@ -1,4 +1,4 @@
-"""Effects: side effects of an equation besides its outputs."""
+"""Side effects of equations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Effect:
 
 @record(repr=False)
 class AxisUse(Effect):
-    """The equation communicates over the mapped axis ``name``; that shows in its outputs only."""
+    """The equation communicates over the mapped axis ``name``; it only affects its outputs."""
 
     @property
     def is_observable(self) -> bool:
@@ -39,7 +39,7 @@ class AxisUse(Effect):
 
 @record(repr=False)
 class Communication(Effect):
-    """The equation waits for its neighbors, who must get there in the same order."""
+    """The equation waits for its neighbors, which must run it in the same order."""
 
     name: Any = "communication"
     ordered: bool = True
@@ -53,7 +53,7 @@ COMMUNICATION = Communication()
 
 
 def is_observable(effects: Iterable[Effect]) -> bool:
-    """Whether an equation with these effects must happen though nobody reads its outputs."""
+    """Whether an equation with these effects must run even if its outputs are unused."""
     return any(effect.is_observable for effect in effects)
 
 

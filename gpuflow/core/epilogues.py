@@ -26,8 +26,8 @@ class Epilogue:
     Attributes:
         activation: "", "relu" or "gelu" (by its approximation with tanh).
         bias: whether there is a vector with one element for each column: added, or the sums.
-        keeps: whether ``aux`` is stored, for the gradient: the operand of gelu, or a mask of where
-            that of relu is above 0.
+        keeps: whether ``aux`` is stored for the gradient: the operand of gelu, or the mask of
+            positive operands of relu.
         gradient: whether it is the gradient.
     """
 
@@ -43,7 +43,7 @@ def aux_type(
     """Shape and dtype of ``aux``: masks have bits, the first one lowest, in rows of 128.
 
     Args:
-        epilogue: that keeps or reads it.
+        epilogue: the epilogue that stores or reads it.
         rows, columns: of the result.
         dtype: of the result.
     """

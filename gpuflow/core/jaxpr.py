@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuflow.base.dtypes import canonicalize
 from gpuflow.base.records import record
-from gpuflow.base.util import SourceLine, safe_zip
+from gpuflow.base.util import SourceLocation, safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.source_info import DebugInfo, NameStack, SourceInfo
@@ -34,7 +34,7 @@ class Var:
 
 
 class DropVar(Var):
-    """An output that nobody reads; printed as ``_``."""
+    """An unused output; printed as ``_``."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ class Literal:
 
     @property
     def val(self) -> Any:
-        """The value, under its name in JAX: a Python number if its type is weak."""
+        """The value, under its name in JAX: a Python scalar if its type is weak."""
         operand = self.operand
         return self.value if operand is self else operand
 
@@ -62,15 +62,15 @@ class Literal:
 
     @property
     def operand(self) -> Any:
-        """The value as an operand of bind: one of weak type is a Python number again, as is a bool.
+        """The value as an operand of bind: a Python scalar if it is of weak type or a bool.
 
-        The compiler counts in int64 whatever the settings are: such a literal is itself the
-        operand, as its value alone would become an int32.
+        The compiler uses int64 indices with any settings: such a literal is itself the operand,
+        as its value alone would become an int32.
         """
         if self.aval.weak_type:
-            number = self.value.item()
-            if aval_of(number) is self.aval:
-                return number
+            scalar = self.value.item()
+            if aval_of(scalar) is self.aval:
+                return scalar
         if type(self.value) is np.bool_:
             return bool(self.value)
         return self.value if aval_of(self.value).dtype == self.aval.dtype else self
@@ -101,7 +101,7 @@ class Eqn:
     inputs: tuple[Atom, ...]
     outputs: tuple[Var, ...]
     params: dict[str, Any]
-    source: SourceLine | None = None
+    source: SourceLocation | None = None
     effects: frozenset[Any] = frozenset()
 
     def replace(self, **changes: Any) -> Eqn:
@@ -113,7 +113,7 @@ class Eqn:
             changes["source"] = changes.pop("source_info").traceback
         return Eqn(**{**self.__dict__, **changes})
 
-    # The names that interpreters of jaxprs know from JAX.
+    # JAX's names, for interpreters of jaxprs.
 
     @property
     def invars(self) -> list[Atom]:
@@ -361,8 +361,8 @@ def _check_eqn(eqn: Eqn) -> None:
         ) from error
     expected = list(outs) if eqn.primitive.multiple_results else [outs]
     got = [var.aval for var in eqn.outputs]
-    wanted_types = [(aval.shape, aval.dtype) for aval in expected]
-    if wanted_types != [(aval.shape, aval.dtype) for aval in got]:
+    expected_types = [(aval.shape, aval.dtype) for aval in expected]
+    if expected_types != [(aval.shape, aval.dtype) for aval in got]:
         raise JaxprTypeError(
             f"[{eqn.primitive.name}] output avals must match the shape rule "
             f"{[str(aval) for aval in expected]}; got {[str(aval) for aval in got]}."
@@ -386,12 +386,12 @@ class _Names:
         return self.names[var]
 
 
-def _letters(number: int) -> str:
+def _letters(index: int) -> str:
     name = ""
     while True:
-        number, digit = divmod(number, 26)
+        index, digit = divmod(index, 26)
         name = chr(ord("a") + digit) + name
-        if number == 0:
+        if index == 0:
             return name
 
 
@@ -400,7 +400,7 @@ _WIDTH = 80
 
 def format_jaxpr(jaxpr: Jaxpr, source_info: bool = False) -> str:
     """The familiar text form: ``{ lambda ; a:f32[3]. let b:f32[3] = sin a in (b,) }``."""
-    return "\n".join(_jaxpr_lines(jaxpr, _Names(), source_info))
+    return "\n".join(_jaxpr_rows(jaxpr, _Names(), source_info))
 
 
 def format_eqns(
@@ -410,7 +410,7 @@ def format_eqns(
     names = _Names()
     for var in (*jaxpr.constvars, *jaxpr.invars):
         names(var)
-    return ["\n".join(_eqn_lines(eqn, names, source_info)) for eqn in jaxpr.eqns], names
+    return ["\n".join(_eqn_rows(eqn, names, source_info)) for eqn in jaxpr.eqns], names
 
 
 def _typed(var: Var, names: _Names) -> str:
@@ -418,47 +418,47 @@ def _typed(var: Var, names: _Names) -> str:
 
 
 def _atom(atom: Atom, names: _Names) -> str:
-    return f"{_number(atom.value)}:{atom.aval}" if isinstance(atom, Literal) else names(atom)
+    return f"{_scalar_text(atom.value)}:{atom.aval}" if isinstance(atom, Literal) else names(atom)
 
 
-def _number(value: Any) -> str:
+def _scalar_text(value: Any) -> str:
     return str(value.item() if hasattr(value, "item") else value)
 
 
-def _jaxpr_lines(jaxpr: Jaxpr, names: _Names, source_info: bool) -> list[str]:
+def _jaxpr_rows(jaxpr: Jaxpr, names: _Names, source_info: bool) -> list[str]:
     consts = " ".join(_typed(var, names) for var in jaxpr.constvars)
     inputs = " ".join(_typed(var, names) for var in jaxpr.invars)
     head = f"{{ lambda {consts}; {inputs}. let" if consts else f"{{ lambda ; {inputs}. let"
-    body = [_eqn_lines(eqn, names, source_info) for eqn in jaxpr.eqns]
+    body = [_eqn_rows(eqn, names, source_info) for eqn in jaxpr.eqns]
     outs = ", ".join(_atom(atom, names) for atom in jaxpr.outvars)
     tail = f"in ({outs}{',' if len(jaxpr.outvars) == 1 else ''}) }}"
-    if all(len(lines) == 1 for lines in body):
-        single = " ".join([head, " ".join(lines[0] for lines in body), tail])
+    if all(len(rows) == 1 for rows in body):
+        single = " ".join([head, " ".join(rows[0] for rows in body), tail])
         if len(single) <= _WIDTH and len(body) <= 1:
             return [single]
-    lines = [head]
-    for eqn_lines in body:
-        lines.extend("    " + line for line in eqn_lines)
-    return [*lines, "  " + tail]
+    rows = [head]
+    for eqn_rows in body:
+        rows.extend("    " + row for row in eqn_rows)
+    return [*rows, "  " + tail]
 
 
-def _eqn_lines(eqn: Eqn, names: _Names, source_info: bool) -> list[str]:
+def _eqn_rows(eqn: Eqn, names: _Names, source_info: bool) -> list[str]:
     operands = " ".join(_atom(atom, names) for atom in eqn.inputs)
     outs = " ".join(_typed(var, names) for var in eqn.outputs)
-    params = _param_lines(eqn, names, source_info)
+    params = _param_rows(eqn, names, source_info)
     lead = f"{outs} = {eqn.primitive.name}"
     note = f"  # {eqn.source.short}" if source_info and eqn.source else ""
-    flat = all(len(lines) == 1 for lines in params)
+    flat = all(len(rows) == 1 for rows in params)
     if flat:
-        inner = " ".join(lines[0] for lines in params)
+        inner = " ".join(rows[0] for rows in params)
         single = f"{lead}[{inner}]" if inner else lead
         # Operands do not count: only the brackets can be broken.
         if len(single) <= _WIDTH - 4 or not params:
             return [f"{single} {operands}{note}"]
-    lines = [lead + "["]
+    rows = [lead + "["]
     for param in params:
-        lines.extend("  " + line for line in param)
-    return [*lines, f"] {operands}{note}"]
+        rows.extend("  " + row for row in param)
+    return [*rows, f"] {operands}{note}"]
 
 
 def _shown_params(eqn: Eqn) -> dict[str, Any]:
@@ -470,7 +470,7 @@ def _shown_params(eqn: Eqn) -> dict[str, Any]:
     return {key: value for key, value in eqn.params.items() if key != "shape" and value != ()}
 
 
-def _param_lines(eqn: Eqn, names: _Names, source_info: bool) -> list[list[str]]:
+def _param_rows(eqn: Eqn, names: _Names, source_info: bool) -> list[list[str]]:
     result = []
     params = _shown_params(eqn)
     for key in sorted(params):
@@ -480,7 +480,7 @@ def _param_lines(eqn: Eqn, names: _Names, source_info: bool) -> list[list[str]]:
         if isinstance(value, ClosedJaxpr):
             value = value.jaxpr
         if isinstance(value, Jaxpr):
-            inner = _jaxpr_lines(value, names, source_info)
+            inner = _jaxpr_rows(value, names, source_info)
             result.append([f"{key}={inner[0]}", *inner[1:]])
         else:
             result.append([f"{key}={_param_text(value)}"])

@@ -1,11 +1,11 @@
-"""Random keys that are used twice, for ``debug_key_reuse``.
+"""Detection of random keys that are used twice, for ``debug_key_reuse``.
 
 Every value of keys has a ``KeyState``: its keys, and which of them were used. Data movement
 (slices, reshapes, indices) makes another value with the same keys, so that use of the one is use of
 the other. A primitive defines its rule in ``keys``. A program is followed equation by equation with
 the states of its operands, a loop through two iterations.
 
-Nothing here runs unless the setting was asked for: ``watch`` then puts itself before the evaluator.
+Nothing here runs unless the setting is enabled: ``watch`` then wraps the evaluator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.errors import KeyReuseError
 from gpuflow.base.records import record
-from gpuflow.base.util import safe_zip, user_source_line
+from gpuflow.base.util import safe_zip, user_source_location
 from gpuflow.core.aval import KeyDType, ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
 from gpuflow.core.trace import Evaluator, eval_trace
@@ -30,33 +30,32 @@ class KeyState:
     """The use of the keys of one value.
 
     Attributes:
-        used: for each key that there is together with these, whether it was used.
-        where: where each was used first, by its number.
-        numbers: which of them the elements of the value are; those it may be where that is not
-            known, whatever its shape.
-        is_exact: whether it is known.
+        used: for each key of the original value, whether it was used.
+        where: the location of the first use of each key, by its id.
+        ids: the key ids of the elements of the value; if inexact, all possible ids, in any shape.
+        is_exact: whether ``ids`` are exact.
     """
 
     used: np.ndarray
     where: dict[int, str]
-    numbers: np.ndarray
+    ids: np.ndarray
     is_exact: bool = True
 
-    def use(self, what: str, place: str) -> None:
+    def use(self, what: str, location: str) -> None:
         """Note that ``what`` uses the keys.
 
         Raises:
             KeyReuseError: one of them was used before.
         """
-        again = self.numbers[self.used[self.numbers]]
+        again = self.ids[self.used[self.ids]]
         if again.size:
             raise KeyReuseError(
                 f"[{what}] a random key must be used once; got one that was used before, "
                 f"{self.where.get(int(again.flat[0]), 'in the same program')}. Fix: "
                 "key, subkey = random.split(key), or random.clone(key) where it is meant."
             )
-        self.used[self.numbers] = True
-        self.where.update(dict.fromkeys(self.numbers.reshape(-1).tolist(), place))
+        self.used[self.ids] = True
+        self.where.update(dict.fromkeys(self.ids.reshape(-1).tolist(), location))
 
 
 States = Sequence[KeyState | None]
@@ -75,27 +74,27 @@ class Flow:
     Attributes:
         primitive, params: which it is.
         states: of the operands; None for those without keys.
-        values: the operands where they are known, else None.
-        place: the location, for messages.
+        values: the concrete operands; None for others.
+        location: the source location, for messages.
     """
 
     primitive: Any
     params: dict[str, Any]
     states: tuple[KeyState | None, ...]
     values: tuple[Any, ...]
-    place: str
+    location: str
 
 
 def use_all(flow: Flow) -> States | None:
     """The rule of ops that use their keys; returned keys are new ones."""
     for state in flow.states:
         if state is not None:
-            state.use(flow.primitive.name, flow.place)
+            state.use(flow.primitive.name, flow.location)
     return None
 
 
 def use_none(flow: Flow) -> States | None:
-    """The rule of ops that look at keys only, or make new ones of them."""
+    """The rule of ops that only inspect keys, or derive new ones from them."""
     del flow
     return None
 
@@ -107,19 +106,19 @@ def move(flow: Flow) -> States | None:
         return None
     others = flow.values[1:]
     if not state.is_exact or any(value is None for value in others):
-        return [KeyState(state.used, state.where, state.numbers.reshape(-1), False)]
+        return [KeyState(state.used, state.where, state.ids.reshape(-1), False)]
     hosts = [np.asarray(value) for value in others]
-    moved = flow.primitive.impl(np, state.numbers, *hosts, **flow.params)
-    # An index outside of the array reads what is no key.
-    numbers = np.clip(np.asarray(moved), 0, max(state.used.size - 1, 0))
-    return [KeyState(state.used, state.where, numbers)]
+    gathered = flow.primitive.impl(np, state.ids, *hosts, **flow.params)
+    # An index out of bounds does not read a key.
+    ids = np.clip(np.asarray(gathered), 0, max(state.used.size - 1, 0))
+    return [KeyState(state.used, state.where, ids)]
 
 
 def write(flow: Flow) -> States | None:
     """The rule of ops that write keys into their first operand, which is unchanged."""
     for state in flow.states[1:]:
         if state is not None:
-            state.use(flow.primitive.name, flow.place)
+            state.use(flow.primitive.name, flow.location)
     return flow.states[:1]
 
 
@@ -129,35 +128,35 @@ def follow_programs(flow: Flow) -> States | None:
     return follow_program(program, flow.states, flow.values)
 
 
-def follow_apart(flow: Flow) -> States | None:
-    """The rule of ops whose one program sees parts of the operands, each part once."""
+def follow_shards(flow: Flow) -> States | None:
+    """The rule of ops whose one program runs on shards of the operands, once on each."""
     (program,) = flow.primitive.subjaxprs(flow.params)
-    inner = parts(flow.states, program.in_avals)
+    inner = slice_states(flow.states, program.in_avals)
     follow_program(program, inner)
     spend(flow, inner)
     return None
 
 
-def parts(states: States, avals: Sequence[ShapedArray]) -> list[KeyState | None]:
-    """States of parts of values, of which a program sees each once."""
+def slice_states(states: States, avals: Sequence[ShapedArray]) -> list[KeyState | None]:
+    """States of slices of values, for a program that runs once on each slice."""
     inner = fresh_states(avals)
-    for part, state in safe_zip(inner, states):
-        if part is not None and state is not None:
-            part.used[...] = state.used[state.numbers].any()
+    for inner_state, state in safe_zip(inner, states):
+        if inner_state is not None and state is not None:
+            inner_state.used[...] = state.used[state.ids].any()
     return inner
 
 
 def spend(flow: Flow, inner: States) -> None:
-    """Use up the operands whose parts, the states ``inner``, a program has used."""
-    for part, state in safe_zip(inner, flow.states):
-        if part is not None and state is not None and part.used.any():
-            state.used[state.numbers] = True
-            places = dict.fromkeys(state.numbers.reshape(-1).tolist(), flow.place)
-            state.where.update({k: v for k, v in places.items() if k not in state.where})
+    """Mark operands as used if a program has used their slices, the states ``inner``."""
+    for inner_state, state in safe_zip(inner, flow.states):
+        if inner_state is not None and state is not None and inner_state.used.any():
+            state.used[state.ids] = True
+            locations = dict.fromkeys(state.ids.reshape(-1).tolist(), flow.location)
+            state.where.update({k: v for k, v in locations.items() if k not in state.where})
 
 
 def follow(flow: Flow) -> States | None:
-    """The states of an op's results, None where they are new keys; use of operands is noted."""
+    """The states of an op's results, None for new keys; marks operands as used."""
     rule = flow.primitive.keys
     if rule is not None:
         return rule(flow)
@@ -171,7 +170,7 @@ def follow_program(
     """The states of a program's results for those of its operands."""
     jaxpr = program.jaxpr
     states_of: dict[Var, KeyState | None] = {
-        var: _known_state(const) for var, const in safe_zip(jaxpr.constvars, program.consts)
+        var: _state_of(const) for var, const in safe_zip(jaxpr.constvars, program.consts)
     }
     states_of.update(safe_zip(jaxpr.invars, states))
     known: dict[Var, Any] = dict(safe_zip(jaxpr.constvars, program.consts))
@@ -186,10 +185,10 @@ def follow_program(
 
     for eqn in jaxpr.eqns:
         operand_states = tuple(map(state, eqn.inputs))
-        place = f"at {eqn.source}" if eqn.source else "in the same program"
+        location = f"at {eqn.source}" if eqn.source else "in the same program"
         if any(operand_states) or eqn.primitive.subjaxprs is not None:
             operands = tuple(map(value, eqn.inputs))
-            flow = Flow(eqn.primitive, eqn.params, operand_states, operands, place)
+            flow = Flow(eqn.primitive, eqn.params, operand_states, operands, location)
             out_states = follow(flow)
         else:
             out_states = None
@@ -199,7 +198,7 @@ def follow_program(
 
 
 def _filled(states: States | None, avals: Sequence[ShapedArray]) -> list[KeyState | None]:
-    """The states of values of these types, new ones where there is none."""
+    """The states of values of these types, with new ones for None."""
     known = [None] * len(avals) if states is None else states
     return [
         (state or fresh(aval.shape)) if isinstance(aval.dtype, KeyDType) else None
@@ -213,23 +212,23 @@ def fresh_states(avals: Sequence[ShapedArray]) -> list[KeyState | None]:
 
 
 def restored(states: States, used: Sequence[np.ndarray]) -> None:
-    """Put back which keys were used."""
+    """Restore the use flags of keys."""
     for state, before in safe_zip([s for s in states if s is not None], used):
         state.used[...] = before
 
 
 def copied(states: States) -> list[np.ndarray]:
-    """Which keys were used, to be put back."""
+    """Copies of the use flags of keys, for ``restored``."""
     return [state.used.copy() for state in states if state is not None]
 
 
 def alternatives(states: States) -> KeyState | None:
-    """One state of the two or more that a value may have; its keys are used if some are."""
+    """Merge the states that a value may have; its keys are used if any state's are."""
     first = states[0]
     if first is None or all(state is not None and state.used is first.used for state in states):
         return first
-    merged = fresh(first.numbers.shape)
-    merged.used[...] = any(s is not None and s.used[s.numbers].any() for s in states)
+    merged = fresh(first.ids.shape)
+    merged.used[...] = any(s is not None and s.used[s.ids].any() for s in states)
     return merged
 
 
@@ -239,8 +238,8 @@ def alternatives(states: States) -> KeyState | None:
 _states: dict[int, tuple[Any, KeyState]] = {}
 
 
-def _known_state(value: Any) -> KeyState | None:
-    """The state of a concrete value; a new one where it was never seen."""
+def _state_of(value: Any) -> KeyState | None:
+    """The state of a concrete value; a new one if there is none."""
     aval = aval_of(value)
     if not isinstance(aval.dtype, KeyDType):
         return None
@@ -251,8 +250,8 @@ def _known_state(value: Any) -> KeyState | None:
 
 
 def _remember(value: Any, state: KeyState) -> KeyState:
-    number = id(value)
-    _states[number] = weakref.ref(value, lambda _: _states.pop(number, None)), state
+    key = id(value)
+    _states[key] = weakref.ref(value, lambda _: _states.pop(key, None)), state
     return state
 
 
@@ -264,12 +263,12 @@ def call(
     Raises:
         KeyReuseError: a key that was used before.
     """
-    states = tuple(map(_known_state, operands))
-    line = user_source_line()
-    place = f"at {line}" if line else "before"
+    states = tuple(map(_state_of, operands))
+    source = user_source_location()
+    location = f"at {source}" if source else "before"
     out_states = None
     if any(states) or primitive.subjaxprs is not None:
-        out_states = follow(Flow(primitive, params, states, tuple(operands), place))
+        out_states = follow(Flow(primitive, params, states, tuple(operands), location))
     outs = run()
     results = outs if primitive.multiple_results else [outs]
     for result, state in safe_zip(results, _filled(out_states, [aval_of(out) for out in results])):
@@ -279,7 +278,7 @@ def call(
 
 
 def watch() -> None:
-    """Follow keys through all that is evaluated from here on, where the setting is on."""
+    """Follow keys through all evaluated ops while the setting is enabled."""
     eval_trace.wrap(_watched)
 
 

@@ -51,9 +51,9 @@ class _Axes:
         """Whether there are no axes."""
         return not self.axis_names
 
-    def _of_type(self, wanted: AxisType) -> tuple[Any, ...]:
+    def _of_type(self, axis_type: AxisType) -> tuple[Any, ...]:
         pairs = zip(self.axis_names, self.axis_types, strict=True)
-        return tuple(name for name, kind in pairs if kind is wanted)
+        return tuple(name for name, kind in pairs if kind is axis_type)
 
     @property
     def auto_axes(self) -> tuple[Any, ...]:
@@ -70,8 +70,8 @@ class _Axes:
         """The axes of type Manual: those of enclosing ``shard_map`` programs."""
         return self._of_type(AxisType.Manual)
 
-    def _are_all(self, wanted: AxisType) -> bool:
-        return not self.empty and all(kind is wanted for kind in self.axis_types)
+    def _are_all(self, axis_type: AxisType) -> bool:
+        return not self.empty and all(kind is axis_type for kind in self.axis_types)
 
     @property
     def are_all_axes_auto(self) -> bool:
@@ -97,7 +97,7 @@ def _types(op: str, names: tuple[Any, ...], types: Any) -> tuple[AxisType, ...]:
     """The type of each axis; ``Auto`` by default.
 
     Raises:
-        ValueError: another number of types than names.
+        ValueError: if the numbers of types and names differ.
     """
     if types is None:
         return (AxisType.Auto,) * len(names)

@@ -1,4 +1,4 @@
-"""PositionalSharding: devices in an array of the rank of the array that they share."""
+"""PositionalSharding: devices in an array with the rank of the sharded array."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class PositionalSharding(Sharding):
         note_removed("jax.sharding.PositionalSharding", "jax.sharding.NamedSharding(mesh, spec)")
         flat = devices if isinstance(devices, np.ndarray) else as_grid(list(devices))
         self._all: tuple[Any, ...] = tuple(flat.flat)
-        # Each cell holds the numbers of the devices that have its part.
+        # Each cell holds the ids of the devices that hold its shard.
         self._cells = np.empty(flat.shape, object)
-        for number, position in enumerate(np.ndindex(*flat.shape)):
-            self._cells[position] = (number,)
+        for device_id, position in enumerate(np.ndindex(*flat.shape)):
+            self._cells[position] = (device_id,)
 
     def _with(self, cells: np.ndarray) -> PositionalSharding:
         sharding = PositionalSharding.__new__(PositionalSharding)
@@ -80,8 +80,8 @@ class PositionalSharding(Sharding):
         for dim in sorted(axes, reverse=True):
             merged = np.empty(cells.shape[:dim] + cells.shape[dim + 1 :], object)
             for position in np.ndindex(*merged.shape):
-                line = cells[(*position[:dim], slice(None), *position[dim:])]
-                merged[position] = tuple(number for cell in line for number in cell)
+                cells_along = cells[(*position[:dim], slice(None), *position[dim:])]
+                merged[position] = tuple(device_id for cell in cells_along for device_id in cell)
             cells = np.expand_dims(merged, dim) if keepdims else merged
         return self._with(cells)
 
@@ -100,13 +100,13 @@ class PositionalSharding(Sharding):
         )
         return self._cells.shape
 
-    def _pieces(self, rank: int) -> list[tuple[int, ...]]:
+    def _chunks(self, rank: int) -> list[tuple[int, ...]]:
         del rank  # which _counts checks
-        pieces: list[tuple[int, ...]] = [()] * len(self._all)
+        chunks: list[tuple[int, ...]] = [()] * len(self._all)
         for position in np.ndindex(*self._cells.shape):
-            for number in self._cells[position]:
-                pieces[number] = position
-        return pieces
+            for device_id in self._cells[position]:
+                chunks[device_id] = position
+        return chunks
 
     @property
     def is_fully_replicated(self) -> bool:

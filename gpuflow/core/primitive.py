@@ -29,13 +29,13 @@ class Primitive:
         impl: ``(xp, *arrays, **params) -> array`` with ``xp`` numpy or cupy; the eager path and the
             library lowering. It has JAX's semantics, not NumPy's.
         jvp: ``(primals, tangents, **params) -> (out, out_tangent)``; tangents may be ``Zero``.
-        again: ``(out, operands, tangents) -> out_tangent``, the same as jvp in a form with fewer
-            new ops in its own derivatives, of an op with one output and without params; see
+        again: ``(out, operands, tangents) -> out_tangent``, jvp in terms of the output, cheaper to
+            differentiate repeatedly, of an op with one output and without params; see
             transforms/taylor.py. Default: jvp.
         transpose: ``(cotangent, *operands, **params) -> cotangents``; operands to be transposed are
             ``UndefinedPrimal``; the cotangents of others are None. None: not linear.
         batch: ``(axis, operands, dims, **params) -> (outs, out_dims)``; ``axis`` is an AxisData.
-        lower: an instance of a class in core.lowering; by default a step of its own, without rules.
+        lower: an instance of a class in core.lowering; by default a separate step, without rules.
         multiple_results: whether the op has a sequence of outputs.
         effects: ``params -> frozenset`` of the effects of an equation.
         may_communicate: whether the op holds rules of a user, which may use named axes although
@@ -45,21 +45,21 @@ class Primitive:
             with ``tangent_fn(residuals, *nonzero_tangents)``; default: jvp and partial evaluation.
         partial_eval: ``(unknowns, *operands, **params) -> (known outs, out_unknowns, residuals,
             unknown_fn)`` with None for unknown operands and ``unknown_fn(residuals, *unknown
-            operands) -> unknown outs``; default: with an unknown operand nothing is known.
+            operands) -> unknown outs``; default: with an unknown operand all outputs are unknown.
         execute: ``(operands, params) -> outs`` on concrete Arrays, for primitives that hold
             programs; they have no impl.
         close: ``(operands, params) -> (operands, params)`` for params with Python functions: their
             closed-over values become operands, before the op is recorded or batched.
         device: ``params -> Device | None`` of the outputs, for ops that move arrays; by default
             outputs are where the operands are.
-        sharding: ``params -> Sharding`` that is wanted of the output.
+        sharding: ``params -> Sharding`` that is requested for the output.
         simplify: ``(eqn, definition, build) -> outputs``, or None; see compiler/passes/program.py.
         prune: ``(eqn, used) -> eqn`` without outputs that are not used; see
             compiler/passes/program.py.
-        keep: ``(eqn, split) -> (eqn, vars, eqn) | None`` for ops into whose programs the policies
-            of checkpoint look; see control/loops/keeping.py.
+        recompute: ``(eqn, split) -> (eqn, vars, eqn) | None`` for ops whose programs the policies
+            of checkpoint apply to; see control/loops/partial_evaluation.py.
         faults: ``(operands, params) -> list of Fault``: the possible faults of operands.
-        passes_nan: whether nan in a result was in an operand; so it is for data movement.
+        passes_nan: whether nan in a result was in an operand, as for data movement.
         checked: ``(categories, operands, params) -> (outs, State | None)``, for ops that hold
             programs: how failures inside are returned; see transforms/checking.py.
         keys: ``Flow -> states of outputs | None``, the use of random keys, for ``debug_key_reuse``;
@@ -91,7 +91,7 @@ class Primitive:
     sharding: Callable[[dict[str, Any]], Any] | None = None
     simplify: Callable[..., Any] | None = None
     prune: Callable[..., Any] | None = None
-    keep: Callable[..., Any] | None = None
+    recompute: Callable[..., Any] | None = None
     faults: Callable[..., Any] | None = None
     passes_nan: bool = False
     checked: Callable[..., Any] | None = None

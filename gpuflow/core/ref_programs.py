@@ -30,7 +30,7 @@ class RefUse:
 
     @property
     def outlives_traces(self) -> bool:
-        """Whether the program may be remembered: it closes over no ref of a traced function."""
+        """Whether the program may be cached: it closes over no ref of a traced function."""
         return all(ref._home is eval_trace for ref in self.closed)
 
 
@@ -100,7 +100,7 @@ def _with_leading_consts(jaxpr: Jaxpr, count: int) -> Jaxpr:
 
 
 def check_once(op: str, use: RefUse, leaves: Sequence[Any]) -> None:
-    """Raise ValueError if a ref would be known to a program under two names."""
+    """Raise ValueError if a program would get a ref twice."""
     seen = set(use.closed)
     for leaf in leaves:
         if type(leaf) is not Ref:
@@ -133,10 +133,9 @@ def put_back(
         use: its uses of refs.
         leaves: its arguments.
         finals: the outputs.
-        results: of a program that ran, its other outputs: arrays that are not among them are the
-            refs' own.
+        results: of a program that ran, its other outputs; other arrays belong to the refs alone.
     """
     refs = [*use.closed, *leaves]
-    known = [id(value) for value in (*finals, *(results or ()))]
+    ids = [id(value) for value in (*finals, *(results or ()))]
     for k, value in safe_zip(use.written, finals):
-        write(refs[k], value, results is None or known.count(id(value)) > 1)
+        write(refs[k], value, results is None or ids.count(id(value)) > 1)

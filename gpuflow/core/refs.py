@@ -50,8 +50,8 @@ class Ref(RefMethods):
     def __init__(self, value: Any, home: Trace, is_borrowed: bool = False) -> None:
         self._value = value
         self._home: Trace | None = home
-        self._is_borrowed = is_borrowed  # stands for a ref of outside
-        self._is_shared = True  # somebody else may hold the array
+        self._is_borrowed = is_borrowed  # an alias of an enclosing ref
+        self._is_shared = True  # other code may hold the array
         self.aval: AbstractRef = AbstractRef(aval_of(value))
 
     @property
@@ -121,7 +121,7 @@ def close(ref: Ref) -> Any:
 
 
 def _holder(ref: Ref, value: Any) -> Ref | Cell:
-    """Where the current trace finds the array of ``ref``, and may put ``value``."""
+    """The object that holds the array of ``ref`` in the current trace, and may get ``value``."""
     home, trace = ref._home, thread_state.trace
     if home is None:
         raise ValueError(
@@ -163,9 +163,9 @@ def _raise_leaked(ref: Ref) -> NoReturn:
 
 
 def _refuse_foreign(ref: Ref, what: str) -> NoReturn:
-    mend = "map the ref with in_axes" if what == "mapped" else "write lax.stop_gradient(x)"
+    fix = "map the ref with in_axes" if what == "mapped" else "write lax.stop_gradient(x)"
     raise ValueError(
-        f"[ref] a ref of outside cannot get a {what} value; got one for {ref.aval}. Fix: {mend}, "
+        f"[ref] a ref of outside cannot get a {what} value; got one for {ref.aval}. Fix: {fix}, "
         "or make the ref inside of the function."
     )
 

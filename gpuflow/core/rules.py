@@ -1,4 +1,4 @@
-"""Arguments of a primitive's rules besides values: symbolic zeros, unknowns, mapped axes."""
+"""Special arguments of a primitive's rules: symbolic zeros, unknowns, mapped axes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 
 @record
 class Zero:
-    """A tangent or cotangent that is known to be zero and was never made."""
+    """A symbolic zero tangent or cotangent, without an array."""
 
     aval: ShapedArray
 
@@ -35,7 +35,7 @@ def _refuse_unknown(value: UndefinedPrimal) -> ShapedArray:
     raise UnknownOperandError(f"[transpose] the value must be known; got {value}.")
 
 
-# A rule that computes with an unknown ends here, and the reverse pass says which op is not linear.
+# A rule that computes with an unknown raises, and the reverse pass names the op that is not linear.
 register_value_type(UndefinedPrimal, _refuse_unknown)
 
 
@@ -49,12 +49,12 @@ USER, NAN, DIVISION, INDEX = "user", "nan", "division", "index"
 
 @record
 class Fault:
-    """Something that may be wrong with the operands of an equation.
+    """A possible error in the operands of an equation.
 
     Attributes:
         category: USER, NAN, DIVISION or INDEX.
         text: the fault, a format string for values.
-        wrong: bool[...], which elements are.
+        wrong: bool[...], flags of the wrong elements.
         values: arrays of that shape, of which the text has those of the first wrong element.
     """
 

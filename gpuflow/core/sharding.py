@@ -1,6 +1,6 @@
-"""Shardings as data: which device has which part of an array.
+"""Shardings as data: the assignment of shards of an array to devices.
 
-Nothing here knows arrays. A device is any hashable object with a ``process_index``.
+This module is independent of arrays. A device is any hashable object with a ``process_index``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuflow.core.mesh import AbstractMesh, DeviceOrder, Mesh
 
 Index = tuple[slice, ...]
 
-# How many facts of shardings are cached: of those with an entry for each device, and of others.
+# Cache sizes: of properties with an entry for each device, and of others.
 _MOST_MAPS, _MOST_SHAPES = 256, 4096
 
 
@@ -51,7 +51,7 @@ class PartitionSpec:
     def __init__(
         self, *partitions: Any, unreduced: Collection[Any] = (), reduced: Collection[Any] = ()
     ) -> None:
-        self.partitions = tuple([_partition(part) for part in partitions])
+        self.partitions = tuple([_partition(partition) for partition in partitions])
         self.unreduced = self.reduced = frozenset()
         if unreduced or reduced:
             self.unreduced, self.reduced = _checked_axes(self, unreduced, reduced)
@@ -99,10 +99,10 @@ class PartitionSpec:
     def __repr__(self) -> str:
         if not self.unreduced and not self.reduced:
             return f"P{self.partitions!r}"
-        parts = [repr(part) for part in self]
-        parts += [f"{name}={set(getattr(self, name))}" for name in ("unreduced", "reduced")
+        texts = [repr(partition) for partition in self]
+        texts += [f"{name}={set(getattr(self, name))}" for name in ("unreduced", "reduced")
                   if getattr(self, name)]  # fmt: skip
-        return f"P({', '.join(parts)})"
+        return f"P({', '.join(texts)})"
 
     def __reduce__(self) -> Any:
         return _restored_spec, self._key()
@@ -114,8 +114,8 @@ class PartitionSpec:
         return PartitionSpec(*partitions, **axes)
 
 
-def _restored_spec(parts: tuple[Any, ...], unreduced: Any, reduced: Any) -> PartitionSpec:
-    return PartitionSpec(*parts, unreduced=unreduced, reduced=reduced)
+def _restored_spec(partitions: tuple[Any, ...], unreduced: Any, reduced: Any) -> PartitionSpec:
+    return PartitionSpec(*partitions, unreduced=unreduced, reduced=reduced)
 
 
 def _checked_axes(
@@ -124,7 +124,7 @@ def _checked_axes(
     """The axes along which values are yet to be summed, and those along which cotangents are.
 
     Raises:
-        TypeError: they are no sets.
+        TypeError: they are not sets.
         ValueError: None among them, or an axis that has two roles.
     """
     for name, axes in (("unreduced", unreduced), ("reduced", reduced)):
@@ -133,7 +133,7 @@ def _checked_axes(
             lambda name=name, axes=axes: f"[PartitionSpec] {name} must be a set of mesh axes; "
             f"got {axes!r}. Fix: {name}={{'x'}}.",
         )
-    partitions = [name for part in spec for name in names_of(part)]
+    partitions = [name for partition in spec for name in names_of(partition)]
     roles = [partitions, unreduced, reduced]
     check(
         None not in unreduced and None not in reduced and not {*unreduced} & {*reduced}
@@ -145,10 +145,10 @@ def _checked_axes(
     return frozenset(unreduced), frozenset(reduced)
 
 
-def _partition(part: Any) -> Any:
-    if isinstance(part, list | tuple):
-        return part[0] if len(part) == 1 else (tuple(part) or None)
-    return part
+def _partition(partition: Any) -> Any:
+    if isinstance(partition, list | tuple):
+        return partition[0] if len(partition) == 1 else (tuple(partition) or None)
+    return partition
 
 
 def names_of(partition: Any) -> tuple[Any, ...]:
@@ -167,11 +167,11 @@ class Sharding:
         raise NotImplementedError
 
     def _counts(self, rank: int) -> tuple[int, ...]:
-        """The number of pieces of each dimension of an array of this rank."""
+        """The number of chunks of each dimension of an array of this rank."""
         raise NotImplementedError
 
-    def _pieces(self, rank: int) -> list[tuple[int, ...]]:
-        """For each device the index of its piece along each dimension."""
+    def _chunks(self, rank: int) -> list[tuple[int, ...]]:
+        """For each device the index of its chunk along each dimension."""
         raise NotImplementedError
 
     @property
@@ -256,8 +256,8 @@ class Sharding:
 
 @lru_cache(_MOST_MAPS)
 def _cuts(sharding: Sharding, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """The number of pieces of each dimension, and for each device the indices of its piece."""
-    return sharding._counts(rank), sharding._pieces(rank)
+    """The number of chunks of each dimension, and for each device the indices of its chunk."""
+    return sharding._counts(rank), sharding._chunks(rank)
 
 
 @lru_cache(_MOST_SHAPES)
@@ -279,17 +279,17 @@ def _shard_shape(sharding: Sharding, shape: tuple[int, ...]) -> tuple[int, ...]:
 @lru_cache(_MOST_MAPS)
 def _indices(sharding: Sharding, shape: tuple[int, ...]) -> list[Index]:
     """For each device the slices of its shard."""
-    part = sharding.shard_shape(shape)
-    counts, pieces = _cuts(sharding, len(shape))
+    partition = sharding.shard_shape(shape)
+    counts, chunks = _cuts(sharding, len(shape))
 
-    def along(size: int, count: int, piece: int) -> slice:
-        return slice(None) if count == 1 else slice(piece * size, (piece + 1) * size)
+    def along(size: int, count: int, chunk: int) -> slice:
+        return slice(None) if count == 1 else slice(chunk * size, (chunk + 1) * size)
 
-    return [tuple(map(along, part, counts, position)) for position in pieces]
+    return [tuple(map(along, partition, counts, position)) for position in chunks]
 
 
 def check_memory_kind(kind: str | None) -> None:
-    """Check that a kind of memory is the one that there is.
+    """Check that a kind of memory is supported.
 
     Raises:
         ValueError: it is not.
@@ -359,7 +359,7 @@ class NamedSharding(Sharding):
     @property
     def replicated_axes(self) -> frozenset[Any]:
         """The axes of the mesh along which arrays are replicated."""
-        used = {name for part in self.spec for name in names_of(part)}
+        used = {name for partition in self.spec for name in names_of(partition)}
         return frozenset(self.mesh.axis_names) - used
 
     def update(self, **changes: Any) -> NamedSharding:
@@ -372,18 +372,18 @@ class NamedSharding(Sharding):
         sizes = self.mesh.shape
         return tuple(prod(sizes[name] for name in axes) for axes in self._axes(rank))
 
-    def _pieces(self, rank: int) -> list[tuple[int, ...]]:
+    def _chunks(self, rank: int) -> list[tuple[int, ...]]:
         axes_of_dims = self._axes(rank)
         sizes, where = self.mesh.shape, {n: k for k, n in enumerate(self.mesh.axis_names)}
 
-        def piece(position: Sequence[int], axes: Sequence[Any]) -> int:
+        def chunk(position: Sequence[int], axes: Sequence[Any]) -> int:
             number = 0
             for name in axes:
                 number = number * sizes[name] + position[where[name]]
             return number
 
         positions = np.ndindex(*self.mesh.axis_sizes)
-        return [tuple(piece(at, axes) for axes in axes_of_dims) for at in positions]
+        return [tuple(chunk(at, axes) for axes in axes_of_dims) for at in positions]
 
     def _axes(self, rank: int) -> list[tuple[Any, ...]]:
         """The axes over which each dimension of an array of this rank is split."""
@@ -395,13 +395,13 @@ class NamedSharding(Sharding):
             ),
             ValueError,
         )
-        return [names_of(part) for part in self.spec] + [()] * (rank - len(self.spec))
+        return [names_of(partition) for partition in self.spec] + [()] * (rank - len(self.spec))
 
     @property
     def is_fully_replicated(self) -> bool:
         """Whether every device has the whole array."""
         sizes = self.mesh.shape
-        return all(sizes[name] == 1 for part in self.spec for name in names_of(part))
+        return all(sizes[name] == 1 for partition in self.spec for name in names_of(partition))
 
     def __repr__(self) -> str:
         return f"NamedSharding(mesh={self.mesh}, spec={self.spec}, memory_kind=device)"
@@ -411,8 +411,8 @@ def in_force(sharding: Any, mesh: Mesh | AbstractMesh | None) -> Any:
     """A PartitionSpec, or a sharding over the axes of ``mesh`` without devices, on ``mesh``.
 
     Args:
-        sharding: as a user gave it; anything else is returned.
-        mesh: the one in force.
+        sharding: the user's value; anything else is returned.
+        mesh: the current mesh.
     """
     if mesh is None:
         return sharding
@@ -425,13 +425,13 @@ def in_force(sharding: Any, mesh: Mesh | AbstractMesh | None) -> Any:
     return sharding
 
 
-def on_mesh(op: str, sharding: Any, mesh: Mesh | AbstractMesh | None, told: str = "") -> Any:
+def on_mesh(op: str, sharding: Any, mesh: Mesh | AbstractMesh | None, prefix: str = "") -> Any:
     """Return ``in_force(sharding, mesh)``.
 
     Args:
         op: the function, for errors.
         sharding, mesh: as for ``in_force``.
-        told: prefix of the sharding in the error, such as "out_sharding=".
+        prefix: prefix of the sharding in the error, such as "out_sharding=".
 
     Raises:
         ValueError: if it is a PartitionSpec and there is no mesh.
@@ -439,7 +439,7 @@ def on_mesh(op: str, sharding: Any, mesh: Mesh | AbstractMesh | None, told: str 
     found = in_force(sharding, mesh)
     check(
         not isinstance(found, PartitionSpec),
-        lambda: f"[{op}] a PartitionSpec needs a mesh; got {told}{found} without one. "
+        lambda: f"[{op}] a PartitionSpec needs a mesh; got {prefix}{found} without one. "
         "Fix: NamedSharding(mesh, spec), or jax.set_mesh(mesh).",
         ValueError,
     )
@@ -467,7 +467,7 @@ class SingleDeviceSharding(Sharding):
     def _counts(self, rank: int) -> tuple[int, ...]:
         return (1,) * rank
 
-    def _pieces(self, rank: int) -> list[tuple[int, ...]]:
+    def _chunks(self, rank: int) -> list[tuple[int, ...]]:
         return [(0,) * rank]
 
     @property
@@ -477,10 +477,10 @@ class SingleDeviceSharding(Sharding):
 
 
 def replica_ids(indices: Mapping[Any, Index]) -> dict[Any, int]:
-    """For each device how many before it have the same part."""
+    """For each device the number of previous devices with the same shard."""
     seen: dict[Any, int] = {}
     ids = {}
     for device, index in indices.items():
-        key = tuple((part.start, part.stop) for part in index)
+        key = tuple((partition.start, partition.stop) for partition in index)
         ids[device] = seen[key] = seen.get(key, -1) + 1
     return ids

@@ -1,4 +1,4 @@
-"""Lines and scopes of equations: ``eqn.source_info``, and those of the current operation."""
+"""Source locations and scopes of equations: ``eqn.source_info``, and of the current operation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
 from gpuflow.base.records import record
-from gpuflow.base.util import SourceLine
-from gpuflow.core.trace import made_at, source_line
+from gpuflow.base.util import SourceLocation
+from gpuflow.core.trace import made_at, source_location
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @record
 class Scope:
-    """A named part of a program."""
+    """A named scope of a program."""
 
     name: str
 
@@ -28,7 +28,7 @@ class Scope:
 
 @record
 class Transform:
-    """A transformation around a part of a program."""
+    """A transformation that encloses scopes of a program."""
 
     name: str
 
@@ -47,11 +47,11 @@ class NameStack:
     stack: tuple[Scope | Transform, ...] = ()
 
     def extend(self, name: str) -> NameStack:
-        """The stack with one scope more inside."""
+        """The stack with one more inner scope."""
         return NameStack((*self.stack, Scope(name)))
 
     def transform(self, transform_name: str) -> NameStack:
-        """The stack with one transformation more inside."""
+        """The stack with one more inner transformation."""
         return NameStack((*self.stack, Transform(transform_name)))
 
     def __getitem__(self, index: slice) -> NameStack:
@@ -72,18 +72,18 @@ class NameStack:
 
 @record
 class SourceInfo:
-    """Where an equation was made.
+    """The origin of an equation.
 
     Attributes:
         traceback: the line of the user's program, or None.
         name_stack: the named scopes around it.
     """
 
-    traceback: SourceLine | None
+    traceback: SourceLocation | None
     name_stack: NameStack
 
     def replace(
-        self, *, traceback: SourceLine | None = None, name_stack: NameStack | None = None
+        self, *, traceback: SourceLocation | None = None, name_stack: NameStack | None = None
     ) -> SourceInfo:
         """A copy with the fields that are given."""
         stack = self.name_stack if name_stack is None else name_stack
@@ -128,7 +128,7 @@ def new_name_stack(name: str = "") -> NameStack:
 
 def current() -> SourceInfo:
     """The line of the user's program that runs now, and the scopes around it."""
-    return SourceInfo(source_line(), _scopes.stack)
+    return SourceInfo(source_location(), _scopes.stack)
 
 
 def current_name_stack() -> NameStack:
@@ -150,20 +150,20 @@ class user_context:
         name_stack: the scopes inside the block; by default those around it.
     """
 
-    __slots__ = ("_before", "_line", "_stack")
+    __slots__ = ("_before", "_location", "_stack")
 
     def __init__(
-        self, traceback: SourceLine | None, *, name_stack: NameStack | None = None
+        self, traceback: SourceLocation | None, *, name_stack: NameStack | None = None
     ) -> None:
-        self._line, self._stack = made_at(traceback), name_stack
+        self._location, self._stack = made_at(traceback), name_stack
 
     def __enter__(self) -> None:
         self._before = _scopes.stack
         _scopes.stack = self._before if self._stack is None else self._stack
-        self._line.__enter__()
+        self._location.__enter__()
 
     def __exit__(self, *exception: object) -> None:
-        self._line.__exit__(*exception)
+        self._location.__exit__(*exception)
         _scopes.stack = self._before
 
 

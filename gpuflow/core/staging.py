@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.config import config
-from gpuflow.base.util import SourceLine, safe_zip
+from gpuflow.base.util import SourceLocation, safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, check_fits
 from gpuflow.core.jaxpr import ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var, check_jaxpr
 from gpuflow.core.trace import (
@@ -18,7 +18,7 @@ from gpuflow.core.trace import (
     check_not_leaked,
     current_trace,
     made_at,
-    source_line,
+    source_location,
     thread_state,
     with_trace,
 )
@@ -29,7 +29,7 @@ class StagedTracer(Tracer):
 
     __slots__ = ("_source", "atom")
 
-    def __init__(self, trace: StagingTrace, atom: Var, source: SourceLine | None) -> None:
+    def __init__(self, trace: StagingTrace, atom: Var, source: SourceLocation | None) -> None:
         self._trace = trace
         self.atom = atom
         self.aval = atom.aval
@@ -39,13 +39,13 @@ class StagedTracer(Tracer):
         name = self._trace.argument_names.get(self.atom)
         if name:
             return f"the argument {name} of {self._trace.function_name}"
-        place = f"made at {self._source}" if self._source else ""
+        location = f"made at {self._source}" if self._source else ""
         names = self._trace.arguments_behind(self.atom)
         if not names:
-            return place
+            return location
         plural = "s" if len(names) > 1 else ""
         function = self._trace.function_name
-        return f"{place} from the argument{plural} {', '.join(names)} of {function}".strip()
+        return f"{location} from the argument{plural} {', '.join(names)} of {function}".strip()
 
 
 class StagingTrace(Trace):
@@ -76,11 +76,11 @@ class StagingTrace(Trace):
 
     def arguments_behind(self, atom: Var) -> list[str]:
         """Names of the arguments that ``atom`` depends on, in order; for error messages."""
-        wanted = {atom}
+        reached = {atom}
         for eqn in reversed(self.eqns):
-            if not wanted.isdisjoint(eqn.outputs):
-                wanted.update(var for var in eqn.inputs if type(var) is Var)
-        return [name for var, name in self.argument_names.items() if var in wanted]
+            if not reached.isdisjoint(eqn.outputs):
+                reached.update(var for var in eqn.inputs if type(var) is Var)
+        return [name for var, name in self.argument_names.items() if var in reached]
 
     def atom_of(self, value: Any) -> Var | Literal:
         """The variable or literal of ``value``; captured arrays become consts."""
@@ -115,7 +115,7 @@ class StagingTrace(Trace):
         atoms = tuple([self.atom_of(value) for value in operands])
         out = primitive.shape(*[atom.aval for atom in atoms], **params)
         effects = primitive.effects(params)
-        source = source_line()
+        source = source_location()
         avals = out if primitive.multiple_results else (out,)
         if self.is_manual and primitive.subjaxprs is None:
             avals = _varying(primitive, atoms, params, avals)
@@ -157,7 +157,7 @@ def _varying(
     primitive: Any, atoms: Sequence[Var | Literal], params: dict[str, Any],
     avals: Sequence[ShapedArray],
 ) -> list[ShapedArray]:  # fmt: skip
-    """The avals of outputs, which tell along which axes of shard_map these vary."""
+    """The avals of outputs, with the axes of shard_map along which these vary."""
     varying = [atom.aval.mat.varying for atom in atoms]
     if primitive.varies is not None:
         along = primitive.varies(varying, params)

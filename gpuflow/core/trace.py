@@ -26,7 +26,7 @@ from gpuflow.base.errors import (
     UnexpectedTracerError,
 )
 from gpuflow.base.garbage import collect_garbage
-from gpuflow.base.util import SourceLine, user_source_line
+from gpuflow.base.util import SourceLocation, user_source_location
 from gpuflow.core.aval import HasAval, ShapedArray, register_value_type
 
 
@@ -34,7 +34,7 @@ class Trace:
     """Gives ``bind`` its meaning."""
 
     __slots__ = ("__weakref__", "finished", "parent")
-    # What its tracers are besides values, for messages.
+    # The role of its tracers, for messages.
     adds = "traced"
 
     def __init__(self, parent: Trace | None) -> None:
@@ -60,10 +60,10 @@ Evaluator = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class EvalTrace(Trace):
-    """The outermost trace: every bind is carried out on concrete arrays.
+    """The outermost trace: every bind is evaluated on concrete arrays.
 
-    Its ``process`` is the evaluator that ``gpuflow.wiring`` plugs in, itself or inside of the
-    wrappers of those who follow what is evaluated.
+    Its ``process`` is the evaluator that ``gpuflow.wiring`` plugs in, possibly inside of wrappers
+    that follow the evaluated ops.
     """
 
     __slots__ = ("_evaluator", "_wrappers", "process")
@@ -75,7 +75,7 @@ class EvalTrace(Trace):
         self._wrappers: tuple[Callable[[Evaluator], Evaluator], ...] = ()
 
     def plug_in(self, evaluator: Evaluator) -> None:
-        """Let ``evaluator`` carry out every bind."""
+        """Set the evaluator of every bind."""
         self._evaluator = evaluator
         self._renew()
 
@@ -119,26 +119,26 @@ class ConcreteTrace(Trace):
 
 class _ThreadState(threading.local):
     trace: Trace = eval_trace
-    source: SourceLine | None = None  # of the equation that is being applied again
+    source: SourceLocation | None = None  # of the equation that is being applied again
 
 
 thread_state = _ThreadState()
 
 
-def source_line() -> SourceLine | None:
-    """The line of an operation: of the equation that it is made from, or of the user's call."""
-    return thread_state.source or user_source_line()
+def source_location() -> SourceLocation | None:
+    """The location of an operation: that of the equation being evaluated, or of the user's call."""
+    return thread_state.source or user_source_location()
 
 
 class made_at:
-    """``with made_at(eqn.source):`` gives the operations inside the line of an equation.
+    """``with made_at(eqn.source):`` gives the operations in the block an equation's location.
 
-    None: they are those of a function of Python, and have the lines of their calls.
+    None: they are those of a Python function, and have the locations of their calls.
     """
 
     __slots__ = ("before", "source")
 
-    def __init__(self, source: SourceLine | None) -> None:
+    def __init__(self, source: SourceLocation | None) -> None:
         self.source = source
 
     def __enter__(self) -> None:
@@ -171,8 +171,8 @@ def _of_arrays(name: str) -> Callable[..., Any]:
 
     def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
         del args, kwargs
-        mend = f"call .{name}() outside the traced function."
-        raise self._refusal(ConcretizationTypeError, name, mend)
+        fix = f"call .{name}() outside the traced function."
+        raise self._refusal(ConcretizationTypeError, name, fix)
 
     method.__name__ = name
     return method
@@ -204,7 +204,7 @@ class Tracer(HasAval):
     dimension_as_value = None  # sizes are not values
 
     def describe(self) -> str:
-        """Where the value came from, for error messages."""
+        """Describe the origin of the value, for error messages."""
         return ""
 
     def __hash__(self) -> int:
@@ -212,37 +212,37 @@ class Tracer(HasAval):
             f"[hash] tracers are not hashable; got {self}. Fix: use id(x), or a static argument."
         )
 
-    def _need_concrete(self, error: type[Exception], what: str, mend: str) -> Any:
+    def _need_concrete(self, error: type[Exception], what: str, fix: str) -> Any:
         value = self.concrete()
         if value is None:
-            raise self._refusal(error, what, mend)
+            raise self._refusal(error, what, fix)
         return value
 
-    def _refusal(self, error: type[Exception], what: str, mend: str) -> Exception:
+    def _refusal(self, error: type[Exception], what: str, fix: str) -> Exception:
         origin = self.describe()
         return error(
             f"[{what}] the value must be known while tracing; got a traced {self.aval}"
-            f"{', ' + origin if origin else ''}. Fix: {mend}"
+            f"{', ' + origin if origin else ''}. Fix: {fix}"
         )
 
     def __bool__(self) -> bool:
-        mend = "use jnp.where, or a static argument (static_argnums)."
-        return bool(self._need_concrete(TracerBoolConversionError, "bool", mend))
+        fix = "use jnp.where, or a static argument (static_argnums)."
+        return bool(self._need_concrete(TracerBoolConversionError, "bool", fix))
 
     def __int__(self) -> int:
-        mend = "keep it an array, or pass it as a static argument."
-        return int(self._need_concrete(ConcretizationTypeError, "int", mend))
+        fix = "keep it an array, or pass it as a static argument."
+        return int(self._need_concrete(ConcretizationTypeError, "int", fix))
 
     # A known value under differentiation converts where no derivative can be lost (bool, int,
     # index) and on request (item); float(x) would silently make a constant of it.
 
     def __float__(self) -> float:
-        mend = "keep it an array, or convert outside the traced function."
-        raise self._refusal(ConcretizationTypeError, "float", mend)
+        fix = "keep it an array, or convert outside the traced function."
+        raise self._refusal(ConcretizationTypeError, "float", fix)
 
     def __complex__(self) -> complex:
-        mend = "keep it an array, or convert outside the traced function."
-        raise self._refusal(ConcretizationTypeError, "complex", mend)
+        fix = "keep it an array, or convert outside the traced function."
+        raise self._refusal(ConcretizationTypeError, "complex", fix)
 
     def __index__(self) -> int:
         if self.aval.shape or not dtypes.is_integer(self.aval.dtype):
@@ -250,23 +250,23 @@ class Tracer(HasAval):
                 f"[index] only integer scalars can be indices; got a traced {self.aval}. "
                 "Fix: x.astype(int) for an index of arrays, or a static argument."
             )
-        mend = "pass it as a static argument (static_argnums), or use the size of an array."
-        return self._need_concrete(TracerIntegerConversionError, "index", mend).__index__()
+        fix = "pass it as a static argument (static_argnums), or use the size of an array."
+        return self._need_concrete(TracerIntegerConversionError, "index", fix).__index__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         del dtype, copy
-        mend = "use gpuflow.numpy instead of numpy on traced values."
-        raise self._refusal(TracerArrayConversionError, "numpy", mend)
+        fix = "use gpuflow.numpy instead of numpy on traced values."
+        raise self._refusal(TracerArrayConversionError, "numpy", fix)
 
     def item(self) -> Any:
-        """The value as a Python number, if it is known."""
-        mend = "return the array and call .item() outside the traced function."
-        return np.asarray(self._need_concrete(ConcretizationTypeError, "item", mend)).item()
+        """The value as a Python scalar, if it is concrete."""
+        fix = "return the array and call .item() outside the traced function."
+        return np.asarray(self._need_concrete(ConcretizationTypeError, "item", fix)).item()
 
     def tolist(self) -> Any:
         """Tracers have no values to list; raises ConcretizationTypeError."""
-        mend = "return the array and call .tolist() outside the traced function."
-        raise self._refusal(ConcretizationTypeError, "tolist", mend)
+        fix = "return the array and call .tolist() outside the traced function."
+        raise self._refusal(ConcretizationTypeError, "tolist", fix)
 
     devices = _of_arrays("devices")
     delete = _of_arrays("delete")
@@ -275,7 +275,7 @@ class Tracer(HasAval):
     unsafe_buffer_pointer = _of_arrays("unsafe_buffer_pointer")
     tobytes = _of_arrays("tobytes")
 
-    # Like the array that it stands for a tracer never changes, so that it is its own copy.
+    # Like an array, a tracer never changes, so that it is its own copy.
 
     def __copy__(self) -> Tracer:
         return self
@@ -285,8 +285,8 @@ class Tracer(HasAval):
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        mend = "return the array and pickle it outside the traced function."
-        raise self._refusal(ConcretizationTypeError, "pickle", mend)
+        fix = "return the array and pickle it outside the traced function."
+        raise self._refusal(ConcretizationTypeError, "pickle", fix)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(

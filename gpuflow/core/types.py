@@ -7,19 +7,19 @@ docs/design/0038-types.md.
 
 from typing import Any
 
-# What functions return, and what they take: an array, a NumPy array or a number.
+# Results of functions, and arguments: an array, a NumPy array or a scalar.
 Array = ArrayLike = Any
-# Several of them: a sequence, or an array along whose first axis they lie.
+# Several of them: a sequence, or an array of them along its first axis.
 ArraysLike = Any
-# What they take for a dtype, for sizes, and for axes.
+# Arguments for a dtype, for sizes, and for axes.
 DTypeLike = ShapeLike = Axes = Any
-# What stands in brackets behind an array.
+# An index in brackets.
 IndexLike = Any
-# What happens with places outside of an array.
+# The treatment of indices out of bounds.
 ModeLike = Any
-# Where a result lies: on a device, or spread over several.
+# The location of a result: a device, or a sharding over several.
 DeviceLike = ShardingLike = Any
-# How exactly products are computed, and elementary functions.
+# The precision of products, and of elementary functions.
 PrecisionLike = AccuracyLike = Any
 # Files: paths, or objects that are open.
 FileLike = Any

@@ -25,10 +25,10 @@ class View(NamedTuple):
         """Whether the elements are row-major from the offset on, without gaps."""
         if True in self.broadcast:
             return False
-        wanted = contiguous(self.shape).strides
-        if self.strides == wanted:
+        expected = contiguous(self.shape).strides
+        if self.strides == expected:
             return True
-        sizes = zip(self.shape, self.strides, wanted, strict=True)
+        sizes = zip(self.shape, self.strides, expected, strict=True)
         return all([size == 1 or stride == want for size, stride, want in sizes])
 
 
@@ -103,7 +103,7 @@ def reshape(view: View, shape: Sequence[int]) -> View | None:
     return whole._replace(offset=view.offset) if view.offset else whole
 
 
-def kept_dimensions(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int]] | None:
+def preserved_dimensions(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int]] | None:
     """Pairs (old dimension, new dimension) of a reshape that only adds or drops sizes of 1.
 
     Returns None when the reshape merges or splits dimensions.

@@ -141,10 +141,10 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
                 f"[check] values must be trees of arrays; got {value!r}. Fix: write it into msg."
             ),
         )
-    words = [
+    arrays = [
         key_data(value) if dtypes.is_extended(aval_of(value).dtype) else value for value in values
     ]
-    strong = [lax.convert_element_type(value, aval_of(value).dtype) for value in words]
+    strong = [lax.convert_element_type(value, aval_of(value).dtype) for value in arrays]
     failed = lax.convert_element_type(lax.bitwise_not(pred), np.int32)
     site = Site(USER, f"{msg} (`check` failed)", structure)
     check_p.bind(failed, *strong, sites=(site,), debug=debug)
@@ -209,19 +209,19 @@ def checkify(
 
     @wraps(f)
     def checked(*args: Any, **kwargs: Any) -> tuple[Error, Any]:
-        # Arrays and floats are traced. Whatever else is passed, such as Python's ints, the function
-        # sees as it is: under jit those are static arguments.
+        # Arrays and floats are traced. Other arguments, such as Python ints, are static, as under
+        # jit.
         everything, tree_of_all = tree.flatten((args, kwargs))
-        places = [k for k, leaf in enumerate(everything) if isinstance(leaf, _TRACED)]
-        leaves = [everything[k] for k in places]
+        positions = [k for k, leaf in enumerate(everything) if isinstance(leaf, _TRACED)]
+        leaves = [everything[k] for k in positions]
 
         def of_leaves(*values: Any) -> Any:
             full = list(everything)
-            for place, value in zip(places, values, strict=True):
-                full[place] = value
+            for position, value in zip(positions, values, strict=True):
+                full[position] = value
             return of_arrays(*tree.unflatten(tree_of_all, full))
 
-        all_arrays = len(places) == len(everything)
+        all_arrays = len(positions) == len(everything)
         call, in_tree = (of_arrays, tree_of_all) if all_arrays else (
             of_leaves, tree.structure(tuple(leaves))
         )

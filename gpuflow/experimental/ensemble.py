@@ -125,7 +125,7 @@ def solve(
         assert event is not None
         return _as_event(event(t, y, *tree_unflatten(args_structure, leaves)))
 
-    # What functions close over may have derivatives, too.
+    # Closed-over values may have derivatives too.
     slope_of, slope_consts = closure_convert(slope, times[0], y0, *leaves)
     event_of, event_consts = None, []
     if event is not None:
@@ -149,10 +149,10 @@ def _check_method(method: Any) -> None:
         isinstance(method, RK4 | Tsit5),
         lambda: f"[solve] method must be a Tsit5 or an RK4; got {method!r}. Fix: Tsit5(rtol=1e-5).",
     )
-    wanted = {"step": method.step}
+    options = {"step": method.step}
     if isinstance(method, Tsit5):
-        wanted |= {"first_step": method.first_step, "rtol": method.rtol, "atol": method.atol}
-    for name, value in wanted.items():
+        options |= {"first_step": method.first_step, "rtol": method.rtol, "atol": method.atol}
+    for name, value in options.items():
         may_be_none = isinstance(method, Tsit5) and name in ("step", "first_step")
         is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         check(
@@ -177,16 +177,16 @@ def _as_state(leaf: Any) -> Any:
 
 
 def _times(ts: Any, y0: Any) -> tuple[Any, Any, bool]:
-    """A vector of times, as known numbers or None, and whether they are a run."""
+    """A vector of times, the same as static values or None, and whether it is a span."""
     is_span = isinstance(ts, tuple)
-    parts = ts if is_span else (ts,)
-    for part in parts:
+    given = ts if is_span else (ts,)
+    for time in given:
         check(
-            is_value(part) or (not is_span and isinstance(part, list)),
-            lambda part=part: f"[solve] times must be real numbers; got {part!r}. "
+            is_value(time) or (not is_span and isinstance(time, list)),
+            lambda time=time: f"[solve] times must be real numbers; got {time!r}. "
             "Fix: (t0, t1), or jnp.linspace.",
         )
-    arrays = [jnp.asarray(part) for part in parts]
+    arrays = [jnp.asarray(time) for time in given]
     for array in arrays:
         check(
             not dtypes.is_complex(aval_of(array).dtype),
@@ -207,9 +207,9 @@ def _times(ts: Any, y0: Any) -> tuple[Any, Any, bool]:
         dtype = jnp.result_type(*[a.dtype for a in strong])
     arrays = [astype(array, dtype) for array in arrays]
     times = jnp.stack(arrays) if is_span else arrays[0]
-    if any(isinstance(part, Tracer) for part in tree_leaves(parts)):
+    if any(isinstance(time, Tracer) for time in tree_leaves(given)):
         return times, None, is_span
-    known = np.array([np.asarray(p) for p in parts] if is_span else np.asarray(ts)).astype(dtype)
+    known = np.array([np.asarray(p) for p in given] if is_span else np.asarray(ts)).astype(dtype)
     steps = np.diff(known)
     check(
         not (np.any(steps > 0) and np.any(steps < 0)),

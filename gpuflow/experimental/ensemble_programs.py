@@ -20,11 +20,11 @@ from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.experimental.ensemble_steps import (
     RK4,
-    Place,
     Problem,
     Run,
     State,
     Status,
+    TimedState,
     first_state,
     step,
 )
@@ -44,37 +44,37 @@ def by_loop(problem: Problem, y0: Any, times: Any, operands: Any) -> tuple[Any, 
 
     state = first_state(run, y0)
     if problem.is_span and problem.event is None and problem.count is not None:
-        # A number of steps that is known asks for no condition.
+        # A static number of steps needs no condition.
         state, _ = lax.scan(lambda s, _: (step(run, s), None), state, None, problem.most_steps)
         return finished(run, y0, state, None)
     if problem.is_span:
         return finished(run, y0, until(run.end, state), None)
 
-    def turn(state: State, target: Any) -> tuple[State, Any]:
+    def body(state: State, target: Any) -> tuple[State, Any]:
         state = until(target, state)
         return state, row_of(run, state.before, state.here, target)
 
-    state, rows = lax.scan(turn, state, times[1:])
+    state, rows = lax.scan(body, state, times[1:])
     return finished(run, y0, state, rows)
 
 
 def by_scan(problem: Problem, y0: Any, times: Any, operands: Any) -> tuple[Any, ...]:
-    """The same steps in a scan, which reverse mode can go back through."""
+    """The same steps in a scan, which reverse mode can differentiate."""
     run = Run(problem, times, operands)
 
-    def turn(state: State, _: Any) -> tuple[State, Any]:
+    def body(state: State, _: Any) -> tuple[State, Any]:
         going = run.goes_on(state, run.end)
         state = lax.cond(going, lambda s: step(run, s), lambda s: s, state)
         return state, None if problem.is_span else (state.before, state.here)
 
     state = first_state(run, y0)
-    length = max(problem.most_steps, 1)  # rows are looked for among the turns
-    state, places = lax.scan(checkpoint(turn, prevent_cse=False), state, None, length)
+    length = max(problem.most_steps, 1)  # rows are looked up among the iterations
+    state, states = lax.scan(checkpoint(body, prevent_cse=False), state, None, length)
     if problem.is_span:
         return finished(run, y0, state, None)
 
     def row(target: Any) -> Any:
-        before, here = places
+        before, here = states
         passed = run.direction * (target - here.t) > 0
         which = jnp.minimum(jnp.sum(passed), length - 1)
         before, here = tree_map(lambda x: x[which], (before, here))
@@ -86,8 +86,8 @@ def by_scan(problem: Problem, y0: Any, times: Any, operands: Any) -> tuple[Any, 
 # --- states within a step ----------------------------------------------------------------------
 
 
-def _interpolant(run: Run, before: Place, here: Place) -> Callable[[Any], Any]:
-    """From a place in a step, 0 to 1, to the state there; the step's slopes are computed again."""
+def _interpolant(run: Run, before: TimedState, here: TimedState) -> Callable[[Any], Any]:
+    """Map a fraction of a step, 0 to 1, to the state there; recomputes the step's slopes."""
     dt = here.t - before.t
     if isinstance(run.problem.method, RK4):
         ends = [run.slope(*before), run.slope(*here)]
@@ -107,7 +107,7 @@ def _interpolant(run: Run, before: Place, here: Place) -> Callable[[Any], Any]:
     return lambda theta: moved(before.y, dt, tsitouras_weights(theta), slopes)
 
 
-def row_of(run: Run, before: Place, here: Place, target: Any) -> Any:
+def row_of(run: Run, before: TimedState, here: TimedState, target: Any) -> Any:
     """The state at a time within a step; nan if the step does not have it."""
     dt = here.t - before.t
     is_end = target == here.t
@@ -120,11 +120,11 @@ def row_of(run: Run, before: Place, here: Place, target: Any) -> Any:
 
 
 def finished(run: Run, y0: Any, state: State, rows: Any) -> tuple[Any, ...]:
-    """The parts of a Solution.
+    """The fields of a Solution.
 
     Args:
         y0: the first state; state: after the last step.
-        rows: the states at all times but the first; None: the last one is wanted.
+        rows: the states at all times but the first; None returns the last one.
     """
     problem = run.problem
     end, y = state.here
@@ -167,8 +167,8 @@ def finished(run: Run, y0: Any, state: State, rows: Any) -> tuple[Any, ...]:
     return ts, ys, status, state.steps, event_time
 
 
-def _located(run: Run, before: Place, here: Place) -> Place:
-    """Where the event's sign changes in a step, by halving; its derivative is that of a root."""
+def _located(run: Run, before: TimedState, here: TimedState) -> TimedState:
+    """Locate the event's sign change in a step by bisection; its derivative is that of a root."""
     within, dt = _interpolant(run, before, here), here.t - before.t
 
     def value(theta: Any) -> Any:
@@ -183,17 +183,17 @@ def _located(run: Run, before: Place, here: Place) -> Place:
             is_before = jnp.sign(value(middle)) == sign
             return where(is_before, middle, low), where(is_before, high, middle)
 
-        turns = jnp.finfo(aval_of(zero).dtype).nmant + 1
-        return lax.fori_loop(0, turns, halve, (zero, zero + 1))[1]
+        halvings = jnp.finfo(aval_of(zero).dtype).nmant + 1
+        return lax.fori_loop(0, halvings, halve, (zero, zero + 1))[1]
 
     def solved(linear: Any, y: Any) -> Any:
         rate = linear(jnp.ones_like(y))
-        # Lanes without an event may have no slope there.
+        # Batch elements without an event may have no slope there.
         return where(rate == 0, 0.0, y / where(rate == 0, 1.0, rate))
 
     zero = jnp.zeros_like(stop_gradient(dt))
     theta = lax.custom_root(value, zero, halved, solved)
-    return Place(before.t + theta * dt, within(theta))
+    return TimedState(before.t + theta * dt, within(theta))
 
 
 # --- derivatives -------------------------------------------------------------------------------
@@ -209,18 +209,18 @@ def solve_problem_jvp(problem: Problem, primals: Any, tangents: Any) -> tuple[An
     outs = solve_problem(problem, *primals)
     leaves, structure = tree_flatten(primals)
     tangent_leaves = tree_leaves(tangents, is_leaf=lambda x: isinstance(x, SymbolicZero))
-    places = [k for k, t in enumerate(tangent_leaves) if not isinstance(t, SymbolicZero)]
-    places = [k for k in places if dtypes.is_inexact(aval_of(leaves[k]).dtype)]
+    positions = [k for k, t in enumerate(tangent_leaves) if not isinstance(t, SymbolicZero)]
+    positions = [k for k in positions if dtypes.is_inexact(aval_of(leaves[k]).dtype)]
 
     def floats(run: Callable[..., Any], values: Sequence[Any]) -> tuple[Callable[..., Any], Any]:
         def function(*moving: Any) -> Any:
             full = list(values)
-            for k, value in zip(places, moving, strict=True):
+            for k, value in zip(positions, moving, strict=True):
                 full[k] = value
             ts, ys, _, _, event_time = run(problem, *tree_unflatten(structure, full))
             return ts, ys, event_time
 
-        return function, tuple(values[k] for k in places)
+        return function, tuple(values[k] for k in positions)
 
     def forward(values: Sequence[Any], moving: Any) -> Any:
         function, points = floats(by_loop, values)
@@ -231,7 +231,7 @@ def solve_problem_jvp(problem: Problem, primals: Any, tangents: Any) -> tuple[An
         return list(vjp(function, *points)[1](cotangents))
 
     ts, ys, event_time = linear_call(
-        forward, backward, leaves, [tangent_leaves[k] for k in places]
+        forward, backward, leaves, [tangent_leaves[k] for k in positions]
     )
     none = [np.zeros(aval_of(count).shape, dtypes.float0) for count in outs[2:4]]
     return outs, (ts, ys, *none, event_time)

@@ -44,7 +44,7 @@ class Status(enum.IntEnum):
     EVENT = 1  # where the event's sign changed
     MAX_STEPS = 2  # before the last time, after max_steps steps
     # No step was small enough, equal steps led to a state that is not finite, the event was nan, or
-    # times do not go one way.
+    # times are not monotonic.
     FAILED = 3
 
 
@@ -84,8 +84,8 @@ class Tsit5:
     step: float | None = None
 
 
-class Place(NamedTuple):
-    """A time, and the state there."""
+class TimedState(NamedTuple):
+    """A time, and the state at it."""
 
     t: Any
     y: Any
@@ -95,16 +95,16 @@ class State(NamedTuple):
     """The data that a step modifies. A field that a problem does not need is None.
 
     Attributes:
-        here: where the next step begins. before: where the last one that was taken began.
+        here: start of the next step. before: start of the last accepted one.
         slope: at ``here``, where the method has it from the last step.
         length: of the next step, not negative. log_error: of the last step's mean square ratio.
         event: the event's value at ``here``.
         status: 0 as long as the solve may go on, EVENT or FAILED.
-        steps: tried so far.
+        steps: attempted so far.
     """
 
-    here: Place
-    before: Place | None
+    here: TimedState
+    before: TimedState | None
     slope: Any
     length: Any
     log_error: Any
@@ -148,15 +148,15 @@ class Problem:
 
     @property
     def looks_back(self) -> bool:
-        """Whether states inside of steps are needed."""
+        """Whether states within steps are needed."""
         return not self.is_span or self.event is not None
 
 
 def step_count(module: Any, span: Any, step: float, dtype: Any) -> Any:
     """Return the number of equal steps of a span; a rounding error does not add a step."""
-    parts = module.abs(span) / step * (1 - 8 * float(jnp.finfo(dtype).eps))
+    count = module.abs(span) / step * (1 - 8 * float(jnp.finfo(dtype).eps))
     # Only spans that are not finite have more than fit into 32 bits.
-    return module.nan_to_num(module.minimum(module.ceil(parts), 2.0**30), nan=2.0**30)
+    return module.nan_to_num(module.minimum(module.ceil(count), 2.0**30), nan=2.0**30)
 
 
 class Run:
@@ -181,8 +181,8 @@ class Run:
             self.number = problem.count
             if self.number is None:
                 span = stop_gradient(self.end - self.start)
-                parts = step_count(jnp, span, problem.method.step, dtype)
-                self.number = astype(parts, np.int32)
+                count = step_count(jnp, span, problem.method.step, dtype)
+                self.number = astype(count, np.int32)
             least_one = jnp.maximum(self.number, 1)
             self.dt = (self.end - self.start) / astype(least_one, dtype)
 
@@ -196,7 +196,7 @@ class Run:
         return self.problem.event(self._operands, t, y)
 
     def goes_on(self, state: State, target: Any) -> Any:
-        """Whether a solve is not at a time yet, and may step."""
+        """Whether a solve has not reached a time yet, and may step."""
         if self.problem.is_adaptive or not self.problem.is_span:
             is_before = self.direction * (target - state.here.t) > 0
         else:
@@ -210,7 +210,7 @@ class Run:
 def first_state(run: Run, y0: Any) -> State:
     """Before the first step."""
     problem = run.problem
-    here = Place(run.start, y0)
+    here = TimedState(run.start, y0)
     first = run.slope(run.start, y0) if problem.tableau.reuses_last else None
     length = log_error = None
     if problem.is_adaptive:
@@ -253,8 +253,8 @@ def step(run: Run, state: State) -> State:
         is_last, dt = steps >= run.number, run.dt
     first = run.slope(t, y) if state.slope is None else state.slope
     new_y, slopes = take_step(problem.tableau, run.slope, t, y, first, dt)
-    moved_t = t + dt if problem.is_adaptive else run.start + astype(steps, dt.dtype) * dt
-    new = Place(where(is_last, run.end, moved_t), new_y)
+    next_t = t + dt if problem.is_adaptive else run.start + astype(steps, dt.dtype) * dt
+    new = TimedState(where(is_last, run.end, next_t), new_y)
     last_slope = slopes[-1] if problem.tableau.reuses_last else None
     value = None if problem.event is None else run.event(*new)
     status = state.status
@@ -274,13 +274,13 @@ def step(run: Run, state: State) -> State:
         status = where(crosses, np.int32(Status.EVENT), status)
         status = where(is_lost, np.int32(Status.FAILED), status)
 
-    def kept(new: Any, old: Any) -> Any:
+    def accepted(new: Any, old: Any) -> Any:
         return new if taken is None else tree_map(lambda a, b: where(taken, a, b), new, old)
 
-    before = None if state.before is None else kept(state.here, state.before)
+    before = None if state.before is None else accepted(state.here, state.before)
     return State(
-        kept(new, state.here), before, kept(last_slope, state.slope), length, log_error,
-        kept(value, state.event), status, steps,
+        accepted(new, state.here), before, accepted(last_slope, state.slope), length, log_error,
+        accepted(value, state.event), status, steps,
     )  # fmt: skip
 
 

@@ -20,13 +20,13 @@ from gpuflow.core.communicator import Communicator
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.trace import Tracer
-from gpuflow.parallel.partition.whole_programs import whole_of_parts
+from gpuflow.parallel.partition.whole_programs import assembled_array
 from gpuflow.parallel.placement import make_array_from_process_local_data
 from gpuflow.parallel.processes.distributed import is_initialized, world
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import process
+from gpuflow.runtime.distributed import DistributedArray, local_memories
 from gpuflow.runtime.memories import holdings
-from gpuflow.runtime.parted import PartedArray, local_memories
 
 __all__ = [
     "assert_equal", "broadcast_one_to_all", "global_array_to_host_local_array",
@@ -53,8 +53,8 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     group = _world()
 
     def one(leaf: Any) -> np.ndarray:
-        if type(leaf) is PartedArray:
-            return np.asarray(whole_of_parts(leaf))
+        if type(leaf) is DistributedArray:
+            return np.asarray(assembled_array(leaf))
         array = np.asarray(leaf)
         check(
             not tiled or array.ndim > 0,
@@ -213,7 +213,7 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspe
         held = holdings(sharding, array.ndim)[local_memories(sharding)[0].memory]
         data = np.empty(held.shape(array.shape), array.dtype)
         for shard in array.addressable_shards:
-            data[held.place(shard.index, array.shape)] = np.asarray(shard.data)
+            data[held.local_index(shard.index, array.shape)] = np.asarray(shard.data)
         return device_put(data, NamedSharding(_local_mesh(global_mesh), spec))
 
     return _with_specs("global_array_to_host_local_array", one, global_inputs, pspecs)

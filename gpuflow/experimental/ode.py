@@ -224,16 +224,16 @@ def _until(
         new_fit = interp_fit_dopri(y, new_y, slopes, dt)
         new_dt = astype(jnp.clip(optimal_step_size(dt, ratio), 0.0, hmax), aval_of(dt).dtype)
         taken = ratio <= 1
-        kept = [
+        accepted = [
             where(taken, new, old)
             for new, old in safe_zip((new_y, new_f, t + dt), (y, f, t))
         ]
-        return count + 1, (*kept, new_dt, where(taken, t, last), where(taken, new_fit, fit))
+        return count + 1, (*accepted, new_dt, where(taken, t, last), where(taken, new_fit, fit))
 
     _, carry = lax.while_loop(goes_on, step, (np.int32(0), carry))
     _, _, t, _, last, fit = carry
-    part = (target - last) / where(t == last, 1, t - last)
-    state = jnp.polyval(fit, astype(part, aval_of(fit).dtype))
+    fraction = (target - last) / where(t == last, 1, t - last)
+    state = jnp.polyval(fit, astype(fraction, aval_of(fit).dtype))
     return carry, where((last <= target) & (target <= t), state, np.nan)
 
 
@@ -251,7 +251,7 @@ def _solve_backward(
     states, times, args = residuals
     # Integers have no derivatives.
     moves = [dtypes.is_inexact(aval_of(arg).dtype) for arg in args]
-    # NumPy's arrays cannot be indexed by what a loop counts.
+    # NumPy arrays cannot be indexed by a traced loop counter.
     states, times, cotangent = (jnp.asarray(x) for x in (states, times, cotangent))
     real = real_dtype(aval_of(times).dtype)
 

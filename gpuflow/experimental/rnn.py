@@ -148,11 +148,11 @@ def swap_lstm_gates(
     """
     sizes = (input_size, hidden_size, num_layers, bidirectional)
     found = dict(zip(("W_ih", "W_hh", "b_ih", "b_hh"), unpack_lstm_weights(weights, *sizes)))
-    parts = []
+    chunks = []
     for kind, layer, _ in _shapes(*sizes):
         i, f, g, o = jnp.split(found[kind][layer], 4)
-        parts.append(jnp.concatenate([i, f, o, g]).ravel())
-    return jnp.concatenate(parts)
+        chunks.append(jnp.concatenate([i, f, o, g]).ravel())
+    return jnp.concatenate(chunks)
 
 
 def lstm(
@@ -192,8 +192,8 @@ def lstm(
         >>> y.shape, h.shape
         ((4, 5, 2), (1, 4, 2))
     """
-    parts = unpack_lstm_weights(weights, input_size, hidden_size, num_layers, bidirectional)
-    return _run(x, h_0, c_0, parts, seq_lengths, num_layers, dropout, bidirectional, precision)
+    unpacked = unpack_lstm_weights(weights, input_size, hidden_size, num_layers, bidirectional)
+    return _run(x, h_0, c_0, unpacked, seq_lengths, num_layers, dropout, bidirectional, precision)
 
 
 def lstm_ref(
@@ -218,19 +218,19 @@ def lstm_ref(
         >>> import gpuflow as gf, gpuflow.numpy as jnp
         >>> from gpuflow.experimental import rnn
         >>> weights = rnn.init_lstm_weight(gf.random.key(0), 3, 2, 1, False)
-        >>> parts = rnn.unpack_lstm_weights(weights, 3, 2, 1, False)
+        >>> unpacked = rnn.unpack_lstm_weights(weights, 3, 2, 1, False)
         >>> x, state = jnp.ones((4, 5, 3)), jnp.zeros((1, 4, 2))
         >>> lengths = jnp.full(4, 5, jnp.int32)
-        >>> rnn.lstm_ref(x, state, state, *parts, lengths, 3, 2, 1, 0.0, False)[0].shape
+        >>> rnn.lstm_ref(x, state, state, *unpacked, lengths, 3, 2, 1, 0.0, False)[0].shape
         (4, 5, 2)
     """
     del input_size, hidden_size
-    parts = (W_ih, W_hh, b_ih, b_hh)
-    return _run(x, h_0, c_0, parts, seq_lengths, num_layers, dropout, bidirectional, None)
+    unpacked = (W_ih, W_hh, b_ih, b_hh)
+    return _run(x, h_0, c_0, unpacked, seq_lengths, num_layers, dropout, bidirectional, None)
 
 
 def _run(
-    x: ArrayLike, h_0: ArrayLike, c_0: ArrayLike, parts: tuple[_Weights, ...],
+    x: ArrayLike, h_0: ArrayLike, c_0: ArrayLike, unpacked: tuple[_Weights, ...],
     seq_lengths: ArrayLike, num_layers: int, dropout: float, bidirectional: bool, precision: Any,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     lengths = jnp.asarray(seq_lengths)
@@ -252,9 +252,9 @@ def _run(
         outputs = []
         for direction in range(directions):
             k = layer * directions + direction
-            # Backwards a sequence begins at its own end; its padding stays behind.
+            # Backwards, a sequence begins at its own end; its padding stays after it.
             inputs = _reversed(values, lengths) if direction else values
-            weights = tuple(part[k] for part in parts)
+            weights = tuple(by_layer[k] for by_layer in unpacked)
             state, found = _layer(inputs, (h_0[k], c_0[k]), weights, lengths, precision)
             last.append(state)
             outputs.append(_reversed(found, lengths) if direction else found)
@@ -269,7 +269,7 @@ def _layer(
 ) -> tuple[tuple[Array, Array], Array]:  # fmt: skip
     """One layer in one direction: its last state, and its outputs f[time, batch, hidden]."""
     w_ih, w_hh, b_ih, b_hh = weights
-    # What does not depend on the state is one product for all times.
+    # The terms independent of the state are one product for all times.
     gates = jnp.matmul(inputs, w_ih.T, precision=precision) + (b_ih + b_hh)
 
     def step(carry: tuple[Array, Array], now: Any) -> tuple[tuple[Array, Array], Array]:
@@ -277,16 +277,16 @@ def _layer(
         i, f, g, o = jnp.split(gate + jnp.matmul(h, w_hh.T, precision=precision), 4, axis=-1)
         new_c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
         new_h = nn.sigmoid(o) * jnp.tanh(new_c)
-        inside = (time < lengths)[:, None]
-        new = (jnp.where(inside, new_h, h), jnp.where(inside, new_c, c))
-        return new, jnp.where(inside, new_h, 0)
+        is_valid = (time < lengths)[:, None]
+        new = (jnp.where(is_valid, new_h, h), jnp.where(is_valid, new_c, c))
+        return new, jnp.where(is_valid, new_h, 0)
 
     times = jnp.arange(inputs.shape[0], dtype=jnp.int32)
     return lax.scan(step, state, (times, gates))
 
 
 def _reversed(values: Array, lengths: Array) -> Array:
-    """Each sequence of f[time, batch, ...] from its end to its beginning, padding behind it."""
+    """Reverse each sequence of f[time, batch, ...]; padding stays after it."""
     times = jnp.arange(values.shape[0])[:, None]
-    places = jnp.where(times < lengths, lengths - 1 - times, times)
-    return jnp.take_along_axis(values, places[:, :, None], axis=0)
+    positions = jnp.where(times < lengths, lengths - 1 - times, times)
+    return jnp.take_along_axis(values, positions[:, :, None], axis=0)

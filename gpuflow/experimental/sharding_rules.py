@@ -1,4 +1,4 @@
-"""How dimensions of results follow from those of operands, as text: "... i, i j -> ... j"."""
+"""Sharding rules: which dimensions of operands and results correspond ("... i, i j -> ... j")."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _BATCHING = re.compile(r"(\.\.\.|\N{HORIZONTAL ELLIPSIS})(\d*)")
 _TOKEN = re.compile(r"\(([^()]*)\)|(?:\.\.\.|\N{HORIZONTAL ELLIPSIS})\d*|[A-Za-z]\w*")
 
 
-def _check(holds: bool, must: str, got: Any, mend: str = "'... i, i j -> ... j'") -> None:
-    check(holds, lambda: f"[sharding_rule] {must}; got {got!r}. Fix: {mend}.", ValueError)
+def _check(holds: bool, must: str, got: Any, fix: str = "'... i, i j -> ... j'") -> None:
+    check(holds, lambda: f"[sharding_rule] {must}; got {got!r}. Fix: {fix}.", ValueError)
 
 
 class CompoundFactor(tuple[str, ...]):
@@ -72,7 +72,7 @@ class ArrayMapping(tuple[Any, ...]):
 
 
 class SdyShardingRule:
-    """How dimensions of operands and results correspond.
+    """The correspondence of dimensions of operands and results.
 
     Args:
         operand_mappings, result_mappings: an ArrayMapping for each.
@@ -104,16 +104,16 @@ class SdyShardingRule:
         self.factor_sizes = factor_sizes
         dimensions = [d for m in (*self.operand_mappings, *self.result_mappings) for d in m]
         whole = {d for d in dimensions if isinstance(d, str)}
-        parts = {f for d in dimensions if not isinstance(d, str) for f in d}
+        compound = {f for d in dimensions if not isinstance(d, str) for f in d}
         sized = set(factor_sizes)
         _check(
-            sized == parts - whole,
-            f"sizes must be those of the factors in compound ones alone, {sorted(parts - whole)}",
-            sorted(sized), "rows=8 behind the rule",
+            sized == compound - whole,
+            "sizes must be those of the factors in compound ones alone, "
+            f"{sorted(compound - whole)}", sorted(sized), "rows=8 behind the rule",
         )  # fmt: skip
         special = (*reduction_factors, *need_replication_factors, *permutation_factors)
         _check(
-            len(set(special)) == len(special) and set(special) <= whole | parts,
+            len(set(special)) == len(special) and set(special) <= whole | compound,
             "special factors must be factors of the rule, each of one kind", special,
         )  # fmt: skip
 
@@ -185,14 +185,14 @@ def parse_rule(text: str, **kinds: Any) -> SdyShardingRule:
     """
     sides = text.split("->")
     _check(len(sides) == 2, "a rule must have one arrow", text)
-    operands, results = ([_mapping(part, text) for part in side.split(",")] for side in sides)
+    operands, results = ([_mapping(term, text) for term in side.split(",")] for side in sides)
     return SdyShardingRule(tuple(operands), tuple(results), **kinds)
 
 
-def _mapping(part: str, text: str) -> ArrayMapping:
-    _check(not _TOKEN.sub("", part).strip(), "a rule must have names and brackets alone", text)
+def _mapping(term: str, text: str) -> ArrayMapping:
+    _check(not _TOKEN.sub("", term).strip(), "a rule must have names and brackets alone", text)
     dimensions: list[Any] = []
-    for match in _TOKEN.finditer(part):
+    for match in _TOKEN.finditer(term):
         inner = match[1]
         dimensions.append(match[0] if inner is None else CompoundFactor(*inner.split()))
     return ArrayMapping(*dimensions)

@@ -14,7 +14,7 @@ from gpuflow.api.places import default_device, device_put
 from gpuflow.api.programs import jit
 from gpuflow.base.records import record
 from gpuflow.base.tables import Table, scaled
-from gpuflow.base.util import SourceLine
+from gpuflow.base.util import SourceLocation
 from gpuflow.compiler.explain import eqns_of
 from gpuflow.compiler.planning.plan import Plan, ProgramStep, Step, bytes_of, flops_of
 from gpuflow.timing import format_seconds, three_digits
@@ -48,7 +48,7 @@ class StepCost:
         share: of the time of all steps, 0 to 1.
         bytes: that it reads and writes; each array once.
         flops: floating-point operations, one for each scalar function and element.
-        lines: where in the user's program its equations come from, the most frequent first.
+        lines: the source lines of its equations, the most frequent first.
         ceilings: of the device.
     """
 
@@ -60,12 +60,12 @@ class StepCost:
     share: float
     bytes: int
     flops: int
-    lines: tuple[SourceLine, ...]
+    lines: tuple[SourceLocation, ...]
     ceilings: Ceilings
 
     @property
-    def line(self) -> SourceLine | None:
-        """The line of the user's program that most of its equations come from."""
+    def line(self) -> SourceLocation | None:
+        """The source line of most of its equations."""
         return self.lines[0] if self.lines else None
 
     @property
@@ -102,17 +102,17 @@ def step_costs(
     return tuple(
         StepCost(
             number, step.name, step.kind, took, is_measured, took / total,
-            bytes_of(plan, step), flops_of(step), lines_of(step), ceilings,
+            bytes_of(plan, step), flops_of(step), origins_of(step), ceilings,
         )
         for number, (step, took) in enumerate(zip(plan.steps, seconds, strict=True), 1)
     )
 
 
 def _predicted(plan: Plan, step: Step, ceilings: Ceilings) -> float:
-    """The longer of the times that a step's bytes and its operations take at best."""
+    """The larger of the minimum times of a step's bytes and of its operations."""
     if isinstance(step, ProgramStep):
         totals = [
-            sum(_predicted(inner.plan, part, ceilings) for part in inner.plan.steps)
+            sum(_predicted(inner.plan, inner_step, ceilings) for inner_step in inner.plan.steps)
             for inner in step.programs
         ]
         return step.eqn.primitive.lower.inner(step.eqn).total(totals)
@@ -120,24 +120,26 @@ def _predicted(plan: Plan, step: Step, ceilings: Ceilings) -> float:
     return max(moving, flops_of(step) / ceilings.flops_per_second)
 
 
-def lines_of(step: Step) -> tuple[SourceLine, ...]:
-    """The lines that a step's equations come from, those of programs in it included."""
-    counts: Counter[SourceLine] = Counter()
-    _count_lines(step, counts)
-    return tuple(line for line, _ in counts.most_common())
+def origins_of(step: Step) -> tuple[SourceLocation, ...]:
+    """The source lines of a step's equations, those of its inner programs included."""
+    counts: Counter[SourceLocation] = Counter()
+    _count_origins(step, counts)
+    return tuple(origin for origin, _ in counts.most_common())
 
 
-def _count_lines(step: Step, counts: Counter[SourceLine]) -> None:
+def _count_origins(step: Step, counts: Counter[SourceLocation]) -> None:
     counts.update(eqn.source for eqn in eqns_of(step) if eqn.source is not None)
     if isinstance(step, ProgramStep):
         for inner in step.programs:
-            for part in inner.plan.steps:
-                _count_lines(part, counts)
+            for inner_step in inner.plan.steps:
+                _count_origins(inner_step, counts)
 
 
-def short_line(line: SourceLine | None) -> str:
-    """A line without the folder of its file."""
-    return "" if line is None else f"{line.file.rpartition('/')[2]}:{line.line} ({line.function})"
+def short_origin(origin: SourceLocation | None) -> str:
+    """A source line as text, without the folder of its file."""
+    if origin is None:
+        return ""
+    return f"{origin.file.rpartition('/')[2]}:{origin.line} ({origin.function})"
 
 
 def cost_table(costs: Sequence[StepCost], top: int | None, title: str) -> Table:
@@ -152,9 +154,9 @@ def cost_table(costs: Sequence[StepCost], top: int | None, title: str) -> Table:
             f"{cost.share:.1%}", scaled(cost.bytes, "B"),
         )  # fmt: skip
         last = _rates(cost) if is_measured else (scaled(cost.flops, "FLOP"),)
-        rows.append((*first, *last, short_line(cost.line)))
-    word = "measured" if is_measured else "predicted"
-    columns = ("step", word, "share", "bytes", *rates, "line")
+        rows.append((*first, *last, short_origin(cost.line)))
+    label = "measured" if is_measured else "predicted"
+    columns = ("step", label, "share", "bytes", *rates, "line")
     return Table(title, columns, tuple(rows), (0, len(columns) - 1))
 
 

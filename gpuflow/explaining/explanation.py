@@ -19,20 +19,20 @@ from gpuflow.explaining.memory import memory_over
 from gpuflow.explaining.page import page, text_page
 from gpuflow.runtime.device import default_device
 
-_MOST_LINES = 40  # of a step in ``str``; loops have programs in them
+_MOST_ROWS = 40  # of a step in ``str``; loops have programs in them
 
 
 class Explanation:
-    """How a function runs as a compiled program; ``gpuflow.explain`` makes it.
+    """Explanation of a compiled program, returned by ``gpuflow.explain``.
 
-    ``print`` it, or let a notebook or ``rich`` show it: a table of the steps that take longest, and
-    their paragraphs. One of another stage than "plan" is a text alone: it has no steps.
+    ``print`` it, or show it in a notebook or with ``rich``: a table of the slowest steps, and their
+    paragraphs. For another stage than "plan" there is only a text, without steps.
 
     Attributes:
         name: name of the function.
         stage: the shown stage, as for ``gpuflow.explain``.
         text: all of it as text.
-        top: how many steps ``str`` shows.
+        top: number of steps that ``str`` shows.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Explanation:
 
     @cached_property
     def steps(self) -> tuple[StepCost, ...]:
-        """The steps in the order in which they run, with the costs of each."""
+        """The steps in execution order, with the costs of each."""
         if self.stage != "plan":
             return ()
         return step_costs(self._compiled.plan, self._seconds, ceilings_of(self._device))
@@ -94,8 +94,8 @@ class Explanation:
             return
         yield rich.text.Text(self._head, style="bold")
         yield self.table
-        lines = "\n\n".join(self._paragraphs()).splitlines()
-        yield rich.text.Text("\n".join(_wrapped(line, width) for line in lines))
+        rows = "\n\n".join(self._paragraphs()).splitlines()
+        yield rich.text.Text("\n".join(_wrapped(row, width) for row in rows))
 
     def _repr_html_(self) -> str:
         text = html.escape(self.text)
@@ -156,22 +156,22 @@ class Explanation:
         texts = [view.step(number) for number in shown]
         if self.top is not None:
             texts = list(map(_folded, texts))
-        left = len(self.steps) - len(shown)
-        if left:
-            texts.append(f"... and {left} steps more, in .text and .to_html(path)")
+        remaining = len(self.steps) - len(shown)
+        if remaining:
+            texts.append(f"... and {remaining} steps more, in .text and .to_html(path)")
         return texts
 
 
-def _wrapped(line: str, width: int) -> str:
-    """A line of a paragraph on several, all but the first one indented further."""
-    indent = line[: len(line) - len(line.lstrip())]
-    wrapped = textwrap.wrap(line, width, subsequent_indent=f"{indent}    ", break_on_hyphens=False)
+def _wrapped(row: str, width: int) -> str:
+    """Wrap a row of a paragraph, with a hanging indent."""
+    indent = row[: len(row) - len(row.lstrip())]
+    wrapped = textwrap.wrap(row, width, subsequent_indent=f"{indent}    ", break_on_hyphens=False)
     return "\n".join(wrapped)
 
 
 def _folded(text: str) -> str:
-    lines = text.splitlines()
-    if len(lines) <= _MOST_LINES:
+    rows = text.splitlines()
+    if len(rows) <= _MOST_ROWS:
         return text
-    more = len(lines) - _MOST_LINES
-    return "\n".join([*lines[:_MOST_LINES], f"   ... and {more} lines more, in .text"])
+    more = len(rows) - _MOST_ROWS
+    return "\n".join([*rows[:_MOST_ROWS], f"   ... and {more} lines more, in .text"])

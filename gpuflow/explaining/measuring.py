@@ -1,4 +1,4 @@
-"""How long each step of a plan takes, by the marks that traces of the profiler use."""
+"""Measure the time of each step of a plan, by the events of profiler traces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuflow.runtime.execute import Executable
 from gpuflow.runtime.memory import arenas
 
 _RUNS = 7
-_LONG = 2.0  # seconds: of runs that take longer together there are fewer
+_LONG = 2.0  # seconds: if all runs take longer, there are fewer
 
 
 def with_values(arguments: Any) -> Any:
@@ -42,10 +42,10 @@ def step_seconds(
         executable: the program; it runs with all its effects.
         plan: of the program.
         device: that the plan is for; operands of other platforms are copied there.
-        operands: on which; of those that it donates it gets copies.
+        operands: the arguments; donated ones are copied.
 
     Raises:
-        RuntimeError: a trace of the profiler is under way.
+        RuntimeError: a trace of the profiler is being recorded.
     """
     check(
         state.recording is None,

@@ -1,4 +1,4 @@
-"""The memory of a plan while it runs: how many bytes its steps' results take, and a picture."""
+"""Memory of a plan over its steps, in bytes, and as a picture."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from gpuflow.base.tables import scaled
 from gpuflow.compiler.planning.plan import (
     Plan,
+    argument_positions,
     nbytes,
-    operand_places,
     reads_of,
     scratch_of,
     writes_of,
@@ -20,9 +20,9 @@ _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 120, 64, 8
 def memory_over(plan: Plan) -> tuple[int, ...]:
     """Size of temporaries and new results while each step runs, in bytes.
 
-    Arguments, and results in the memory of donated ones, do not count: whoever calls has them.
+    Arguments, and results in the memory of donated ones, do not count: the caller holds them.
     """
-    outside = operand_places(plan)
+    operands = argument_positions(plan)
     last: dict[int, int] = {}
     first: dict[int, int] = {}
     for number, step in enumerate(plan.steps):
@@ -36,7 +36,7 @@ def memory_over(plan: Plan) -> tuple[int, ...]:
             last[out] = len(plan.steps) - 1
     changes = [0] * (len(plan.steps) + 1)
     for buffer, number in first.items():
-        if buffer not in outside:
+        if buffer not in operands:
             changes[number] += nbytes(plan.aval(buffer))
             changes[last[buffer] + 1] -= nbytes(plan.aval(buffer))
     held, totals = 0, []

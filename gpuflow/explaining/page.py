@@ -1,4 +1,4 @@
-"""The page of an explanation: one HTML file that needs no other."""
+"""The page of an explanation: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.tables import Table, scaled
-from gpuflow.base.util import SourceLine, short_path
+from gpuflow.base.util import SourceLocation, short_path
 from gpuflow.compiler.explain import Boundary, PlanView
 from gpuflow.compiler.planning.plan import KernelStep, Plan, ProgramStep, bytes_of, flops_of
 from gpuflow.compiler.target import Target
-from gpuflow.explaining.costs import StepCost, lines_of, share_text
+from gpuflow.explaining.costs import StepCost, origins_of, share_text
 from gpuflow.explaining.memory import memory_picture
 from gpuflow.explaining.sources import Source, sources_of
 from gpuflow.timing import format_seconds
@@ -23,21 +23,21 @@ _HERE = Path(__file__).parent
 
 @record
 class _Highlighter:
-    """Python as HTML, line by line; with pygments, if it is there, in colors.
+    """Python as HTML, row by row; in colors if pygments is installed.
 
     Attributes:
         styles: the styles of its classes.
-        parts: pygments' function with its lexer and formatter; None: it is not there.
+        backend: pygments' function with its lexer and formatter, or None.
     """
 
     styles: str
-    parts: Any
+    backend: Any
 
     def lines(self, text: str) -> list[str]:
         """Each line, escaped."""
-        if self.parts is None:
+        if self.backend is None:
             return html.escape(text).split("\n")
-        highlight, lexer, formatter = self.parts
+        highlight, lexer, formatter = self.backend
         return highlight(text, lexer, formatter).split("\n")
 
 
@@ -57,13 +57,13 @@ def _highlighter() -> _Highlighter:
 
 
 @record
-class _Part:
+class _StepNode:
     """A step of the plan, or of a program inside one.
 
     Attributes:
-        number: its own in the plan, or such as "3.1.2".
-        view: the plan that it is in.
-        index: its place in that.
+        number: its number in the plan, or a path such as "3.1.2".
+        view: its plan.
+        index: its index in that.
         cost: of a step of the plan itself.
     """
 
@@ -99,16 +99,16 @@ def page(
         view: of the plan.
     """
     colors = _highlighter()
-    parts = list(_parts(view, costs))
-    users: dict[SourceLine, list[str]] = {}
-    for part in parts:
-        for line in lines_of(part.step):
-            users.setdefault(line, []).append(part.number)
-    seconds = _seconds_of_lines(costs)
+    nodes = list(_nodes(view, costs))
+    users: dict[SourceLocation, list[str]] = {}
+    for node in nodes:
+        for origin in origins_of(node.step):
+            users.setdefault(origin, []).append(node.number)
+    seconds = _origin_shares(costs)
     sources = [_source(source, users, seconds, colors) for source in sources_of(users)]
-    known: dict[str, str] = {}
+    seen: dict[str, str] = {}
     steps = [
-        _card(part, target, colors, known) for part in parts if part.cost is not None
+        _card(node, target, colors, seen) for node in nodes if node.cost is not None
     ]
     overview = (
         f'<div class="overview"><div>{table._repr_html_()}</div>'
@@ -138,31 +138,31 @@ def _document(title: str, styles: str, body: str, script: str) -> str:
     )
 
 
-def _parts(view: PlanView, costs: Sequence[StepCost]) -> Iterator[_Part]:
-    """All steps, those of programs inside behind the step that runs them."""
+def _nodes(view: PlanView, costs: Sequence[StepCost]) -> Iterator[_StepNode]:
+    """All steps; those of inner programs follow the step that runs them."""
     for index, cost in enumerate(costs):
-        part = _Part(str(cost.number), view, index, cost)
-        yield part
-        yield from _inner_parts(part)
+        node = _StepNode(str(cost.number), view, index, cost)
+        yield node
+        yield from _inner_nodes(node)
 
 
-def _inner_parts(part: _Part) -> Iterator[_Part]:
-    if not isinstance(part.step, ProgramStep):
+def _inner_nodes(node: _StepNode) -> Iterator[_StepNode]:
+    if not isinstance(node.step, ProgramStep):
         return
-    for k, inner in enumerate(part.step.programs, 1):
-        view = PlanView(inner.plan, part.view.sources_of, part.view.maker_of)
+    for k, inner in enumerate(node.step.programs, 1):
+        view = PlanView(inner.plan, node.view.sources_of, node.view.maker_of)
         for index in range(len(inner.plan.steps)):
-            deeper = _Part(f"{part.number}.{k}.{index + 1}", view, index, None)
+            deeper = _StepNode(f"{node.number}.{k}.{index + 1}", view, index, None)
             yield deeper
-            yield from _inner_parts(deeper)
+            yield from _inner_nodes(deeper)
 
 
-def _seconds_of_lines(costs: Sequence[StepCost]) -> dict[SourceLine, float]:
-    """The share of each line in the time: each line of a step has an equal part of it."""
-    shares: dict[SourceLine, float] = {}
+def _origin_shares(costs: Sequence[StepCost]) -> dict[SourceLocation, float]:
+    """Share of the time by source line; a step is divided equally among its lines."""
+    shares: dict[SourceLocation, float] = {}
     for cost in costs:
-        for line in cost.lines:
-            shares[line] = shares.get(line, 0.0) + cost.share / len(cost.lines)
+        for origin in cost.lines:
+            shares[origin] = shares.get(origin, 0.0) + cost.share / len(cost.lines)
     return shares
 
 
@@ -170,22 +170,22 @@ def _seconds_of_lines(costs: Sequence[StepCost]) -> dict[SourceLine, float]:
 
 
 def _source(
-    source: Source, users: dict[SourceLine, list[str]], shares: dict[SourceLine, float],
+    source: Source, users: dict[SourceLocation, list[str]], shares: dict[SourceLocation, float],
     colors: _Highlighter,
 ) -> str:  # fmt: skip
     steps: dict[int, list[str]] = {}
     share: dict[int, float] = {}
-    for line, numbers in users.items():
-        if line.file == source.file:
-            steps.setdefault(line.line, []).extend(numbers)
-            share[line.line] = share.get(line.line, 0.0) + shares.get(line, 0.0)
-    lines = colors.lines(source.text) if source.text else []
+    for origin, numbers in users.items():
+        if origin.file == source.file:
+            steps.setdefault(origin.line, []).extend(numbers)
+            share[origin.line] = share.get(origin.line, 0.0) + shares.get(origin, 0.0)
+    highlighted = colors.lines(source.text) if source.text else []
     rows, before = [], None
     for number in source.numbers:
         if before is not None and number != before + 1:
             rows.append('<span class="row"><i>⋮</i></span>')
         before = number
-        text = lines[number - 1] if number <= len(lines) else "(not to be read)"
+        text = highlighted[number - 1] if number <= len(highlighted) else "(not to be read)"
         of = list(dict.fromkeys(steps.get(number, [])))
         if not of:
             rows.append(f'<span class="row"><i>{number}</i>{text}</span>')
@@ -203,32 +203,32 @@ def _source(
 # --- the steps ----------------------------------------------------------------------------------
 
 
-def _card(part: _Part, target: Target, colors: _Highlighter, known: dict[str, str]) -> str:
+def _card(node: _StepNode, target: Target, colors: _Highlighter, seen: dict[str, str]) -> str:
     """One step: name, costs, equations, reason of its end, text, and inner programs."""
-    view, step, number = part.view, part.step, part.number
+    view, step, number = node.view, node.step, node.number
     prefix = number.rpartition(".")[0]
     equations = html.escape("\n".join(view.equations(step)))
-    boundaries = [_boundary(b, f"{prefix}." if prefix else "") for b in view.boundaries(part.index)]
+    boundaries = [_boundary(b, f"{prefix}." if prefix else "") for b in view.boundaries(node.index)]
     inner = [
-        _card(deeper, target, colors, known)
-        for deeper in _inner_parts(part)
+        _card(deeper, target, colors, seen)
+        for deeper in _inner_nodes(node)
         if deeper.number.count(".") == number.count(".") + 2
     ]
     return (
         f'<section class="step" id="step-{number}" data-step="{number}">'
         f"<h2><b>{number}.</b> {html.escape(view.title(step))}</h2>"
-        f'<p class="costs">{_costs(part)}</p>'
-        f"<pre>{equations}</pre>{''.join(boundaries)}{_texts(part, target, colors, known)}"
+        f'<p class="costs">{_costs(node)}</p>'
+        f"<pre>{equations}</pre>{''.join(boundaries)}{_texts(node, target, colors, seen)}"
         f"{''.join(inner)}</section>"
     )
 
 
-def _costs(part: _Part) -> str:
-    cost, step = part.cost, part.step
-    texts = [scaled(bytes_of(part.view.plan, step), "B"), scaled(flops_of(step), "FLOP")]
+def _costs(node: _StepNode) -> str:
+    cost, step = node.cost, node.step
+    texts = [scaled(bytes_of(node.view.plan, step), "B"), scaled(flops_of(step), "FLOP")]
     if cost is not None:
-        word = "measured" if cost.is_measured else "predicted"
-        texts.insert(0, f"{format_seconds(cost.seconds)} {word}, {cost.share:.1%}")
+        label = "measured" if cost.is_measured else "predicted"
+        texts.insert(0, f"{format_seconds(cost.seconds)} {label}, {cost.share:.1%}")
         if cost.bytes_per_second is not None and cost.copy_share is not None:
             share = share_text(cost.copy_share)
             of = "" if share == "cached" else " of a copy"
@@ -248,14 +248,14 @@ def _boundary(boundary: Boundary, prefix: str) -> str:
     return f'<p class="why">stores {names} for {where}{html.escape(boundary.reason)}</p>'
 
 
-def _texts(part: _Part, target: Target, colors: _Highlighter, known: dict[str, str]) -> str:
+def _texts(node: _StepNode, target: Target, colors: _Highlighter, seen: dict[str, str]) -> str:
     """The generated text of a kernel; one that was shown before is a link."""
-    if not isinstance(part.step, KernelStep):
+    if not isinstance(node.step, KernelStep):
         return ""
     shown = []
-    for text in target.texts_of(part.step):
-        first = known.setdefault(text, part.number)
-        if first != part.number:
+    for text in target.texts_of(node.step):
+        first = seen.setdefault(text, node.number)
+        if first != node.number:
             shown.append(f'<p>text: as <a href="#step-{first}">step {first}</a></p>')
             continue
         body = "\n".join(colors.lines(text))

@@ -1,4 +1,4 @@
-"""The lines of the user's program that a plan comes from, and the functions around them."""
+"""The source lines of a plan, and the functions that contain them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Iterable
 
 from gpuflow.base.records import record
-from gpuflow.base.util import SourceLine
+from gpuflow.base.util import SourceLocation
 
 _BEFORE, _AFTER = 3, 2  # lines around one that is in no function
 _LONGEST = 120  # lines of a function that is shown as a whole
@@ -15,7 +15,7 @@ _LONGEST = 120  # lines of a function that is shown as a whole
 
 @record
 class Source:
-    """Parts of a file.
+    """The shown rows of a source file.
 
     Attributes:
         file: its path, or the name of a cell.
@@ -28,23 +28,23 @@ class Source:
     numbers: tuple[int, ...]
 
 
-def sources_of(lines: Iterable[SourceLine]) -> list[Source]:
+def sources_of(origins: Iterable[SourceLocation]) -> list[Source]:
     """The files with these lines, each with the functions that contain them."""
     by_file: dict[str, set[int]] = {}
-    for line in lines:
-        by_file.setdefault(line.file, set()).add(line.line)
+    for origin in origins:
+        by_file.setdefault(origin.file, set()).add(origin.line)
     return [_source(file, numbers) for file, numbers in by_file.items()]
 
 
 def _source(file: str, numbers: set[int]) -> Source:
-    lines = linecache.getlines(file)
+    rows = linecache.getlines(file)
     shown: set[int] = set()
-    spans = _functions("".join(lines))
+    spans = _functions("".join(rows))
     for number in numbers:
         around = [(a, b) for a, b in spans if a <= number <= b and b - a < _LONGEST]
         first, last = max(around, default=(number - _BEFORE, number + _AFTER), key=_length)
-        shown.update(k for k in range(first, last + 1) if 1 <= k <= len(lines))
-    return Source(file, "".join(lines), tuple(sorted(shown | numbers)))
+        shown.update(k for k in range(first, last + 1) if 1 <= k <= len(rows))
+    return Source(file, "".join(rows), tuple(sorted(shown | numbers)))
 
 
 def _length(span: tuple[int, int]) -> int:

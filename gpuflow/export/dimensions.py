@@ -1,7 +1,7 @@
-"""Sizes that are not known yet: polynomials of named sizes, with floordiv, mod, max and min.
+"""Symbolic sizes: polynomials of named sizes, with floordiv, mod, max and min.
 
-A size is at least 1. Comparisons answer where all sizes that the scope allows give one answer, and
-raise otherwise.
+A size is at least 1. A comparison has a result if it is the same for all sizes that the scope
+allows, and raises otherwise.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Dimension:
     __slots__ = ("scope", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], scope: Scope) -> None:
-        kept = [(monomial, count) for monomial, count in terms.items() if count]
-        self.terms = dict(sorted(kept, key=lambda term: _order(term[0])))
+        nonzero = [(monomial, count) for monomial, count in terms.items() if count]
+        self.terms = dict(sorted(nonzero, key=lambda term: _order(term[0])))
         self.scope = scope
 
     def __add__(self, other: Any) -> Any:
@@ -162,13 +162,13 @@ class Dimension:
     __index__ = __int__
 
     def __repr__(self) -> str:
-        parts = []
+        texts = []
         for monomial, count in self.terms.items():
             factors = [f"{f}^{power}" if power > 1 else str(f) for f, power in monomial]
             if not factors or abs(count) != 1:
                 factors.insert(0, str(abs(count)))
-            parts.append((" - " if count < 0 else " + ") + "*".join(factors))
-        text = "".join(parts)
+            texts.append((" - " if count < 0 else " + ") + "*".join(factors))
+        text = "".join(texts)
         return text[3:] if text.startswith(" + ") else "-" + text[3:]
 
     __str__ = __repr__
@@ -190,10 +190,10 @@ def _product(left: Monomial, right: Monomial) -> Monomial:
 
 
 def _simplest(terms: Mapping[Monomial, int], scope: Scope) -> Any:
-    kept = {monomial: count for monomial, count in terms.items() if count}
-    if not set(kept) - {()}:
-        return kept.get((), 0)
-    return Dimension(kept, scope)
+    nonzero = {monomial: count for monomial, count in terms.items() if count}
+    if not set(nonzero) - {()}:
+        return nonzero.get((), 0)
+    return Dimension(nonzero, scope)
 
 
 def symbol(name: str, scope: Scope) -> Dimension:
@@ -209,7 +209,7 @@ def call(name: str, left: Any, right: Any, scope: Scope) -> Any:
 
 
 def _bounds(dimension: Dimension) -> tuple[int | None, int | None]:
-    """The least and the largest value, as far as they are known."""
+    """Lower and upper bound; None if unbounded."""
     low: int | None = 0
     high: int | None = 0
     for monomial, count in dimension.terms.items():
@@ -238,7 +238,7 @@ def _factor_bounds(factor: Any, scope: Scope) -> tuple[int | None, int | None]:
 
 
 def value_of(size: Any, sizes: Sizes) -> int:
-    """The number that a size is for numbers of its symbols.
+    """Evaluate a size at values of its symbols.
 
     Raises:
         ExportError: if it divides by 0.

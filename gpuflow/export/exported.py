@@ -1,4 +1,4 @@
-"""``Exported``: a function that can be written to bytes, and called where its source is not."""
+"""``Exported``: a function that can be serialized, and called without its source."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.export.dimensions import Sizes
 from gpuflow.export.files import Container, packed
-from gpuflow.export.fitting import sizes_to_look_at
 from gpuflow.export.kernels import Built, built_kernels, give_kernels, kernels_record
 from gpuflow.export.program import Program, program_from, program_record, trees_of
 from gpuflow.export.shapes import type_at
+from gpuflow.export.size_inference import sizes_to_trace
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import default_device
 from gpuflow.runtime.execute import executable_of
 
-# Inner extents up to this stand in the texts of kernels, which so are others for each.
+# Inner extents up to this are constants in kernels, which therefore differ.
 _SHORT = 16
 _LARGE = 1 << 12
 _MOST_CLASSES = 64
-# Errors of a first call that are about its arguments, the machine, or a platform.
+# Errors of a first call that concern its arguments, the machine, or a platform.
 _PASS_THROUGH = (
     JaxRuntimeError, JAXTypeError, MemoryError, NotImplementedError, OSError, Warning,
 )  # fmt: skip
@@ -146,7 +146,7 @@ class Exported:
 
     @property
     def module_kept_var_idx(self) -> tuple[int, ...]:
-        """The leaves that the program takes: always all."""
+        """Indices of the leaves that the program takes: always all."""
         return tuple(range(len(self.in_avals)))
 
     @property
@@ -230,15 +230,17 @@ class Exported:
         with program.configured():
             return built_kernels(programs())
 
-    def _classes(self, asked: Sequence[Mapping[str, int]] | None = None) -> list[dict[str, int]]:
-        """Sizes for which kernels differ: short ones, and those that are equal to others."""
+    def _classes(
+        self, requested: Sequence[Mapping[str, int]] | None = None
+    ) -> list[dict[str, int]]:
+        """Sizes for which kernels differ: small ones, and those that are equal to others."""
         program = self._program
         symbols, scope = program.symbols, program.scope
         if not symbols:
             return [{}]
-        usual = _usual(sizes_to_look_at(symbols, scope))
-        if asked is not None:
-            found = [dict(one) for one in asked]
+        usual = _usual(sizes_to_trace(symbols, scope))
+        if requested is not None:
+            found = [dict(one) for one in requested]
             for one in found:
                 check(set(one) == set(symbols), lambda one=one: (
                     f"[export] sizes must name {', '.join(symbols)}; got {one}. "
@@ -291,13 +293,13 @@ class Exported:
 
     def _sizes(self, avals: Sequence[ShapedArray]) -> dict[str, int]:
         key = tuple([(aval.shape, aval.dtype) for aval in avals])
-        known = self._calls.get(key)
-        if known is None:
+        cached = self._calls.get(key)
+        if cached is None:
             self._check_ranks(avals)
             sizes = self._program.sizes_of([aval.shape for aval in avals])
             self._check_types(avals, sizes)
-            known = self._calls[key] = sizes
-        return known
+            cached = self._calls[key] = sizes
+        return cached
 
     def _check_ranks(self, avals: Sequence[ShapedArray]) -> None:
         for k, (want, got) in enumerate(zip(self.in_avals, avals, strict=True)):
@@ -313,11 +315,11 @@ class Exported:
         self, k: int, want: ShapedArray, got: ShapedArray, sizes: Sizes | None = None
     ) -> str:
         blank = tree.unflatten(self.in_tree, list(range(self.in_tree.num_leaves)))
-        place = tree.paths(blank)[k]
-        place = f"args{place[3:]}" if place.startswith("[0]") else f"kwargs{place[3:]}"
-        known = f", where {', '.join(f'{s} = {n}' for s, n in sizes.items())}" if sizes else ""
+        path = tree.paths(blank)[k]
+        path = f"args{path[3:]}" if path.startswith("[0]") else f"kwargs{path[3:]}"
+        assigned = f", where {', '.join(f'{s} = {n}' for s, n in sizes.items())}" if sizes else ""
         return (
-            f"[export] {place} of {self.fun_name} must be {want}{known}; got {got}. "
+            f"[export] {path} of {self.fun_name} must be {want}{assigned}; got {got}. "
             "Fix: convert it, or export the function for this type."
         )
 
@@ -335,7 +337,7 @@ class Exported:
                 raise ExportError(
                     f"[export] kernels of {self.fun_name}{where} must be in its bytes where there "
                     f"is no compiler; got none that fit, and: {error}. Fix: install llvmlite, or "
-                    f"export it on a machine like this one{_asked(sizes)}."
+                    f"export it on a machine like this one{_serialize_hint(sizes)}."
                 ) from error
             except Exception as error:
                 if executable.is_compiled:
@@ -357,14 +359,14 @@ class Exported:
         ), ExportError)  # fmt: skip
 
     def _differentiable(self, sizes: Sizes) -> Callable[..., list[Any]]:
-        """The function of flat values as a part of another program, with its derivative."""
+        """The function of flat values inside another program, with its derivative."""
         key = ("call", *sizes.values())
-        known = self._calls.get(key)
-        if known is None:
-            known = self._calls[key] = custom_vjp(lambda *leaves: self._bound(sizes, leaves))
-            known.name = self.fun_name
-            known.defvjp(lambda *leaves: (self._bound(sizes, leaves), leaves), self._backward)
-        return known
+        cached = self._calls.get(key)
+        if cached is None:
+            cached = self._calls[key] = custom_vjp(lambda *leaves: self._bound(sizes, leaves))
+            cached.name = self.fun_name
+            cached.defvjp(lambda *leaves: (self._bound(sizes, leaves), leaves), self._backward)
+        return cached
 
     def _bound(self, sizes: Sizes, leaves: Sequence[Any]) -> list[Any]:
         with self._program.configured():
@@ -378,12 +380,12 @@ class Exported:
         )
 
 
-def _asked(sizes: Sizes) -> str:
+def _serialize_hint(sizes: Sizes) -> str:
     return f" by serialize(sizes=[{dict(sizes)}])" if sizes else ""
 
 
 def _usual(sizes: list[dict[str, int]]) -> list[dict[str, int]]:
-    """Of the sizes at which a function was traced one or two of the middle, and the largest."""
+    """One or two medium sizes of those at which a function was traced, and the largest."""
     middle = [one for one in sizes if all(_SHORT < n <= _LARGE for n in one.values())]
     return [*(middle[:2] or sizes[-2:-1]), sizes[-1]]
 

@@ -30,20 +30,20 @@ def packed(content: dict[str, Any], sections: Mapping[str, bytes]) -> bytes:
     Raises:
         ExportError: if trees are nested more deeply than can be read.
     """
-    places, offset = {}, 0
+    ranges, offset = {}, 0
     for name, data in sections.items():
-        places[name] = [offset, len(data)]
+        ranges[name] = [offset, len(data)]
         offset += len(data)
-    head = {"format": FORMAT, "gpuflow": __version__, "content": content, "sections": places}
+    head = {"format": FORMAT, "gpuflow": __version__, "content": content, "sections": ranges}
     header = json.dumps(head, separators=(",", ":")).encode()
     try:
         parse_json(header)
     except ValueError as error:
         refused = _refused("must fit its format", str(error), "flatter trees of arguments")
         raise ExportError(refused) from None
-    rest = len(header).to_bytes(8, "little") + header + b"".join(sections.values())
-    whole = len(_MAGIC) + 8 + 32 + len(rest)
-    return b"".join([_MAGIC, whole.to_bytes(8, "little"), hashlib.sha256(rest).digest(), rest])
+    body = len(header).to_bytes(8, "little") + header + b"".join(sections.values())
+    whole = len(_MAGIC) + 8 + 32 + len(body)
+    return b"".join([_MAGIC, whole.to_bytes(8, "little"), hashlib.sha256(body).digest(), body])
 
 
 class Container:
@@ -68,21 +68,21 @@ class Container:
         check(len(blob) >= _HEAD and len(blob) == whole, lambda: _refused(
             "must be whole", f"{len(blob)} bytes of {whole}", "copy or write it again",
         ), ExportError)  # fmt: skip
-        digest, rest = bytes(blob[24:56]), memoryview(blob)[56:]
-        check(hashlib.sha256(rest).digest() == digest, lambda: _refused(
+        digest, body = bytes(blob[24:56]), memoryview(blob)[56:]
+        check(hashlib.sha256(body).digest() == digest, lambda: _refused(
             "must be as it was written", "other bytes, of which the checksum differs",
             "copy or write it again",
         ), ExportError)  # fmt: skip
-        length = int.from_bytes(rest[:8], "little")
+        length = int.from_bytes(body[:8], "little")
         try:
-            head = parse_json(bytes(rest[8 : 8 + length]))
+            head = parse_json(bytes(body[8 : 8 + length]))
             check_fields(head, {"format", "gpuflow", "content", "sections"}, "the header")
             self.version, found = str(head["gpuflow"])[:40], head["format"]
             self._sections, self.content = head["sections"], head["content"]
-            self._data = rest[8 + length :]
+            self._data = body[8 + length :]
             expect(type(self._sections) is dict, "the sections", self._sections)
-            for name, place in self._sections.items():
-                check_range(place, len(self._data), f"the section {name[:40]!r}")
+            for name, byte_range in self._sections.items():
+                check_range(byte_range, len(self._data), f"the section {name[:40]!r}")
         except ValueError as error:
             refused = _refused("must have a header", str(error), "write it again")
             raise ExportError(refused) from None

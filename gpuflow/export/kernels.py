@@ -1,8 +1,7 @@
 """Kernels of an exported function: from the kernel cache, and into that of another process.
 
-A file has the entries of the cache on disk, under the same keys. Whether they fit where they are
-read follows from these: a processor, version or setting that differs has other keys, finds nothing
-and builds.
+A file has the entries of the cache on disk, under the same keys. A reader with another processor,
+version or setting has other keys, finds nothing and builds.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.runtime.device import default_device
 from gpuflow.runtime.execute import Executable
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cpu.codegen.host import HostProcessor, known_processor, tell_processor
-from gpuflow.targets.cpu.runtime.kernels import cache_parts
+from gpuflow.targets.cpu.codegen.host import HostProcessor, cached_processor, provide_processor
+from gpuflow.targets.cpu.runtime.kernels import cache_key_inputs
 from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime
 
 Built = dict[str, Entry]
-# What lies around kernels, such as copies, is the same for all sizes: no memory is taken for large
-# ones.
+# The driver around kernels is the same for all sizes, so none is built for large arenas.
 _MOST_MEMORY = 1 << 26
 
 
@@ -47,7 +45,7 @@ def built_kernels(programs: Iterable[tuple[ClosedJaxpr, tuple[int, ...]]]) -> Bu
             compiled.program.build()
             if compiled.plan.arena_bytes <= _MOST_MEMORY:
                 compiled.program.driver_text()
-    # Which parts of the runtime are asked for again depends on what this process ran before.
+    # Which runtime kernels are requested again depends on earlier programs of this process.
     keys.update(cache.keys(NativeRuntime))
     found = {key: cache.stored(key) for key in sorted(keys)}
     return {key: entry for key, entry in found.items() if entry is not None}
@@ -57,25 +55,25 @@ def kernels_record(kernels: Built) -> tuple[dict[str, Any], bytes]:
     """Kernels as JSON, and their code; with the processor that they are for."""
     table, code, offset = [], [], 0
     for key, entry in kernels.items():
-        place = [offset, len(entry.code)]
-        table.append([key, entry.suffix, entry.entry, list(entry.imports), entry.info, place])
+        byte_range = [offset, len(entry.code)]
+        table.append([key, entry.suffix, entry.entry, list(entry.imports), entry.info, byte_range])
         code.append(entry.code)
         offset += len(entry.code)
-    processor = known_processor()
-    told = None if processor is None else [processor[0], asdict(processor[1])]
-    return {"built": _built_for(), "processor": told, "table": table}, b"".join(code)
+    processor = cached_processor()
+    processor_record = None if processor is None else [processor[0], asdict(processor[1])]
+    return {"built": _built_for(), "processor": processor_record, "table": table}, b"".join(code)
 
 
 def give_kernels(record: dict[str, Any], code: memoryview) -> None:
-    """Let the process's kernel cache have the kernels of a file.
+    """Add the kernels of a file to the kernel cache of this process.
 
     Warns:
         CacheWarning: they were built for something else, and those that it concerns are not used.
     """
     if record["processor"] is not None:
         digest, fields = record["processor"]
-        told = HostProcessor(fields["cpu"], fields["flags"], tuple(fields["features"]))
-        tell_processor(digest, told)
+        host = HostProcessor(fields["cpu"], fields["flags"], tuple(fields["features"]))
+        provide_processor(digest, host)
     here, there = _built_for(), record["built"]
     differing = [name for name in here if here[name] != there.get(name)]
     if differing:
@@ -94,8 +92,8 @@ def give_kernels(record: dict[str, Any], code: memoryview) -> None:
 
 
 def _built_for() -> dict[str, str]:
-    """Text of the compatibility of kernels, for errors; ``cache_parts`` has all of it."""
-    _, compiler, llvmlite, target = cache_parts()
+    """Text of the compatibility of kernels, for errors; ``cache_key_inputs`` has all of it."""
+    _, compiler, llvmlite, target = cache_key_inputs()
     processor, flags, library = json.loads(target)
     return {
         "processor": processor,

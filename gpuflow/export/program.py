@@ -23,17 +23,17 @@ from gpuflow.core.dtype_names import dtype_of, name_of
 from gpuflow.core.jaxpr import ClosedJaxpr, check_jaxpr
 from gpuflow.export.dimensions import Sizes, symbols_of
 from gpuflow.export.files import Container
-from gpuflow.export.fitting import Sized, sizes_to_look_at
 from gpuflow.export.records import Reader
 from gpuflow.export.schema import check_header, check_records, check_structure, expect
 from gpuflow.export.shapes import is_symbolic_dim, solved, type_at, type_with
+from gpuflow.export.size_inference import Sized, sizes_to_trace
 from gpuflow.export.texts import SymbolicScope, parsed
 from gpuflow.export.trees import structure_from
 from gpuflow.runtime.array import from_numpy
 from gpuflow.version import __version__
 
 _MOST_RECORDS = 1 << 30  # bytes
-# Settings that decide what the compiler and the ops make of a program.
+# Settings that affect how the compiler and the ops interpret a program.
 _SETTINGS = ("enable_x64", "default_matmul_precision", "excess_precision", "atomic_sums")
 
 
@@ -88,7 +88,7 @@ class Program:
         return [x if is_host else from_numpy(x, aval) for x, aval, is_host in self.arrays]
 
     def sizes_of(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-        """The numbers of the symbols for arguments of these shapes.
+        """Infer the values of the symbols from the shapes of arguments.
 
         Raises:
             ExportError: if they cannot be inferred, are below 1, or break a condition.
@@ -114,25 +114,25 @@ class Program:
         ), ExportError)  # fmt: skip
 
     def at(self, sizes: Sizes) -> ClosedJaxpr:
-        """The program for numbers of the symbols: ``(*constants, *arguments) -> results``.
+        """The program for concrete sizes: ``(*constants, *arguments) -> results``.
 
         Raises:
             ExportError: if the records are not a program of this version of gpuflow.
         """
-        return self._known(sizes)[0]
+        return self._cached(sizes)[0]
 
     def consts_at(self, sizes: Sizes) -> list[Any]:
-        """The constants that it takes first."""
-        return self._known(sizes)[1]
+        """The constants, its leading arguments."""
+        return self._cached(sizes)[1]
 
-    def _known(self, sizes: Sizes) -> tuple[ClosedJaxpr, list[Any]]:
+    def _cached(self, sizes: Sizes) -> tuple[ClosedJaxpr, list[Any]]:
         key = tuple(sizes[symbol] for symbol in self.symbols)
         if key not in self._programs:
             self._programs[key] = self.fresh(sizes)
         return self._programs[key]
 
     def fresh(self, sizes: Sizes) -> tuple[ClosedJaxpr, list[Any]]:
-        """The program and its constants, made again: nothing was compiled of it yet."""
+        """Build the program and its constants again, without compiled kernels."""
         with self.configured():
             try:
                 records = self._sized.at(sizes)
@@ -141,7 +141,8 @@ class Program:
                 program = reader.program(len(records["programs"]) - 1)
                 consts = [reader.value(one) for one in records["consts"]]
                 check_jaxpr(program.jaxpr)
-                wanted = [*map(aval_of, consts), *(type_at(aval, sizes) for aval in self.in_avals)]
+                expected = [aval_of(const) for const in consts]
+                expected += [type_at(aval, sizes) for aval in self.in_avals]
                 results = [type_at(aval, sizes) for aval in self.out_avals]
             except Exception as error:  # of any rule: records may be forged, or of other ops
                 raise ExportError(
@@ -149,8 +150,8 @@ class Program:
                     f"{__version__}; got a program of gpuflow {self.version}, with the error: "
                     f"{error}. Fix: export again with this version, or install that one."
                 ) from error
-        check(program.in_avals == wanted, lambda: (
-            f"[export] the program of {self.name} must take {wanted}; got one that takes "
+        check(program.in_avals == expected, lambda: (
+            f"[export] the program of {self.name} must take {expected}; got one that takes "
             f"{program.in_avals}. Fix: export again."
         ), ExportError)  # fmt: skip
         check(program.out_avals == results, lambda: (
@@ -166,14 +167,14 @@ class Program:
             ExportError: if it is not.
         """
         if not self.symbols:
-            self._known({})
+            self._cached({})
             return
-        for sizes in sizes_to_look_at(self.symbols, self.scope)[:2]:
+        for sizes in sizes_to_trace(self.symbols, self.scope)[:2]:
             self.fresh(sizes)
 
     def bound(self, sizes: Sizes, leaves: Sequence[Any]) -> list[Any]:
         """The results under the current trace."""
-        program, consts = self._known(sizes)
+        program, consts = self._cached(sizes)
         flags = (False,) * len(program.in_avals)
         return jit_p.bind(
             *consts, *leaves, jaxpr=program, name=self.name, donated=flags, inline=False
@@ -181,7 +182,7 @@ class Program:
 
     @contextmanager
     def configured(self) -> Iterator[None]:
-        """The settings of the process that exported, inside of the block."""
+        """Apply the settings of the exporting process inside the block."""
         now = config.trace_context()
         with ExitStack() as stack:
             for name, value in self.settings.items():
@@ -191,7 +192,7 @@ class Program:
 
 
 def settings_now() -> dict[str, Any]:
-    """The settings that a program is exported with."""
+    """The current settings, to be exported with a program."""
     return {name: getattr(config.trace_context(), name) for name in _SETTINGS}
 
 
@@ -276,7 +277,7 @@ def program_from(container: Container) -> Program:
 
 
 def _decompressed(data: memoryview) -> bytes:
-    """The bytes of a section, which must not be far more than it holds."""
+    """Decompress a section, up to a size limit."""
     stream = zlib.decompressobj()
     text = stream.decompress(data, _MOST_RECORDS)
     expect(stream.eof and not stream.unused_data, "the program's section", len(data))

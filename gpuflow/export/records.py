@@ -1,4 +1,4 @@
-"""Programs as JSON, and back: jaxprs, and all that their equations hold.
+"""Programs as JSON, and back: jaxprs, and the params of their equations.
 
 Ints, strings, bools and None represent themselves. Everything else is a list that begins with its
 kind:
@@ -7,7 +7,7 @@ kind:
     ["array", k]    ["program", k]  ["record", "module:Class", fields ...]
 
 A program is ``{"in": types, "eqns": [[op, inputs, output types, params], ...], "out": atoms}``: an
-atom is the number of its variable, in the order of definition, or a literal. Classes and functions
+atom is the index of its variable, in the order of definition, or a literal. Classes and functions
 are those of gpuflow alone: a name of anything else is refused when written and when read.
 """
 
@@ -36,7 +36,7 @@ from gpuflow.runtime.array import Array, as_numpy, from_numpy
 
 _PLAIN = (type(None), bool, int, str)
 _LARGEST = 1 << 64
-_MOST_ELEMENTS = 1 << 58  # whatever their dtype, their bytes can be counted
+_MOST_ELEMENTS = 1 << 58  # so that their size in bytes cannot overflow, whatever the dtype
 
 
 class Writer:
@@ -46,14 +46,14 @@ class Writer:
         self.programs: list[Any] = []
         self.arrays: list[tuple[np.ndarray, ShapedArray, bool]] = []
         self._known: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no id is given twice
+        self._retained: list[Any] = []  # so that no id is given twice
         self._eqn: Eqn | None = None
 
     def program(self, closed: ClosedJaxpr) -> int:
-        """The number of a program, which is written once."""
+        """The index of a program, which is written once."""
         number = self._known.get(id(closed))
         if number is None:
-            self._kept.append(closed)
+            self._retained.append(closed)
             record = self._jaxpr(closed)
             number = self._known[id(closed)] = len(self.programs)
             self.programs.append(record)
@@ -162,13 +162,13 @@ class Writer:
         if not aval.shape and not dtypes.is_extended(aval.dtype):
             return ["scalar", _number(np.asarray(as_numpy(value, aval))), aval.weak_type, is_host]
         if id(value) not in self._known:
-            self._kept.append(value)
+            self._retained.append(value)
             self._known[id(value)] = len(self.arrays)
             self.arrays.append((np.asarray(as_numpy(value, aval)), aval, is_host))
         return ["array", self._known[id(value)]]
 
     def _name(self, value: Any) -> str:
-        """Where a class or function of gpuflow stands."""
+        """The import path of a class or function of gpuflow."""
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         ours = isinstance(module, str) and module.startswith(OURS) and isinstance(name, str)
         if ours and looked_up(f"{module}:{name}") is value:
@@ -204,7 +204,7 @@ def _with_effects(jaxpr: Jaxpr) -> Eqn | None:
 
 
 def _where(eqn: Eqn | None) -> str:
-    """The op of an equation, and the user's line."""
+    """The op of an equation, and its source line."""
     if eqn is None:
         return ""
     return f" in {eqn.primitive.name}" + (f" ({eqn.source})" if eqn.source else "")
@@ -256,7 +256,7 @@ class Reader:
             self._programs.append(self._built(record))
 
     def program(self, number: int) -> ClosedJaxpr:
-        """A program by its number."""
+        """A program by its index."""
         return self._programs[number]
 
     def _built(self, record: dict[str, Any]) -> ClosedJaxpr:
@@ -283,18 +283,18 @@ class Reader:
 
         consts = tuple(self.value(one) for one in record["consts"])
         constvars = tuple(map(define, record["const"]))
-        wanted, found = [[(a.shape, a.dtype) for a in avals] for avals in (
+        expected, found = [[(a.shape, a.dtype) for a in avals] for avals in (
             [var.aval for var in constvars], list(map(aval_of, consts)),
         )]  # fmt: skip
-        expect(wanted == found, "constants", record["const"])
+        expect(expected == found, "constants", record["const"])
         inputs = tuple(map(define, record["in"]))
         eqns = []
         for op, operands, outs, params in record["eqns"]:
             if op not in self._ops:
                 raise ValueError(f"no op is called {op!r} here")
             taken = tuple(map(atom, operands))
-            known = {name: self.value(value) for name, value in params}
-            eqns.append(Eqn(self._ops[op], taken, tuple(map(define, outs)), known))
+            attributes = {name: self.value(value) for name, value in params}
+            eqns.append(Eqn(self._ops[op], taken, tuple(map(define, outs)), attributes))
         outvars = tuple(map(atom, record["out"]))
         return ClosedJaxpr(Jaxpr(constvars, inputs, outvars, tuple(eqns)), consts)
 
@@ -304,11 +304,11 @@ class Reader:
             expect(type(record) is not int or abs(record) < _LARGEST, "a number", record)
             return record
         expect(type(record) is list and bool(record) and is_text(record[0]), "a value", record)
-        kind, *parts = record
+        kind, *items = record
         make = getattr(self, f"_{kind}", None) if kind in _KINDS else None
         if make is None:
             raise ValueError(f"no kind of record is called {kind!r} here")
-        return make(*parts)
+        return make(*items)
 
     def _float(self, text: str) -> float:
         return float.fromhex(text)
@@ -316,20 +316,20 @@ class Reader:
     def _complex(self, real: str, imag: str) -> complex:
         return complex(float.fromhex(real), float.fromhex(imag))
 
-    def _tuple(self, *parts: Any) -> tuple[Any, ...]:
-        return tuple([self.value(part) for part in parts])
+    def _tuple(self, *items: Any) -> tuple[Any, ...]:
+        return tuple([self.value(item) for item in items])
 
-    def _list(self, *parts: Any) -> list[Any]:
-        return [self.value(part) for part in parts]
+    def _list(self, *items: Any) -> list[Any]:
+        return [self.value(item) for item in items]
 
     def _dict(self, *pairs: Any) -> dict[Any, Any]:
         return {self.value(key): self.value(value) for key, value in pairs}
 
-    def _set(self, *parts: Any) -> frozenset[Any]:
-        return frozenset(self._list(*parts))
+    def _set(self, *items: Any) -> frozenset[Any]:
+        return frozenset(self._list(*items))
 
-    def _slice(self, *parts: Any) -> slice:
-        return slice(*self._list(*parts))
+    def _slice(self, *items: Any) -> slice:
+        return slice(*self._list(*items))
 
     def _program(self, number: int) -> ClosedJaxpr:
         expect(is_index(number, len(self._programs)), "a program", number)
@@ -338,9 +338,9 @@ class Reader:
     def _jaxpr(self, number: int) -> Jaxpr:
         return self._program(number).jaxpr
 
-    def _type(self, *parts: Any) -> ShapedArray:
-        check_type(list(parts))
-        dtype, shape, weak = parts
+    def _type(self, *items: Any) -> ShapedArray:
+        check_type(list(items))
+        dtype, shape, weak = items
         check_list(shape, is_size, "a shape")
         expect(math.prod(size for size in shape if size) <= _MOST_ELEMENTS, "a shape", shape)
         return ShapedArray(tuple(shape), dtype_of(dtype), weak)
@@ -373,18 +373,18 @@ class Reader:
             raise ValueError(f"no enumeration is called {path!r} here")
         return cls[name]
 
-    def _named(self, path: str, *parts: Any) -> Any:
+    def _named(self, path: str, *items: Any) -> Any:
         cls = looked_up(path)
         if not (isinstance(cls, type) and issubclass(cls, tuple)):
             raise ValueError(f"no named tuple is called {path!r} here")
-        return cls(*self._list(*parts))
+        return cls(*self._list(*items))
 
-    def _record(self, path: str, *parts: Any) -> Any:
+    def _record(self, path: str, *items: Any) -> Any:
         cls = looked_up(path)
         if not (isinstance(cls, type) and is_dataclass(cls)):
             raise ValueError(f"no record is called {path!r} here")
         names = [f.name for f in fields(cls) if f.init]
-        return cls(**dict(zip(names, self._list(*parts), strict=True)))
+        return cls(**dict(zip(names, self._list(*items), strict=True)))
 
     def _name(self, path: str) -> Any:
         found = looked_up(path)

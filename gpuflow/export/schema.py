@@ -1,4 +1,4 @@
-"""The form of an exported function's header and programs, checked as a whole when it is read.
+"""Validation of an exported function's header and programs when it is read.
 
 These are the types, ranges and references of the JSON. Whether a program follows the rules of the
 ops is checked as soon as it is built, when the file is read too (``program.py``).
@@ -33,7 +33,7 @@ def is_size(value: Any) -> bool:
 
 
 def is_index(value: Any, count: int) -> bool:
-    """Whether a value is the number of one of ``count`` things."""
+    """Whether a value is an index below ``count``."""
     return type(value) is int and 0 <= value < count
 
 
@@ -42,9 +42,9 @@ def is_text(value: Any) -> bool:
     return type(value) is str
 
 
-def check_list(value: Any, is_part: Callable[[Any], bool], what: str) -> list[Any]:
-    """Check that a value is a list, and each of its parts."""
-    expect(type(value) is list and all(map(is_part, value)), what, value)
+def check_list(value: Any, is_item: Callable[[Any], bool], what: str) -> list[Any]:
+    """Check a list and each of its items."""
+    expect(type(value) is list and all(map(is_item, value)), what, value)
     return value
 
 
@@ -121,14 +121,14 @@ def _check_kernels(kernels: Any, length: int) -> None:
         check_list(fields["features"], is_text, "features of the processor")
     for row in check_list(kernels["table"], lambda row: type(row) is list, "the kernels"):
         expect(len(row) == 6, "a kernel", row)
-        key, suffix, entry, imports, info, place = row
+        key, suffix, entry, imports, info, byte_range = row
         expect(is_text(key) and _KEY.fullmatch(key) is not None, "a kernel's key", key)
         is_suffix = is_text(suffix) and _SUFFIX.fullmatch(suffix) is not None
         expect(is_suffix, "a kernel's kind", suffix)
         expect(is_text(entry), "a kernel's symbol", entry)
         check_list(imports, is_text, "a kernel's imports")
         expect(type(info) is dict, "what is said of a kernel", info)
-        check_range(place, length, "a kernel's bytes")
+        check_range(byte_range, length, "a kernel's bytes")
 
 
 def check_records(records: Any) -> None:
@@ -143,12 +143,12 @@ def check_records(records: Any) -> None:
     expect(bool(programs), "the programs", programs)
     for program in programs:
         check_fields(program, {"consts", "const", "in", "eqns", "out"}, "a program")
-        for name, part in program.items():
-            expect(type(part) is list, f"{name} of a program", part)
+        for name, field in program.items():
+            expect(type(field) is list, f"{name} of a program", field)
         for eqn in program["eqns"]:
             expect(type(eqn) is list and len(eqn) == 4 and is_text(eqn[0]), "an equation", eqn)
-            for part in eqn[1:]:
-                expect(type(part) is list, f"a part of {eqn[0]}", part)
+            for field in eqn[1:]:
+                expect(type(field) is list, f"a part of {eqn[0]}", field)
             pairs = eqn[3]
             check_list(pairs, lambda one: type(one) is list and len(one) == 2 and is_text(one[0]),
                        f"params of {eqn[0]}")  # fmt: skip
@@ -170,16 +170,16 @@ def check_structure(record: Any) -> int:
         expect(record == 0, "a leaf", record)
         return 1
     expect(type(record) is list and bool(record), "a container", record)
-    kind, *parts = record
+    kind, *items = record
     if kind in ("tuple", "list"):
-        return sum(map(check_structure, parts))
+        return sum(map(check_structure, items))
     if kind == "dict":
-        check_list(parts, lambda one: type(one) is list and len(one) == 2, "a dict")
-        keys = [key for key, _ in parts]
+        check_list(items, lambda one: type(one) is list and len(one) == 2, "a dict")
+        keys = [key for key, _ in items]
         plain = all(map(is_text, keys)) or all(type(key) in (int, bool) for key in keys)
         plain = plain or keys == [None]  # others cannot be sorted, as keys of trees are
         expect(plain and len(set(keys)) == len(keys), "keys of a dict", keys)
-        return sum(check_structure(child) for _, child in parts)
-    expect(kind == "node" and len(parts) >= 2, "a kind of container", kind)
-    expect(is_text(parts[0]) and is_text(parts[1]), "a registered class", parts[:2])
-    return sum(map(check_structure, parts[2:]))
+        return sum(check_structure(child) for _, child in items)
+    expect(kind == "node" and len(items) >= 2, "a kind of container", kind)
+    expect(is_text(items[0]) and is_text(items[1]), "a registered class", items[:2])
+    return sum(map(check_structure, items[2:]))

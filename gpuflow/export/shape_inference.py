@@ -10,7 +10,7 @@ from gpuflow.base import tree
 from gpuflow.base.errors import ExportError, check
 from gpuflow.control.stages import ShapeDtypeStruct
 from gpuflow.export.dimensions import Dimension, symbols_of, value_of
-from gpuflow.export.fitting import Fit, sizes_to_look_at
+from gpuflow.export.size_inference import SizeInference, sizes_to_trace
 from gpuflow.export.texts import parsed
 
 
@@ -31,9 +31,9 @@ def eval_symbolic_shape(
         f"{', '.join(map(str, symbolic))}. Fix: symbolic_shape(..., scope=scope)."
     ), ExportError)  # fmt: skip
     symbols = tuple(dict.fromkeys(s for size in symbolic for s in sorted(symbols_of(size))))
-    looked_at = sizes_to_look_at(symbols, scopes[0])
+    traced_sizes = sizes_to_trace(symbols, scopes[0])
     found = []
-    for sizes in looked_at:
+    for sizes in traced_sizes:
         at = [
             leaf.update(shape=tuple(value_of(size, sizes) for size in leaf.shape))
             if isinstance(leaf, ShapeDtypeStruct)
@@ -47,7 +47,7 @@ def eval_symbolic_shape(
         "[eval_shape] the tree of results must not depend on symbolic sizes; got several. Fix: "
         "numbers instead of symbols."
     ), ExportError)  # fmt: skip
-    shapes = Fit(looked_at, scopes[0]).joined(
+    shapes = SizeInference(traced_sizes, scopes[0]).merged(
         [[list(leaf.shape) for leaf in tree.leaves(one)] for one in found]
     )
     outs = [

@@ -52,33 +52,33 @@ def symbolic_shape(
     text = "..." if shape_spec is None else shape_spec.strip()
     if text.startswith("(") and text.endswith(")"):
         text = text[1:-1]
-    parts = [part.strip() for part in _split(text) if part.strip()]
-    if parts and parts[-1] == "...":
-        fits = like is not None and len(like) >= len(parts) - 1
+    dims = [dim.strip() for dim in _split(text) if dim.strip()]
+    if dims and dims[-1] == "...":
+        fits = like is not None and len(like) >= len(dims) - 1
         check(fits, lambda: _needs_like(text), ValueError)
         assert like is not None
-        parts = [*parts[:-1], *["_"] * (len(like) - len(parts) + 1)]
+        dims = [*dims[:-1], *["_"] * (len(like) - len(dims) + 1)]
     shape: list[Any] = []
-    for k, part in enumerate(parts):
-        if part == "_":
-            known = like[k] if like is not None and k < len(like) else None
-            check(known is not None, lambda: _needs_like(text), ValueError)
-            shape.append(known)
+    for k, dim in enumerate(dims):
+        if dim == "_":
+            size = like[k] if like is not None and k < len(like) else None
+            check(size is not None, lambda: _needs_like(text), ValueError)
+            shape.append(size)
         else:
-            shape.append(parsed(part, scope))
+            shape.append(parsed(dim, scope))
     return tuple(shape)
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas outside of brackets."""
-    parts, depth = [""], 0
+    """Split at commas that are not in brackets."""
+    dims, depth = [""], 0
     for letter in text:
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if letter == "," and not depth:
-            parts.append("")
+            dims.append("")
         else:
-            parts[-1] += letter
-    return parts
+            dims[-1] += letter
+    return dims
 
 
 def _needs_like(text: str) -> str:
@@ -143,7 +143,7 @@ def is_symbolic_dim(p: Any) -> bool:
 
 
 class SymbolicType(ShapedArray):
-    """A type with symbolic sizes, for the description of exported functions; no array has it."""
+    """A type with symbolic sizes, which describes exported functions; no array has it."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ class SymbolicType(ShapedArray):
         return self
 
     def at(self, sizes: Sizes) -> ShapedArray:
-        """The type for numbers of the symbols."""
+        """The type at concrete sizes."""
         shape = tuple([value_of(size, sizes) for size in self.shape])
         return ShapedArray(shape, self.dtype, self.weak_type)
 
@@ -169,12 +169,12 @@ def type_with(shape: Iterable[Any], dtype: Any, weak_type: bool) -> ShapedArray:
 
 
 def type_at(aval: ShapedArray, sizes: Sizes) -> ShapedArray:
-    """A type for numbers of its symbols."""
+    """Return a type at concrete sizes."""
     return aval.at(sizes) if isinstance(aval, SymbolicType) else aval
 
 
 def solved(avals: Sequence[ShapedArray], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """The numbers of all symbols by the shapes of arguments, by one equation after the other.
+    """Solve for all symbols from the shapes of arguments, one equation at a time.
 
     Args:
         avals: the types of the arguments.
@@ -191,9 +191,9 @@ def solved(avals: Sequence[ShapedArray], shapes: Sequence[tuple[int, ...]]) -> d
         if isinstance(size, Dimension)
     ]
     while True:
-        left = [(size, got) for size, got in open_ones if symbols_of(size) - set(sizes)]
+        unsolved = [(size, got) for size, got in open_ones if symbols_of(size) - set(sizes)]
         found = {}
-        for size, got in left:
+        for size, got in unsolved:
             unknown = symbols_of(size) - set(sizes)
             if len(unknown) == 1:
                 (symbol,) = unknown
@@ -204,12 +204,13 @@ def solved(avals: Sequence[ShapedArray], shapes: Sequence[tuple[int, ...]]) -> d
         if not found:
             break
         sizes.update(found)
-    names = {symbol for size, _ in left for symbol in symbols_of(size)} - set(sizes)
+    names = {symbol for size, _ in unsolved for symbol in symbols_of(size)} - set(sizes)
     check(
         not names,
         lambda: (
             f"[export] the shapes of the arguments must determine {', '.join(sorted(names))}; got "
-            f"{', '.join(f'{size} = {got}' for size, got in left)}, which has several solutions. "
+            f"{', '.join(f'{size} = {got}' for size, got in unsolved)}, which has several "
+            "solutions. "
             "Fix: give the size a separate dimension."
         ),
         ExportError,
@@ -218,7 +219,7 @@ def solved(avals: Sequence[ShapedArray], shapes: Sequence[tuple[int, ...]]) -> d
 
 
 def _solution(size: Dimension, got: int, symbol: str, sizes: Sizes) -> int | None:
-    """The number of a symbol on which a size depends linearly; None: there is none."""
+    """The value of a symbol on which a size depends linearly; None if there is none."""
     try:
         values = [value_of(size, {**sizes, symbol: n}) for n in (1, 2, 3)]
     except ExportError:

@@ -1,4 +1,4 @@
-"""Texts of sizes and of conditions on them, and the scope that holds those."""
+"""Parse sizes and constraints on them, and the scope that holds those."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Constraint:
     right: Any
 
     def holds(self, sizes: Sizes) -> bool:
-        """Whether it does for these sizes; it does not where it divides by 0."""
+        """Whether the condition holds for these sizes; False if it divides by 0."""
         try:
             return self.compare(value_of(self.left, sizes), value_of(self.right, sizes))
         except ExportError:
@@ -114,7 +114,7 @@ def _syntax(text: str) -> ast.expr:
 
 
 def _size(node: ast.expr, text: str, scope: SymbolicScope, depth: int) -> Any:
-    """The size of an expression, whose parts are all bounded."""
+    """The size of an expression, whose subexpressions are all bounded."""
     if depth > _DEEPEST:
         raise _no_size(text)
     size = _computed(node, text, scope, depth + 1)
@@ -151,7 +151,7 @@ def _computed(node: ast.expr, text: str, scope: SymbolicScope, depth: int) -> An
         is_power = isinstance(node.op, ast.Pow)
         if is_power and not (isinstance(right, int) and 0 <= right <= 8):
             raise _no_size(text)
-        terms = [1 if isinstance(part, int) else len(part.terms) for part in (left, right)]
+        terms = [1 if isinstance(operand, int) else len(operand.terms) for operand in (left, right)]
         if isinstance(node.op, ast.Mult) and terms[0] * terms[1] > _MOST_TERMS:
             raise _no_size(text)
         if is_power and math.comb(right + terms[0] - 1, right) > _MOST_TERMS:
@@ -161,7 +161,7 @@ def _computed(node: ast.expr, text: str, scope: SymbolicScope, depth: int) -> An
         return _OPERATORS[type(node.op)](left, right)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
         name = node.func.id
-        left, right = (_size(part, text, scope, depth) for part in node.args)
+        left, right = (_size(operand, text, scope, depth) for operand in node.args)
         if name in ("floordiv", "mod"):
             _check_divisor(right, text)
         if name == "floordiv":
@@ -187,9 +187,11 @@ def _constraint(text: str, scope: SymbolicScope) -> Constraint:
             "[export] a constraint must be one comparison of sizes; got "
             f"{text[:200]!r}. Fix: 'b >= 8'."
         )
-    known = _COMPARISONS.get(type(node.ops[0]))
-    check(known is not None, lambda: f"[export] a constraint compares by one of >=, <=, ==, >, <; "
-          f"got {text[:200]!r}. Fix: 'b >= 8'.", ValueError)  # fmt: skip
-    assert known is not None
+    operator_of = _COMPARISONS.get(type(node.ops[0]))
+    check(operator_of is not None, lambda: (
+        f"[export] a constraint compares by one of >=, <=, ==, >, <; got {text[:200]!r}. "
+        "Fix: 'b >= 8'."
+    ), ValueError)  # fmt: skip
+    assert operator_of is not None
     left, right = _size(node.left, text, scope, 0), _size(node.comparators[0], text, scope, 0)
-    return Constraint(text=text.strip(), left=left, compare=known[1], right=right)
+    return Constraint(text=text.strip(), left=left, compare=operator_of[1], right=right)

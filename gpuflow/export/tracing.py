@@ -12,20 +12,20 @@ from gpuflow.api.programs import jit
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import ExportError, check
 from gpuflow.base.tree import TreeDef
-from gpuflow.compiler.shardings import asked_shardings
+from gpuflow.compiler.shardings import requested_shardings
 from gpuflow.control.entry import Entry
 from gpuflow.control.jit_function import JitFunction
 from gpuflow.control.stages import ShapeDtypeStruct
 from gpuflow.core.aval import ShapedArray
 from gpuflow.export.dimensions import Dimension, Sizes, symbols_of, value_of
 from gpuflow.export.exported import DisabledSafetyCheck, Exported, default_export_platform
-from gpuflow.export.fitting import Fit, sizes_to_look_at
 from gpuflow.export.program import Program, settings_now
 from gpuflow.export.records import Writer
 from gpuflow.export.shapes import is_symbolic_dim, type_with
+from gpuflow.export.size_inference import SizeInference, sizes_to_trace
 from gpuflow.export.texts import SymbolicScope, parsed
 from gpuflow.export.trees import structure_record
-from gpuflow.runtime.parted import goes_over_memories
+from gpuflow.runtime.distributed import spans_memories
 
 
 def export(
@@ -67,8 +67,8 @@ def export(
     allowed = tuple(platforms) if platforms is not None else None
 
     def exporting(*args: Any, **kwargs: Any) -> Exported:
-        chosen = allowed or (default_export_platform(),)
-        return _exported(fun_jit, chosen, tuple(disabled_checks), args, kwargs)
+        selected = allowed or (default_export_platform(),)
+        return _exported(fun_jit, selected, tuple(disabled_checks), args, kwargs)
 
     return exporting
 
@@ -97,15 +97,15 @@ def _exported(
 
 def _check_options(function: JitFunction[..., Any]) -> None:
     options = function._options
-    asked = [
+    requested = [
         name
         for name in ("in_shardings", "out_shardings", "device")
         if getattr(options, name) is not None
     ]
-    check(not asked, lambda: (
+    check(not requested, lambda: (
         f"[export] an exported program must use one device; got {function.name} with "
-        f"{' and '.join(asked)}. Fix: export jit(f) without them, and shard its arguments when you "
-        "call it."
+        f"{' and '.join(requested)}. Fix: export jit(f) without them, and shard its arguments "
+        "when you call it."
     ), ExportError)  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def _traced(
         f"[export] an exported function must not use refs; got {function.name}, which does. "
         "Fix: pass values, and return the new ones."
     ), ExportError)  # fmt: skip
-    over = goes_over_memories(entry.jaxpr) or bool(asked_shardings(entry.jaxpr.jaxpr))
+    over = spans_memories(entry.jaxpr) or bool(requested_shardings(entry.jaxpr.jaxpr))
     check(not over, lambda: (
         f"[export] an exported program must use one device; got {function.name}, which has "
         "shardings or uses several devices. Fix: export the function without shard_map, pmap and "
@@ -160,12 +160,12 @@ def _symbolic_program(
     """The program for all sizes, from traces at several."""
     scope = _scope_of(function, symbolic)
     symbols = tuple(dict.fromkeys(s for size in symbolic for s in sorted(symbols_of(size))))
-    looked_at = sizes_to_look_at(symbols, scope)
-    fit, in_tree = Fit(looked_at, scope), treedef
+    traced_sizes = sizes_to_trace(symbols, scope)
+    inference, in_tree = SizeInference(traced_sizes, scope), treedef
     entries: list[Entry] = []
     writers: list[Writer] = []
     records: list[Any] = []
-    for sizes in looked_at:
+    for sizes in traced_sizes:
         args, kwargs = tree.unflatten(treedef, [_struct_at(leaf, sizes) for leaf in leaves])
         entry, in_tree = _traced(function, args, kwargs)
         entries.append(entry)
@@ -173,11 +173,11 @@ def _symbolic_program(
         records.append(_records(writers[-1], entry))
         if len(writers) == 2:
             # A loop of Python over a size is found before it is traced for large ones.
-            fit.check_alike(records)
+            inference.check_same_structure(records)
     _same_constants(function, entries, writers)
     first = entries[0]
-    joined = fit.joined(records)
-    results = fit.joined([_result_types(entry) for entry in entries])
+    merged = inference.merged(records)
+    results = inference.merged([_result_types(entry) for entry in entries])
     ins = [
         type_with(getattr(leaf, "shape", ()), aval.dtype, aval.weak_type)
         for leaf, aval in zip(leaves, first.jaxpr.in_avals[first.hidden :], strict=True)
@@ -191,7 +191,7 @@ def _symbolic_program(
     ]  # fmt: skip
     constraints = tuple(one.text for one in scope.constraints)
     known = ins, outs
-    return _program(function, first, in_tree, writers[0], joined, known, constraints), in_tree
+    return _program(function, first, in_tree, writers[0], merged, known, constraints), in_tree
 
 
 def _scope_of(function: JitFunction[..., Any], symbolic: Sequence[Dimension]) -> SymbolicScope:
@@ -207,14 +207,14 @@ def _scope_of(function: JitFunction[..., Any], symbolic: Sequence[Dimension]) ->
 
 
 def _struct_at(leaf: Any, sizes: Sizes) -> Any:
-    """An argument with numbers in place of symbols."""
+    """An argument with concrete sizes."""
     if not isinstance(leaf, ShapeDtypeStruct):
         return leaf
     return leaf.update(shape=tuple(value_of(size, sizes) for size in leaf.shape))
 
 
 def _result_types(entry: Entry) -> list[Any]:
-    """Shapes and types of results as a record."""
+    """The record of the types of results."""
     avals = entry.jaxpr.out_avals
     return [[list(aval.shape), str(aval.dtype), aval.weak_type] for aval in avals]
 

@@ -20,13 +20,13 @@ from gpuflow.export.schema import check_structure
 from gpuflow.tree_util import flatten_one_level
 
 _Node = TypeVar("_Node")
-_LEAF = 0  # stands for any leaf
+_LEAF = 0  # placeholder for any leaf
 _PLAIN_KEYS = (str, int, bool, type(None))
 
 
 @record
 class _Registered:
-    """How a class is written, and made again."""
+    """The serialization of a class."""
 
     cls: type
     name: str
@@ -49,8 +49,8 @@ def looked_up(path: str) -> Any:
         return None
     try:
         found: Any = import_module(module)
-        for part in name.split("."):
-            found = vars(found)[part]
+        for attribute in name.split("."):
+            found = vars(found)[attribute]
         is_own = (found.__module__, found.__qualname__) == (module, name)
     except (ImportError, KeyError, TypeError, ValueError, AttributeError):
         return None
@@ -230,13 +230,13 @@ def structure_from(record: Any) -> TreeDef:
 def _made(record: Any) -> Any:
     if record is None or type(record) is int:
         return record
-    kind, *parts = record
+    kind, *items = record
     if kind in ("tuple", "list"):
-        made = [_made(part) for part in parts]
+        made = [_made(item) for item in items]
         return tuple(made) if kind == "tuple" else made
     if kind == "dict":
-        return {key: _made(child) for key, child in parts}
-    name, data, *children = parts
+        return {key: _made(child) for key, child in items}
+    name, data, *children = items
     entry = _by_name.get(name) or _own(name)
     if entry is None:
         raise ExportError(

@@ -28,7 +28,7 @@ Values = tuple[Value, ...]
 
 @record
 class Pair:
-    """A complex number: its real and its imaginary part, of one dtype."""
+    """A complex number: its real and its imaginary component, of one dtype."""
 
     real: Value
     imag: Value
@@ -44,7 +44,7 @@ class _Scope:
     axes: tuple[str, ...] = ()
     closed: bool = False
     body: list[nodes.Statement] = field(default_factory=list)
-    known: dict[tuple, Values] = field(default_factory=dict)
+    available: dict[tuple, Values] = field(default_factory=dict)
 
 
 class Builder:
@@ -61,7 +61,7 @@ class Builder:
         self._axes = tuple(axes)
         self._scopes = [_Scope()]
         self._next = 0
-        # Values that are numbers of a narrow dtype, and what they were rounded from.
+        # Values that a narrow dtype holds exactly, and the unrounded values of rounded ones.
         self._narrow: dict[Value, str] = {}
         self._unrounded: dict[Value, Value] = {}
 
@@ -70,7 +70,7 @@ class Builder:
         self._operands[operand.name] = operand
 
     def const(self, dtype: str, value: bool | int | float) -> Value:
-        """A number written into the kernel's text."""
+        """A constant written into the kernel's text."""
         exact = _exact_number(dtype, value)
         key = ("const", dtype, repr(exact))
         return self._pure(key, (dtype,), lambda outs: nodes.Const(outs[0], exact))[0]
@@ -80,19 +80,19 @@ class Builder:
         operand: str,
         offset: Value | None = None,
         where: Value | None = None,
-        part: int | None = None,
+        component: int | None = None,
     ) -> Value:
-        """The element of ``operand`` at the current point, or a part; see ``nodes.Load``."""
+        """The element of ``operand`` at the current point, or a component; see ``nodes.Load``."""
         record = self._operand(operand)
         dtypes = (compute_dtype(record.dtype),)
 
         def statement(outs: Values) -> nodes.Statement:
-            return nodes.Load(outs[0], operand, offset, where, part)
+            return nodes.Load(outs[0], operand, offset, where, component)
 
         if record.mode in (Mode.OUT, Mode.INOUT, Mode.WORK):
             (out,) = self._emit(dtypes, statement)
         else:
-            key = ("load", operand, offset, where, part, self._varying_axes(record))
+            key = ("load", operand, offset, where, component, self._varying_axes(record))
             (out,) = self._pure(key, dtypes, statement)
         if record.dtype in NARROW_DTYPES:
             self._narrow[out] = record.dtype
@@ -104,11 +104,11 @@ class Builder:
         value: Value,
         offset: Value | None = None,
         where: Value | None = None,
-        part: int | None = None,
+        component: int | None = None,
     ) -> None:
         """Write ``value`` to ``operand`` at the current point; see ``nodes.Store``."""
         self._operand(operand)
-        self._append(nodes.Store(operand, value, offset, where, part))
+        self._append(nodes.Store(operand, value, offset, where, component))
 
     def apply(self, fn: str, *args: Value) -> Any:
         """A function of the scalar table.
@@ -155,7 +155,7 @@ class Builder:
         return self._pure(key, (dtype,), lambda outs: nodes.Cast(outs[0], value))[0]
 
     def number(self, like: Element, value: Any) -> Element:
-        """A number written into the kernel's text, in the form and dtype of ``like``."""
+        """A constant written into the kernel's text, in the form and dtype of ``like``."""
         if isinstance(like, Pair):
             return Pair(self.number(like.real, value.real), self.number(like.imag, value.imag))
         return self.const(like.dtype, value)
@@ -167,7 +167,7 @@ class Builder:
     def select(self, predicate: Value, on_true: Pair, on_false: Pair) -> Pair: ...
 
     def select(self, predicate: Value, on_true: Any, on_false: Any) -> Value | Pair:
-        """``on_true if predicate else on_false``, both evaluated; of pairs, both parts."""
+        """``on_true if predicate else on_false``, both evaluated; of pairs, both components."""
         if isinstance(on_true, Pair):
             return Pair(
                 self.select(predicate, on_true.real, on_false.real),
@@ -258,7 +258,7 @@ class Builder:
         cond: Callable[..., Value],
         body: Callable[..., Sequence[Value] | Value],
     ) -> Values:
-        """While ``cond(*carries)`` holds, carries become ``body(*carries)``; the last carries."""
+        """Run ``carries = body(*carries)`` while ``cond(*carries)`` holds; the last carries."""
         starts = tuple(init)
         dtypes = [value.dtype for value in starts]
         cond_block = self._block(self._fresh(dtypes), cond)
@@ -280,7 +280,7 @@ class Builder:
         on_false: Callable[[], Value | Pair],
     ) -> Value | Pair:  # fmt: skip
         """Like ``select`` of the results of two functions, of which only one runs."""
-        outs = self.if_(predicate, lambda: _parts(on_true()), lambda: _parts(on_false()))
+        outs = self.if_(predicate, lambda: _components(on_true()), lambda: _components(on_false()))
         return outs[0] if len(outs) == 1 else Pair(*outs)
 
     def finish(self) -> Block:
@@ -341,12 +341,12 @@ class Builder:
     def _pure(self, key: tuple, dtypes: Sequence[str], make: Callable) -> Values:
         """The values of an identical visible statement, or of a new one."""
         for scope in reversed(self._scopes):
-            if key in scope.known:
-                return scope.known[key]
+            if key in scope.available:
+                return scope.available[key]
             if scope.closed:
                 break
         outs = self._emit(dtypes, make)
-        self._scopes[-1].known[key] = outs
+        self._scopes[-1].available[key] = outs
         return outs
 
     def _emit(self, dtypes: Sequence[str], make: Callable[[Values], nodes.Statement]) -> Values:
@@ -383,7 +383,7 @@ def simple_combine(block: Block) -> str | None:
 
 
 def _exact_number(dtype: str, value: bool | int | float) -> bool | int | float:
-    """``value`` as the Python number that ``dtype`` holds exactly, so that equal texts meet."""
+    """``value`` as the Python number that ``dtype`` holds exactly, so that texts are canonical."""
     kind = dtype_kind(dtype)
     if kind == "float":
         with np.errstate(over="ignore"):
@@ -391,7 +391,7 @@ def _exact_number(dtype: str, value: bool | int | float) -> bool | int | float:
     return bool(value) if kind == "bool" else int(value)
 
 
-def _parts(number: Value | Pair) -> Values:
+def _components(number: Value | Pair) -> Values:
     return (number.real, number.imag) if isinstance(number, Pair) else (number,)
 
 

@@ -25,8 +25,8 @@ from gpuflow.kir.scalar import FUNCTIONS, compute_dtype
 from gpuflow.kir.walk import statements, unused_number
 
 Array = np.ndarray
-# A flat array of an operand's storage, and the position of the operand's first element in it.
-Place = tuple[Array, int]
+# A flat array of an operand's storage, and the index of the operand's first element in it.
+Pointer = tuple[Array, int]
 
 
 def storage_dtype(dtype: str) -> np.dtype:
@@ -35,7 +35,7 @@ def storage_dtype(dtype: str) -> np.dtype:
 
 
 class LocalArray:
-    """The elements of a local array, and which of them are defined."""
+    """The elements of a local array, and a mask of those that are defined."""
 
     def __init__(self, local: nodes.Local, kernel: Kernel) -> None:
         shape = tuple([size for _, size in local.axes])
@@ -51,13 +51,13 @@ class Machine:
     """The state of one run; ``points`` holds the indices of the open axes."""
 
     kernel: Kernel
-    places: dict[str, Place]
+    pointers: dict[str, Pointer]
     scalars: dict[str, Any]
     sizes: dict[str, int]
     strides: dict[str, tuple[int, ...]]
     span: tuple[int, int] | None
     points: dict[str, Array] = field(default_factory=dict)
-    pieces: dict[str, tuple[int, int]] = field(default_factory=dict)  # of axes that are cut
+    strips: dict[str, tuple[int, int]] = field(default_factory=dict)  # of axes that are cut
     locals: dict[str, LocalArray] = field(default_factory=dict)
     values: dict[int, Array] = field(default_factory=dict)
     stored: dict[tuple[str, int | None], Array] = field(default_factory=dict)
@@ -131,16 +131,16 @@ class Machine:
         name = statement.operand
         if name in self.locals:
             return self.load_local(self.locals[name], statement.offset, mask)
-        if name not in self.places:
+        if name not in self.pointers:
             scalar = np.asarray(self.scalars[name])
             operand = next(item for item in self.kernel.operands if item.name == name)
             if operand.mode is Mode.INDEX:
                 return self.address(name, None, mask) + scalar
             return np.full((1,) * mask.ndim, scalar, statement.out.dtype)
-        storage, first = self.places[name]
+        storage, first = self.pointers[name]
         address, live = self.checked(statement, first, mask)
         loaded = np.zeros(address.shape, statement.out.dtype)
-        loaded[live] = _part(storage, statement)[address[live]].astype(statement.out.dtype)
+        loaded[live] = _component(storage, statement)[address[live]].astype(statement.out.dtype)
         return loaded
 
     def store(self, statement: nodes.Store, mask: Array) -> None:
@@ -149,27 +149,27 @@ class Machine:
             value = self.values[statement.value.number]
             self.store_local(self.locals[name], statement.offset, value, mask)
             return
-        storage, first = self.places[name]
+        storage, first = self.pointers[name]
         address, live = self.checked(statement, first, mask)
         targets = address[live]
         self.require_fresh(statement, targets, len(storage), first)
         value = np.broadcast_to(self.values[statement.value.number], address.shape)[live]
-        stored = _part(storage, statement)
+        stored = _component(storage, statement)
         stored[targets] = value.astype(stored.dtype)
 
     def checked(
         self, statement: nodes.Load | nodes.Store, first: int, mask: Array
     ) -> tuple[Array, Array]:
-        """Addresses in the storage and the live lanes; a live address must be inside."""
+        """Addresses in the storage and the live lanes; a live address must be in bounds."""
         address = self.address(statement.operand, statement.offset, mask)
         live = np.broadcast_to(mask, address.shape)
         if statement.where is not None:
             live = live & self.values[statement.where.number]
         address, live = np.broadcast_arrays(address + first, live)
-        size = len(self.places[statement.operand][0])
-        outside = live & ((address < 0) | (address >= size))
-        if outside.any():
-            index = int(address[outside][0]) - first
+        size = len(self.pointers[statement.operand][0])
+        out_of_bounds = live & ((address < 0) | (address >= size))
+        if out_of_bounds.any():
+            index = int(address[out_of_bounds][0]) - first
             raise KernelError(
                 f"[{self.kernel.name}] {type(statement).__name__} of {statement.operand} must "
                 f"stay in its {size} elements (the first is {first}); got index {index}."
@@ -180,7 +180,7 @@ class Machine:
         self, statement: nodes.Store, targets: Array, size: int, first: int
     ) -> None:
         """An element is stored once by a Store, and an OUT element once by the whole kernel."""
-        name, key = statement.operand, (statement.operand, statement.part)
+        name, key = statement.operand, (statement.operand, statement.component)
         times = np.bincount(targets, minlength=size)
         operand = next(item for item in self.kernel.operands if item.name == name)
         if operand.mode is Mode.OUT:
@@ -200,21 +200,21 @@ class Machine:
         lanes = self.lanes(mask)
         live = np.broadcast_to(mask, lanes)
         if offset is not None:
-            places = self.values[offset.number]
+            offsets = self.values[offset.number]
             if local.declared.rows > 1:
                 ((axis, _),) = local.declared.axes
-                places = places + self.points[axis] - self.pieces[axis][0]
-            places = np.broadcast_to(places, lanes)
+                offsets = offsets + self.points[axis] - self.strips[axis][0]
+            offsets = np.broadcast_to(offsets, lanes)
             size = local.elements.size
-            if (live & ((places < 0) | (places >= size))).any():
+            if (live & ((offsets < 0) | (offsets >= size))).any():
                 raise KernelError(
                     f"[{self.kernel.name}] an access of {local.declared.name} must stay in its "
-                    f"{size} elements; got offsets {places[live]}."
+                    f"{size} elements; got offsets {offsets[live]}."
                 )
-            return (places,), live
+            return (offsets,), live
         index = []
         for axis, _ in local.declared.axes:
-            start = self.pieces[axis][0] if axis in local.cut else 0
+            start = self.strips[axis][0] if axis in local.cut else 0
             index.append(np.broadcast_to(self.points[axis] - start, lanes))
         return tuple(index), live
 
@@ -223,7 +223,7 @@ class Machine:
         if not local.is_stored[tuple(i[live] for i in index)].all():
             raise KernelError(
                 f"[{self.kernel.name}] an element of {local.declared.name} must be stored before "
-                "it is loaded, in the same piece."
+                "it is loaded, in the same strip."
             )
         loaded = np.where(live, local.elements[index], local.elements.dtype.type(0))
         return loaded.astype(compute_dtype(local.declared.dtype))
@@ -244,21 +244,21 @@ class Machine:
     def strip(self, statement: nodes.Strip, mask: Array) -> None:
         name = statement.axis
         lo, hi = self.range_of(name)
-        outside = self.pieces.get(name)
+        enclosing = self.strips.get(name)
         for start in range(lo, hi, statement.size):
-            self.pieces[name] = (start, min(start + statement.size, hi))
+            self.strips[name] = (start, min(start + statement.size, hi))
             for local in self.locals.values():
                 if name in local.cut:
                     local.is_stored[:] = False
             self.block(statement.body, mask)
-        self.pieces.pop(name, None)
-        if outside is not None:
-            self.pieces[name] = outside
+        self.strips.pop(name, None)
+        if enclosing is not None:
+            self.strips[name] = enclosing
 
     def range_of(self, name: str) -> tuple[int, int]:
-        """The points of an axis that a loop over it has here."""
-        if name in self.pieces:
-            return self.pieces[name]
+        """The current range of a loop over an axis."""
+        if name in self.strips:
+            return self.strips[name]
         first = next((a.name for a in self.kernel.axes if a.role is Role.PARALLEL), None)
         if name == first and self.span is not None:
             return self.span
@@ -290,27 +290,27 @@ class Machine:
 
     def reduce(self, statement: nodes.Reduce, mask: Array) -> None:
         positions = [axis.name for axis in self.kernel.axes]
-        moved = [positions.index(name) for name in statement.axes]
-        outside = self.lanes(mask)
+        positions_reduced = [positions.index(name) for name in statement.axes]
+        outer_shape = self.lanes(mask)
         for name in statement.axes:
             shape = [1] * len(positions)
             shape[positions.index(name)] = -1
             self.points[name] = np.arange(*self.range_of(name), dtype=np.int64).reshape(shape)
-        inside = self.lanes(mask)
+        inner_shape = self.lanes(mask)
         elements = self.block(statement.body, mask)
         for name in statement.axes:
             del self.points[name]
         running = self.get(statement.init)
-        spread = [np.broadcast_to(array, inside) for array in elements]
+        expanded = [np.broadcast_to(array, inner_shape) for array in elements]
         spans = [self.range_of(name) for name in statement.axes]
         for point in np.ndindex(*(hi - lo for lo, hi in spans)):
-            place: list[Any] = [slice(None)] * len(inside)
-            for position, index in zip(moved, point, strict=True):
-                place[position] = slice(index, index + 1)
-            new = tuple(array[tuple(place)] for array in spread)
+            selection: list[Any] = [slice(None)] * len(inner_shape)
+            for position, index in zip(positions_reduced, point, strict=True):
+                selection[position] = slice(index, index + 1)
+            new = tuple(array[tuple(selection)] for array in expanded)
             self.set(statement.combine.params, (*running, *new))
             running = self.block(statement.combine, mask)
-        self.set(statement.outs, [np.broadcast_to(array, outside) for array in running])
+        self.set(statement.outs, [np.broadcast_to(array, outer_shape) for array in running])
 
     def for_count(self, statement: nodes.For, mask: Array) -> None:
         assert statement.count is not None
@@ -339,16 +339,16 @@ class Machine:
 
     def branch(self, statement: nodes.If, mask: Array) -> None:
         predicate = self.values[statement.predicate.number]
-        chosen = self.block(statement.then, mask & predicate)
+        taken = self.block(statement.then, mask & predicate)
         other = self.block(statement.orelse, mask & ~predicate)
-        self.set(statement.outs, _merge(predicate, chosen, other))
+        self.set(statement.outs, _merge(predicate, taken, other))
 
 
-def _part(storage: Array, statement: nodes.Load | nodes.Store) -> Array:
-    """The elements of an operand, or the part of each that an access moves."""
-    if statement.part is None:
+def _component(storage: Array, statement: nodes.Load | nodes.Store) -> Array:
+    """The elements of an operand, or the component of each that is accessed."""
+    if statement.component is None:
         return storage
-    return storage.imag if statement.part else storage.real
+    return storage.imag if statement.component else storage.real
 
 
 def _merge(where: Array, new: Sequence[Array], old: Sequence[Array]) -> tuple[Array, ...]:

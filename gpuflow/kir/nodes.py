@@ -10,12 +10,12 @@ Storage and compute types are separate. An operand has a storage dtype; a value 
     bool         bool        uint8 (0 or 1)
     float16      float32     16 bits
     bfloat16     float32     16 bits
-    complex64    float32     two parts, the real one first
+    complex64    float32     two components, the real one first
     complex128   float64     the same
     any other    the same    itself
 
-``Load`` widens and ``Store`` rounds. Values are real: of an element that is a complex number a
-``Load`` or ``Store`` moves one part.
+``Load`` widens and ``Store`` rounds. Values are real: a ``Load`` or ``Store`` of a complex element
+accesses one component.
 
 Kernels do not know sizes. An axis has a run-time extent unless ``exact`` is set, and an operand has
 a run-time stride on each axis unless its stride class is 0 or 1. See docs/kernel_ir.md.
@@ -36,7 +36,7 @@ Derived = TypeVar("Derived")
 class Role(Enum):
     """Dependences between the points of an axis; ``schedule`` maps roles to a target."""
 
-    PARALLEL = "parallel"  # independent points, spread over threads or the grid
+    PARALLEL = "parallel"  # independent points, mapped to threads or the grid
     ROW = "row"  # points of one row: one worker, block or warp visits them all
     REDUCE = "reduce"  # points combined by a Reduce
     SERIAL = "serial"  # visited in order
@@ -80,8 +80,8 @@ class Mode(Enum):
 class Axis:
     """One collapsed loop axis.
 
-    ``exact`` writes the extent into the text; else it is a word. ``is_short``: the extent is a few
-    vectors at most, so that a loop over the axis should take one at a time.
+    ``exact`` writes the extent into the text; else it is an argument slot. ``is_short``: the extent
+    is a few vectors at most, so that a loop over the axis should take one at a time.
     """
 
     name: str
@@ -105,12 +105,12 @@ class Operand:
 
 @record
 class Local:
-    """An array of one worker, which no one else sees.
+    """An array that is private to one worker.
 
-    It has an element for each point of the pieces of its axes that ``Strip`` statements cut, or for
+    It has an element for each point of a strip of its axes that ``Strip`` statements cut, or for
     each point of an exact axis. ``axes`` are from outermost to innermost, each with its capacity:
-    the size of a piece, or all points. An element is undefined until it is stored, and again in
-    each new piece. With ``rows`` its capacity along one axis is multiplied, and the offset of an
+    the size of a strip, or all points. An element is undefined until it is stored, and again in
+    each new strip. With ``rows`` its capacity along one axis is multiplied, and the offset of an
     access is relative to the first row.
     """
 
@@ -120,14 +120,14 @@ class Local:
     rows: int = 1
 
     def cut_axes(self, kernel: Kernel) -> tuple[str, ...]:
-        """The axes of which it has a piece; of the others it has all points."""
+        """The axes of which it has a strip; of the others it has all points."""
         exact = {axis.name: axis.exact for axis in kernel.axes}
         return tuple([axis for axis, size in self.axes if exact[axis] != size])
 
 
 @record
 class Value:
-    """The result of a statement: a number that is unique in the kernel, and a compute dtype."""
+    """The result of a statement: an id that is unique in the kernel, and a compute dtype."""
 
     number: int
     dtype: str
@@ -144,7 +144,7 @@ class Block:
 
 @record
 class Const:
-    """A number written into the text. Sizes and user literals are SCALAR operands instead."""
+    """A constant written into the text. Sizes and user literals are SCALAR operands instead."""
 
     out: Value
     value: bool | int | float
@@ -154,11 +154,11 @@ class Const:
 class Load:
     """Read ``operand`` at the current point of the axes, plus ``offset`` elements (int64).
 
-    ``operand`` may be a Local, without ``where`` and ``part``: at the current point; of one with
-    rows, ``offset`` elements from there; of one without, outside of loops over its one axis,
-    ``offset`` elements from the piece's first point.
+    ``operand`` may be a Local, without ``where`` and ``component``: at the current point; of one
+    with rows, ``offset`` elements from there; of one without, outside of loops over its one axis,
+    ``offset`` elements from the strip's first point.
 
-    Where ``where`` (bool) is false nothing is read and the result is zero. ``part`` is 0 for the
+    If ``where`` (bool) is false nothing is read and the result is zero. ``component`` is 0 for the
     real and 1 for the imaginary part of a complex number, and None for all other elements.
     """
 
@@ -166,18 +166,18 @@ class Load:
     operand: str
     offset: Value | None = None
     where: Value | None = None
-    part: int | None = None
+    component: int | None = None
 
 
 @record
 class Store:
-    """Write ``value``; all else as in Load. An OUT element, or part of one, is stored once."""
+    """Write ``value``; all else as in Load. An OUT element or component is stored once."""
 
     operand: str
     value: Value
     offset: Value | None = None
     where: Value | None = None
-    part: int | None = None
+    component: int | None = None
 
 
 @record
@@ -231,8 +231,8 @@ class For:
     With ``axis`` there are no carries and no results: the body stores. With ``count`` (an int64
     value) ``body.params`` are the int64 counter and then the carries, its results the next carries.
 
-    A ``padded`` loop over a piece of an axis may go on to the size of the Strip where the last
-    piece is shorter, and so always has as many points: it loads and stores local arrays only.
+    A ``padded`` loop over a strip of an axis may run to the full size of the strip even if the last
+    one is shorter: it loads and stores local arrays only.
 
     A loop with ``count`` that ``is_long`` belongs to a program and may have any number of
     iterations: if kernels can be interrupted, it polls regularly. A While always does.
@@ -249,11 +249,11 @@ class For:
 
 @record
 class Strip:
-    """Run ``body`` for one piece of ``axis`` after the other, each of at most ``size`` points.
+    """Run ``body`` for each strip of ``axis`` in order, each of at most ``size`` points.
 
-    Inside of it loops over the axis have the points of the piece. A Strip in another of the same
-    axis cuts that one's pieces. Loops over axes that are cut may nest in any order, and there may
-    be several of them: all points of a piece belong to one worker.
+    Inside it, loops over the axis have the points of the strip. A Strip in another of the same axis
+    cuts that one's strips. Loops over axes that are cut may nest in any order, and there may be
+    several of them: all points of a strip belong to one worker.
     """
 
     axis: str
@@ -266,21 +266,21 @@ class Copy:
     """Copy elements between an operand and a local array, for all points of the array's axes.
 
     One of ``source`` and ``target`` is the array, with all axes cut and none open. The other one is
-    in memory: IN as a source, OUT as a target, of the array's dtype or with such a ``part``. Of an
-    array with rows the first ``count`` are copied. ``places`` then has the index of a row as its
-    param, and as its result the offset (as for Load) of the operand for this row.
+    in memory: IN as a source, OUT as a target, of the array's dtype or with such a ``component``.
+    Of an array with rows the first ``count`` are copied. ``row_offsets`` then has the index of a
+    row as its param, and as its result the offset (as for Load) of the operand for this row.
     """
 
     target: str
     source: str
     count: Value | None = None
-    places: Block = Block()
-    part: int | None = None
+    row_offsets: Block = Block()
+    component: int | None = None
 
 
 @record
 class While:
-    """Carries ``init``; while ``cond`` (one bool result) holds, they become ``body.results``."""
+    """Run ``body`` while ``cond`` (one bool) holds; carries are ``init``, then its results."""
 
     outs: tuple[Value, ...]
     init: tuple[Value, ...]
@@ -290,7 +290,7 @@ class While:
 
 @record
 class If:
-    """A real branch: only the chosen block runs; both have results of the same dtypes."""
+    """A real branch: only the selected block runs; both have results of the same dtypes."""
 
     outs: tuple[Value, ...]
     predicate: Value
@@ -322,7 +322,7 @@ class Kernel:
 
 
 def remembered(kernel: Kernel, make: Callable[..., Derived], *arguments: Hashable) -> Derived:
-    """``make(kernel, *arguments)``, made once and kept with the kernel.
+    """``make(kernel, *arguments)``, computed once and cached with the kernel.
 
     Args:
         kernel: the kernel that determines the value.
@@ -338,7 +338,7 @@ def remembered(kernel: Kernel, make: Callable[..., Derived], *arguments: Hashabl
 
 
 class Argument(NamedTuple):
-    """One 8-byte word of a kernel's argument block.
+    """One 8-byte slot of a kernel's argument block.
 
     kind is "pointer" (operand), "base" (INDEX operand), "scalar" (operand), "extent" (axis) or
     "stride" (operand and axis). A pointer holds the address of the operand's first element.
@@ -350,20 +350,20 @@ class Argument(NamedTuple):
 
 
 def arguments(kernel: Kernel) -> tuple[Argument, ...]:
-    """The argument block of ``kernel``, word by word: the one contract of printers and binding."""
+    """The slots of the argument block of ``kernel``: the contract of printers and binding."""
     return remembered(kernel, _arguments)
 
 
 def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
-    words = []
+    slots = []
     kinds = {Mode.INDEX: "base", Mode.SCALAR: "scalar"}
     for operand in kernel.operands:
-        words.append(Argument(kinds.get(operand.mode, "pointer"), operand.name))
+        slots.append(Argument(kinds.get(operand.mode, "pointer"), operand.name))
     for axis in kernel.axes:
         if axis.exact is None:
-            words.append(Argument("extent", axis=axis.name))
+            slots.append(Argument("extent", axis=axis.name))
     for operand in kernel.operands:
         for axis, stride in zip(kernel.axes, operand.strides, strict=False):
             if stride is Stride.ANY:
-                words.append(Argument("stride", operand.name, axis.name))
-    return tuple(words)
+                slots.append(Argument("stride", operand.name, axis.name))
+    return tuple(slots)

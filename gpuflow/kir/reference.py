@@ -1,4 +1,4 @@
-"""NumPy definitions of the scalar functions that NumPy itself does not have, or has differently.
+"""NumPy definitions of scalar functions that NumPy lacks, or defines differently.
 
 Each works on arrays of one compute dtype and gives arrays of the result dtype. Warnings are
 silenced by the caller (``kir.scalar``).
@@ -123,7 +123,7 @@ def fma(x: Array, y: Array, z: Array) -> Array:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """A float64 as two parts of 26 bits each, so that products of parts are exact."""
+    """A float64 as two halves of 26 bits each, so that products of halves are exact."""
     low_bits = np.uint64(2**27 - 1)
     high = (np.ascontiguousarray(x).reshape(x.shape).view(np.uint64) & ~low_bits).view(np.float64)
     return high, x - high
@@ -147,30 +147,30 @@ def digamma(x: Array) -> Array:
 
 def shift_left(x: Array, y: Array) -> Array:
     """x << y; 0 where y as an unsigned number is at least the width."""
-    inside, count = _shift_count(x, y)
-    return np.where(inside, x << count, 0).astype(x.dtype)
+    in_range, count = _shift_count(x, y)
+    return np.where(in_range, x << count, 0).astype(x.dtype)
 
 
 def shift_right_logical(x: Array, y: Array) -> Array:
     """x >> y with zeros shifted in; 0 where y is at least the width."""
-    inside, count = _shift_count(x, y)
+    in_range, count = _shift_count(x, y)
     unsigned = _unsigned(x)
     shifted = (unsigned >> count.astype(unsigned.dtype)).view(x.dtype)
-    return np.where(inside, shifted, 0).astype(x.dtype)
+    return np.where(in_range, shifted, 0).astype(x.dtype)
 
 
 def shift_right_arithmetic(x: Array, y: Array) -> Array:
     """x >> y with the sign bit shifted in; all sign bits where y is at least the width."""
-    inside, count = _shift_count(x, y)
+    in_range, count = _shift_count(x, y)
     signed = np.ascontiguousarray(x).reshape(x.shape).view(f"i{x.itemsize}")
-    bits = np.where(inside, count.astype(signed.dtype), 8 * x.itemsize - 1)
+    bits = np.where(in_range, count.astype(signed.dtype), 8 * x.itemsize - 1)
     return (signed >> bits.astype(signed.dtype)).view(x.dtype)
 
 
 def _shift_count(x: Array, y: Array) -> tuple[Array, Array]:
     """Whether the shift is below the width, and a count that NumPy accepts everywhere."""
-    inside = _unsigned(y) < 8 * x.itemsize
-    return inside, np.where(inside, y, 0).astype(x.dtype)
+    in_range = _unsigned(y) < 8 * x.itemsize
+    return in_range, np.where(in_range, y, 0).astype(x.dtype)
 
 
 def _unsigned(x: Array) -> Array:
@@ -193,8 +193,8 @@ def clz(x: Array) -> Array:
 
 def _bits(x: Array) -> Array:
     """The bits of each element along a new last axis, most significant first."""
-    places = np.arange(8 * x.itemsize - 1, -1, -1, dtype=f"u{x.itemsize}")
-    return (_unsigned(x)[..., None] >> places) & np.array(1, places.dtype)
+    shifts = np.arange(8 * x.itemsize - 1, -1, -1, dtype=f"u{x.itemsize}")
+    return (_unsigned(x)[..., None] >> shifts) & np.array(1, shifts.dtype)
 
 
 def rounding(storage: str) -> Callable[[Array], Array]:
@@ -259,7 +259,7 @@ def _saturate(x: Array, target: np.dtype) -> Array:
     # The power of two above the maximum is a float even where the maximum is not.
     too_large = x >= float(bounds.max + 1)
     too_small = x < float(bounds.min)
-    inside = np.where(too_large | too_small | np.isnan(x), 0.0, x)
-    result = np.trunc(inside).astype(target)
+    in_range = np.where(too_large | too_small | np.isnan(x), 0.0, x)
+    result = np.trunc(in_range).astype(target)
     result = np.where(too_large, np.array(bounds.max, target), result)
     return np.where(too_small, np.array(bounds.min, target), result)

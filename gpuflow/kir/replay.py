@@ -1,4 +1,4 @@
-"""Emit a block that exists into a builder again."""
+"""Emit an existing block into a builder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Access = Callable[..., Any]
 
 
 class Replay:
-    """Emits blocks with other values for their captured ones.
+    """Emits existing blocks with replaced values.
 
     Args:
-        builder: where to.
+        builder: the builder to emit into.
         load: ``(load statement, offset, where) -> value``, with values of the builder.
         store: ``(store statement, value, offset, where)``.
     """
@@ -26,7 +26,7 @@ class Replay:
         self._values: dict[Value, Value] = {}
 
     def block(self, block: Block, arguments: Sequence[Value]) -> list[Value]:
-        """Emit the statements of a block; its results."""
+        """Emit the statements of a block; return its results."""
         self._values.update(zip(block.params, arguments, strict=True))
         for statement in block.body:
             self._statement(statement)
@@ -55,8 +55,8 @@ class Replay:
                 results = builder.apply(fn, *self._of(args))
                 self._define(outs, (results,) if isinstance(results, Value) else results)
             case nodes.Select(out, predicate, on_true, on_false):
-                chosen = builder.select(*self._of((predicate, on_true, on_false)))
-                self._define((out,), (chosen,))
+                selected = builder.select(*self._of((predicate, on_true, on_false)))
+                self._define((out,), (selected,))
             case nodes.Cast(out, arg):
                 self._define((out,), (builder.cast(self._values[arg], out.dtype),))
             case nodes.For(None, body, count, outs, init):

@@ -1,4 +1,4 @@
-"""Copies of statements with other values and operands, which rewrites of kernels are made of."""
+"""Copies of statements with other values and operands, for rewrites of kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def defined(items: Iterable[Statement]) -> set[Value]:
 
 
 def taken(items: Sequence[Statement]) -> tuple[Value, ...]:
-    """The values that statements and their blocks take from outside, in order of use."""
+    """The external values that statements and their blocks use, in order of use."""
     used: dict[Value, None] = {}
     for statement in statements(Block(body=tuple(items))):
         used.update(dict.fromkeys(uses_of(statement)))
@@ -34,25 +34,25 @@ def taken(items: Sequence[Statement]) -> tuple[Value, ...]:
 
 
 def numbered_from_zero(block: Block) -> Block:
-    """A block that takes nothing from outside, with its values numbered in order.
+    """A block without external values, with its values numbered in order.
 
-    Those that it computes have the numbers from 0 on, its params those below. So two blocks are
-    equal if they compute the same.
+    Those that it computes are numbered from 0, its params below. So two blocks are equal if they
+    compute the same.
     """
     count = len(block.params)
     values = {v: Value(k - count, v.dtype) for k, v in enumerate(block.params)}
-    inside = dict.fromkeys(v for s in statements(block) for v in results_of(s))
-    values.update({value: Value(k, value.dtype) for k, value in enumerate(inside)})
+    computed = dict.fromkeys(v for s in statements(block) for v in results_of(s))
+    values.update({value: Value(k, value.dtype) for k, value in enumerate(computed)})
     return renamed(block, values, {})
 
 
 def renamed(block: Block, values: Mapping[Value, Value], operands: Mapping[str, str]) -> Block:
-    """A block with values and operands replaced, where they are defined and where they are used.
+    """A block with values and operands replaced, in definitions and uses.
 
     Args:
         block: any block.
-        values: by those that they replace.
-        operands: names, of local arrays too, by those that they replace in loads and stores.
+        values: new values by old ones.
+        operands: new names by old ones, of local arrays too, in loads and stores.
     """
 
     def value(old: Value) -> Value:
@@ -78,18 +78,18 @@ def _changed(
 
     body = []
     for statement in block.body:
-        parts = {f.name: changed(getattr(statement, f.name)) for f in fields(statement)}
+        changed_fields = {f.name: changed(getattr(statement, f.name)) for f in fields(statement)}
         if isinstance(statement, nodes.Load | nodes.Store):
-            parts["operand"] = accessed(statement.operand)
+            changed_fields["operand"] = accessed(statement.operand)
         if isinstance(statement, nodes.Copy):
-            parts["source"] = accessed(statement.source)
-            parts["target"] = accessed(statement.target)
-        body.append(type(statement)(**parts))
+            changed_fields["source"] = accessed(statement.source)
+            changed_fields["target"] = accessed(statement.target)
+        body.append(type(statement)(**changed_fields))
     return Block(tuple(map(value, block.params)), tuple(body), tuple(map(value, block.results)))
 
 
 def as_loops(copy: nodes.Copy, local: nodes.Local, first_free: int) -> nodes.For:
-    """The meaning of a Copy, as loops in the operand's order.
+    """The definition of a Copy, as loops in the operand's order.
 
     Args:
         copy: between an operand and ``local``.
@@ -99,22 +99,23 @@ def as_loops(copy: nodes.Copy, local: nodes.Local, first_free: int) -> nodes.For
     value = Value(first_free, compute_dtype(local.dtype))
     pitch, row = Value(first_free + 1, "int64"), Value(first_free + 2, "int64")
     steps: list[Statement] = []
-    places: dict[str, Value] = {}
+    offsets: dict[str, Value] = {}
     if copy.count is not None:
-        (number,), (places[_other(copy, local)],) = copy.places.params, copy.places.results
+        rows = copy.row_offsets
+        (number,), (offsets[_other(copy, local)],) = rows.params, rows.results
         start = nodes.Apply((row,), "mul", (number, pitch))
-        steps = [*copy.places.body, nodes.Const(pitch, local.axes[0][1]), start]
-        places[local.name] = row
-    part = {_other(copy, local): copy.part}
+        steps = [*copy.row_offsets.body, nodes.Const(pitch, local.axes[0][1]), start]
+        offsets[local.name] = row
+    component = {_other(copy, local): copy.component}
     source, target = copy.source, copy.target
     steps += [
-        nodes.Load(value, source, places.get(source), part=part.get(source)),
-        nodes.Store(target, value, places.get(target), part=part.get(target)),
+        nodes.Load(value, source, offsets.get(source), component=component.get(source)),
+        nodes.Store(target, value, offsets.get(target), component=component.get(target)),
     ]
     body = Block(body=tuple(steps))
     if copy.count is not None:
-        turns = nodes.For(None, replace(body, params=copy.places.params), copy.count)
-        return nodes.For(local.axes[0][0], Block(body=(turns,)))
+        row_loop = nodes.For(None, replace(body, params=copy.row_offsets.params), copy.count)
+        return nodes.For(local.axes[0][0], Block(body=(row_loop,)))
     for axis, _ in local.axes:
         body = Block(body=(nodes.For(axis, body),))
     (loop,) = body.body

@@ -1,4 +1,4 @@
-"""The rules that single statements keep, one function for each class; see ``kir.verify``."""
+"""The rules of single statements, one function for each class; see ``kir.verify``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Kernel, Local, Mode, Operand, Role, Value
-from gpuflow.kir.scalar import FUNCTIONS, PARTS, compute_dtype, dtype_kind
+from gpuflow.kir.scalar import COMPONENT_DTYPES, FUNCTIONS, compute_dtype, dtype_kind
 from gpuflow.kir.walk import is_whole, owned_blocks, statements
 
 
@@ -24,16 +24,16 @@ class Context:
 
     axes: tuple[str, ...] = ()  # axes of the loops and reductions around it
     vector: tuple[str, ...] = ()  # those of them that are VECTOR loops
-    strips: tuple[tuple[str, int], ...] = ()  # cut axes, each with the size of its pieces
+    strips: tuple[tuple[str, int], ...] = ()  # cut axes, each with the size of its strips
     parallel_only: bool = True  # all owners are loops over PARALLEL axes
     pure: bool = False  # inside a condition: no stores
     reducing: bool = False  # inside a reduction: no loops over axes
     closed: bool = False  # a combine block: no loads
 
     @property
-    def pieces(self) -> dict[str, int]:
-        """The points that a piece of each cut axis has at most."""
-        return dict(self.strips)  # of strips in another the innermost
+    def strip_sizes(self) -> dict[str, int]:
+        """The largest size of a strip of each cut axis."""
+        return dict(self.strips)  # of nested strips the innermost
 
 
 @record(frozen=False)
@@ -55,12 +55,12 @@ def require(holds: bool, kernel: Kernel, where: object, rule: str) -> None:
 
 
 def _brief(where: object) -> str:
-    """A statement on one line, its blocks left out."""
-    parts = []
+    """A statement as short text, without its blocks."""
+    fields = []
     for name, value in vars(where).items() if hasattr(where, "__dict__") else ():
         if not isinstance(value, Block):
-            parts.append(f"{name}={_brief_field(value)}")
-    return f"{type(where).__name__}({', '.join(parts)})"
+            fields.append(f"{name}={_brief_field(value)}")
+    return f"{type(where).__name__}({', '.join(fields)})"
 
 
 def _brief_field(value: object) -> str:
@@ -79,9 +79,9 @@ def _check_const(statement: nodes.Const, state: State, context: Context) -> None
     del context
     kind = dtype_kind(statement.out.dtype)
     value = statement.value
-    wanted = {"bool": bool, "float": float}.get(kind, int)
-    rule = f"a constant of {statement.out.dtype} must be a Python {wanted.__name__} in its range"
-    fits = type(value) is wanted
+    expected = {"bool": bool, "float": float}.get(kind, int)
+    rule = f"a constant of {statement.out.dtype} must be a Python {expected.__name__} in its range"
+    fits = type(value) is expected
     if fits and kind in ("int", "uint"):
         bounds = np.iinfo(statement.out.dtype)
         fits = bounds.min <= value <= bounds.max
@@ -123,18 +123,17 @@ def _check_store(statement: nodes.Store, state: State, context: Context) -> None
 def _check_local(
     statement: nodes.Load | nodes.Store, value: Value, state: State, context: Context
 ) -> None:
-    """An element of a local array is that of the current point, of axes that are cut or exact.
+    """Check an access of a local array: at the current point, of axes that are cut or exact.
 
-    With an offset it is counted from the first point of the piece, or, in one with rows, from the
-    current point.
+    An offset is relative to the first point of the strip, or, with rows, to the current point.
     """
     kernel, local = state.kernel, state.locals[statement.operand]
     offset = statement.offset
-    rule = "an access of a local array must have no where and part"
+    rule = "an access of a local array must have no where and component"
     require(is_whole(replace(statement, offset=None)), kernel, statement, rule)
     rule = f"an access of a local array must have its dtype ({local.dtype})"
     require(value.dtype == compute_dtype(local.dtype), kernel, statement, rule)
-    pieces, cut = context.pieces, local.cut_axes(kernel)
+    strip_sizes, cut = context.strip_sizes, local.cut_axes(kernel)
     if offset is not None:
         require(offset.dtype == "int64", kernel, statement, "an offset must be int64")
         rule = "an array that is accessed with an offset must have one axis, which is cut"
@@ -146,8 +145,8 @@ def _check_local(
         rule = f"axis {axis} of the array must be open, or there must be an offset, and not both"
         is_open = offset is None or has_rows
         require((axis in context.axes) == is_open, kernel, statement, rule)
-        fits = axis not in cut or pieces.get(axis, size + 1) <= size
-        rule = f"a piece of axis {axis} must have at most the array's {size} points"
+        fits = axis not in cut or strip_sizes.get(axis, size + 1) <= size
+        rule = f"a strip of axis {axis} must have at most the array's {size} points"
         require(fits, kernel, statement, rule)
 
 
@@ -160,13 +159,13 @@ def _check_strip(statement: nodes.Strip, state: State, context: Context) -> None
     require(bare, kernel, statement, "a Strip must have no carries or results")
     whole = size > 0 and size & (size - 1) == 0
     require(whole, kernel, statement, "the size of a Strip must be a power of two")
-    known = any(axis == other.name for other in kernel.axes)
-    require(known, kernel, statement, f"axis {axis} must be an axis of the kernel")
+    exists = any(axis == other.name for other in kernel.axes)
+    require(exists, kernel, statement, f"axis {axis} must be an axis of the kernel")
     require(axis not in context.axes, kernel, statement, f"axis {axis} must not be open already")
     parallel = kernel.axes[state.axis_position(axis)].role is Role.PARALLEL
     rule = "a PARALLEL axis must be cut in the body or in PARALLEL loops"
-    inside = context.parallel_only or not parallel or axis in context.pieces
-    require(inside, kernel, statement, rule)
+    is_allowed = context.parallel_only or not parallel or axis in context.strip_sizes
+    require(is_allowed, kernel, statement, rule)
 
 
 def _check_copy(statement: nodes.Copy, state: State, context: Context) -> None:
@@ -182,25 +181,25 @@ def _check_copy(statement: nodes.Copy, state: State, context: Context) -> None:
     is_allowed = operand is not None and operand.mode is mode
     require(is_allowed, kernel, statement, rule)
     assert operand is not None
-    rule = "both sides of a Copy must have one dtype, of a complex number's part where it has one"
-    dtype = PARTS.get(operand.dtype, operand.dtype)
-    parts = (0, 1) if operand.dtype in PARTS else (None,)
-    same = dtype == array.dtype and statement.part in parts
+    rule = "both sides of a Copy must have one dtype, that of a complex number's component"
+    dtype = COMPONENT_DTYPES.get(operand.dtype, operand.dtype)
+    components = (0, 1) if operand.dtype in COMPONENT_DTYPES else (None,)
+    same = dtype == array.dtype and statement.component in components
     require(same, kernel, statement, rule)
-    pieces = context.pieces
+    strip_sizes = context.strip_sizes
     for axis, size in array.axes:
-        rule = f"axis {axis} of the array must be cut, into pieces that fit, and not be open"
-        fits = axis not in context.axes and pieces.get(axis, size + 1) <= size
+        rule = f"axis {axis} of the array must be cut, into strips that fit, and not be open"
+        fits = axis not in context.axes and strip_sizes.get(axis, size + 1) <= size
         require(fits, kernel, statement, rule)
     has_rows = statement.count is not None
-    rule = "a Copy must have a count and places if the array has rows, and else two axes"
+    rule = "a Copy must have a count and row_offsets if the array has rows, and else two axes"
     fits = len(array.axes) == (1 if has_rows else 2) and (array.rows > 1) == has_rows
     require(fits, kernel, statement, rule)
-    wanted = ("int64",) * has_rows
-    places = statement.places
-    same = dtypes_of(places.params) == dtypes_of(places.results) == wanted
-    is_pure = all(_is_of_numbers(s, state) for s in places.body)
-    rule = "places must compute an int64 from an int64, without memory"
+    expected = ("int64",) * has_rows
+    row_offsets = statement.row_offsets
+    same = dtypes_of(row_offsets.params) == dtypes_of(row_offsets.results) == expected
+    is_pure = all(_is_of_numbers(s, state) for s in row_offsets.body)
+    rule = "row_offsets must compute an int64 from an int64, without memory"
     require(same and is_pure, kernel, statement, rule)
 
 
@@ -218,9 +217,9 @@ def _check_access(statement: nodes.Load | nodes.Store, state: State) -> Operand:
     int64 = offset is None or offset.dtype == "int64"
     require(int64, kernel, statement, "an offset must be int64")
     require(where is None or where.dtype == "bool", kernel, statement, "where must be bool")
-    allowed = (0, 1) if operand.dtype in PARTS else (None,)
-    rule = f"part must be one of {allowed} for {operand.dtype}"
-    require(statement.part in allowed, kernel, statement, rule)
+    allowed = (0, 1) if operand.dtype in COMPONENT_DTYPES else (None,)
+    rule = f"component must be one of {allowed} for {operand.dtype}"
+    require(statement.component in allowed, kernel, statement, rule)
     if operand.mode is Mode.INOUT:
         first = state.inplace_offsets.setdefault(name, offset)
         rule = "an INOUT operand must be accessed at equal indices, so with one offset"
@@ -253,28 +252,28 @@ def _check_cast(statement: nodes.Cast, state: State, context: Context) -> None:
 
 
 def _check_reduce(statement: nodes.Reduce, state: State, context: Context) -> None:
-    kernel, wanted = state.kernel, dtypes_of(statement.init)
+    kernel, expected = state.kernel, dtypes_of(statement.init)
     require(bool(statement.axes), kernel, statement, "a Reduce must have axes")
     require(bool(statement.init), kernel, statement, "a Reduce must have components")
     axes = context.axes
     for axis in statement.axes:
-        # VECTOR lanes may keep one running value each, so their loop may stand around.
+        # VECTOR lanes may have one running value each, so their loop may enclose the reduction.
         around = tuple(name for name in axes if name not in context.vector)
         if kernel.kind == "column":
-            around = ()  # a loop over columns stands around the reduction over rows
-        _require_axis_order(axis, around, axes, state, statement, context.pieces)
+            around = ()  # a loop over columns encloses the reduction over rows
+        _require_axis_order(axis, around, axes, state, statement, context.strip_sizes)
         role = kernel.axes[state.axis_position(axis)].role
-        free = role is not Role.PARALLEL or axis in context.pieces  # all of it is one worker's
+        free = role is not Role.PARALLEL or axis in context.strip_sizes  # all of it is one worker's
         require(free, kernel, statement, "a Reduce must not be over PARALLEL")
         if statement.padded:
             _check_padded(statement, axis, state, context)
         axes = (*axes, axis)
     rule = "a Reduce must have one dtype for each component in init, body and outs"
-    same = dtypes_of(statement.body.results) == wanted == dtypes_of(statement.outs)
+    same = dtypes_of(statement.body.results) == expected == dtypes_of(statement.outs)
     require(same and not statement.body.params, kernel, statement, rule)
     combine = statement.combine
     rule = "a combine block must take n running and n new values and give n results"
-    same = dtypes_of(combine.params) == wanted * 2 and dtypes_of(combine.results) == wanted
+    same = dtypes_of(combine.params) == expected * 2 and dtypes_of(combine.results) == expected
     require(same, kernel, statement, rule)
     blocks = any(owned_blocks(inner) for inner in combine.body)
     require(not blocks, kernel, statement, "a combine block must be flat")
@@ -284,13 +283,13 @@ def _check_for(statement: nodes.For, state: State, context: Context) -> None:
     if statement.axis is not None:
         _check_axis_loop(statement, statement.axis, state, context)
         return
-    kernel, carried = state.kernel, dtypes_of(statement.init)
+    kernel, carry_dtypes = state.kernel, dtypes_of(statement.init)
     counted = statement.count is not None and statement.count.dtype == "int64"
     require(counted, kernel, statement, "a For must have an axis or an int64 count")
-    counter = dtypes_of(statement.body.params) == ("int64", *carried)
+    counter = dtypes_of(statement.body.params) == ("int64", *carry_dtypes)
     rule = "the params of a counted For must be the int64 counter and the carries"
     require(counter, kernel, statement, rule)
-    _require_carries(statement.body, statement.outs, carried, state, statement)
+    _require_carries(statement.body, statement.outs, carry_dtypes, state, statement)
 
 
 def _check_axis_loop(statement: nodes.For, axis: str, state: State, context: Context) -> None:
@@ -300,11 +299,11 @@ def _check_axis_loop(statement: nodes.For, axis: str, state: State, context: Con
     require(bare and statement.count is None, kernel, statement, rule)
     require(not context.pure, kernel, statement, "a condition must not loop to store")
     require(not context.reducing, kernel, statement, "a reduction must not loop over an axis")
-    _require_axis_order(axis, context.axes, context.axes, state, statement, context.pieces)
+    _require_axis_order(axis, context.axes, context.axes, state, statement, context.strip_sizes)
     parallel = kernel.axes[state.axis_position(axis)].role is Role.PARALLEL
-    rule = "a PARALLEL loop must stand directly in the body, in PARALLEL loops or in its Strip"
-    inside = context.parallel_only or not parallel or axis in context.pieces
-    require(inside, kernel, statement, rule)
+    rule = "a PARALLEL loop must be directly in the body, in PARALLEL loops or in its Strip"
+    is_allowed = context.parallel_only or not parallel or axis in context.strip_sizes
+    require(is_allowed, kernel, statement, rule)
     if statement.padded:
         _check_padded(statement, axis, state, context)
 
@@ -312,44 +311,44 @@ def _check_axis_loop(statement: nodes.For, axis: str, state: State, context: Con
 def _check_padded(
     statement: nodes.For | nodes.Reduce, axis: str, state: State, context: Context
 ) -> None:
-    """Points behind the end of an axis have no memory but a local array's."""
+    """Check a padded loop: points after the end of an axis exist in local arrays only."""
     memory = {o.name for o in state.kernel.operands if o.mode is not Mode.SCALAR}
-    rule = "a padded loop must be over a piece of an axis, and access local arrays only"
+    rule = "a padded loop must be over a strip of an axis, and access local arrays only"
     accesses = [s for s in statements(statement.body) if isinstance(s, nodes.Load | nodes.Store)]
     is_local = memory.isdisjoint([access.operand for access in accesses])
-    require(axis in context.pieces and is_local, state.kernel, statement, rule)
+    require(axis in context.strip_sizes and is_local, state.kernel, statement, rule)
 
 
 def _require_axis_order(
     axis: str, before: tuple[str, ...], around: tuple[str, ...], state: State, where: object,
-    pieces: Container[str],
+    strip_sizes: Container[str],
 ) -> None:  # fmt: skip
-    """``axis`` exists, is not open yet, and comes after the axes ``before`` it, or is cut."""
-    known = any(axis == other.name for other in state.kernel.axes)
-    require(known, state.kernel, where, f"axis {axis} must be an axis of the kernel")
+    """Require that ``axis`` exists, is not open, and comes after ``before``, or is cut."""
+    exists = any(axis == other.name for other in state.kernel.axes)
+    require(exists, state.kernel, where, f"axis {axis} must be an axis of the kernel")
     require(axis not in around, state.kernel, where, f"axis {axis} must not be open already")
     position = state.axis_position(axis)
     # The loops of a column kernel nest the other way round: columns outside, rows inside.
-    free = state.kernel.kind == "column" or axis in pieces
+    free = state.kernel.kind == "column" or axis in strip_sizes
     ordered = free or all(state.axis_position(other) < position for other in before)
     require(ordered, state.kernel, where, f"axis {axis} must nest in the order of the axes")
 
 
 def _check_while(statement: nodes.While, state: State, context: Context) -> None:
     del context
-    carried = dtypes_of(statement.init)
+    carry_dtypes = dtypes_of(statement.init)
     rule = "the cond of a While must give one bool"
     require(dtypes_of(statement.cond.results) == ("bool",), state.kernel, statement, rule)
     rule = "the params of a While must be its carries"
-    same = dtypes_of(statement.cond.params) == carried == dtypes_of(statement.body.params)
+    same = dtypes_of(statement.cond.params) == carry_dtypes == dtypes_of(statement.body.params)
     require(same, state.kernel, statement, rule)
-    _require_carries(statement.body, statement.outs, carried, state, statement)
+    _require_carries(statement.body, statement.outs, carry_dtypes, state, statement)
 
 
 def _require_carries(
-    body: Block, outs: tuple[Value, ...], carried: tuple[str, ...], state: State, where: object
+    body: Block, outs: tuple[Value, ...], carry_dtypes: tuple[str, ...], state: State, where: object
 ) -> None:
-    same = dtypes_of(body.results) == carried == dtypes_of(outs)
+    same = dtypes_of(body.results) == carry_dtypes == dtypes_of(outs)
     rule = "the carries of a loop must keep their dtypes in init, body and outs"
     require(same, state.kernel, where, rule)
 
@@ -359,8 +358,8 @@ def _check_if(statement: nodes.If, state: State, context: Context) -> None:
     _require_bool(statement.predicate, state, statement)
     bare = not statement.then.params and not statement.orelse.params
     require(bare, state.kernel, statement, "the blocks of an If must have no params")
-    wanted = dtypes_of(statement.outs)
-    same = dtypes_of(statement.then.results) == wanted == dtypes_of(statement.orelse.results)
+    expected = dtypes_of(statement.outs)
+    same = dtypes_of(statement.then.results) == expected == dtypes_of(statement.orelse.results)
     rule = "both blocks of an If must have the dtypes of its results"
     require(same, state.kernel, statement, rule)
 

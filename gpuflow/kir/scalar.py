@@ -43,11 +43,11 @@ FLOAT8_DTYPES = (
 )
 NARROW_DTYPES = ("float16", "bfloat16", *FLOAT8_DTYPES)
 
-# Storage types of two parts, with the dtype of each.
-PARTS = {"complex64": "float32", "complex128": "float64"}
+# Storage types of two components, with the dtype of each.
+COMPONENT_DTYPES = {"complex64": "float32", "complex128": "float64"}
 
 
-# Functions whose result is a number of a narrow dtype if their arguments are.
+# Functions whose result a narrow dtype holds exactly if it holds their arguments.
 CLOSED = frozenset(
     ("abs", "ceil", "copysign", "floor", "max", "min", "neg", "rem", "round", "round_away", "sign",
      "trunc")
@@ -61,20 +61,20 @@ def compute_dtype(storage: str) -> str:
         storage: name of a storage dtype.
 
     Returns:
-        "float32" for the narrow floats, that of a part for complex numbers, else ``storage``.
+        "float32" for the narrow floats, that of a component for complex numbers, else ``storage``.
 
     Raises:
         ValueError: there is no such storage dtype.
     """
     if storage in NARROW_DTYPES:
         return "float32"
-    if storage in PARTS:
-        return PARTS[storage]
+    if storage in COMPONENT_DTYPES:
+        return COMPONENT_DTYPES[storage]
     if storage in COMPUTE_DTYPES:
         return storage
     raise ValueError(
         f"[kir] an operand must have a storage dtype; got {storage!r}. "
-        f"Fix: one of {', '.join(COMPUTE_DTYPES + NARROW_DTYPES + tuple(PARTS))}."
+        f"Fix: one of {', '.join(COMPUTE_DTYPES + NARROW_DTYPES + tuple(COMPONENT_DTYPES))}."
     )
 
 
@@ -99,7 +99,7 @@ class ScalarFunction:
     """One row of the table.
 
     Attributes:
-        name: how ``Apply.fn`` calls it.
+        name: its name in ``Apply.fn``.
         arity: number of arguments.
         kinds: kinds of argument dtypes that it accepts (see ``dtype_kind``).
         rule: argument dtypes to result dtypes, or None where it does not apply.
@@ -115,8 +115,8 @@ class ScalarFunction:
     def results(self, dtypes: tuple[str, ...]) -> tuple[str, ...]:
         """The result dtypes for argument dtypes; TypeError where the function does not apply."""
         dtypes = tuple(dtypes)
-        known = all(d in COMPUTE_DTYPES and dtype_kind(d) in self.kinds for d in dtypes)
-        result_dtypes = self.rule(dtypes) if known and len(dtypes) == self.arity else None
+        are_accepted = all(d in COMPUTE_DTYPES and dtype_kind(d) in self.kinds for d in dtypes)
+        result_dtypes = self.rule(dtypes) if are_accepted and len(dtypes) == self.arity else None
         if result_dtypes is None:
             raise TypeError(
                 f"[{self.name}] must have {self.arity} arguments of one suitable dtype of kinds "
@@ -125,14 +125,14 @@ class ScalarFunction:
         return result_dtypes
 
     def __call__(self, *args: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Evaluate the definition on arrays (broadcast together); always a tuple of results."""
+        """Evaluate the definition on arrays (after broadcasting); always a tuple of results."""
         arrays = [np.asarray(arg) for arg in args]
         dtypes = self.results(tuple(array.dtype.name for array in arrays))
         with np.errstate(all="ignore"):
             results = self.definition(*arrays)
-        parts = results if isinstance(results, tuple) else (results,)
-        pairs = zip(parts, dtypes, strict=True)
-        return tuple(np.asarray(part).astype(dtype, copy=False) for part, dtype in pairs)
+        outputs = results if isinstance(results, tuple) else (results,)
+        pairs = zip(outputs, dtypes, strict=True)
+        return tuple(np.asarray(output).astype(dtype, copy=False) for output, dtype in pairs)
 
 
 def _same(dtypes: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -191,10 +191,10 @@ TRANSCENDENTAL = {
     **_family(_same, FLOAT, 1, logistic=reference.logistic),
 }
 
-# What takes a series of instructions to compute, and those that divide.
+# Functions that take several instructions, and those that divide.
 EXPENSIVE = frozenset({*TRANSCENDENTAL, "div", "rem"})
 
-# Whose result differs little where the arguments do.
+# Functions whose result differs little if the arguments do.
 CONTINUOUS = frozenset(
     {*TRANSCENDENTAL, "neg", "abs", "add", "sub", "mul", "div", "max", "min", "fma"}
 )

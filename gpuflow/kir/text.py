@@ -9,7 +9,7 @@ text are the same kernel, whatever numbers their builder gave. It holds all that
         %0: f32 = const -inf
         %1: f32 = reduce i1 (%0) { %2: f32 = load x; yield %2 } combine max
 
-A block of few flat statements is on its owner's line in braces, others are indented.
+A block of few flat statements is in braces after its owner, others are indented.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def short_dtype(dtype: str) -> str:
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """The canonical text of ``kernel``: equal for kernels that mean the same code.
+    """The canonical text of ``kernel``: equal for kernels with the same code.
 
     Args:
         kernel: a kernel that ``verify`` accepts.
@@ -57,17 +57,17 @@ def _kernel_text(kernel: Kernel) -> str:
     operands = ", ".join(_operand(operand, kernel) for operand in kernel.operands)
     segmented = " segmented" if kernel.segmented else ""
     head = f"kernel {kernel.name}({operands}) kind={kernel.kind} index={kernel.index_bits}"
-    lines = [head + segmented]
+    texts = [head + segmented]
     if kernel.axes:
-        lines.append("  axes " + ", ".join(_axis(axis) for axis in kernel.axes))
+        texts.append("  axes " + ", ".join(_axis(axis) for axis in kernel.axes))
     writer = _Writer()
     for local in kernel.locals:
         sizes = ", ".join(f"{axis}:{size}" for axis, size in local.axes)
         rows = f" rows {local.rows}" if local.rows > 1 else ""
-        lines.append(f"  local {local.name}: {short_dtype(local.dtype)} [{sizes}]{rows}")
+        texts.append(f"  local {local.name}: {short_dtype(local.dtype)} [{sizes}]{rows}")
     for statement in kernel.body.body:
-        lines += ("  " + line for line in writer.statement(statement))
-    return "\n".join(lines) + "\n"
+        texts += ("  " + row for row in writer.statement(statement))
+    return "\n".join(texts) + "\n"
 
 
 def kernel_key(kernel: Kernel) -> str:
@@ -98,8 +98,8 @@ class _Writer:
     def statement(self, statement: nodes.Statement) -> list[str]:
         """The lines of one statement, without the indentation of its block."""
         if isinstance(statement, nodes.Store):
-            places = self._places(statement)
-            return [f"store {statement.operand} {self._use(statement.value)}{places}"]
+            suffix = self._access_suffix(statement)
+            return [f"store {statement.operand} {self._use(statement.value)}{suffix}"]
         if isinstance(statement, nodes.For) and statement.axis is not None:
             padded = " padded" if statement.padded else ""
             return [f"for {statement.axis}{padded}:", *self._indented(statement.body)]
@@ -124,8 +124,8 @@ class _Writer:
             case nodes.Const(out, value):
                 return f"{self._define((out,))}const {number_text(out.dtype, value)}"
             case nodes.Load(out, operand):
-                places = self._places(statement)
-                return f"{self._define((out,))}load {operand}{places}"
+                suffix = self._access_suffix(statement)
+                return f"{self._define((out,))}load {operand}{suffix}"
             case nodes.Apply(outs, fn, args):
                 used = self._uses(args)
                 return f"{self._define(outs)}{fn} {used}"
@@ -141,13 +141,13 @@ class _Writer:
         init = self._uses(statement.init)
         axes = " ".join((*statement.axes, *(["padded"] if statement.padded else [])))
         head = f"{self._define(statement.outs)}reduce {axes} ({init})"
-        lines = self._owned(head, statement.body)
+        body = self._owned(head, statement.body)
         name = simple_combine(statement.combine)
         if name is not None:
-            return [*lines[:-1], f"{lines[-1]} combine {name}"]
+            return [*body[:-1], f"{body[-1]} combine {name}"]
         params = self._params(statement.combine)
         combine = self._owned(f" combine ({params})", statement.combine)
-        return [*lines[:-1], lines[-1] + combine[0], *combine[1:]]
+        return [*body[:-1], body[-1] + combine[0], *combine[1:]]
 
     def _for_count(self, statement: nodes.For) -> list[str]:
         count = self._use(statement.count) if statement.count is not None else "?"
@@ -157,45 +157,47 @@ class _Writer:
         return self._owned(f"{head} do ({self._params(statement.body)})", statement.body)
 
     def _copy(self, statement: nodes.Copy) -> list[str]:
-        part = "" if statement.part is None else (" real", " imaginary")[statement.part]
-        head = f"copy {statement.target} {statement.source}{part}"
+        k = statement.component
+        component = "" if k is None else (" real", " imaginary")[k]
+        head = f"copy {statement.target} {statement.source}{component}"
         if statement.count is None:
             return [head]
-        head = f"{head} rows {self._use(statement.count)} at ({self._params(statement.places)})"
-        return self._owned(head, statement.places)
+        params = self._params(statement.row_offsets)
+        head = f"{head} rows {self._use(statement.count)} at ({params})"
+        return self._owned(head, statement.row_offsets)
 
     def _while(self, statement: nodes.While) -> list[str]:
         init = self._uses(statement.init)
         head = f"{self._define(statement.outs)}while ({init})"
-        lines = self._owned(f"{head} cond ({self._params(statement.cond)})", statement.cond)
+        cond = self._owned(f"{head} cond ({self._params(statement.cond)})", statement.cond)
         body = self._owned(f" do ({self._params(statement.body)})", statement.body)
-        return [*lines[:-1], lines[-1] + body[0], *body[1:]]
+        return [*cond[:-1], cond[-1] + body[0], *body[1:]]
 
     def _if(self, statement: nodes.If) -> list[str]:
         predicate = self._use(statement.predicate)
         head = f"{self._define(statement.outs)}if {predicate}"
-        lines = self._owned(head, statement.then)
+        then = self._owned(head, statement.then)
         orelse = self._owned(" else", statement.orelse)
-        return [*lines[:-1], lines[-1] + orelse[0], *orelse[1:]]
+        return [*then[:-1], then[-1] + orelse[0], *orelse[1:]]
 
     def _owned(self, head: str, block: Block) -> list[str]:
         """``head { ... }`` on one line where the block is small and flat, else on several."""
         owners = (nodes.Reduce, nodes.For, nodes.Strip, nodes.While, nodes.If)
         flat = not any(isinstance(statement, owners) for statement in block.body)
-        lines = self._indented(block)
+        body = self._indented(block)
         if flat and len(block.body) <= _INLINE_STATEMENTS:
-            inside = "; ".join(line.strip() for line in lines)
-            return [f"{head} {{ {inside} }}" if inside else f"{head} {{ }}"]
-        return [head + " {", *lines, "}"]
+            inline = "; ".join(row.strip() for row in body)
+            return [f"{head} {{ {inline} }}" if inline else f"{head} {{ }}"]
+        return [head + " {", *body, "}"]
 
     def _indented(self, block: Block) -> list[str]:
-        lines = [line for statement in block.body for line in self.statement(statement)]
+        rows = [row for statement in block.body for row in self.statement(statement)]
         if block.results:
-            lines.append(f"yield {self._uses(block.results)}")
-        return ["  " + line for line in lines]
+            rows.append(f"yield {self._uses(block.results)}")
+        return ["  " + row for row in rows]
 
-    def _places(self, statement: nodes.Load | nodes.Store) -> str:
-        text = "" if statement.part is None else (" real", " imaginary")[statement.part]
+    def _access_suffix(self, statement: nodes.Load | nodes.Store) -> str:
+        text = "" if statement.component is None else (" real", " imaginary")[statement.component]
         if statement.offset is not None:
             text += f" at {self._use(statement.offset)}"
         if statement.where is not None:
@@ -221,7 +223,7 @@ class _Writer:
 
 
 def number_text(dtype: str, value: bool | int | float) -> str:
-    """A constant in full: bool true or false, floats with the fewest digits that give them back."""
+    """A constant in full: bool true or false, floats with the fewest digits that round-trip."""
     if dtype == "bool":
         return "true" if value else "false"
     return repr(float(value)) if dtype.startswith("float") else str(int(value))

@@ -1,4 +1,4 @@
-"""The rules that every kernel keeps. ``verify`` raises KernelError at the first that is broken."""
+"""The rules of kernels. ``verify`` raises KernelError at the first that is broken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuflow.kir import nodes
 from gpuflow.kir.in_place import overwritten_early
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Role, Stride, Value
 from gpuflow.kir.rules import CHECKS, Context, KernelError, State, require
-from gpuflow.kir.scalar import COMPUTE_DTYPES, PARTS, compute_dtype, dtype_kind
+from gpuflow.kir.scalar import COMPONENT_DTYPES, COMPUTE_DTYPES, compute_dtype, dtype_kind
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
 
 __all__ = ["KernelError", "verify", "verify_size_free"]
@@ -88,7 +88,7 @@ def _verify_header(kernel: Kernel) -> None:
     one_axis = len(kernel.axes) == 1 or not kernel.segmented
     require(one_axis, kernel, kernel, "a segmented kernel must have exactly one axis")
     parallel = [axis.role is Role.PARALLEL for axis in kernel.axes]
-    # A column kernel's axes are in the order of memory: its rows lie outside its columns.
+    # A column kernel's axes are in the order of memory: its rows come before its columns.
     ordered = kernel.kind == "column" or parallel == sorted(parallel, reverse=True)
     require(ordered, kernel, kernel, "PARALLEL axes must come before all others")
     for axis in kernel.axes:
@@ -109,18 +109,19 @@ def _verify_operand(kernel: Kernel, operand: Operand) -> None:
     if operand.mode is Mode.SCALAR:
         still = all(stride is Stride.ZERO for stride in operand.strides)
         require(still, kernel, operand, "a SCALAR operand must have no strides")
-        require(operand.dtype not in PARTS, kernel, operand, "a SCALAR operand must be real")
+        is_real = operand.dtype not in COMPONENT_DTYPES
+        require(is_real, kernel, operand, "a SCALAR operand must be real")
         return
     rule = f"an operand must have one stride class for each of the {len(kernel.axes)} axes"
     require(len(operand.strides) == len(kernel.axes), kernel, operand, rule)
     outer = operand.strides[: -1 if len(kernel.axes) < 2 or kernel.axes[-1].exact is None else -2]
-    rule = "UNIT must stand on the innermost axis only, or on the one around an exact one"
+    rule = "UNIT must be on the innermost axis only, or on the one around an exact one"
     require(Stride.UNIT not in outer, kernel, operand, rule)
 
 
 def _verify_block(block: Block, state: State, context: Context) -> None:
     """Check a block; its definitions are visible to it and to the blocks in it."""
-    outside = dict(state.visible)
+    enclosing = dict(state.visible)
     if context.closed:
         state.visible.clear()
     _define(block.params, state, block)
@@ -134,7 +135,7 @@ def _verify_block(block: Block, state: State, context: Context) -> None:
         _define(results_of(statement), state, statement)
     _use(block.results, state, block)
     state.visible.clear()
-    state.visible.update(outside)
+    state.visible.update(enclosing)
 
 
 def _define(values: Iterable[Value], state: State, where: object) -> None:
@@ -158,7 +159,7 @@ def _use(values: Iterable[Value], state: State, where: object) -> None:
 def _owned_contexts(
     statement: nodes.Statement, state: State, context: Context
 ) -> list[tuple[Block, Context]]:
-    """The blocks of a statement, each with the place where it stands."""
+    """The blocks of a statement, each with its context."""
     inner = replace(context, parallel_only=False)
     match statement:
         case nodes.Reduce():

@@ -1,4 +1,4 @@
-"""Properties of statements that every walk over a kernel uses."""
+"""Properties of statements, for every traversal of a kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def statements(block: Block) -> Iterator[nodes.Statement]:
 
 def is_whole(access: nodes.Load | nodes.Store) -> bool:
     """Whether an access is of whole elements, at the current point, and unconditional."""
-    return access.offset is None and access.where is None and access.part is None
+    return access.offset is None and access.where is None and access.component is None
 
 
 def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
@@ -30,7 +30,7 @@ def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
         case nodes.For() | nodes.Strip():
             return (statement.body,)
         case nodes.Copy():
-            return (statement.places,)
+            return (statement.row_offsets,)
         case nodes.While():
             return (statement.cond, statement.body)
         case nodes.If():
@@ -39,7 +39,7 @@ def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
 
 
 def is_long(statement: nodes.Statement) -> bool:
-    """Whether a statement is a loop that may take any time: a program's own."""
+    """Whether a statement is a loop of the program, with any number of iterations."""
     if isinstance(statement, nodes.For):
         return statement.is_long
     return isinstance(statement, nodes.While)
@@ -84,7 +84,7 @@ def uses_of(statement: nodes.Statement) -> tuple[Value, ...]:
 
 
 def all_uses(statement: nodes.Statement) -> set[int]:
-    """The numbers of all values that a statement and the blocks in it use."""
+    """The ids of all values that a statement and the blocks in it use."""
     numbers = {value.number for value in uses_of(statement)}
     for block in owned_blocks(statement):
         numbers |= {value.number for value in block.results}
@@ -94,7 +94,7 @@ def all_uses(statement: nodes.Statement) -> set[int]:
 
 
 def unused_number(block: Block) -> int:
-    """A number above those of all values in a block."""
+    """An id above those of all values in a block."""
     largest = -1
     for statement in statements(block):
         for value in results_of(statement):
@@ -108,19 +108,19 @@ def unused_number(block: Block) -> int:
 def needed(items: Sequence[nodes.Statement]) -> tuple[nodes.Statement, ...]:
     """The stores and loops over axes among statements, and their dependences."""
     used: set[int] = set()
-    kept = []
+    live = []
     for statement in reversed(items):
         is_read = any(value.number in used for value in results_of(statement))
         if is_read or isinstance(statement, nodes.Store | nodes.For | nodes.Strip | nodes.Copy):
-            kept.append(statement)
+            live.append(statement)
             used |= all_uses(statement)
-    return tuple(reversed(kept))
+    return tuple(reversed(live))
 
 
 def pruned(block: Block) -> Block:
-    """A block without the statements, in its branches and loops too, that nothing needs."""
+    """A block without unneeded statements, in its branches and loops too."""
     used = {value.number for value in block.results}
-    kept: list[nodes.Statement] = []
+    live: list[nodes.Statement] = []
     for statement in reversed(block.body):
         is_read = any(value.number in used for value in results_of(statement))
         if not is_read and not _writes(statement):
@@ -131,9 +131,9 @@ def pruned(block: Block) -> Block:
             case nodes.If():
                 then, orelse = pruned(statement.then), pruned(statement.orelse)
                 statement = replace(statement, then=then, orelse=orelse)
-        kept.append(statement)
+        live.append(statement)
         used |= all_uses(statement)
-    return replace(block, body=tuple(reversed(kept)))
+    return replace(block, body=tuple(reversed(live)))
 
 
 def _writes(statement: nodes.Statement) -> bool:

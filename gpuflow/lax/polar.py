@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.control.loops.fori import while_loop
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
@@ -141,7 +141,7 @@ def qdwh(
     precision = float(ml_dtypes.finfo(aval.dtype).eps) if eps is None else float(eps)
     check(
         precision > 0,
-        lambda: f"[qdwh] eps must be positive; got {told(eps)}. Fix: eps=None.",
+        lambda: f"[qdwh] eps must be positive; got {brief(eps)}. Fix: eps=None.",
         ValueError,
     )
     limit = np.asarray(np.cbrt(5.0 * precision), real_dtype(aval.dtype))

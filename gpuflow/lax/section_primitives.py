@@ -6,7 +6,7 @@ JAX's primitives get equations of these names, with the rules of the functions.
 
 from __future__ import annotations
 
-from gpuflow.control.custom.outside import define_primitive
+from gpuflow.control.custom.external_primitives import define_primitive
 from gpuflow.lax import shapes, windows
 
 split_p = define_primitive(

@@ -11,7 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_integers, as_items, canonicalize_axis, known_index
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
@@ -122,11 +122,11 @@ def asarray(x: ArrayLike) -> Array:
         return from_numpy(np.asarray(x, aval.dtype), aval)
     except (TypeError, ValueError):  # an aval without values
         raise TypeError(
-            f"[asarray] operands must be arrays or numbers; got {told(x)}. Fix: jnp.zeros_like(x)."
+            f"[asarray] operands must be arrays or numbers; got {brief(x)}. Fix: jnp.zeros_like(x)."
         ) from None
     except OverflowError:
         raise OverflowError(
-            f"[asarray] Python ints must fit {aval.dtype}; got {told(x)}. Fix: use a float."
+            f"[asarray] Python ints must fit {aval.dtype}; got {brief(x)}. Fix: use a float."
         ) from None
 
 

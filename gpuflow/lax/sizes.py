@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import HasAval, aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -219,7 +219,7 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, 
         len(dimension_numbers) == 3,
         lambda: (
             "[conv_general_permutations] dimension_numbers must be three strings; got "
-            f"{told(dimension_numbers)}. Fix: ('NHWC', 'HWIO', 'NHWC')."
+            f"{brief(dimension_numbers)}. Fix: ('NHWC', 'HWIO', 'NHWC')."
         ),
     )
     kernel = dimension_numbers[1]
@@ -319,7 +319,7 @@ def _check_rank(op: str, rank: int, *shapes: Sequence[int]) -> None:
         all(len(shape) == rank for shape in shapes),
         lambda: (
             f"[{op}] there must be a size, stride or pair for each of {rank} dimensions; got "
-            f"{' and '.join(map(told, shapes))}. Fix: add the missing ones."
+            f"{' and '.join(map(brief, shapes))}. Fix: add the missing ones."
         ),
         ValueError,
     )

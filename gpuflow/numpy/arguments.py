@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuflow.base.arguments import as_count, as_integer
 from gpuflow.base.errors import ConcretizationTypeError, OutOfMemoryError, check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array
@@ -49,7 +49,7 @@ def known(name: str, what: str, x: Any, mend: str) -> np.ndarray:
         return np.asarray(x)
     except ValueError:
         raise ValueError(
-            f"[{name}] {what} must hold rows of one length; got {told(x)}. Fix: pad the rows."
+            f"[{name}] {what} must hold rows of one length; got {brief(x)}. Fix: pad the rows."
         ) from None
 
 
@@ -91,7 +91,7 @@ def tiled_to(name: str, values: Any, size: int) -> Any:
             places = (np.arange(size) % length).astype(np.int32)
         except (MemoryError, ValueError, OverflowError):
             raise OutOfMemoryError(
-                f"[{name}] the elements must fit into memory; got {told(size)}. "
+                f"[{name}] the elements must fit into memory; got {brief(size)}. "
                 "Fix: a smaller shape."
             ) from None
         values = asarray(values)[places]

@@ -18,7 +18,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.index_plan import plan_index, without_bools
 from gpuflow.numpy.placed_slices import has_slices
 from gpuflow.ops.effects.checks import check_p
-from gpuflow.ops.effects.faults import outside
+from gpuflow.ops.effects.faults import index_fault
 from gpuflow.transforms.checking import of_fault
 
 
@@ -52,5 +52,5 @@ def note_positions(shape: Sequence[int], axis: int, positions: Any) -> None:
     if not config.trace_context().check_indices:
         return
     vectors = lax.expand_dims(positions, (aval_of(positions).ndim,))
-    state = of_fault(outside(shape, (axis,), vectors, (shape[axis] - 1,)))
+    state = of_fault(index_fault(shape, (axis,), vectors, (shape[axis] - 1,)))
     check_p.bind(*state.values, sites=state.sites, debug=True)

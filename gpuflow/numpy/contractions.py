@@ -9,7 +9,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_items, canonicalize_axis, known_index
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
@@ -254,7 +254,7 @@ def tensordot(
         pair = as_items("tensordot", "axes", axes)
         check(
             len(pair) == 2,
-            lambda: f"[tensordot] axes must be an int or a pair; got {told(axes)}. Fix: axes=1.",
+            lambda: f"[tensordot] axes must be an int or a pair; got {brief(axes)}. Fix: axes=1.",
             ValueError,
         )
         left, right = (v if isinstance(v, (tuple, list)) else (v,) for v in pair)

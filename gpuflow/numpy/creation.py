@@ -11,7 +11,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes, tree
 from gpuflow.base.arguments import MOST_DIMENSIONS, as_integer
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.lazy import LazyModule
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
@@ -84,7 +84,8 @@ def _built(
     check(
         order is None or (isinstance(order, str) and order in ("K", "C", "A")),
         lambda: (
-            f"[{name}] order must be 'K' or 'C': arrays are row-major; got {told(order)}. Fix: 'C'."
+            f"[{name}] order must be 'K' or 'C': arrays are row-major; got {brief(order)}. "
+            "Fix: 'C'."
         ),
         NotImplementedError,
     )
@@ -224,15 +225,15 @@ def _from_sequence(value: Any, wanted: Any) -> Any:
         check(
             hasattr(leaf, "__array__"),
             lambda leaf=leaf: (
-                f"[array] the data must be numbers; got {told(leaf)}. Fix: "
-                f"{mend(leaf, 'leave it out, or use jnp.nan')}."
+                f"[array] the data must be numbers; got {brief(leaf)}. Fix: "
+                f"{fix_for(leaf, 'leave it out, or use jnp.nan')}."
             ),
         )
     try:
         host = np.array(value)
     except ValueError:
         raise ValueError(
-            f"[array] lists must hold rows of one length; got {told(value)}. Fix: pad the rows."
+            f"[array] lists must hold rows of one length; got {brief(value)}. Fix: pad the rows."
         ) from None
     fits = check_fits if wanted is None else _check_held
     if wanted is None:

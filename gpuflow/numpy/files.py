@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.base.private_files import kind_of
 from gpuflow.base.util import warn
 from gpuflow.core.argument_kinds import explained
@@ -245,7 +245,7 @@ def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: i
         memoryview(buffer)
     except TypeError:
         raise TypeError(
-            f"[frombuffer] buffer must be an object with bytes; got {told(buffer)}. "
+            f"[frombuffer] buffer must be an object with bytes; got {brief(buffer)}. "
             "Fix: jnp.frombuffer(bytes(...))."
         ) from None
     return asarray(np.frombuffer(buffer, np.dtype(dtype), count, offset))

@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_items
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, ShardingLike
@@ -309,7 +309,7 @@ def histogramdd(
     check(
         len(per_axis) == rank and len(pairs) == rank,
         lambda: f"[histogramdd] there must be bins, and a range or None, for each of {rank} axes; "
-        f"got {len(per_axis)} and {told(range)}. Fix: bins=[10] * {rank}.",
+        f"got {len(per_axis)} and {brief(range)}. Fix: bins=[10] * {rank}.",
         ValueError,
     )
     edges, places = [], []

@@ -11,7 +11,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_integer
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
@@ -166,13 +166,13 @@ def normal_entry(entry: Any) -> list[Any]:
         return [int(entry)]
     if isinstance(entry, (list, tuple)):
         raise TypeError(
-            f"[index] a sequence cannot be the whole index; got {told(entry)}. "
+            f"[index] a sequence cannot be the whole index; got {brief(entry)}. "
             "Fix: x[jnp.array([0, 1])], or x[0, 1] for two axes."
         )
     if not is_value(entry):
         raise (TypeError if isinstance(entry, str | bytes) else IndexError)(
             "[index] indices must be ints, slices, None, ... or integer arrays; "
-            f"got {told(entry)}. Fix: convert it to an int."
+            f"got {brief(entry)}. Fix: convert it to an int."
         )
     dtype = aval_of(entry).dtype
     if dtypes.is_extended(dtype) or not (dtypes.is_integer(dtype) or dtypes.is_bool(dtype)):

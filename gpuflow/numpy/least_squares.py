@@ -30,11 +30,11 @@ from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg.algebra import (
     adjoint,
     real_dtype,
-    spread,
     swap,
     symmetrized,
     through_float32,
     to_dtype,
+    with_batch,
 )
 
 
@@ -172,9 +172,9 @@ def _pinv(a: Any, rtol: Any, hermitian: bool) -> Any:
         return swap(a)
     u, values, vh = svd(a, full_matrices=False, hermitian=hermitian)
     batch = broadcast_shapes(aval_of(a).shape[:-2], aval_of(rtol).shape, name="pinv")
-    u, vh, values = spread(u, batch, 2), spread(vh, batch, 2), spread(values, batch, 1)
+    u, vh, values = with_batch(u, batch, 2), with_batch(vh, batch, 2), with_batch(values, batch, 1)
     largest = lax.slice_in_dim(values, 0, 1, axis=len(batch))
-    bound = lax.mul(spread(expand_dims(rtol, -1), batch, 1), largest)
+    bound = lax.mul(with_batch(expand_dims(rtol, -1), batch, 1), largest)
     inverse = where(lax.gt(values, bound), lax.div(aval_of(values).dtype.type(1), values), 0)
     scaled = lax.mul(expand_dims(to_dtype(inverse, aval_of(u).dtype), -1), adjoint(u))
     return exact_matmul(adjoint(vh), scaled)
@@ -189,7 +189,7 @@ def _pinv_jvp(hermitian: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
     """
     (a, rtol), d_a = primals, tangents[0]
     p = _pinv(a, rtol, hermitian)
-    a, d_a = (spread(x, aval_of(p).shape[:-2], 2) for x in (a, d_a))
+    a, d_a = (with_batch(x, aval_of(p).shape[:-2], 2) for x in (a, d_a))
     if hermitian:
         # Only the Hermitian part was decomposed.
         a, d_a = (symmetrized(x) for x in (a, d_a))

@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ShapeLike
@@ -52,7 +52,7 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | No
     axes = canonicalize_axes(axis, rank, "trim_zeros")
     check(
         isinstance(trim, str),
-        lambda: f"[trim_zeros] trim must be a string; got {told(trim)}. Fix: trim='fb'.",
+        lambda: f"[trim_zeros] trim must be a string; got {brief(trim)}. Fix: trim='fb'.",
         AttributeError,
     )
     host = known("trim_zeros", "the array", x, "outside of jit, or keep the zeros.") != 0
@@ -152,7 +152,7 @@ def delete(
         kept[host] = False
     except IndexError:
         raise IndexError(
-            f"[delete] obj must hold positions in [{-size}, {size}); got {told(host)}. "
+            f"[delete] obj must hold positions in [{-size}, {size}); got {brief(host)}. "
             "Fix: positions of the axis."
         ) from None
     places = np.flatnonzero(kept)

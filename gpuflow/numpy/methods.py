@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import is_foreign, mend, told
+from gpuflow.base.foreign import brief, fix_for, is_foreign
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import ArrayLike, DeviceLike, DTypeLike, ShapeLike, ShardingLike
 from gpuflow.numpy import (
@@ -59,8 +59,8 @@ def _defer_to(name: str, self: Any, other: Any) -> Any:
     turn = name.replace("__", "__r", 1)  # of an operator that has one
     if turn in METHODS and not hasattr(type(other), turn) and is_foreign(other):
         raise TypeError(
-            f"[{name}] operands must be arrays or numbers; got {told(other)} and {aval_of(self)}. "
-            f"Fix: {mend(other, 'convert it with jnp.asarray')}."
+            f"[{name}] operands must be arrays or numbers; got {brief(other)} and {aval_of(self)}. "
+            f"Fix: {fix_for(other, 'convert it with jnp.asarray')}."
         )
     return NotImplemented
 

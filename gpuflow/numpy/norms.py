@@ -10,7 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import are_several, canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes
@@ -30,7 +30,7 @@ from gpuflow.numpy.solvers import inv
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import power
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg.algebra import real_dtype, spread, through_float32
+from gpuflow.ops.linalg.algebra import real_dtype, through_float32, with_batch
 
 Order = float | str | None  # no operand: it chooses the formula
 
@@ -291,14 +291,14 @@ def matrix_rank(
     bound = expand_dims(asarray(bound, dtype), -1)
     shapes = (aval_of(bound).shape[:-1], aval_of(values).shape[:-1])
     batch = broadcast_shapes(*shapes, name="matrix_rank")
-    return reductions.sum(lax.gt(spread(values, batch, 1), spread(bound, batch, 1)), -1)
+    return reductions.sum(lax.gt(with_batch(values, batch, 1), with_batch(bound, batch, 1)), -1)
 
 
 def _as_order(name: str, what: str, value: Any) -> Any:
     """The order of a norm."""
     check(
         value is None or isinstance(value, str | int | float | np.generic),
-        lambda: f"[{name}] {what} must be the order of a norm; got {told(value)}. Fix: {what}=2.",
+        lambda: f"[{name}] {what} must be the order of a norm; got {brief(value)}. Fix: {what}=2.",
         ValueError,
     )
     return value

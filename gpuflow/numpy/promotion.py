@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.config import config
-from gpuflow.base.foreign import is_array, mend, told
+from gpuflow.base.foreign import brief, fix_for, is_array
 from gpuflow.base.recent import Recent
 from gpuflow.base.util import warn
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
@@ -18,7 +18,7 @@ from gpuflow.core.trace import eval_trace, thread_state
 from gpuflow.ops.define import check_kind, is_number
 from gpuflow.ops.elementwise.convert import check_holds_complex
 from gpuflow.runtime.array import Array, from_numpy
-from gpuflow.runtime.scalars import NUMBERS
+from gpuflow.runtime.scalars import SCALAR_TYPES
 
 PYTHON_SCALARS = (bool, int, float, complex)
 _numbers: Recent[Any, Array] = Recent(4096)  # by what they stand beside
@@ -46,10 +46,10 @@ def is_arraylike(x: Any) -> bool:
 
 def _asked_for_array(name: str, operand: Any, position: int) -> Any:
     if not is_arraylike(operand):
-        kind = told(operand) if is_array(operand) else type(operand).__name__
+        kind = brief(operand) if is_array(operand) else type(operand).__name__
         raise TypeError(
             f"[{name}] operands must be arrays or numbers; got {kind} at position {position}. "
-            f"Fix: {mend(operand, 'convert it with jnp.asarray')}."
+            f"Fix: {fix_for(operand, 'convert it with jnp.asarray')}."
         )
     return operand.__jax_array__()
 
@@ -320,7 +320,7 @@ def user_dtype(dtype: Any, name: str) -> Any:
         if isinstance(dtype, np.dtype | type):
             raise TypeError(f"[{name}] {str(error).removeprefix('[dtype] ')}") from None
         raise TypeError(
-            f"[{name}] dtype must be a dtype of numbers; got {told(dtype)}. Fix: {_meant(dtype)}."
+            f"[{name}] dtype must be a dtype of numbers; got {brief(dtype)}. Fix: {_meant(dtype)}."
         ) from None
     if canonical.kind in "OSUMm":
         raise TypeError(
@@ -366,7 +366,7 @@ def constant(value: Any, x: Any) -> Any:
 
 def _known_number(value: Any, x: Any) -> Array | None:
     """A Python number as an array of the type of ``x``, where nothing is traced."""
-    if type(x) is Array and type(value) in NUMBERS and thread_state.trace is eval_trace:
+    if type(x) is Array and type(value) in SCALAR_TYPES and thread_state.trace is eval_trace:
         return _number_beside(x, value)
     return None
 

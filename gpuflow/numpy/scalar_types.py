@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.types import Array, DTypeLike
@@ -334,7 +334,7 @@ def iscomplexobj(x: Any) -> bool:
             return isinstance(x, complex) or np.iscomplexobj(x)
         except ValueError:
             raise ValueError(
-                f"[iscomplexobj] x must be a number or lists that are an array; got {told(x)}. "
+                f"[iscomplexobj] x must be a number or lists that are an array; got {brief(x)}. "
                 "Fix: lists of equal lengths."
             ) from None
     return dtypes.is_complex(dtype)

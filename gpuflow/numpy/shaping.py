@@ -23,7 +23,7 @@ from gpuflow.base.arguments import (
     check_rank,
 )
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
@@ -48,7 +48,7 @@ def _sizes(name: str, a: Any) -> tuple[int, ...]:
             return np.shape(a)
         except ValueError:
             raise ValueError(
-                f"[{name}] lists must hold rows of one length; got {told(a)}. Fix: pad the rows."
+                f"[{name}] lists must hold rows of one length; got {brief(a)}. Fix: pad the rows."
             ) from None
     if not is_arraylike(a) and isinstance(getattr(a, "dtype", None), np.dtype):
         return np.shape(a)
@@ -120,7 +120,7 @@ def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
         if isinstance(error.__cause__, Exception) or "traced" in str(error):
             raise
         raise TypeError(
-            f"[{name}] shape must be an int or a sequence of ints; got {told(new_shape)}. "
+            f"[{name}] shape must be an int or a sequence of ints; got {brief(new_shape)}. "
             "Fix: jnp.zeros((3, 4))."
         ) from None
     check_rank(name, sizes)

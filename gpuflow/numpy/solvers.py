@@ -23,7 +23,7 @@ from gpuflow.numpy.einsum import einsum
 from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.promotion import check_arraylike, promote_dtypes_inexact
 from gpuflow.numpy.shaping import broadcast_shapes, expand_dims, moveaxis, ravel, reshape
-from gpuflow.ops.linalg.algebra import identity_like, spread, through_float32
+from gpuflow.ops.linalg.algebra import identity_like, through_float32, with_batch
 from gpuflow.ops.linalg.lu import lu_solve
 
 
@@ -69,7 +69,8 @@ def _solve_with(factors: Any, permutation: Any, b: Any) -> Any:
         solutions = reshape(lu_solve(factors, permutation, flat), (size, *rhs_batch, count))
         return moveaxis(solutions, 0, -2)
     batch = broadcast_shapes(matrix_batch, rhs_batch)
-    return lu_solve(spread(factors, batch, 2), spread(permutation, batch, 1), spread(b, batch, 2))
+    factors, permutation = with_batch(factors, batch, 2), with_batch(permutation, batch, 1)
+    return lu_solve(factors, permutation, with_batch(b, batch, 2))
 
 
 @composite
@@ -128,7 +129,7 @@ def inv(a: ArrayLike) -> Array:
     """
     (a,) = matrices("inv", a)
     check_square("inv", a)
-    return solve_batched(a, spread(identity_like(a), aval_of(a).shape[:-2], 2))
+    return solve_batched(a, with_batch(identity_like(a), aval_of(a).shape[:-2], 2))
 
 
 @composite
@@ -236,7 +237,7 @@ def matrix_power(a: ArrayLike, n: int) -> Array:
     )
     count = as_index(n)
     if count == 0:
-        return spread(identity_like(a), shape[:-2], 2)
+        return with_batch(identity_like(a), shape[:-2], 2)
     base = inv(a) if count < 0 else a
     power, count = None, abs(count)
     while True:

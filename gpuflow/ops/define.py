@@ -1,4 +1,4 @@
-"""Builders that fill in the defaults of an op's family, so that an op is one short block."""
+"""Builders with the defaults of families of ops, so that an op is one short definition."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_kind(
 
 
 def linear_jvp(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """The jvp rule of an op that is linear in its one operand: the op itself on the tangent."""
+    """The jvp rule of a linear op of one operand: the op applied to the tangent."""
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         out = apply(primals[0], **params)
@@ -73,22 +73,22 @@ def unary_transpose(rule: Callable[..., Any]) -> Callable[..., list[Any]]:
 
 
 def any_dtype(dtype: Any) -> bool:
-    """Every dtype."""
+    """Accept every dtype."""
     del dtype
     return True
 
 
 def is_number(dtype: Any) -> bool:
-    """Integers, floats and complex numbers."""
+    """Whether ``dtype`` is an integer, float or complex."""
     return dtypes.is_integer(dtype) or dtypes.is_inexact(dtype)
 
 
 def holds_values(dtype: Any) -> bool:
-    """All dtypes but float0, the tangents of integers."""
+    """Whether ``dtype`` is not float0, the tangents of integers."""
     return dtype != dtypes.float0
 
 
 def is_ordered(dtype: Any) -> bool:
-    """Dtypes whose values have an order: bool, integers and real floats."""
+    """Whether values of ``dtype`` have an order: bool, integers and real floats."""
     is_real = not dtypes.is_extended(dtype) and not dtypes.is_complex(dtype)
     return is_real and holds_values(dtype)

@@ -1,8 +1,8 @@
 """Commute linear maps of integer arrays with the producers of their operand.
 
-A sum over axes and a running sum are such maps. Integers wrap: they are counted modulo a power of
-two, where ``map(x * c + y) = map(x) * c + map(y)`` holds exactly. So a map of an affine function of
-an iota ends at maps of the iota itself and of ones, which have closed forms.
+A sum over axes and a cumulative sum are such maps. Integers wrap modulo a power of two, so that
+``map(x * c + y) = map(x) * c + map(y)`` holds exactly. So a map of an affine function of an iota
+reduces to maps of the iota and of ones, which have closed forms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuflow.core.jaxpr import Atom, Eqn
 
 @record
 class LinearMap:
-    """A map, and the images it has in closed form.
+    """A linear map, and its images in closed form.
 
     Attributes:
         definition: maps an atom to its defining equation.
@@ -41,5 +41,5 @@ class LinearMap:
 
 
 def wraps(dtype: Any) -> bool:
-    """Whether a dtype counts modulo a power of two, in whole bytes."""
+    """Whether a dtype is an integer modulo a power of two, of full bytes."""
     return dtype.kind in "iu"

@@ -1,4 +1,4 @@
-"""Equations that replace one: a function of ops, applied to its operands.
+"""Expansion of an equation: replace it by the equations of a function of its operands.
 
 ``simplify`` rules expand small problems that a library would solve slowly: a call for a 3 x 3
 matrix, or for a running sum of four elements, takes longer than its arithmetic. The equations fuse
@@ -22,7 +22,7 @@ def traced_once(
     function: Callable[..., Any], avals: tuple[ShapedArray, ...], params: tuple[Any, ...] = ()
 ) -> ClosedJaxpr:
     """The program of ``function`` on operands of these types; ``params`` are pairs, hashable."""
-    # What is written out may compute in 64 bits, whatever programs of users do.
+    # Expansions may compute in 64 bits, independent of the user's setting.
     with config.override("enable_x64", True):
         return trace_closed(lambda *operands: function(*operands, **dict(params)), avals)
 
@@ -35,7 +35,7 @@ def program_of(function: Callable[..., Sequence[Any]], eqn: Eqn, **params: Any) 
 def written_out(
     function: Callable[..., Sequence[Any]], eqn: Eqn, build: Any, **params: Any
 ) -> list[Atom]:
-    """The outputs of an equation by those that ``function`` makes of its operands.
+    """Replace the outputs of an equation by those of ``function`` of its operands.
 
     Args:
         function: of ops, ``(*operands, **params) -> outputs``.
@@ -45,10 +45,10 @@ def written_out(
     jaxpr = program_of(function, eqn, **params).jaxpr
     env: dict[Var, Atom] = dict(zip(jaxpr.invars, eqn.inputs, strict=True))
 
-    def known(atom: Atom) -> Atom:
+    def atom_of(atom: Atom) -> Atom:
         return atom if type(atom) is Literal else env[atom]
 
     for inner in jaxpr.eqns:
-        outs = build.apply(inner.primitive, *map(known, inner.inputs), **inner.params)
+        outs = build.apply(inner.primitive, *map(atom_of, inner.inputs), **inner.params)
         env.update(zip(inner.outputs, outs if type(outs) is tuple else (outs,), strict=True))
-    return [known(atom) for atom in jaxpr.outvars]
+    return [atom_of(atom) for atom in jaxpr.outvars]

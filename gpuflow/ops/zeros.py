@@ -1,4 +1,4 @@
-"""Making and adding tangents: symbolic zeros become arrays only where they must."""
+"""Creation and addition of tangents: symbolic zeros become arrays only if needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def full(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
     filled = broadcast_in_dim(np.asarray(value).astype(canonical)[()], shape, ())
     if canonical == dtype:
         return filled
-    # An array from inside enable_x64 is used outside of it.
+    # An array made under enable_x64 is used without it.
     return convert_element_type_p.bind(filled, new_dtype=dtype, weak_type=False)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from gpuflow.base.arguments import as_integers
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.base.removed import note_removed
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
@@ -103,7 +103,7 @@ def set_mesh(mesh: Mesh | None) -> _MeshScope:
     """
     check(
         mesh is None or isinstance(mesh, Mesh),
-        lambda: f"[set_mesh] mesh must be a Mesh; got {told(mesh)}. Fix: make_mesh((1,), ('x',)).",
+        lambda: f"[set_mesh] mesh must be a Mesh; got {brief(mesh)}. Fix: make_mesh((1,), ('x',)).",
         ValueError,
     )
     before = config.mesh

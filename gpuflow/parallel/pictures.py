@@ -1,4 +1,4 @@
-"""Pictures of shardings: boxes that show which device has which part of an array."""
+"""Pictures of shardings: boxes that show which device has which shard of an array."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ def _load_rich() -> Any:
 
 
 def _labels(shape: Sequence[int], sharding: Sharding) -> list[list[str]]:
-    """For each box the devices that have its part."""
+    """The label of each box: the devices that have its shard."""
     owners: dict[tuple[int, ...], list[Any]] = {}
     for device, index in sharding.devices_indices_map(shape).items():
-        start = tuple(part.start or 0 for part in index)
+        start = tuple(interval.start or 0 for interval in index)
         owners.setdefault((0,) * (2 - len(start)) + start, []).append(device)
     rows = sorted({row for row, _ in owners})
     columns = sorted({column for _, column in owners})
@@ -131,5 +131,5 @@ def _labels(shape: Sequence[int], sharding: Sharding) -> list[list[str]]:
 def _colors(color_map: Any, count: int) -> Iterator[str]:
     if color_map is None:
         return cycle(_COLORS)
-    parts = [color_map(k / max(count - 1, 1)) for k in range(count)]
-    return cycle(["#" + "".join(f"{round(255 * c):02x}" for c in part[:3]) for part in parts])
+    rgba = [color_map(k / max(count - 1, 1)) for k in range(count)]
+    return cycle(["#" + "".join(f"{round(255 * c):02x}" for c in color[:3]) for color in rgba])

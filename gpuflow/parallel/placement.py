@@ -1,4 +1,4 @@
-"""Arrays with shardings: made from whole arrays, from parts, and from functions of an index."""
+"""Arrays with shardings: made from whole arrays, from shards, and from functions of an index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.dtypes import canonicalize
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.shardings import settled
 from gpuflow.core.argument_kinds import explained
@@ -30,9 +30,9 @@ from gpuflow.core.trace import Tracer
 from gpuflow.ops.effects.device_put import device_put, sharding_constraint
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device
+from gpuflow.runtime.distributed import DistributedArray, local_memories, programs
 from gpuflow.runtime.memories import holdings, is_in_one_memory
-from gpuflow.runtime.parted import PartedArray, local_memories, programs
-from gpuflow.runtime.sharded import check_places, whole_of, with_sharding
+from gpuflow.runtime.sharded import check_same_devices, whole_of, with_sharding
 
 _T = TypeVar("_T")
 
@@ -54,18 +54,18 @@ def put(x: Any, where: Device | Sharding | None) -> Any:
     aval = aval_of(x)
     where = settled(where, x.sharding if isinstance(x, Array) else None, aval.ndim)
     where.shard_shape(aval.shape)
-    if type(x) is PartedArray or not is_in_one_memory(where):
-        return _apart(programs.place(x, where), x)
+    if type(x) is DistributedArray or not is_in_one_memory(where):
+        return _unaliased(programs.reshard(x, where), x)
     return with_sharding(device_put(whole_of(x), where._devices[0]), where)
 
 
-def _apart(array: Array, x: Any) -> Array:
-    """The array with parts of its own, so that it stays when ``x`` is deleted or donated."""
-    source = x.parts[0] if type(x) is PartedArray else whole_of(x)
-    if type(array) is not PartedArray or array is x or array.parts[0] is not source:
+def _unaliased(array: Array, x: Any) -> Array:
+    """The array with separate shards, so that it outlives a deleted or donated ``x``."""
+    source = x.arrays[0] if type(x) is DistributedArray else whole_of(x)
+    if type(array) is not DistributedArray or array is x or array.arrays[0] is not source:
         return array
-    parts = [Array(part.data, part.aval, part.device) for part in array.parts]
-    return PartedArray(parts, array.aval, array.sharding)
+    shards = [Array(shard.data, shard.aval, shard.device) for shard in array.arrays]
+    return DistributedArray(shards, array.aval, array.sharding)
 
 
 def as_sharding(where: Any, op: str) -> Any:
@@ -127,10 +127,10 @@ def with_sharding_constraint(x: _T, shardings: Any) -> _T:
     """
     leaves, structure = tree.flatten(x)
     op = "with_sharding_constraint"
-    wanted = [as_sharding(where, op) for where in tree.broadcast_prefix(shardings, x, op)]
-    for leaf, where in safe_zip(leaves, wanted):
-        check_places(op, [leaf], [where] if isinstance(where, Sharding) else [])
-    placed = [put(leaf, where) for leaf, where in safe_zip(leaves, wanted)]
+    requested = [as_sharding(where, op) for where in tree.broadcast_prefix(shardings, x, op)]
+    for leaf, where in safe_zip(leaves, requested):
+        check_same_devices(op, [leaf], [where] if isinstance(where, Sharding) else [])
+    placed = [put(leaf, where) for leaf, where in safe_zip(leaves, requested)]
     return tree.unflatten(structure, placed)
 
 
@@ -156,11 +156,11 @@ def reshard(xs: _T, out_shardings: Any) -> _T:
     return with_sharding_constraint(xs, out_shardings)
 
 
-# --- from parts ----------------------------------------------------------------------------
+# --- from shards ---------------------------------------------------------------------------
 
 
 def _bounds(index: Index) -> tuple[tuple[int | None, int | None], ...]:
-    """Where the slices of an index begin and end: slices themselves are not hashable."""
+    """The bounds of an index's slices, as a key: slices themselves are not hashable."""
     return tuple((extent.start, extent.stop) for extent in index)
 
 
@@ -191,21 +191,21 @@ def make_array_from_callback(
         (2, 2)
     """
     shape = tuple(shape)
-    wanted = None if dtype is None else canonicalize(dtype)
-    part = sharding.shard_shape(shape)
+    requested_dtype = None if dtype is None else canonicalize(dtype)
+    shard_shape = sharding.shard_shape(shape)
     held = holdings(sharding, len(shape))
-    wholes: dict[Any, np.ndarray] = {}  # what each memory has
-    parts_by_index: dict[Any, np.ndarray] = {}
+    wholes: dict[Any, np.ndarray] = {}  # by memory
+    shards_by_index: dict[Any, np.ndarray] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         key = _bounds(index)
-        if key not in parts_by_index:
-            parts_by_index[key] = np.asarray(data_callback(index), wanted)
-        values = parts_by_index[key]
+        if key not in shards_by_index:
+            shards_by_index[key] = np.asarray(data_callback(index), requested_dtype)
+        values = shards_by_index[key]
         check(
-            values.shape == part,
+            values.shape == shard_shape,
             lambda values=values, index=index: (
-                f"[make_array_from_callback] the callback must give parts of shape {part}; got "
-                f"{values.shape} for {index}. Fix: return data[index]."
+                f"[make_array_from_callback] the callback must give parts of shape {shard_shape}; "
+                f"got {values.shape} for {index}. Fix: return data[index]."
             ),
             ValueError,
         )
@@ -213,14 +213,14 @@ def make_array_from_callback(
         whole = wholes.get(device.memory)
         if whole is None:
             whole = wholes[device.memory] = np.empty(holding.shape(shape), values.dtype)
-        whole[holding.place(index, shape)] = values
-    parts = [
+        whole[holding.local_index(index, shape)] = values
+    shards = [
         from_numpy(wholes[device.memory], aval_of(wholes[device.memory]), device)
         for device in local_memories(sharding)
     ]
     if is_in_one_memory(sharding):
-        return with_sharding(parts[0], sharding)
-    return PartedArray(parts, parts[0].aval.update(shape=shape), sharding)
+        return with_sharding(shards[0], sharding)
+    return DistributedArray(shards, shards[0].aval.update(shape=shape), sharding)
 
 
 @explained
@@ -256,9 +256,9 @@ def make_array_from_single_device_arrays(
         ValueError,
     )
     keys = map(_bounds, indices.values())
-    parts = dict(zip(keys, arrays, strict=True))
+    shards_by_bounds = dict(zip(keys, arrays, strict=True))
     return make_array_from_callback(
-        shape, sharding, lambda index: parts[_bounds(index)], dtype
+        shape, sharding, lambda index: shards_by_bounds[_bounds(index)], dtype
     )
 
 
@@ -290,12 +290,12 @@ def make_array_from_process_local_data(
         global_shape is None or len(global_shape) == data.ndim,
         lambda: (
             f"[make_array_from_process_local_data] global_shape must have {data.ndim} sizes, as "
-            f"the data; got {told(global_shape)}. Fix: leave it out."
+            f"the data; got {brief(global_shape)}. Fix: leave it out."
         ),
         ValueError,
     )
     held = holdings(sharding, data.ndim)[local_memories(sharding)[0].memory]
-    count = [len(piece) for piece in held.pieces]
+    count = [len(indices) for indices in held.chunks]
     follows = tuple(
         size // here * full
         for size, here, full in zip(data.shape, count, held.counts, strict=True)
@@ -311,7 +311,7 @@ def make_array_from_process_local_data(
         ValueError,
     )
     return make_array_from_callback(
-        whole, sharding, lambda index: data[held.place(index, whole)], data.dtype
+        whole, sharding, lambda index: data[held.local_index(index, whole)], data.dtype
     )
 
 
@@ -374,7 +374,7 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Device]) -> Any:
 def _stacked(devices: Sequence[Device]) -> NamedSharding:
     check(
         len(devices) > 0 and all(isinstance(device, Device) for device in devices),
-        lambda: f"[device_put] devices must be devices; got {told(devices)}. Fix: gf.devices().",
+        lambda: f"[device_put] devices must be devices; got {brief(devices)}. Fix: gf.devices().",
         ValueError,
     )
     return NamedSharding(Mesh(list(devices), ("<pmap>",)), PartitionSpec("<pmap>"))

@@ -11,8 +11,8 @@ from typing import Any
 from gpuflow.base.private_files import open_regular, parse_json
 from gpuflow.base.records import record
 
-_COUNTERS = -1  # the row of what is counted
-# What reading events raises where the text is JSON of another form.
+_COUNTERS = -1  # the row of counters
+# Errors of reading events from JSON of another form.
 _OTHER_FORMS = (AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -102,14 +102,14 @@ def _plane(events: list[dict[str, Any]]) -> ProfilePlane:
             names[event["tid"]] = event["args"]["name"]
         elif event["ph"] == "X":
             rows.setdefault(event["tid"], []).append(_event(event))
-        elif event["ph"] == "C":  # a number at a moment, on a row of its name
+        elif event["ph"] == "C":  # a value at a time, on a row of its name
             rows.setdefault(_COUNTERS, []).append(_event({**event, "dur": 0}))
             names[_COUNTERS] = event["name"]
-    lines = (
+    tracks = (
         ProfileLine(names.get(row, str(row)), tuple(sorted(row_events, key=lambda e: e.start_ns)))
         for row, row_events in sorted(rows.items())
     )
-    return ProfilePlane(title, tuple(lines))
+    return ProfilePlane(title, tuple(tracks))
 
 
 def _event(event: dict[str, Any]) -> ProfileEvent:

@@ -1,4 +1,4 @@
-"""Which arrays are alive, and where they were made; also as a profile that ``pprof`` shows."""
+"""Live arrays and their origins, also as a profile for ``pprof``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuflow.base.errors import DeletedArrayError
 from gpuflow.base.records import record
-from gpuflow.base.util import SourceLine
+from gpuflow.base.util import SourceLocation
 from gpuflow.runtime.array import Array
 
 # Fields of the messages that we write. Source: google/pprof, proto/profile.proto.
@@ -22,18 +22,18 @@ class ArrayGroup:
     """Live arrays of one type, device and origin.
 
     Attributes:
-        device: where they are, such as ``cpu:0``.
+        device: such as ``cpu:0``.
         platform: of the device.
         type: shape and dtype, such as ``f32[3,4]``.
-        line: the user's line that made them; None: it is not known, see docs/profiling.md.
-        count: how many.
+        line: the source line that made them, or None, see docs/profiling.md.
+        count: number of arrays.
         bytes: of all of them.
     """
 
     device: str
     platform: str
     type: str
-    line: SourceLine | None
+    line: SourceLocation | None
     count: int
     bytes: int
 
@@ -46,15 +46,15 @@ def live_groups(backend: str | None = None) -> list[ArrayGroup]:
 
     Cost: a search through all objects of the process.
     """
-    counts: dict[tuple[str, str, str, SourceLine | None], list[int]] = {}
+    counts: dict[tuple[str, str, str, SourceLocation | None], list[int]] = {}
     for value in gc.get_objects():
         if type(value) is not Array:
             continue
         with suppress(DeletedArrayError):  # another thread may donate it meanwhile
             device = value.device
             if backend in (None, device.platform):
-                line = device.driver.made_at(value.data)
-                key = str(device), device.platform, str(value.aval), line
+                source = device.driver.made_at(value.data)
+                key = str(device), device.platform, str(value.aval), source
                 total = counts.setdefault(key, [0, 0])
                 total[0] += 1
                 total[1] += value.nbytes
@@ -113,9 +113,9 @@ class _Frame:
 
 def _stack(group: ArrayGroup) -> list[_Frame]:
     """The type of the arrays, below the line that made them, below the platform."""
-    line = group.line
-    lines = [] if line is None else [_Frame(line.function, line.file, line.line)]
-    return [_Frame(group.type), *lines, _Frame(group.platform)]
+    source = group.line
+    frames = [] if source is None else [_Frame(source.function, source.file, source.line)]
+    return [_Frame(group.type), *frames, _Frame(group.platform)]
 
 
 def _profile(groups: list[ArrayGroup]) -> bytes:
@@ -125,28 +125,28 @@ def _profile(groups: list[ArrayGroup]) -> bytes:
         return strings.setdefault(value, len(strings))
 
     kinds = (("allocations", "count"), ("space", "bytes"))
-    parts = [
+    messages = [
         _message(_SAMPLE_TYPE, _integer(1, text(kind)) + _integer(2, text(unit)))
         for kind, unit in kinds
     ]
     totals: dict[tuple[_Frame, ...], list[int]] = {}
-    for group in groups:  # devices of one platform together
+    for group in groups:  # devices of one platform are merged
         total = totals.setdefault(tuple(_stack(group)), [0, 0])
         total[0] += group.count
         total[1] += group.bytes
     numbers: dict[_Frame, int] = {}
     for stack, (count, size) in totals.items():
-        places = [numbers.setdefault(frame, len(numbers) + 1) for frame in stack]
-        body = b"".join(_integer(1, number) for number in places)
-        parts.append(_message(_SAMPLE, body + _integer(2, count) + _integer(2, size)))
+        ids = [numbers.setdefault(frame, len(numbers) + 1) for frame in stack]
+        body = b"".join(_integer(1, number) for number in ids)
+        messages.append(_message(_SAMPLE, body + _integer(2, count) + _integer(2, size)))
     for frame, number in numbers.items():
-        line = _integer(1, number) + (_integer(2, frame.line) if frame.line else b"")
-        parts.append(_message(_LOCATION, _integer(1, number) + _message(4, line)))
+        entry = _integer(1, number) + (_integer(2, frame.line) if frame.line else b"")
+        messages.append(_message(_LOCATION, _integer(1, number) + _message(4, entry)))
         file = _integer(4, text(frame.file)) if frame.file else b""
         function = _integer(1, number) + _integer(2, text(frame.name)) + file
-        parts.append(_message(_FUNCTION, function))
-    parts += [_message(_STRINGS, value.encode()) for value in strings]
-    return b"".join(parts)
+        messages.append(_message(_FUNCTION, function))
+    messages += [_message(_STRINGS, value.encode()) for value in strings]
+    return b"".join(messages)
 
 
 def _varint(value: int) -> bytes:

@@ -35,7 +35,7 @@ _BUSIEST = 0.05  # of the time that may go into looking at arrays
 _MOST_GROUPS = 50
 _MOST_LETTERS = 200  # of a command
 _REQUEST = "watched"
-# The form of a file: what ``state_of_process`` gives.
+# The fields of a file, from ``state_of_process``.
 _FORM: dict[str, type | tuple[type, ...]] = {
     "pid": int, "command": str, "version": str, "time": (int, float), "devices": dict,
     "arrays": int, "bytes": int, "groups": list,
@@ -105,7 +105,7 @@ def _begin() -> None:
 
 
 def _remove(path: Path, pid: int) -> None:
-    # Children inherit what runs at exit.
+    # Children inherit functions that run at exit.
     if os.getpid() == pid and state_in(path) is not None:
         path.unlink(missing_ok=True)
 
@@ -115,16 +115,16 @@ def _publish(folder: Path, path: Path) -> None:
     while not sys.is_finalizing():
         time.sleep(pause)
         pause = PERIOD
-        with suppress(OSError):  # nobody has asked yet, or the folder is gone
+        with suppress(OSError):  # there was no request yet, or the folder is gone
             if time.time() - request.stat().st_mtime < _WATCHED:
                 begun = time.perf_counter()
                 if path.exists() and state_in(path) is None:
-                    continue  # somebody else's file
+                    continue  # another user's file
                 replace_file(path, json.dumps(state_of_process()).encode())
                 pause = max(PERIOD, (time.perf_counter() - begun) / _BUSIEST)
 
 
-# --- who looks ----------------------------------------------------------------------------------
+# --- reader -------------------------------------------------------------------------------------
 
 
 def request(folder: Path) -> None:

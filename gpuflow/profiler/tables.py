@@ -1,4 +1,4 @@
-"""Where the time of a trace went: by operation and by line of the user's program."""
+"""Tables of a trace: time by operation and by source line, and memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpuflow.profiler.data import ProfileData, ProfileEvent, ProfileLine
 from gpuflow.profiler.traces import last_trace
 from gpuflow.timing import format_seconds, three_digits
 
-# Rows of what others do, or of names for it, which take no time of their own.
+# Rows without time of their own.
 _NO_WORK = ("host", "memory")
-_BESIDE = "collectives"  # runs in a stream beside the others
+_CONCURRENT = "collectives"  # runs in a separate stream
 _THREAD = re.compile(r"(.*) \(thread (\d+)\)")
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 60
@@ -106,12 +106,12 @@ class TraceTable:
             )
             for op in self.ops[: self.top]
         ]  # fmt: skip
-        lines = [
+        source_rows = [
             (
-                line.line.rpartition("/")[2] or "not known", str(line.calls),
-                format_seconds(line.seconds), f"{line.share:.1%}",
+                entry.line.rpartition("/")[2] or "not known", str(entry.calls),
+                format_seconds(entry.seconds), f"{entry.share:.1%}",
             )
-            for line in self.lines[: self.top]
+            for entry in self.lines[: self.top]
         ]  # fmt: skip
         return (
             Table(
@@ -121,7 +121,7 @@ class TraceTable:
             ),
             Table(
                 f"by line, equal parts for each line of a step{self._of(self.lines)}",
-                ("line", "steps", "time", "share"), tuple(lines),
+                ("line", "steps", "time", "share"), tuple(source_rows),
             ),
         )  # fmt: skip
 
@@ -179,26 +179,28 @@ def table(path: str | os.PathLike[str] | None = None, top: int | None = 10) -> T
         True
     """
     file = _file_of(path)
-    parts = [
-        (*_row_and_thread(line), line) for plane in ProfileData.from_file(file).planes
-        for line in plane.lines
+    tracks = [
+        (*_row_and_thread(track), track) for plane in ProfileData.from_file(file).planes
+        for track in plane.lines
     ]  # fmt: skip
     works: list[_Work] = []
-    for thread in dict.fromkeys(thread for _, thread, _ in parts):
+    for thread in dict.fromkeys(thread for _, thread, _ in tracks):
         events = [
-            (row, event) for row, of, line in parts if of == thread and row not in _NO_WORK
-            for event in line.events
+            (row, event) for row, of, track in tracks if of == thread and row not in _NO_WORK
+            for event in track.events
         ]  # fmt: skip
-        beside = [_Work(row, event, event.duration_ns) for row, event in events if row == _BESIDE]
-        works += beside + own_times([pair for pair in events if pair[0] != _BESIDE])
+        works += [
+            _Work(row, event, event.duration_ns) for row, event in events if row == _CONCURRENT
+        ]
+        works += own_times([pair for pair in events if pair[0] != _CONCURRENT])
     total = sum(work.nanoseconds for work in works) or 1.0
     memory = [
         MemorySample(event.start_ns / 1e9, dict(event.stats)["bytes"])
-        for row, _, line in parts if row == "memory"
-        for event in line.events
+        for row, _, track in tracks if row == "memory"
+        for event in track.events
     ]  # fmt: skip
     return TraceTable(
-        file, total / 1e9 if works else 0.0, _by_op(works, total), _by_line(works, total),
+        file, total / 1e9 if works else 0.0, _by_op(works, total), _by_source(works, total),
         tuple(memory), top,
     )
 
@@ -244,21 +246,21 @@ def _by_op(works: Sequence[_Work], total: float) -> tuple[OpTime, ...]:
     return tuple(sorted(ops, key=lambda op: -op.seconds))
 
 
-def _by_line(works: Sequence[_Work], total: float) -> tuple[LineTime, ...]:
+def _by_source(works: Sequence[_Work], total: float) -> tuple[LineTime, ...]:
     times: dict[str, float] = {}
     calls: dict[str, int] = {}
     for work in works:
-        lines = dict(work.event.stats).get("lines") or [""]
-        for line in lines:
-            times[line] = times.get(line, 0.0) + work.nanoseconds / len(lines)
-            calls[line] = calls.get(line, 0) + 1
-    rows = [LineTime(line, calls[line], ns / 1e9, ns / total) for line, ns in times.items()]
-    return tuple(sorted(rows, key=lambda line: -line.seconds))
+        sources = dict(work.event.stats).get("lines") or [""]
+        for source in sources:
+            times[source] = times.get(source, 0.0) + work.nanoseconds / len(sources)
+            calls[source] = calls.get(source, 0) + 1
+    rows = [LineTime(source, calls[source], ns / 1e9, ns / total) for source, ns in times.items()]
+    return tuple(sorted(rows, key=lambda source: -source.seconds))
 
 
-def _row_and_thread(line: ProfileLine) -> tuple[str, str]:
-    match = _THREAD.fullmatch(line.name)
-    return (match[1], match[2]) if match else (line.name, "0")
+def _row_and_thread(track: ProfileLine) -> tuple[str, str]:
+    match = _THREAD.fullmatch(track.name)
+    return (match[1], match[2]) if match else (track.name, "0")
 
 
 def _file_of(path: str | os.PathLike[str] | None) -> Path:
@@ -275,7 +277,7 @@ def _file_of(path: str | os.PathLike[str] | None) -> Path:
 
 
 def _rate(amount: int, seconds: float) -> str:
-    """10**9 of them in a second; blank where nothing was counted."""
+    """Billions per second; blank if nothing was counted."""
     return three_digits(amount / seconds / 1e9) if amount and seconds else ""
 
 
@@ -284,14 +286,14 @@ def _shortened(name: str) -> str:
 
 
 def _bars(samples: Sequence[MemorySample]) -> str:
-    """The most of each part of the time, as a line of bars."""
+    """The maximum of each interval of time, as a row of bars."""
     end, most = samples[-1].seconds or 1.0, max(sample.bytes for sample in samples) or 1
     width = min(_WIDTH, len(samples))
     heights = [0] * width
     for sample in samples:
-        place = min(int(sample.seconds / end * width), width - 1)
-        heights[place] = max(heights[place], sample.bytes)
+        index = min(int(sample.seconds / end * width), width - 1)
+        heights[index] = max(heights[index], sample.bytes)
     heights[0] = heights[0] or samples[0].bytes
-    for place in range(1, width):  # a part without a sample is as the one before
-        heights[place] = heights[place] or heights[place - 1]
+    for index in range(1, width):  # an interval without a sample is as the one before
+        heights[index] = heights[index] or heights[index - 1]
     return "".join(_BARS[round(height / most * (len(_BARS) - 1))] for height in heights)

@@ -27,7 +27,7 @@ ROWS = (
     "host functions",
 )  # fmt: skip
 _ROWS_PER_THREAD = 10
-_SAMPLE_SECONDS = 0.01  # between two looks at the memory
+_SAMPLE_SECONDS = 0.01  # between samples of memory
 
 
 @record(frozen=False)
@@ -54,11 +54,11 @@ class ProfileOptions:
 
 @record
 class _Session:
-    """A trace under way.
+    """A trace that is being recorded.
 
     Attributes:
-        ended: set when it ends, for the thread that looks at the memory.
-        sampler: that thread; None: nobody looks.
+        ended: set when it ends, for the thread that samples memory.
+        sampler: that thread, or None.
     """
 
     folder: Path
@@ -229,19 +229,19 @@ def chrome_trace(recording: Recording) -> dict[str, Any]:
     events = list(recording.events)  # other threads may still be adding some
     threads = list(dict.fromkeys(event.thread for event in events))
     number = {
-        (thread, row): _ROWS_PER_THREAD * index + place
+        (thread, row): _ROWS_PER_THREAD * index + tid
         for index, thread in enumerate(threads)
-        for place, row in enumerate(ROWS)
+        for tid, row in enumerate(ROWS)
     }
     process = os.getpid()
     shown = [_complete(event, recording, process, number) for event in events]
     used = sorted({(number[event.thread, event.row], event.row) for event in events})
     heads = [_metadata(process, 0, "process_name", {"name": "gpuflow"})]
-    for place, row in used:
-        thread = place // _ROWS_PER_THREAD
+    for tid, row in used:
+        thread = tid // _ROWS_PER_THREAD
         name = row if thread == 0 else f"{row} (thread {thread})"
-        heads.append(_metadata(process, place, "thread_name", {"name": name}))
-        heads.append(_metadata(process, place, "thread_sort_index", {"sort_index": place}))
+        heads.append(_metadata(process, tid, "thread_name", {"name": name}))
+        heads.append(_metadata(process, tid, "thread_sort_index", {"sort_index": tid}))
     return {
         "displayTimeUnit": "ns",
         "metadata": {"wall_start_seconds": recording.wall_start},
@@ -284,11 +284,11 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) else str(value)
 
 
-# --- what only a server of JAX's could do --------------------------------------------------
+# --- JAX's profiler server --------------------------------------------------
 
 
 def start_server(port: int, requires_backend: bool = True) -> NoReturn:
-    """Not there: gpuflow's profiler writes files, without a server.
+    """Not supported: gpuflow's profiler writes files, without a server.
 
     Raises:
         NotImplementedError: always.

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import DeletedArrayError
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.records import record
 from gpuflow.core.aval import HasAval, ShapedArray, check_fits, register_value_type, storage_dtype
 from gpuflow.core.formats import Format, format_of
@@ -34,7 +34,7 @@ _REFUSAL = (
 
 
 class _ArrayClass(type):
-    """``isinstance(x, Array)`` holds for tracers too: they stand for arrays."""
+    """Metaclass for ``isinstance(x, Array)``, which holds for tracers too."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return type(instance) is cls or issubclass(type(instance), (cls, Tracer))
@@ -56,8 +56,8 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
     """
 
     # _data is row-major, of the aval's shape and storage dtype, in the form of the device's driver
-    # (a NumPy array on the CPU), and nobody else writes to it. Its slot is empty once the array was
-    # deleted, so that reading it needs no check. The aval has shape, dtype and weak type.
+    # (a NumPy array on the CPU), and no other code writes to it. Its slot is empty once the array
+    # was deleted, so that reading it needs no check. The aval has shape, dtype and weak type.
     __slots__ = ("__weakref__", "_data", "aval", "device")
     __array_priority__: int = 100
 
@@ -117,7 +117,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         return [
             Shard(
                 device, index, numbers[device],
-                self._part(device, index) if device.is_local else None,
+                self._device_shard(device, index) if device.is_local else None,
             )
             for device, index in indices.items()
         ]
@@ -133,10 +133,10 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         assert data is not None
         return data
 
-    def _part(self, device: Device, index: Index) -> Array:
-        part = np.array(self.host()[index], order="C")
-        aval = ShapedArray(part.shape, self.aval.dtype, self.aval.weak_type)
-        return Array(device.driver.from_host(part), aval, device.committed)
+    def _device_shard(self, device: Device, index: Index) -> Array:
+        shard = np.array(self.host()[index], order="C")
+        aval = ShapedArray(shard.shape, self.aval.dtype, self.aval.weak_type)
+        return Array(device.driver.from_host(shard), aval, device.committed)
 
     def rows(self, positions: Iterable[int]) -> Iterator[Array]:
         """Internal: yield the rows at ``positions`` along the first axis.
@@ -300,8 +300,8 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         if self.is_deleted():
             raise_deleted(self)
         if dtypes.is_extended(self.aval.dtype):
-            words = self.aval.dtype.words(self.host())
-            return f"Array({self.aval.shape}, dtype={self.aval.dtype}) overlaying:\n{words}"
+            key_data = self.aval.dtype.key_data(self.host())
+            return f"Array({self.aval.shape}, dtype={self.aval.dtype}) overlaying:\n{key_data}"
         weak = ", weak_type=True" if self.aval.weak_type else ""
         body = np.array2string(self.host(), separator=", ", prefix="Array(")
         if self.aval.size == 0:
@@ -391,8 +391,8 @@ def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
         check_fits(value, dtype)
     if array.dtype == object:
         raise TypeError(
-            f"[array] operands must hold values; got {told(value)}. "
-            f"Fix: {mend(value, 'pass an array or a number')}."
+            f"[array] operands must hold values; got {brief(value)}. "
+            f"Fix: {fix_for(value, 'pass an array or a number')}."
         )
     with np.errstate(all="ignore"):  # a float64 that is infinite in float32 is no news
         return np.array(array, dtype=dtype, order="C").reshape(aval.shape)

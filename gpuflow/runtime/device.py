@@ -1,4 +1,4 @@
-"""Devices: where arrays live and programs run."""
+"""Devices, which store arrays and run programs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpuflow.runtime.driver import Driver
 
 @record(frozen=False)
 class _Process:
-    """This process among those that work together.
+    """This process in a group of processes.
 
     Attributes:
-        index, count: its number, and how many there are.
-        devices: for each process, how many devices of a platform it has, by name.
+        index, count: its index, and the number of processes.
+        devices: for each process, the number of its devices by platform name.
     """
 
     index: int = 0
@@ -36,7 +36,7 @@ process = _Process()
 
 @record
 class Client:
-    """One platform with its devices, as programs written for JAX ask for it.
+    """One platform with its devices, in JAX's interface.
 
     Attributes:
         platform: its name, such as ``"cpu"``.
@@ -59,20 +59,20 @@ class Client:
         return len(devices(self.platform))
 
     def local_device_count(self) -> int:
-        """How many of them are this process's."""
+        """Return the number of this process's devices."""
         return len(local_devices(self.platform))
 
     def process_index(self) -> int:
-        """The number of this process."""
+        """The index of this process."""
         return process.index
 
 
 @record
 class Memory:
-    """A memory of a device: there is one for each.
+    """The memory of a device, one for each.
 
     Attributes:
-        device: whose it is.
+        device: the owner.
         kind: ``"device"``.
     """
 
@@ -87,10 +87,10 @@ class Device:
     platform: str
     id: int
     process_index: int = 0
-    # Its number in its process; -1: its id.
+    # Its index in its process; -1: its id.
     local_hardware_id: int = field(default=-1, compare=False)
-    # Whether an array that names it was put there: such an array stays, others follow. What is
-    # computed takes the device of an operand, and so this as well.
+    # Whether arrays with it were explicitly put there: such arrays stay, others follow. Results
+    # take the device of an operand, including this flag.
     is_committed: bool = field(default=False, compare=False, repr=False)
 
     @property
@@ -164,7 +164,7 @@ class Device:
         return Device, (self.platform, self.id, self.process_index, self.local_hardware_id)
 
     def __repr__(self) -> str:
-        kind = "".join(part.capitalize() for part in self.platform.split("_"))
+        kind = "".join(token.capitalize() for token in self.platform.split("_"))
         return f"{kind}Device(id={self.id})"
 
     def __str__(self) -> str:
@@ -173,24 +173,24 @@ class Device:
 
 @record(frozen=False)
 class _InUse:
-    """The drivers and devices that this process has asked for; nearly always one.
+    """The drivers and devices that this process has used; nearly always one.
 
     The flags stay set; perf/bench_flags.py measures the savings.
 
     Attributes:
         drivers: all of them.
         devices: those with arrays.
-        several: whether arrays may be on more than one, so that operations have to look: an eager
+        several: whether arrays may be on more than one, so that operations must check: an eager
             sum of two small arrays takes 28 % longer then, a jitted one 55 %.
-        parted: whether an array ever had parts in several memories: an eager loop takes 7 % longer
-            where it has to ask, an operation on an array and a number 4 %.
-        making: held while one is made.
+        distributed: whether an array ever had shards in several memories: an eager loop takes 7 %
+            longer where it must check, an operation on an array and a scalar 4 %.
+        making: lock for the creation of a driver.
     """
 
     drivers: set[Driver] = field(default_factory=set)
     devices: set[Device] = field(default_factory=set)
     several: bool = False
-    parted: bool = False
+    distributed: bool = False
     making: Any = field(default_factory=threading.RLock)
 
     def forget_lock(self) -> None:
@@ -204,33 +204,33 @@ if hasattr(os, "register_at_fork"):
 
 
 def common_device(name: str, arrays: Sequence[Any]) -> Device:
-    """Where an operation on arrays runs.
+    """The device on which an operation on arrays runs.
 
-    That is where those are that were put somewhere, for which others are moved; without such the
-    default device.
+    It is the device of the committed arrays, to which others are moved; without committed arrays
+    the default device.
 
     Raises:
         ValueError: arrays were put on different devices.
     """
-    placed = [array for array in arrays if array.device.is_committed]
-    if not placed:
+    committed = [array for array in arrays if array.device.is_committed]
+    if not committed:
         return default_device()
-    device = placed[0].device
-    if any(array.device != device for array in placed):
-        raise different_devices(name, placed)
+    device = committed[0].device
+    if any(array.device != device for array in committed):
+        raise different_devices(name, committed)
     return device
 
 
 def different_devices(name: str, arrays: Sequence[Any]) -> ValueError:
     """The error for arrays that were put on different devices."""
-    places = ", ".join(f"{array.aval} on {_places(array)}" for array in arrays)
+    listed = ", ".join(f"{array.aval} on {_device_names(array)}" for array in arrays)
     return ValueError(
-        f"[{name}] arrays that were put on devices must be on the same ones; got {places}. "
+        f"[{name}] arrays that were put on devices must be on the same ones; got {listed}. "
         "Fix: move them with device_put(x, device)."
     )
 
 
-def _places(array: Any) -> str:
+def _device_names(array: Any) -> str:
     return ", ".join(sorted(map(str, array.devices())))
 
 
@@ -240,8 +240,8 @@ class Platform:
 
     Attributes:
         count: the number of devices of this process; raises RuntimeError where there are none.
-        driver: of the device with a number.
-        is_default: whether it is the one that is used, unless an earlier one is; it may look.
+        driver: from the index of a device to its driver.
+        is_default: whether it is the default platform, unless an earlier one is.
         shares_memory: whether all devices of a process share it.
         target: the compilation target, which needs no device.
     """
@@ -258,7 +258,7 @@ _platforms: dict[str, Platform] = {}
 
 
 def register_platform(platform: Platform) -> None:
-    """Make the devices of a platform known."""
+    """Register a platform with its devices."""
     _platforms[platform.name] = platform
 
 
@@ -278,9 +278,9 @@ def target_of(platform: str) -> Target:
     """
     named = _platforms.get(_ALIASES.get(platform, platform))
     if named is None or named.target is None:
-        known = tuple(p.name for p in _platforms.values() if p.target is not None)
+        names = tuple(p.name for p in _platforms.values() if p.target is not None)
         raise ValueError(
-            f"[explain] the platform must be one of {known}; got {platform!r}. "
+            f"[explain] the platform must be one of {names}; got {platform!r}. "
             "Fix: leave it out, or name one of them."
         )
     return named.target()
@@ -306,9 +306,9 @@ def devices(platform: str | None = None) -> tuple[Device, ...]:
     if process.count == 1:
         return tuple(Device(name, number, 0, number) for number in range(local_count))
     counts = [there.get(name, local_count) for there in process.devices]
-    places = [(rank, number) for rank, count in enumerate(counts) for number in range(count)]
+    locations = [(rank, number) for rank, count in enumerate(counts) for number in range(count)]
     return tuple(
-        Device(name, number, rank, local) for number, (rank, local) in enumerate(places)
+        Device(name, number, rank, local) for number, (rank, local) in enumerate(locations)
     )
 
 
@@ -319,7 +319,7 @@ def are_in_use() -> bool:
 
 @cache
 def local_devices(platform: str | None = None) -> tuple[Device, ...]:
-    """Those of the devices that are this process's."""
+    """The devices of this process."""
     return tuple(device for device in devices(platform) if device.is_local)
 
 
@@ -331,17 +331,17 @@ def set_process(index: int, count: int, counts: tuple[Mapping[str, int], ...]) -
 
 
 def device_counts() -> dict[str, int]:
-    """How many devices of the default platform, and of the CPU, this process has."""
+    """The numbers of this process's devices of the default platform and of the CPU."""
     names = {"cpu", config.environment.platform or _default_platform()}
     return {name: _platforms[name].count() for name in sorted(names)}
 
 
 def default_device() -> Device:
     """The device on which new arrays are made."""
-    chosen = config.trace_context().default_device
-    if chosen is None:
+    configured = config.trace_context().default_device
+    if configured is None:
         return local_devices()[0]
-    return chosen if type(chosen) is Device else local_devices(chosen)[0]
+    return configured if type(configured) is Device else local_devices(configured)[0]
 
 
 def _check_default(value: Any) -> None:

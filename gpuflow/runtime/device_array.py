@@ -71,8 +71,8 @@ class DeviceArray:
         """Whether the elements are row-major without gaps."""
         if self.strides is None:
             return True
-        wanted = row_major_strides(self.shape)
-        axes = zip(self.shape, self.strides, wanted, strict=True)
+        expected = row_major_strides(self.shape)
+        axes = zip(self.shape, self.strides, expected, strict=True)
         itemsize = self.dtype.itemsize
         return 0 in self.shape or all(n == 1 or s == w * itemsize for n, s, w in axes)
 
@@ -91,7 +91,7 @@ class DeviceArray:
         return DeviceArray(self.device, self.shape[1:], self.dtype, address, self.block, inner)
 
     def item(self) -> bool | int | float | complex:
-        """The only element as a Python number, when it is computed."""
+        """The only element as a Python scalar, when it is computed."""
         return self.device.to_host(self).item()
 
     def copy(self) -> DeviceArray:
@@ -111,5 +111,5 @@ def strided(
 
 
 def described(shape: tuple[int, ...], dtype: np.dtype) -> str:
-    """An array for people, as ``float32[2,3]``."""
+    """A type as text, ``float32[2,3]``."""
     return f"{dtype.name}[{','.join(map(str, shape))}]"

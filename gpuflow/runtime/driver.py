@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gpuflow.base.util import SourceLine
+from gpuflow.base.util import SourceLocation
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.primitive import Primitive
@@ -20,8 +20,8 @@ from gpuflow.core.primitive import Primitive
 if TYPE_CHECKING:
     from gpuflow.compiler.planning.plan import KernelStep, Plan
 
-# ``(data) -> function``: begins to read a bool, as what the device was given so far leaves it. The
-# function waits for it. The flag before may still be under way, but not the one before that.
+# ``(data) -> function``: starts to read a bool after the work queued so far. The function waits
+# for it. The previous read may still be pending, but not the one before it.
 FlagReader = Callable[[Any], Callable[[], bool]]
 
 
@@ -37,7 +37,7 @@ class Program(Protocol):
         ...
 
     def build(self) -> None:
-        """Build all kernels that a call may ask for."""
+        """Build all kernels that a call may use."""
         ...
 
     def code_bytes(self) -> int:
@@ -50,7 +50,7 @@ class Program(Protocol):
 
 
 class Driver(Protocol):
-    """One device, or several that share all they have.
+    """One device, or several that share everything.
 
     Attributes:
         xp: the array module that ops' ``impl`` gets: NumPy. Of a driver that compiles every op it
@@ -63,9 +63,9 @@ class Driver(Protocol):
 
     @property
     def evaluate(self) -> Callable[..., Any] | None:
-        """``(primitive, avals, params, arrays, device) -> Arrays``: the outputs of one op.
+        """``(primitive, avals, params, arrays, device) -> Arrays``, the outputs of one op; or None.
 
-        None: through its ``impl``.
+        None: ops are evaluated by their ``impl``.
         """
         ...
 
@@ -81,15 +81,15 @@ class Driver(Protocol):
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """Data that holds anything."""
+        """Uninitialized data."""
         ...
 
     def from_host(self, array: np.ndarray) -> Any:
-        """Data with the values of a NumPy array that nobody else writes to."""
+        """Data with the values of a NumPy array that no other code writes to."""
         ...
 
     def to_host(self, data: Any) -> np.ndarray:
-        """The values, when they are computed; a view of them where they are NumPy's anyway."""
+        """The values, when they are computed; a view if they are a NumPy array."""
         ...
 
     def from_driver(self, data: Any, source: Driver) -> Any:
@@ -112,12 +112,12 @@ class Driver(Protocol):
         """Convert the result of ``impl`` to new row-major data in the storage dtype."""
         ...
 
-    def made_at(self, data: Any) -> SourceLine | None:
-        """The user's line that made data, where that was remembered."""
+    def made_at(self, data: Any) -> SourceLocation | None:
+        """The user's location that made data, if it was recorded."""
         ...
 
     def is_shared(self, arrays: list[Any], k: int) -> bool:
-        """Whether somebody besides one Array holds operand k's memory and would see it change."""
+        """Whether anything except one Array refers to operand k's memory."""
         ...
 
     def memory_stats(self) -> dict[str, int]:

@@ -17,16 +17,16 @@ from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Sharding
-from gpuflow.core.trace import Tracer, check_not_leaked, source_line
+from gpuflow.core.trace import Tracer, check_not_leaked, source_location
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, common_device, default_device, in_use
+from gpuflow.runtime.distributed import programs, runs_distributed
 from gpuflow.runtime.driver import Driver, Program
 from gpuflow.runtime.memories import is_in_one_memory
-from gpuflow.runtime.parted import needs_parts, programs
 from gpuflow.runtime.scalars import array_of_scalar
 from gpuflow.runtime.sharded import (
     ShardedArray,
-    check_places,
+    check_same_devices,
     evaluate_sharded,
     whole_of,
     with_sharding,
@@ -41,7 +41,7 @@ class Call:
 
     Attributes:
         outs: the result of the shape rule.
-        is_plain: one op of NumPy on each element, which runs nobody else's code.
+        is_plain: one op of NumPy on each element, which runs no other code.
         is_silent: moves elements only, so that NumPy warns of nothing.
         program: the implementation of the op instead of its ``impl``, or None.
     """
@@ -62,8 +62,8 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     """Apply ``primitive`` to concrete values and return Arrays."""
     if primitive.execute is not None:
         _refuse_tracers(primitive, operands)
-        if in_use.parted and needs_parts(primitive, operands, params):
-            check_places(primitive.name, operands)
+        if in_use.distributed and runs_distributed(primitive, operands, params):
+            check_same_devices(primitive.name, operands)
             return programs.evaluate(primitive, operands, params)
         return primitive.execute(operands, params)
     if primitive.sharding is not None:
@@ -73,23 +73,23 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         avals = tuple([value.aval for value in operands])
         device = operands[-1].device
     except (AttributeError, IndexError):  # other values than Arrays, deleted ones, or none
-        if in_use.parted and needs_parts(primitive, operands, params):
-            check_places(primitive.name, operands)
+        if in_use.distributed and runs_distributed(primitive, operands, params):
+            check_same_devices(primitive.name, operands)
             return programs.evaluate(primitive, operands, params)
         if any(type(value) is ShardedArray for value in operands):
             return evaluate_sharded(evaluate, primitive, operands, params)
-        wanted = None if primitive.device is None else primitive.device(params)
-        arrays, avals, device = _converted(primitive, operands, wanted)
+        target = None if primitive.device is None else primitive.device(params)
+        arrays, avals, device = _converted(primitive, operands, target)
     if in_use.several and primitive.device is None:
-        device, arrays = together(primitive.name, operands, arrays)
+        device, arrays = on_common_device(primitive.name, operands, arrays)
     is_new = False
     if primitive.device is not None:
         before = device.driver if type(operands[0]) is Array else None
-        device, arrays = _moved(arrays, device, _wanted(primitive, params) or device)
+        device, arrays = _on_device(arrays, device, _target_device(primitive, params) or device)
         is_new = device.driver is not before
     driver = device.driver
     if driver.evaluate is not None:
-        if is_new:  # it came here just now, and nobody else has it
+        if is_new:  # it was just copied here, and has no other references
             out_arrays = [Array(arrays[0], avals[0], device)]
         else:
             out_arrays = driver.evaluate(primitive, avals, params, arrays, device)
@@ -101,8 +101,8 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
         call = None
-    if call is None:  # behind the handler: what a shape rule raises has no KeyError behind it
-        call = known_call(primitive, avals, params, driver)
+    if call is None:  # after the handler: an error of a shape rule has no KeyError as context
+        call = cached_call(primitive, avals, params, driver)
     if call.program is not None:
         out_arrays = call.program.run(arrays, device)
         if config.may_check:
@@ -136,21 +136,21 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
 
 
 def _converted(
-    primitive: Primitive, operands: tuple[Any, ...], wanted: Device | None = None
+    primitive: Primitive, operands: tuple[Any, ...], target: Device | None = None
 ) -> tuple[list[Any], tuple[ShapedArray, ...], Device]:
-    """Data, types and device of operands of which some are no Arrays, or deleted ones.
+    """Data, types and device of operands of which some are not Arrays, or deleted ones.
 
     Values that are not Arrays go to the last Array's device; without one to the requested device.
     """
     used = [value.device for value in operands if type(value) is Array]
-    device = used[-1] if used else wanted or default_device()
+    device = used[-1] if used else target or default_device()
     # Results of such ops are never an operand's memory.
-    may_keep = bool(used) and primitive.lower.is_elementwise
+    may_cache = bool(used) and primitive.lower.is_elementwise
     arrays, avals = [], []
     for value in operands:
-        known = array_of_scalar(value) if may_keep and type(value) is not Array else None
-        if known is not None and known.device.driver is device.driver:
-            value = known
+        cached = array_of_scalar(value) if may_cache and type(value) is not Array else None
+        if cached is not None and cached.device.driver is device.driver:
+            value = cached
         aval = aval_of(value)
         if type(value) is Array:
             arrays.append(value.data)
@@ -161,10 +161,10 @@ def _converted(
     return arrays, tuple(avals), device
 
 
-def together(
+def on_common_device(
     name: str, operands: Sequence[Any], arrays: list[Any], counted: Sequence[Any] | None = None
 ) -> tuple[Device, list[Any]]:
-    """The device for an operation, and the data of its operands where its driver finds them.
+    """The device for an operation, and the data of its operands, converted to its driver.
 
     Args:
         name: of the operation.
@@ -181,18 +181,19 @@ def together(
         homes = [x.device for x in operands if type(x) is Array]
         last = homes[-1] if homes else device
         devices = [x.device if type(x) is Array else last for x in operands]
-        arrays = [_moved([x], home, device)[1][0] for x, home in zip(arrays, devices, strict=True)]
+        pairs = zip(arrays, devices, strict=True)
+        arrays = [_on_device([x], home, device)[1][0] for x, home in pairs]
     return device, arrays
 
 
-def _wanted(primitive: Primitive, params: dict[str, Any]) -> Device | None:
-    """Where the result of an op is put, whose params may say so."""
+def _target_device(primitive: Primitive, params: dict[str, Any]) -> Device | None:
+    """The device of an op's result, if its params specify one."""
     device = None if primitive.device is None else primitive.device(params)
     return None if device is None else device.committed
 
 
-def _moved(arrays: list[Any], source: Device, target: Device) -> tuple[Device, list[Any]]:
-    """A device, and data where its driver finds them."""
+def _on_device(arrays: list[Any], source: Device, target: Device) -> tuple[Device, list[Any]]:
+    """The target device, and data converted to its driver."""
     old, new = source.driver, target.driver
     if old is not new:
         arrays = [new.from_driver(data, old) for data in arrays]
@@ -200,18 +201,18 @@ def _moved(arrays: list[Any], source: Device, target: Device) -> tuple[Device, l
 
 
 def _in_sharding(primitive: Primitive, value: Any, sharding: Sharding) -> Array:
-    """An array that says which device has which part; its elements are copied only to move."""
+    """An array with a sharding; elements are copied only if they change memories."""
     current = value.sharding if isinstance(value, Array) else None
     sharding = settled(sharding, current, aval_of(value).ndim)
     if not is_in_one_memory(sharding):
-        return programs.place(value, sharding)
+        return programs.reshard(value, sharding)
     device = sharding._devices[0].committed
     whole = whole_of(value)
     if not isinstance(whole, Array):
         (data,), (aval,), source = _converted(primitive, (value,))
         whole = Array(data, aval, source)
     if whole.device != device:
-        device, (data,) = _moved([whole.data], whole.device, device)
+        device, (data,) = _on_device([whole.data], whole.device, device)
         whole = Array(data, whole.aval, device)
     return with_sharding(whole, sharding)
 
@@ -222,17 +223,17 @@ def _quiet_context() -> Context:
     return context
 
 
-def known_call(
+def cached_call(
     primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any], driver: Driver
 ) -> Call:
     """Return the cached data of an op, for hashable params.
 
-    Only a driver that does not evaluate ops itself asks; all such devices share one.
+    Only drivers that do not evaluate ops themselves use it; all such devices share one.
     """
     key = (primitive, avals, tuple(params.items()) if params else ())
     try:
         call = _calls.get(key)
-    except TypeError:  # nothing is remembered, so that a program is not worth its plan
+    except TypeError:  # not cached, so that a program is not worth its plan
         return _new_call(primitive, avals, params, None)
     if call is None:
         if len(_calls) > _MAX_CALLS:
@@ -260,7 +261,7 @@ def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:
 def _examine(
     primitive: Primitive, operands: Sequence[Any], data: Any, aval: ShapedArray, device: Device
 ) -> None:
-    """Check a result's shape, and for nan and infinities where the settings ask for it."""
+    """Check a result's shape, and for nan and infinities if the settings request it."""
     if data.shape != aval.shape:
         raise RuntimeError(
             f"[{primitive.name}] impl must give shape {aval.shape}; got {data.shape}: "
@@ -269,12 +270,12 @@ def _examine(
     if config.may_check and (settings := checks()) is not None:
         values = device.driver.to_host(data)
         if not is_finite(values, aval, settings):
-            place = f", at {source_line()}"
-            raise not_finite(primitive.name, values, aval, settings, operands, place)
+            location = f", at {source_location()}"
+            raise not_finite(primitive.name, values, aval, settings, operands, location)
 
 
 class _Local(threading.local):
-    is_replaying = False  # whether this thread looks for what made a result that is not finite
+    is_replaying = False  # whether this thread searches for the origin of a nonfinite result
 
 
 _local = _Local()
@@ -282,7 +283,7 @@ _local = _Local()
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Inside the block results may be anything, whatever the settings ask for."""
+    """Disable the checks of results inside the block."""
     before, _local.is_replaying = _local.is_replaying, True
     try:
         yield
@@ -291,7 +292,7 @@ def unchecked() -> Iterator[None]:
 
 
 def checks() -> Settings | None:
-    """The settings if they ask for checks now: to look at values waits for a GPU."""
+    """The settings if they request checks now, which wait for a GPU; else None."""
     settings = config.trace_context()
     if _local.is_replaying or not (settings.debug_nans or settings.debug_infs):
         return None
@@ -308,7 +309,7 @@ def is_finite(data: np.ndarray, aval: ShapedArray, settings: Settings) -> bool:
 
 def not_finite(
     name: str, data: np.ndarray, aval: ShapedArray, settings: Settings,
-    operands: Sequence[Any] = (), place: str = "",
+    operands: Sequence[Any] = (), location: str = "",
 ) -> FloatingPointError:  # fmt: skip
     """The error for a result of ``name`` that is not finite.
 
@@ -316,8 +317,8 @@ def not_finite(
         name: of the op, or of the program.
         data, aval: the result.
         settings: the settings that reject them.
-        operands: those of the op; none: they are not known.
-        place: the location, for messages.
+        operands: those of the op; empty: unknown.
+        location: the location, for messages.
     """
     is_nan = settings.debug_nans and np.isnan(data).any()
     what, setting = ("nan", "debug_nans") if is_nan else ("inf", "debug_infs")
@@ -328,7 +329,7 @@ def not_finite(
     call = f", of {name}({values})" if operands else ""
     return FloatingPointError(
         f"[{name}] results must be finite with {setting} set; got {what} in {aval}{where}{call}"
-        f"{place}. Fix: check the operands of this op."
+        f"{location}. Fix: check the operands of this op."
     )
 
 

@@ -18,7 +18,7 @@ from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, default_device, in_use, target_of
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.eager import checks, together
+from gpuflow.runtime.eager import checks, on_common_device
 from gpuflow.runtime.replay import check_results
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ class Executable:
     """A program to run on Arrays, compiled for each driver at first use.
 
     Attributes:
-        build_seconds: a list of one number, to which the time of compiling is added.
+        build_seconds: a list of one float, to which the time of compiling is added.
     """
 
     def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
         self.jaxpr, self.in_avals = jaxpr, tuple(jaxpr.in_avals)
-        settings = config.trace_context()  # a part of jit's key: programs of others differ
+        settings = config.trace_context()  # in jit's key: programs of other settings differ
         self._is_checked = settings.debug_nans or settings.debug_infs
-        # What is checked may have to be run again.
+        # A checked program may have to run again.
         self.donated = tuple(k for k, flag in enumerate(donated) if flag and not self._is_checked)
         self._compiled: dict[Driver, Compiled] = {}
         self.build_seconds = [0.0]
@@ -106,7 +106,7 @@ class Executable:
     def __call__(
         self, operands: Sequence[Any], counted: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Run the program; ``counted``: the operands that say where, by default all."""
+        """Run the program; ``counted``: the operands that determine the device, by default all."""
         used = [value for value in operands if type(value) is Array]
         device = used[-1].device if used else default_device()
         driver, arrays = device.driver, []
@@ -118,7 +118,7 @@ class Executable:
                     check_not_leaked(value, "jit")
                 arrays.append(driver.from_host(as_numpy(value, aval)))
         if in_use.several:
-            device, arrays = together("jit", operands, arrays, counted)
+            device, arrays = on_common_device("jit", operands, arrays, counted)
             driver = device.driver
         for k in self.compiled(device).forwarded:
             if type(operands[k]) is not Array:
@@ -129,9 +129,9 @@ class Executable:
         """Run the program on existing data.
 
         Args:
-            arrays: the data of each operand, in a list that nobody else uses.
+            arrays: the data of each operand, in a list that is consumed.
             operands: the operands themselves, to delete donated ones.
-            device: where the operands and outputs are.
+            device: the device of operands and outputs.
         """
         compiled = self._compiled.get(device.driver) or self.compiled(device)
         if self.donated:

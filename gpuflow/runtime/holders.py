@@ -13,8 +13,8 @@ So an operand is overwritten only if data and memory have no more references tha
 and the list of operands. Otherwise the program gets a copy to write to, and other references see
 the old values. Conditions for that:
 
-- Who makes an Array of memory that another library reads keeps a second reference to it for as
-  long as the Array lives (``numpy/exports.py``, ``targets/cuda/runtime/driver/exchange.py``).
+- Code that makes an Array of memory that another library reads keeps a second reference to it for
+  as long as the Array lives (``numpy/exports.py``, ``targets/cuda/runtime/driver/exchange.py``).
 - The number of references of an unshared array is measured, not assumed, and along the same calls:
   Python versions count differently.
 - Without the global interpreter lock, a reference count does not include references of other
@@ -39,7 +39,7 @@ class Holders:
     """Counts references to the data of one driver.
 
     Args:
-        memory_of: the memory of data; None: there is no object for it.
+        memory_of: the memory of data; None: it is not an object.
         make: unreferenced data of one byte's type, with its memory.
     """
 

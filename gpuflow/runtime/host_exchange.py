@@ -1,4 +1,4 @@
-"""Whose memory arrays are in, and DLPack capsules on the host's, of bfloat16 and 8-bit floats too.
+"""Owners of arrays' memory, and DLPack capsules on the host's, of bfloat16 and 8-bit floats too.
 
 NumPy makes and reads the capsules, but does not support floats of ml_dtypes: for those it uses
 bytes or 16-bit integers, and the dtype fields of the capsule are changed.
@@ -29,9 +29,9 @@ _CODES = {
     )
 }  # fmt: skip
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
-_NUMPY = frozenset(map(np.dtype, "?bhilqBHILQefdFD"))  # what NumPy exports itself
+_NUMPY = frozenset(map(np.dtype, "?bhilqBHILQefdFD"))  # dtypes that NumPy exports itself
 # DLTensor: data pointer (8 bytes), device (8), ndim (4), then code, bits and lanes of the dtype.
-_DTYPE_PLACE = 20
+_DTYPE_OFFSET = 20
 # In front of it, the versioned form has version, context, deleter and flags, of 8 bytes each.
 _FORMS = ((b"dltensor_versioned", 32), (b"dltensor", 0))
 _NEWEST = (1, 0)
@@ -46,7 +46,7 @@ _pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctype
 
 
 def number_of(device: Device) -> int | None:
-    """CUDA's number of a device; None where memory is the host's, as that of a simulated GPU."""
+    """CUDA's ordinal of a device; None if its memory is the host's, as that of a simulated GPU."""
     api = getattr(device.driver, "api", None)
     return getattr(api, "number", None)
 
@@ -59,12 +59,12 @@ def is_on_gpu(x: Any) -> bool:
 
 
 def is_known(dtype: Any) -> bool:
-    """Whether capsules can be of ``dtype``."""
+    """Whether capsules support ``dtype``."""
     return is_native(dtype) or dtype in _CODES
 
 
 def is_native(dtype: Any) -> bool:
-    """Whether it is a dtype of numbers that NumPy has itself."""
+    """Whether it is one of NumPy's own numeric dtypes."""
     return dtype.kind in "biufc" and dtype.isbuiltin == 1
 
 
@@ -82,7 +82,7 @@ def exported(host: np.ndarray, **options: Any) -> Any:
     if code is None:
         return host.__dlpack__(**options)
     capsule = host.view(f"u{host.dtype.itemsize}").__dlpack__(**options)
-    _dtype_words(capsule)[0] = code
+    _dtype_fields(capsule)[0] = code
     return capsule
 
 
@@ -101,38 +101,38 @@ def imported(x: Any) -> np.ndarray:
         capsule = x.__dlpack__(max_version=_NEWEST)
     except TypeError:  # a library from before versions
         capsule = x.__dlpack__()
-    words = _dtype_words(capsule)
-    dtype = _DTYPES.get(words[0])
-    if dtype is None or words[1] != 8 * dtype.itemsize:
+    fields = _dtype_fields(capsule)
+    dtype = _DTYPES.get(fields[0])
+    if dtype is None or fields[1] != 8 * dtype.itemsize:
         return np.from_dlpack(Capsule(capsule))  # pyright: ignore[reportArgumentType]
-    words[0] = _UINT
+    fields[0] = _UINT
     return np.from_dlpack(Capsule(capsule)).view(dtype)  # pyright: ignore[reportArgumentType]
 
 
 class Capsule:
-    """A capsule that was made already, as an object that makes it, once.
+    """Exporter of an existing capsule, usable once.
 
     Attributes:
         capsule: the capsule.
-        place: DLPack's type and id of its device.
+        device: DLPack's type and id of its device.
     """
 
-    def __init__(self, capsule: Any, place: tuple[int, int] = CPU) -> None:
-        self.capsule, self.place = capsule, place
+    def __init__(self, capsule: Any, device: tuple[int, int] = CPU) -> None:
+        self.capsule, self.device = capsule, device
 
     def __dlpack__(self, **options: Any) -> Any:
         del options
         return self.capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.place
+        return self.device
 
 
-def _dtype_words(capsule: Any) -> ctypes.Array[ctypes.c_uint8]:
+def _dtype_fields(capsule: Any) -> ctypes.Array[ctypes.c_uint8]:
     """The code and the bits of a capsule's dtype, as two bytes that can be changed."""
-    for name, place in _FORMS:
+    for name, header_bytes in _FORMS:
         if _is_named(capsule, name):
-            address = _pointer(capsule, name) + place + _DTYPE_PLACE
+            address = _pointer(capsule, name) + header_bytes + _DTYPE_OFFSET
             return (ctypes.c_uint8 * 2).from_address(address)
     raise BufferError(
         f"[from_dlpack] the capsule must be new, of the kind that __dlpack__ returns; got "

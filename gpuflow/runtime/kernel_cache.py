@@ -33,7 +33,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def cache_stats() -> disk.CacheStats:
-    """Return the numbers of kernels compiled and loaded in this process, and the compile time.
+    """Return the counts of kernels compiled and loaded in this process, and the compile time.
 
     Returns:
         CacheStats.

@@ -1,6 +1,6 @@
 """The memories of the devices of a mesh, and the shard of an array in each memory.
 
-Devices that share memory are a block of the mesh. So an axis of a mesh has two parts: the blocks
+Devices that share memory are a block of the mesh. So an axis of a mesh has two factors: the blocks
 along it, and the neighbors in a block (docs/design/0016-many-devices.md).
 """
 
@@ -25,16 +25,16 @@ from gpuflow.runtime.device import devices as default_devices
 
 @record(eq=False)
 class Memories:
-    """The memories that a mesh goes over.
+    """The memories of a mesh.
 
     Attributes:
-        mesh: whose devices they are.
+        mesh: the mesh of the devices.
         key: under which their communicator is registered.
         devices: the first device of each, in the order of processes and of the mesh.
-        between: over how many memories each axis goes.
-        within: how many neighbors along each axis share a memory.
-        places: for each rank the index of its block along each axis.
-        team: the memories that run a program together, in the order of the communicator's ranks:
+        between: the number of memories along each axis.
+        within: the number of neighbors along each axis that share a memory.
+        coordinates: for each rank the index of its block along each axis.
+        team: the memories that run a program jointly, in the order of the communicator's ranks:
             those of the mesh, or, if every process has a separate mesh, of all these meshes.
     """
 
@@ -43,40 +43,40 @@ class Memories:
     devices: tuple[Device, ...]
     between: dict[Any, int]
     within: dict[Any, int]
-    places: tuple[tuple[int, ...], ...]
+    coordinates: tuple[tuple[int, ...], ...]
     team: tuple[Device, ...]
 
     @cached_property
     def local(self) -> tuple[Device, ...]:
-        """The first device of each memory of this process, in the order of parts of arrays."""
+        """The first device of each memory of this process, as ordered in distributed arrays."""
         return in_order(device for device in self.devices if device.is_local)
 
     @cached_property
     def blocks(self) -> Mesh:
         """The mesh with one device for each memory."""
         grid = np.empty(tuple(self.between.values()), object)
-        for device, place in zip(self.devices, self.places, strict=True):
-            grid[place] = device
+        for device, coordinate in zip(self.devices, self.coordinates, strict=True):
+            grid[coordinate] = device
         return Mesh(grid, self.mesh.axis_names)
 
     def across(self, name: Any) -> Across:
-        """The part of an axis that spans memories."""
-        number = self.mesh.axis_names.index(name)
+        """The factor of an axis that spans memories."""
+        dim = self.mesh.axis_names.index(name)
         groups: dict[Any, list[tuple[int, int]]] = {}
-        for rank, place in enumerate(self.places):
-            rest = (*place[:number], *place[number + 1 :])
-            groups.setdefault(rest, []).append((place[number], rank))
-        lines = [tuple(rank for _, rank in sorted(group)) for group in groups.values()]
+        for rank, coordinate in enumerate(self.coordinates):
+            rest = (*coordinate[:dim], *coordinate[dim + 1 :])
+            groups.setdefault(rest, []).append((coordinate[dim], rank))
+        rows = [tuple(rank for _, rank in sorted(group)) for group in groups.values()]
         starts = range(0, len(self.team), len(self.devices))  # of the meshes
-        every = (tuple(start + rank for rank in line) for start in starts for line in lines)
+        every = (tuple(start + rank for rank in row) for start in starts for row in rows)
         return Across(name, self.key, tuple(every))
 
     @property
     def names(self) -> tuple[Any, ...]:
-        """The axes that go over several memories."""
+        """The axes that span several memories."""
         return tuple(name for name, count in self.between.items() if count > 1)
 
-    def parts(self, name: Any) -> tuple[Any, ...]:
+    def local_names(self, name: Any) -> tuple[Any, ...]:
         """The names of an axis in a program of one memory."""
         if self.between[name] == 1:
             return (name,)
@@ -92,37 +92,37 @@ def memories_of(mesh: Mesh) -> Memories | None:
         NotImplementedError: memories that no communicator joins.
     """
     owners, grid = np.empty(mesh.devices.shape, object), cast(Any, mesh.devices)
-    for place in np.ndindex(*owners.shape):
-        owners[place] = grid[place].memory
+    for position in np.ndindex(*owners.shape):
+        owners[position] = grid[position].memory
     first = grid.flat[0]
     if len(set(owners.flat)) == 1 and first.is_local:
         return None
-    in_use.parted = True
+    in_use.distributed = True
     within = _block(owners)
     between = tuple(n // size for n, size in zip(owners.shape, within, strict=True))
     devices: list[Device] = []
-    places: list[tuple[int, ...]] = []
-    for place in np.ndindex(*between):
-        corner = tuple(k * size for k, size in zip(place, within, strict=True))
+    coordinates: list[tuple[int, ...]] = []
+    for position in np.ndindex(*between):
+        corner = tuple(k * size for k, size in zip(position, within, strict=True))
         devices.append(grid[corner])
-        places.append(place)
+        coordinates.append(position)
     key = DRIVERS
     if not all(device.is_local for device in devices):
         _check_processes(mesh, devices)
         order = sorted(range(len(devices)), key=lambda k: devices[k].process_index)
-        devices, places = [devices[k] for k in order], [places[k] for k in order]
+        devices, coordinates = [devices[k] for k in order], [coordinates[k] for k in order]
         firsts = first_memories()
         if [device.memory for device in devices] == firsts:
-            key = PROCESSES  # which have met already
+            key = PROCESSES  # whose communicator exists already
     names = mesh.axis_names
     return Memories(
         mesh, key, tuple(devices), dict(zip(names, between, strict=True)),
-        dict(zip(names, within, strict=True)), tuple(places), tuple(devices),
+        dict(zip(names, within, strict=True)), tuple(coordinates), tuple(devices),
     )  # fmt: skip
 
 
 def first_memories() -> list[Hashable]:
-    """The memory that each process communicates from, where it uses only one."""
+    """The memory from which each process communicates, if it uses only one."""
     memories: dict[int, Hashable] = {}
     for device in default_devices():
         memories.setdefault(device.process_index, device.memory)
@@ -133,26 +133,26 @@ def _block(owners: np.ndarray) -> tuple[int, ...]:
     """The shape of the block of each memory.
 
     Raises:
-        ValueError: they are no blocks of one shape.
+        ValueError: they are not blocks of one shape.
     """
     sizes = []
     for axis, size in enumerate(owners.shape):
-        line = owners[tuple(slice(None) if k == axis else 0 for k in range(owners.ndim))]
-        length = next((k for k in range(size) if line[k] != line[0]), size)
+        row = owners[tuple(slice(None) if k == axis else 0 for k in range(owners.ndim))]
+        length = next((k for k in range(size) if row[k] != row[0]), size)
         sizes.append(length)
-    fits = all(n % length == 0 for n, length in zip(owners.shape, sizes, strict=True))
+    is_regular = all(n % length == 0 for n, length in zip(owners.shape, sizes, strict=True))
     seen: set[Any] = set()
-    if fits:
+    if is_regular:
         counts = [n // length for n, length in zip(owners.shape, sizes, strict=True)]
-        for place in np.ndindex(*counts):
+        for position in np.ndindex(*counts):
             block = owners[
-                tuple(slice(k * n, (k + 1) * n) for k, n in zip(place, sizes, strict=True))
+                tuple(slice(k * n, (k + 1) * n) for k, n in zip(position, sizes, strict=True))
             ]
             held = set(block.flat)
-            fits = fits and len(held) == 1 and not held & seen
+            is_regular = is_regular and len(held) == 1 and not held & seen
             seen |= held
     check(
-        fits,
+        is_regular,
         lambda: (
             f"[mesh] devices that share memory must form a block of the mesh, all of one shape; "
             f"got {owners.tolist()}. Fix: gpuflow.make_mesh(shape, names)."
@@ -163,13 +163,13 @@ def _block(owners: np.ndarray) -> tuple[int, ...]:
 
 
 def _check_processes(mesh: Mesh, devices: Sequence[Device]) -> None:
-    numbers = sorted(device.process_index for device in devices)
-    counts = [numbers.count(number) for number in range(process.count)]
+    ids = sorted(device.process_index for device in devices)
+    counts = [ids.count(number) for number in range(process.count)]
     check(
         0 not in counts,
         lambda: (
             f"[mesh] a mesh over processes must have devices of all {process.count}; got those of "
-            f"{sorted(set(numbers))}. Fix: use gpuflow.devices(), or local_devices() for this "
+            f"{sorted(set(ids))}. Fix: use gpuflow.devices(), or local_devices() for this "
             "process alone."
         ),
         NotImplementedError,
@@ -184,46 +184,46 @@ def _check_processes(mesh: Mesh, devices: Sequence[Device]) -> None:
     )
 
 
-# --- what a memory has of an array -----------------------------------------------------------
+# --- the chunks of an array in a memory ------------------------------------------------------
 
 
 @record
 class Holding:
-    """The pieces of an array that one memory has: all combinations of some along each dimension.
+    """The chunks of an array in one memory: a product of chunks along each dimension.
 
     Attributes:
-        counts: into how many pieces each dimension is cut.
-        pieces: the indices of the stored pieces, for each dimension, in order.
+        counts: the number of chunks of each dimension.
+        chunks: the indices of the stored chunks, for each dimension, in order.
     """
 
     counts: tuple[int, ...]
-    pieces: tuple[tuple[int, ...], ...]
+    chunks: tuple[tuple[int, ...], ...]
 
     def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
         """The shape of the shard of an array of shape ``whole``."""
         return tuple(
-            size // count * len(numbers)
-            for size, count, numbers in zip(whole, self.counts, self.pieces, strict=True)
+            size // count * len(ids)
+            for size, count, ids in zip(whole, self.counts, self.chunks, strict=True)
         )
 
-    def place(self, index: Index, whole: Sequence[int]) -> Index:
+    def local_index(self, index: Index, whole: Sequence[int]) -> Index:
         """The position of the shard at ``index`` of the array in the memory."""
         slices = []
-        for part, size, count, numbers in zip(index, whole, self.counts, self.pieces, strict=True):
+        for bounds, size, count, ids in zip(index, whole, self.counts, self.chunks, strict=True):
             if count == 1:
                 slices.append(slice(None))
                 continue
             step = size // count
-            number = numbers.index(part.start // step) if step else 0
+            number = ids.index(bounds.start // step) if step else 0
             slices.append(slice(number * step, (number + 1) * step))
         return tuple(slices)
 
     def block(self, whole: Sequence[int]) -> Index | None:
         """The block of the shard in an array of shape ``whole``; None if it is not one."""
         slices = []
-        for size, count, numbers in zip(whole, self.counts, self.pieces, strict=True):
-            first, last, step = numbers[0], numbers[-1], size // count
-            if last - first + 1 != len(numbers):
+        for size, count, ids in zip(whole, self.counts, self.chunks, strict=True):
+            first, last, step = ids[0], ids[-1], size // count
+            if last - first + 1 != len(ids):
                 return None
             slices.append(slice(first * step, (last + 1) * step))
         return tuple(slices)
@@ -232,21 +232,21 @@ class Holding:
         """Take the memory's elements from all elements."""
         return whole[np.ix_(*self._elements(whole.shape))] if whole.ndim else whole
 
-    def put(self, whole: np.ndarray, part: np.ndarray) -> None:
+    def put(self, whole: np.ndarray, values: np.ndarray) -> None:
         """Write the memory's elements to all elements."""
-        whole[np.ix_(*self._elements(whole.shape)) if whole.ndim else ()] = part
+        whole[np.ix_(*self._elements(whole.shape)) if whole.ndim else ()] = values
 
     def _elements(self, whole: Sequence[int]) -> list[np.ndarray]:
-        """For each dimension the indices that are there."""
+        """For each dimension the stored indices."""
         return [
-            np.arange(size).reshape(count, size // count)[list(numbers)].reshape(-1)
-            for size, count, numbers in zip(whole, self.counts, self.pieces, strict=True)
+            np.arange(size).reshape(count, size // count)[list(ids)].reshape(-1)
+            for size, count, ids in zip(whole, self.counts, self.chunks, strict=True)
         ]
 
     @property
     def is_whole(self) -> bool:
         """Whether it is the whole array."""
-        return all(len(numbers) == n for numbers, n in zip(self.pieces, self.counts, strict=True))
+        return all(len(ids) == n for ids, n in zip(self.chunks, self.counts, strict=True))
 
 
 @cache
@@ -254,15 +254,15 @@ def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
     """The holdings of each memory of an array of ``rank`` dimensions.
 
     Raises:
-        ValueError: if a memory's elements are not a product of pieces along dimensions.
+        ValueError: if a memory's elements are not a product of chunks along dimensions.
     """
-    counts, pieces = sharding._counts(rank), sharding._pieces(rank)
+    counts, chunks = sharding._counts(rank), sharding._chunks(rank)
     owned: dict[Hashable, set[tuple[int, ...]]] = {}
-    for device, piece in zip(sharding._devices, pieces, strict=True):
-        owned.setdefault(device.memory, set()).add(piece)
+    for device, chunk in zip(sharding._devices, chunks, strict=True):
+        owned.setdefault(device.memory, set()).add(chunk)
     holding_of = {}
     for memory, held in owned.items():
-        along = tuple(tuple(sorted({piece[dim] for piece in held})) for dim in range(rank))
+        along = tuple(tuple(sorted({chunk[dim] for chunk in held})) for dim in range(rank))
         check(
             prod(map(len, along)) == len(held),
             lambda held=held: (
@@ -284,7 +284,7 @@ def first_of_each(devices: Iterable[Device]) -> tuple[Device, ...]:
 
 
 def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """One device for each memory, in the order in which arrays have their parts."""
+    """One device for each memory, in the order of distributed arrays."""
     return tuple(sorted(first_of_each(devices), key=lambda device: device.id))
 
 

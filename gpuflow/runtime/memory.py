@@ -26,14 +26,14 @@ MOST_POOLED_BYTES = 1 << 30
 ALIGNMENT = 64
 _PAGE = 4096
 
-_word = ctypes.c_size_t
+_size_t = ctypes.c_size_t
 
 
 def _data_offset() -> int:
-    """Where in an ndarray object the address of its data stands; 0 if it is not where expected."""
+    """The offset of the data address in an ndarray object; 0 if it is not the expected one."""
     probe = np.empty(3)
     try:
-        data_address = _word.from_address(id(probe) + 16).value
+        data_address = _size_t.from_address(id(probe) + 16).value
     except ValueError:
         return 0
     return 16 if data_address == probe.ctypes.data else 0
@@ -45,7 +45,7 @@ _OFFSET = _data_offset()
 def address(array: np.ndarray) -> int:
     """The address of an array's first element; four times as fast as ``array.ctypes.data``."""
     if _OFFSET:
-        return _word.from_address(id(array) + _OFFSET).value
+        return _size_t.from_address(id(array) + _OFFSET).value
     return array.ctypes.data
 
 
@@ -71,24 +71,24 @@ def aligned_bytes(count: int) -> np.ndarray:
 def _block_class(count: int) -> type[Any]:
     """A buffer of ``count`` bytes on pooled memory, which goes back when no array uses it.
 
-    It is not an ndarray: NumPy would look through it at the memory behind, and let it die.
+    It is not an ndarray: NumPy would use its base as the base of views, and let it die.
     """
 
     def release(self: Any) -> None:
         try:
             _pool.release(self.memory)
         except Exception:
-            # It was not made completely, or modules are empty: the memory goes anyway.
+            # It was not made completely, or modules are empty: the memory is freed anyway.
             return
 
     return type("Block", (ctypes.c_char * count,), {"__del__": release})
 
 
 class _Pool:
-    """Freed blocks by size; above the limit the ones that lay unused longest go.
+    """Freed blocks by size; above the limit the least recently used ones are freed.
 
     An interrupt may come between any two lines. At worst a block is in one of the tables alone,
-    which wastes it until it is the oldest, or ``held`` counts too much, until the pool is empty.
+    which wastes it until it is the oldest, or ``held`` is too large until the pool is empty.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class _Pool:
             self.held = 0
 
     def forget(self) -> None:
-        """In a forked child: the thread that held the lock may be gone, its work half done."""
+        """In a forked child: the thread that held the lock may be gone."""
         self._lock = threading.RLock()
         self.clear()
 
@@ -182,8 +182,8 @@ def process_memory() -> dict[str, int]:
     """
     sizes = {"VmRSS": _pool.used, "VmHWM": _pool.peak}
     with suppress(OSError):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        for name, value in (line.split(":", 1) for line in lines if ":" in line):
+        status = Path("/proc/self/status").read_text().splitlines()
+        for name, value in (row.split(":", 1) for row in status if ":" in row):
             if name in sizes:
                 sizes[name] = int(value.split()[0]) << 10
     limit = 0
@@ -220,8 +220,8 @@ class Arena:
         """The array at ``offset`` of the arena."""
         return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
 
-    def part(self, offset: int, count: int) -> Arena:
-        """``count`` bytes of this arena as a separate arena, for a program inside a plan."""
+    def section(self, offset: int, count: int) -> Arena:
+        """``count`` bytes of this arena as a separate arena, for an inner program of a plan."""
         inner = Arena()
         inner.memory = self.memory[offset : offset + count]
         return inner
@@ -230,8 +230,8 @@ class Arena:
 class Arenas:
     """Arenas for the plans that run at one time: one for each thread, and for each nested call.
 
-    A lone thread always gets the same one. Nobody waits for anybody, so a host function may wait
-    for a call in another thread.
+    A single thread always gets the same one. No call waits for another one, so a host function may
+    wait for a call in another thread.
     """
 
     def __init__(self) -> None:
@@ -253,12 +253,12 @@ class Arenas:
         self._idle.append(arena)
 
     def track(self, arena: Any) -> None:
-        """Have ``renew`` know an arena, of whatever platform, that has a ``generation``."""
+        """Register an arena of any platform, which has a ``generation``, for ``renew``."""
         with self._lock:
             self._all.add(arena)
 
     def renew(self) -> None:
-        """Have the drivers of all programs printed again, each when it runs next."""
+        """Invalidate the drivers of all programs: each is printed again when it runs next."""
         with self._lock:
             for arena in self._all:
                 arena.generation += 1

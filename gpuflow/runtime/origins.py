@@ -1,6 +1,6 @@
 """Source lines of large arrays, if the process records them (GPUFLOW_SMI=1).
 
-To find the user's line takes a microsecond and more, so that nothing is remembered otherwise, and
+To find the user's location takes a microsecond and more, so that it is recorded only then, and
 never for small arrays.
 """
 
@@ -10,35 +10,35 @@ import weakref
 from typing import Any
 
 from gpuflow.base.config import config
-from gpuflow.base.util import SourceLine, user_source_line
+from gpuflow.base.util import SourceLocation, user_source_location
 
 SMALLEST = 1 << 16  # bytes; as of what the CPU's pool hands out
 
 
 class Origins:
-    """Lines of NumPy arrays, which cannot have attributes and cannot be keys."""
+    """Source locations of NumPy arrays, which cannot have attributes and cannot be keys."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], SourceLine]] = {}
+        self._sources: dict[int, tuple[weakref.ref[Any], SourceLocation]] = {}
 
     def note(self, data: Any) -> None:
-        """Remember that the user's line has made an array."""
-        line = user_source_line()
-        if line is None:
+        """Record the user's current location for an array."""
+        source = user_source_location()
+        if source is None:
             return
-        key, known = id(data), self._known
+        key, sources = id(data), self._sources
 
         def forget(reference: weakref.ref[Any]) -> None:
-            pair = known.get(key)
-            if pair is not None and pair[0] is reference:  # or another array has its place
-                known.pop(key, None)
+            pair = sources.get(key)
+            if pair is not None and pair[0] is reference:  # or another array has its id
+                sources.pop(key, None)
 
-        known[key] = weakref.ref(data, forget), line
+        sources[key] = weakref.ref(data, forget), source
 
-    def of(self, data: Any) -> SourceLine | None:
-        """The line that made an array, or the memory that it is a view of."""
+    def of(self, data: Any) -> SourceLocation | None:
+        """The location that made an array, or the memory of which it is a view."""
         while data is not None:
-            pair = self._known.get(id(data))
+            pair = self._sources.get(id(data))
             if pair is not None and pair[0]() is data:
                 return pair[1]
             data = getattr(data, "base", None)

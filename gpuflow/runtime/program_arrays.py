@@ -14,10 +14,10 @@ from gpuflow.compiler.planning.plan import (
     Operand,
     Plan,
     ProgramStep,
+    aliasing_outputs,
     alternating,
-    carried_places,
-    kept_outputs,
-    operand_places,
+    argument_positions,
+    workspace_layout,
 )
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.jaxpr import Literal
@@ -35,20 +35,20 @@ class Memory(Protocol):
         """The array at an offset, in bytes."""
         ...
 
-    def part(self, offset: int, count: int) -> Memory:
-        """``count`` bytes from an offset on, for a program inside this one."""
+    def section(self, offset: int, count: int) -> Memory:
+        """``count`` bytes from an offset on, for an inner program."""
         ...
 
 
 class NamedArrays:
     """Names of a plan's arrays in the text of its driver.
 
-    A platform defines how outputs are allocated, and how a program inside this one is made.
+    A platform defines the allocation of outputs, and the drivers of inner programs.
     """
 
     def __init__(self, plan: Plan, text: DriverText, driver: Driver, memory: Memory) -> None:
         self.plan, self.text, self.driver, self.memory = plan, text, driver, memory
-        self.inputs = operand_places(plan)
+        self.inputs = argument_positions(plan)
         self.destination_shapes = {
             out: atom.aval.shape
             for out, atom in zip(plan.outputs, plan.jaxpr.outvars, strict=True)
@@ -67,7 +67,8 @@ class NamedArrays:
             shape = self.plan.aval(buffer).shape
             if self.destination_shapes.get(buffer, shape) != shape:
                 whole, name = name, self.text.fresh("destination")
-                self.text.line(f"{name} = {whole}.reshape({self.text.constant('shape', shape)})")
+                kind = self.text.constant("shape", shape)
+                self.text.statement(f"{name} = {whole}.reshape({kind})")
         elif buffer in self.owned:
             name = self.text.fresh("out")
             self.allocate(name, self.plan.aval(buffer))
@@ -82,7 +83,7 @@ class NamedArrays:
         raise NotImplementedError
 
     def body(self, plan: Plan, memory: Memory) -> Callable[..., Any]:
-        """The driver of a program inside this one."""
+        """The driver of an inner program."""
         raise NotImplementedError
 
     def _in_arena(self, offset: int, aval: ShapedArray) -> Any:
@@ -115,14 +116,14 @@ class NamedArrays:
         operands = [self.operand(operand) for operand in step.operands]
         outs = [self.array(buffer) for buffer in step.outputs]
         function = self.text.constant("call", library_call(step, self.driver))
-        self.text.line(f"{function}([{', '.join(outs)}], {', '.join(operands)})")
+        self.text.statement(f"{function}([{', '.join(outs)}], {', '.join(operands)})")
 
     def program_step(self, step: ProgramStep) -> None:
         """Print a loop or branch that is driven from Python."""
-        arena, offsets = carried_places(step, self.plan.offsets[step.workspace])
-        memory = self.memory.part(*arena)
+        arena, offsets = workspace_layout(step, self.plan.offsets[step.workspace])
+        memory = self.memory.section(*arena)
         bodies = [self.body(inner.plan, memory) for inner in step.programs]
-        kept = kept_outputs(step.eqn, step.programs)
+        aliased = aliasing_outputs(step.eqn, step.programs)
         moving = [step.eqn.outputs[k] for k in alternating(step.eqn, step.programs)]
         spare = [
             self._in_arena(offset, var.aval) for offset, var in zip(offsets, moving, strict=True)
@@ -132,11 +133,11 @@ class NamedArrays:
             for inner in step.programs
         ]
         ahead = step.programs[-1].ahead
-        program_runner = runner(step.eqn, bodies, values, kept, spare, self.driver, ahead)
+        program_runner = runner(step.eqn, bodies, values, aliased, spare, self.driver, ahead)
         run = self.text.constant("run", program_runner)
         operands = ", ".join(self.operand(operand) for operand in step.operands)
         outs = ", ".join(self.array(buffer) for buffer in step.outputs)
-        self.text.line(f"{run}([{outs}], [{operands}])  # {step.name}")
+        self.text.statement(f"{run}([{outs}], [{operands}])  # {step.name}")
 
     def output(self, out: int | Literal, aval: ShapedArray) -> str:
         """The text of an output's array; of an alias of a whole array it is that one, reshaped."""
@@ -152,7 +153,7 @@ class NamedArrays:
         """An output's array as an Array, made without a call of its ``__init__``."""
         result = self.text.fresh("result")
         kind = self.text.constant("aval", aval)
-        self.text.line(
+        self.text.statement(
             f"{result} = new(Array); {result}._data = {name}; {result}.aval = {kind}; "
             f"{result}.device = device"
         )
@@ -160,7 +161,7 @@ class NamedArrays:
 
 
 def library_call(step: CallStep, driver: Driver) -> Callable[..., None]:
-    """A function of output and operand arrays; the executable has turned NumPy's warnings off."""
+    """A function of output and operand arrays; the executable has disabled NumPy's warnings."""
     primitive, params = step.eqn.primitive, step.eqn.params
     rule, xp = primitive.lower, driver.xp
     if rule.prepare is not None:

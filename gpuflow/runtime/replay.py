@@ -1,4 +1,4 @@
-"""Where nan or infinities come from: a program that gave some, run again step by step.
+"""Origins of nan and infinities: a program with nonfinite results is run again step by step.
 
 A step is an equation, an iteration of a loop, or the branch that was taken. Backwards from the
 results that are not finite, the first step with finite operands is the origin. The steps inside a
@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuflow.base.config import Settings
 from gpuflow.base.records import record
-from gpuflow.base.util import SourceLine, safe_zip
+from gpuflow.base.util import SourceLocation, safe_zip
 from gpuflow.compiler.passes.program import inline
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import COMMUNICATION
@@ -29,11 +29,11 @@ Compile = Callable[[ClosedJaxpr], Callable[[Sequence[Any]], list[Any]]]
 
 @record
 class _Replay:
-    """How programs are run again.
+    """The configuration of a replay.
 
     Attributes:
-        settings: which values are refused.
-        compile: makes a function of a program.
+        settings: flags of the refused values.
+        compile: converts a program to a function.
     """
 
     settings: Settings
@@ -48,10 +48,10 @@ def check_results(
     closed: ClosedJaxpr, operands: Sequence[Any], results: Sequence[Array], settings: Settings,
     compile: Compile,
 ) -> None:  # fmt: skip
-    """Refuse results of a program that are not finite, and name the step that made them.
+    """Refuse results of a program that are not finite, and name the step that computed them.
 
-    A program with collectives between memories is not run again: where the results of the others
-    are finite, they would not come.
+    A program with collectives between memories is not run again: processes with finite results
+    would not take part.
 
     Raises:
         FloatingPointError: a result holds nan or an infinity that the settings refuse.
@@ -62,15 +62,15 @@ def check_results(
     fault = None
     if COMMUNICATION not in closed.effects:
         with unchecked():
-            fault = _look_into(_Replay(settings, compile), closed, operands, None, "")
+            fault = _find_in_program(_Replay(settings, compile), closed, operands, None, "")
     if fault is None:  # op by op it does not happen: kernels may round less in between
         fault = not_finite("jit", bad[0].host(), bad[0].aval, settings)
     raise fault
 
 
-def _look_into(
-    replay: _Replay, closed: ClosedJaxpr, operands: Sequence[Any], source: SourceLine | None,
-    place: str,
+def _find_in_program(
+    replay: _Replay, closed: ClosedJaxpr, operands: Sequence[Any], source: SourceLocation | None,
+    location: str,
 ) -> FloatingPointError | None:  # fmt: skip
     """Find the origin of nonfinite results by running a program op by op."""
     jaxpr = inline(closed.jaxpr)
@@ -88,13 +88,13 @@ def _look_into(
     if eqn is None:
         return None
     values, source = [read(atom) for atom in eqn.inputs], eqn.source or source
-    fault = _inside(replay, eqn, values, source, place)
+    fault = _find_in_step(replay, eqn, values, source, location)
     if fault is not None:
         return fault
     out = next(env[var] for var in eqn.outputs if replay.is_bad(env[var]))
-    place = f"{place}, at {source}"
+    location = f"{location}, at {source}"
     name = eqn.primitive.name
-    return not_finite(name, out.host(), out.aval, replay.settings, values, place)
+    return not_finite(name, out.host(), out.aval, replay.settings, values, location)
 
 
 def _values(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> dict[Var, Any]:
@@ -109,8 +109,8 @@ def _values(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> dic
     return env
 
 
-def _inside(
-    replay: _Replay, eqn: Eqn, values: list[Any], source: SourceLine | None, place: str
+def _find_in_step(
+    replay: _Replay, eqn: Eqn, values: list[Any], source: SourceLocation | None, location: str
 ) -> FloatingPointError | None:
     """Find the origin inside a loop or a branch; None if there is none."""
     rule = eqn.primitive.lower
@@ -118,22 +118,22 @@ def _inside(
         number = int(as_numpy(values[0], aval_of(values[0])))
         programs = rule.branches(eqn.params)
         taken = min(max(number, 0), len(programs) - 1)
-        here = f"{place}, in branch {taken} of {eqn.primitive.name}"
-        return _look_into(replay, programs[taken], values[1:], source, here)
+        here = f"{location}, in branch {taken} of {eqn.primitive.name}"
+        return _find_in_program(replay, programs[taken], values[1:], source, here)
     if rule.form is None:
         return None
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
-        turn, operands = _scan_turns(replay, form, values)
+        iteration, operands = _find_in_scan(replay, form, values)
     else:
-        turn, operands = _while_turns(replay, form, values)
-    if turn is None:
+        iteration, operands = _find_in_while(replay, form, values)
+    if iteration is None:
         return None
-    here = f"{place}, in turn {turn} of {eqn.primitive.name}"
-    return _look_into(replay, form.body, operands, source, here)
+    here = f"{location}, in turn {iteration} of {eqn.primitive.name}"
+    return _find_in_program(replay, form.body, operands, source, here)
 
 
-def _scan_turns(
+def _find_in_scan(
     replay: _Replay, form: ScanForm, values: list[Any]
 ) -> tuple[int | None, list[Any]]:
     """The first iteration with a rejected result, and the inputs of its body."""
@@ -141,29 +141,29 @@ def _scan_turns(
     consts, carry, xs = values[: form.num_consts], values[form.num_consts : split], values[split:]
     rows = [_Rows(x) for x in xs]
     run = replay.compile(form.body)
-    for turn in range(form.length):
-        place = form.length - 1 - turn if form.reverse else turn
-        operands = [*consts, *carry, *[row.at(place) for row in rows]]
+    for iteration in range(form.length):
+        index = form.length - 1 - iteration if form.reverse else iteration
+        operands = [*consts, *carry, *[row.at(index) for row in rows]]
         outs = run(operands)
         if any(map(replay.is_bad, outs)):
-            return turn, operands
+            return iteration, operands
         carry = outs[: form.num_carry]
     return None, []
 
 
-def _while_turns(
+def _find_in_while(
     replay: _Replay, form: WhileForm, values: list[Any]
 ) -> tuple[int | None, list[Any]]:
     first = form.num_condition_consts
     split = first + form.num_body_consts
     goes_on, run = replay.compile(form.condition), replay.compile(form.body)
-    carry, turn = values[split:], 0
+    carry, iteration = values[split:], 0
     while goes_on([*values[:first], *carry])[0].host().item():
         operands = [*values[first:split], *carry]
         carry = run(operands)
         if any(map(replay.is_bad, carry)):
-            return turn, operands
-        turn += 1
+            return iteration, operands
+        iteration += 1
     return None, []
 
 

@@ -1,4 +1,4 @@
-"""Numbers as arrays: those that were used last are kept."""
+"""Python scalars as arrays, with a cache of recent ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuflow.core.aval import aval_of
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import default_device
 
-NUMBERS = frozenset({bool, int, float, complex})
-_known: Recent[Any, Array] = Recent(4096)
+SCALAR_TYPES = frozenset({bool, int, float, complex})
+_cache: Recent[Any, Array] = Recent(4096)
 
 
-def array_of(number: Any) -> Array:
-    """A number as a weakly typed Array of rank 0 on the default device.
+def array_of(scalar: Any) -> Array:
+    """A Python scalar as a weakly typed Array of rank 0 on the default device.
 
-    The array is everybody's: it must not be donated.
+    The array is shared: it must not be donated.
 
     Args:
         number: a bool, int, float or complex.
@@ -27,34 +27,34 @@ def array_of(number: Any) -> Array:
     Raises:
         OverflowError: an int that does not fit.
     """
-    kind = type(number)
-    # 0.0 and -0.0 are equal, also as parts of complex numbers.
-    value = number if number and kind is not complex else repr(number)
-    return _kept(number, kind, value)
+    kind = type(scalar)
+    # 0.0 and -0.0 are equal, also as components of complex values.
+    value = scalar if scalar and kind is not complex else repr(scalar)
+    return _cached(scalar, kind, value)
 
 
 def array_of_scalar(value: Any) -> Array | None:
-    """A number of Python or NumPy, or a NumPy array of rank 0, as ``array_of`` gives it.
+    """A scalar of Python or NumPy, or a NumPy array of rank 0, as a cached Array.
 
     Returns:
         None: it is something else.
     """
-    if type(value) in NUMBERS:
+    if type(value) in SCALAR_TYPES:
         return array_of(value)
     if not isinstance(value, np.generic) and (type(value) is not np.ndarray or value.ndim):
         return None
     if value.dtype.hasobject:
         return None
     # Elements do not change, as the memory of an array may.
-    return _kept(value[()], value.dtype, value.tobytes())
+    return _cached(value[()], value.dtype, value.tobytes())
 
 
-def _kept(number: Any, kind: Any, value: Any) -> Array:
-    """The array of a number, cached by its kind and value."""
+def _cached(scalar: Any, kind: Any, value: Any) -> Array:
+    """The array of a scalar, cached by its kind and value."""
     key, device = (config.trace_context(), kind, value), default_device()  # settings choose types
-    array = _known.get(key)
+    array = _cache.get(key)
     if array is None or array.device is not device:
-        aval = aval_of(number)
-        array = Array(device.driver.from_host(as_numpy(number, aval)), aval, device)
-        _known.put(key, array)
+        aval = aval_of(scalar)
+        array = Array(device.driver.from_host(as_numpy(scalar, aval)), aval, device)
+        _cache.put(key, array)
     return array

@@ -1,7 +1,7 @@
 """ShardedArray: an Array with a sharding.
 
 The devices share a driver, so the elements are in one array in global order. Operations treat it
-like any other value; code that depends on shardings uses ``whole`` and wraps its results again.
+like any other value; code that depends on shardings uses ``whole`` and wraps its results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuflow.runtime.device import Device, different_devices
 
 
 class _TypeKey:
-    """Equal to itself alone, so that a dict finds it without asking for its parts."""
+    """A key that is compared by identity, so that dict lookups are cheap."""
 
     __slots__ = ("__weakref__",)
 
@@ -39,14 +39,14 @@ class ShardedArray(Array):
 
     Args:
         whole: all elements.
-        sharding: fits its shape.
+        sharding: one that divides its shape.
         key: ``type_key`` of the two.
     """
 
     __slots__ = ("_sharding", "_type_key", "whole")
 
     def __init__(self, whole: Array, sharding: Sharding, key: object = None) -> None:
-        # The slot of the data stays empty: what trusts it is for arrays without parts.
+        # The slot of the data stays empty: code that reads it is for unsharded arrays.
         self.whole, self.aval, self.device = whole, whole.aval, whole.device
         self._sharding = sharding
         self._type_key = key or type_key(whole.aval, sharding)
@@ -58,7 +58,7 @@ class ShardedArray(Array):
 
     @property
     def sharding(self) -> Sharding:
-        """Which device has which part."""
+        """The assignment of shards to devices."""
         return self._sharding
 
     def devices(self) -> set[Device]:
@@ -96,27 +96,29 @@ def with_sharding(whole: Array, sharding: Sharding) -> Array:
     return ShardedArray(whole, sharding)
 
 
-def check_places(name: str, values: Iterable[Any], asked: Iterable[Sharding] = ()) -> None:
+def check_same_devices(
+    name: str, values: Iterable[Any], requested: Iterable[Sharding] = ()
+) -> None:
     """Check that arrays with explicit placement are on the same devices, in one order.
 
     Args:
         name: of the operation.
-        values: its operands; those that nobody put anywhere follow the others.
-        asked: shardings that its operands or results are to have.
+        values: its operands; uncommitted ones follow the others.
+        requested: shardings that its operands or results must have.
 
     Raises:
         ValueError: it is not.
     """
-    placed = [x for x in values if isinstance(x, Array) and not isinstance(x, Tracer)]
-    placed = [x for x in placed if type(x) is not Array or x.device.is_committed]
-    places = {x.sharding._devices for x in placed}
-    wanted = [sharding for sharding in asked if sharding._devices not in places]
-    if len(places) > 1:
-        raise different_devices(name, placed)
-    if len(places | {sharding._devices for sharding in wanted}) > 1:
+    committed = [x for x in values if isinstance(x, Array) and not isinstance(x, Tracer)]
+    committed = [x for x in committed if type(x) is not Array or x.device.is_committed]
+    device_orders = {x.sharding._devices for x in committed}
+    others = [sharding for sharding in requested if sharding._devices not in device_orders]
+    if len(device_orders) > 1:
+        raise different_devices(name, committed)
+    if len(device_orders | {sharding._devices for sharding in others}) > 1:
         raise ValueError(
             f"[{name}] arrays that were put on devices must be on those that are asked for; got "
-            f"{', '.join(map(str, [x.sharding for x in placed] + wanted))}. "
+            f"{', '.join(map(str, [x.sharding for x in committed] + others))}. "
             "Fix: move the arrays with device_put(x, sharding)."
         )
 
@@ -139,22 +141,22 @@ def evaluate_sharded(
     types = [x._type_key if type(x) is ShardedArray else aval_of(x) for x in operands]
     key = primitive, tuple(types), tuple(params.items())
     try:
-        known = _results.get(key)
+        cached = _results.get(key)
     except TypeError:  # params without a hash
-        key, known = None, None
-    if known is None or any(type(x) is Array and x.device.is_committed for x in operands):
-        check_places(primitive.name, operands)
+        key, cached = None, None
+    if cached is None or any(type(x) is Array and x.device.is_committed for x in operands):
+        check_same_devices(primitive.name, operands)
     results = evaluate(primitive, tuple(map(whole_of, operands)), params)
     outs = results if primitive.multiple_results else [results]
-    if known is None:
-        known = _shardings_of_results(primitive, operands, params, outs)
+    if cached is None:
+        cached = _shardings_of_results(primitive, operands, params, outs)
         if key is not None:
-            _results.put(key, known)
-    placed = [
+            _results.put(key, cached)
+    sharded = [
         out if kind is None else ShardedArray(out, *kind)
-        for out, kind in zip(outs, known, strict=True)
+        for out, kind in zip(outs, cached, strict=True)
     ]
-    return placed if primitive.multiple_results else placed[0]
+    return sharded if primitive.multiple_results else sharded[0]
 
 
 # For an op with operands of certain types and shardings: of each result its sharding and type key;
@@ -173,7 +175,7 @@ def _shardings_of_results(
     shardings = result_shardings(program, operand_shardings)
     if shardings is None:
         return (None,) * len(outs)
-    placed = [with_sharding(out, sharding) for out, sharding in zip(outs, shardings, strict=True)]
+    sharded = [with_sharding(out, sharding) for out, sharding in zip(outs, shardings, strict=True)]
     return tuple([
-        (x._sharding, x._type_key) if type(x) is ShardedArray else None for x in placed
+        (x._sharding, x._type_key) if type(x) is ShardedArray else None for x in sharded
     ])

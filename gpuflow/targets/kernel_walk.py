@@ -1,18 +1,18 @@
 """Walks one KernelIR kernel, in order, for an emitter of its code.
 
-The walk is what targets share: the order of statements, addresses as sums over the open loops,
-values that loops carry, results of branches and reductions. An emitter is a subclass with its own
-type of expressions: text for CUDA (``printer``), records for the CPU. It overrides these hooks,
-which stand at the end of ``KernelWalk``:
+Targets share the walk: the order of statements, addresses as sums over the open loops, carries of
+loops, results of branches and reductions. An emitter is a subclass with its own type of
+expressions: text for CUDA (``printer``), records for the CPU. It overrides these hooks, the last
+methods of ``KernelWalk``:
 
-    name, constant, target   expressions of a variable and of a number; the variable of a value
+    name, constant, target   expressions of a variable and of a constant; the variable of a value
     set, set_all             the assignment of one variable, or of all results of a function
     when, otherwise          the sides of a branch
     forever, leave           a loop that runs until its body leaves it
     axis_loop, count_loop    loops over an axis, and of a number of iterations
-    after_turn               code after an iteration of a loop with a condition
+    after_iteration          code after an iteration of a loop with a condition
     reduce                   a Reduce statement
-    within                   the place of an element, or of one part of a complex number
+    within                   the index of an element, or of one component of a complex number
     load, store, load_where  one element of an operand
     load_local, store_local  one element of a local array
     strip, copy              a Strip statement, and a Copy statement
@@ -63,7 +63,7 @@ FLOATS = ("float32", "float64")
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
-# An operand with one of these names gets an underscore: they would hide names of the code itself.
+# An operand with one of these names gets an underscore: it would shadow a name of the code.
 _TAKEN = re.compile(
     r"[ct]\d+|np|math|cuda|words|lo|hi|reader|writer"
     r"|range|min|max|int|float|bool|abs|.*_.*"
@@ -90,10 +90,10 @@ def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
     if len(combine.body) != count:
         return None
     functions = []
-    for place, statement in enumerate(combine.body):
-        if not isinstance(statement, Apply) or statement.outs != (combine.results[place],):
+    for position, statement in enumerate(combine.body):
+        if not isinstance(statement, Apply) or statement.outs != (combine.results[position],):
             return None
-        if set(statement.args) != {combine.params[place], combine.params[count + place]}:
+        if set(statement.args) != {combine.params[position], combine.params[count + position]}:
             return None
         functions.append(statement.fn)
     return tuple(functions)
@@ -115,7 +115,7 @@ class Names:
         return operand + "_" if taken or _TAKEN.fullmatch(operand) else operand
 
     def extent(self, axis: Axis) -> str:
-        """The number of points of an axis: a literal when it is exact."""
+        """The extent of an axis: a literal if it is exact."""
         return f"n_{axis.name}" if axis.exact is None else str(axis.exact)
 
     def stride(self, operand: str, axis: str) -> str:
@@ -147,8 +147,8 @@ class KernelWalk(Generic[E]):
 
     def value(self, value: Value) -> E:
         """The expression of a value."""
-        known = self.values.get(value.number)
-        return self.name(f"t{value.number}") if known is None else known
+        bound = self.values.get(value.number)
+        return self.name(f"t{value.number}") if bound is None else bound
 
     def bind(self, values: Sequence[Value], expressions: Sequence[E]) -> None:
         """Bind values to expressions (variables) that already exist."""
@@ -164,7 +164,7 @@ class KernelWalk(Generic[E]):
         ]
         overwritten = [self.name(target) for target, _ in pairs]
         if len(pairs) > 1 and any(expression in overwritten for _, expression in pairs):
-            # Named by what they become, so that a name has one type everywhere.
+            # Named after their targets, so that a name has one type everywhere.
             for target, expression in pairs:
                 self.set(f"next_{target}", expression)
             pairs = [(target, self.name(f"next_{target}")) for target, _ in pairs]
@@ -211,30 +211,30 @@ class KernelWalk(Generic[E]):
         operand = self.operands[s.operand]
         if operand.mode is Mode.INDEX and s.where is None:
             self._indices.add(s.out.number)
-        expression = self._element(operand, s.offset, s.part)
+        expression = self._element(operand, s.offset, s.component)
         if s.where is None:
             self.set(out, expression)
             return
         where = self.value(s.where)
         if operand.mode not in (Mode.SCALAR, Mode.INDEX):
-            place = self.within(self._address(operand, s.offset), s.part)
-            guarded = self.load_where(operand, place, where, s.out.dtype)
+            element = self.within(self._address(operand, s.offset), s.component)
+            guarded = self.load_where(operand, element, where, s.out.dtype)
             if guarded is not None:
                 self.set(out, guarded)
                 return
-        # A real branch: nothing may be read where the mask is false.
+        # A real branch: nothing may be read if the mask is false.
         with self.when(where):
             self.set(out, expression)
         with self.otherwise():
             self.set(out, self.constant(0, s.out.dtype))
 
-    def _element(self, operand: Operand, offset: Value | None, part: int | None) -> E:
+    def _element(self, operand: Operand, offset: Value | None, component: int | None) -> E:
         if operand.mode is Mode.SCALAR:
             return self.name(self.names.operand(operand.name))
         if operand.mode is Mode.INDEX:
             address = self._address(operand, offset)
             return address if self.kernel.index_bits == 64 else self.converted(address, "int64")
-        return self.load(operand, self.within(self._address(operand, offset), part))
+        return self.load(operand, self.within(self._address(operand, offset), component))
 
     def _address(self, operand: Operand, offset: Value | None) -> E:
         """An explicit offset is an int64 value, and so is its sum with offsets of any width."""
@@ -249,12 +249,12 @@ class KernelWalk(Generic[E]):
             self.store_local(self.locals[s.operand], s.offset, self.value(s.value))
             return
         operand = self.operands[s.operand]
-        place = self.within(self._address(operand, s.offset), s.part)
+        element = self.within(self._address(operand, s.offset), s.component)
         if s.where is None:
-            self.store(operand, place, self.value(s.value))
+            self.store(operand, element, self.value(s.value))
             return
         with self.when(self.value(s.where)):
-            self.store(operand, place, self.value(s.value))
+            self.store(operand, element, self.value(s.value))
 
     def _apply(self, s: Apply) -> None:
         arguments = [self.value(a) for a in s.args]
@@ -280,10 +280,10 @@ class KernelWalk(Generic[E]):
         return arithmetic if is_exact else self.converted(arithmetic, dtype)
 
     def _select(self, s: Select) -> None:
-        chosen = self.select(
+        selected = self.select(
             self.value(s.predicate), self.value(s.on_true), self.value(s.on_false), s.out.dtype
         )
-        self.set(self.target(s.out), chosen)
+        self.set(self.target(s.out), selected)
 
     def _cast(self, s: Cast) -> None:
         source = "index" if s.arg.number in self._indices else s.arg.dtype
@@ -303,7 +303,7 @@ class KernelWalk(Generic[E]):
         self.bind(s.body.params, [self.name(counter), *map(self.value, s.outs)])
         self.count_loop(s, counter, self.value(s.count))
 
-    def turn(self, s: For | While) -> None:
+    def iteration(self, s: For | While) -> None:
         """Emit one iteration: the body, and the assignment of results to carries."""
         self.block(s.body)
         self.carry(s.outs, s.body.results)
@@ -379,8 +379,8 @@ class KernelWalk(Generic[E]):
             self.block(s.cond)
             with self.when(self.prefix("not", self.value(s.cond.results[0]))):
                 self.leave()
-            self.turn(s)
-            self.after_turn(s)
+            self.iteration(s)
+            self.after_iteration(s)
 
     def _if(self, s: If) -> None:
         with self.when(self.value(s.predicate)):
@@ -407,7 +407,7 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def constant_stride(self, stride: Stride) -> E:
-        """The expression of a stride that is a number."""
+        """The expression of a constant stride."""
         raise NotImplementedError
 
     def set(self, target: str, value: E) -> None:
@@ -419,7 +419,7 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def when(self, test: E) -> AbstractContextManager[None]:
-        """Emit a branch; what is emitted inside runs if the test holds."""
+        """Emit a branch; code emitted in its context runs if the test holds."""
         raise NotImplementedError
 
     def otherwise(self) -> AbstractContextManager[None]:
@@ -442,7 +442,7 @@ class KernelWalk(Generic[E]):
         """Emit the iterations of a loop that runs ``count`` times."""
         raise NotImplementedError
 
-    def after_turn(self, s: While) -> None:
+    def after_iteration(self, s: While) -> None:
         """Emit the code after an iteration of a loop with a condition."""
         del s
 
@@ -465,7 +465,7 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def strip(self, s: Strip) -> None:
-        """Emit the loop over the pieces of an axis; inside, ``span`` is that of the piece."""
+        """Emit the loop over the strips of an axis; inside, ``span`` is that of the strip."""
         raise NotImplementedError
 
     def copy(self, s: Copy) -> None:
@@ -481,7 +481,7 @@ class KernelWalk(Generic[E]):
         raise NotImplementedError
 
     def load_where(self, operand: Operand, offset: E, where: E, dtype: str) -> E | None:
-        """The same where a condition holds and 0 elsewhere, or None: in a branch."""
+        """The same if a condition holds, else 0; None: load in a branch."""
         del operand, offset, where, dtype
         return None
 

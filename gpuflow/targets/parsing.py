@@ -1,4 +1,4 @@
-"""Python's parser, in a process in which other threads parse as well."""
+"""Python's parser, safe for concurrent threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The platforms that there are; a platform's own modules are imported when it is first used."""
+"""The platforms; their modules are imported at first use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ else:
     gpu_target = LazyModule("gpuflow.targets.cuda.library.target")
 
 
-# Where Linux shows that there is a GPU of NVIDIA.
+# Files that Linux has if there is an NVIDIA GPU.
 GPU_SIGNS = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")
 
 
@@ -74,7 +74,7 @@ def seems_to_have_gpu() -> bool:
 def _has_cuda() -> bool:
     """Whether programs run on a GPU unless the user says otherwise.
 
-    Warns where there seems to be a GPU that cannot be used. Without one, it looks at files only.
+    Warns if there seems to be a GPU that cannot be used. Without one, it looks at files only.
     """
     if not seems_to_have_gpu():
         return False
@@ -92,7 +92,7 @@ def _has_cuda() -> bool:
 
 
 def register_platforms() -> None:
-    """Make the devices of all platforms known; the first that is wanted is the default."""
+    """Register the devices of all platforms; the first that is available is the default."""
     register_platform(Platform("cuda", _cuda_count, _cuda, _has_cuda, target=_cuda_target))
     register_platform(
         Platform("cpu", _cpu_count, _cpu, lambda: True, True, _cpu_target)

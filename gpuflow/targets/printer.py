@@ -2,10 +2,10 @@
 
 An emitter is a subclass of ``KernelPrinter``, and overrides hooks of ``KernelWalk`` and these:
 
-    module_lines    lines between the header comment and the function
+    module_header   text between the header comment and the function
     function_name   the name of the function
     signature       the ``def`` line
-    unpack          lines that give every argument its local name (``Names`` says which)
+    unpack          lines that give every argument its local name (see ``Names``)
     entry           the function's body; calls ``block(kernel.body)`` wherever the body belongs
 """
 
@@ -54,15 +54,15 @@ def constant(value: bool | int | float, dtype: str) -> str:
     return f"np.{dtype}({text})"
 
 
-class Lines:
-    """Lines of Python text, and the indentation of the next one."""
+class IndentedText:
+    """Python text under construction, and the indentation of its next line."""
 
     lines: list[str]
     depth: int
 
-    def emit(self, line: str) -> None:
+    def emit(self, text: str) -> None:
         """Append one line at the current depth."""
-        self.lines.append("    " * self.depth + line if line else "")
+        self.lines.append("    " * self.depth + text if text else "")
 
     @contextmanager
     def indented(self, head: str) -> Iterator[None]:
@@ -76,7 +76,7 @@ class Lines:
         self.depth -= 1
 
 
-class KernelPrinter(Lines, KernelWalk[str]):
+class KernelPrinter(IndentedText, KernelWalk[str]):
     """Walks one kernel and prints it; see the module's text for the hooks."""
 
     target_name = ""
@@ -91,10 +91,10 @@ class KernelPrinter(Lines, KernelWalk[str]):
     def source(self) -> Source:
         """Print the module."""
         comment = [self.comment, *kernel_text(self.kernel).rstrip().splitlines()]
-        for line in comment:
-            self.emit(f"# {line}".rstrip())
-        for line in self.module_lines():
-            self.emit(line)
+        for text in comment:
+            self.emit(f"# {text}".rstrip())
+        for text in self.module_header():
+            self.emit(text)
         with self.indented(self.signature()):
             self.entry()
         return Source("\n".join(self.lines) + "\n", self.function_name(), self.target_name)
@@ -133,7 +133,7 @@ class KernelPrinter(Lines, KernelWalk[str]):
 
     def count_loop(self, s: For, counter: str, count: str) -> None:
         with self.indented(f"for {counter} in range({count}):"):
-            self.turn(s)
+            self.iteration(s)
 
     def within(self, address: str, component: int | None) -> str:
         if component is None:
@@ -171,8 +171,8 @@ class KernelPrinter(Lines, KernelWalk[str]):
 
     # Hooks of the text
 
-    def module_lines(self) -> list[str]:
-        """Lines between the header comment and the function: imports, helper definitions."""
+    def module_header(self) -> list[str]:
+        """Text between the header comment and the function: imports, helper definitions."""
         return ["import math", "", "import numpy as np", "", ""]
 
     def function_name(self) -> str:

@@ -46,7 +46,7 @@ class BatchTracer(Tracer):
 
     def describe(self) -> str:
         origin = self.value.describe() if isinstance(self.value, Tracer) else ""
-        return ", ".join(part for part in (origin, "mapped by vmap") if part)
+        return ", ".join(text for text in (origin, "mapped by vmap") if text)
 
 
 def _varying_too(aval: ShapedArray, name: Any) -> ShapedArray:
@@ -176,7 +176,7 @@ def batch_jaxpr_dims(
 ) -> tuple[ClosedJaxpr, tuple[int | Uniform | None, ...]]:
     """``batch_jaxpr`` that returns for each output 0, ``Uniform(0)``, or None if it is not mapped.
 
-    Those that are only mapped because ``instantiate_outs`` says so are uniform.
+    Outputs that are mapped only because of ``instantiate_outs`` are uniform.
     """
     key = ("batch", axis, batched, instantiate_outs)
     return jaxpr.jaxpr.memo(key, lambda: _make_batched(jaxpr, axis, batched, instantiate_outs))
@@ -196,7 +196,7 @@ def _make_batched(
         outs, front_dims[:] = batch_to_front(jaxpr, axis, operands, dims, forced)
         return outs
 
-    # What varies along the axis is mapped from here on.
+    # Values that vary along the axis are mapped from here on.
     avals = [
         aval.varying(aval.mat.varying - {axis.varies}) for aval in jaxpr.in_avals
     ]

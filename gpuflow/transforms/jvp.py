@@ -16,7 +16,7 @@ from gpuflow.ops.zeros import instantiate
 
 
 class DualTracer(Tracer):
-    """A primal with its tangent, of whichever trace carries tangents."""
+    """A primal with its tangent, of any trace that carries tangents."""
 
     __slots__ = ("primal", "tangent")
 
@@ -143,14 +143,14 @@ def _make_jvp_jaxpr(
             for nonzero, aval in safe_zip(nonzeros, jaxpr.in_avals)
         ]
         outs, out_tangents = jvp_flat(jaxpr, operands[:count], tangents)
-        kept = []
-        for tangent, wanted in safe_zip(out_tangents, instantiate_outs):
+        instantiated = []
+        for tangent, force in safe_zip(out_tangents, instantiate_outs):
             is_float = tangent_aval(tangent).dtype != dtypes.float0
-            nonzero = is_float and (wanted or type(tangent) is not Zero)
+            nonzero = is_float and (force or type(tangent) is not Zero)
             out_nonzeros.append(nonzero)
             if nonzero:
-                kept.append(instantiate(tangent))
-        return [*outs, *kept]
+                instantiated.append(instantiate(tangent))
+        return [*outs, *instantiated]
 
     tangent_avals = [
         aval.tangent() for aval, nonzero in safe_zip(jaxpr.in_avals, nonzeros) if nonzero

@@ -126,12 +126,12 @@ def _linearized(
             instantiate_outs = [instantiate_outs] * len(tangents)
         # Zeros are made under the parent: they are constants of the linear map.
         tangents = [
-            instantiate(tangent) if wanted else tangent
-            for tangent, wanted in safe_zip(tangents, instantiate_outs)
+            instantiate(tangent) if force else tangent
+            for tangent, force in safe_zip(tangents, instantiate_outs)
         ]
         out_nonzeros = [type(tangent) is not Zero for tangent in tangents]
-        kept = [tangent for tangent in tangents if type(tangent) is not Zero]
-        jaxpr, residuals = recording.finish(arguments, kept)
+        nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
+        jaxpr, residuals = recording.finish(arguments, nonzero_tangents)
     finally:
         trace.finished = recording.finished = trace.partial.finished = True
     return [primal for primal, _ in pairs], jaxpr, residuals, out_nonzeros
@@ -156,17 +156,17 @@ def linearize_jaxpr(
 def _make_linearized(
     jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], instantiate_outs: bool | tuple[bool, ...]
 ) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
-    parts: list[Any] = []
+    captured: list[Any] = []
 
     def evaluation(*primals: Any) -> list[Any]:
         outs, linear, residuals, out_nonzeros = linearize_flat(
             jaxpr, primals, nonzeros, instantiate_outs
         )
-        parts.extend((linear, tuple(out_nonzeros), len(residuals)))
+        captured.extend((linear, tuple(out_nonzeros), len(residuals)))
         return [*outs, *residuals]
 
     known, consts = trace_to_jaxpr(evaluation, jaxpr.in_avals)
-    linear, out_nonzeros, count = parts
+    linear, out_nonzeros, count = captured
     linear = linear.replace(
         constvars=(),
         invars=(*linear.constvars, *linear.invars),

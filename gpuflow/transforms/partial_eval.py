@@ -39,8 +39,8 @@ class PartialTrace(Trace):
         if primitive.partial_eval is not None:
             return self._by_rule(primitive, operands, params)
         if primitive.lower.jaxpr is not None and not primitive.lower.whole:
-            # A user's rule called a jitted function on primals and tangents together: only what
-            # depends on tangents may be recorded.
+            # A user's rule called a jitted function on both primals and tangents: only operations
+            # that depend on tangents may be recorded.
             with current_trace(self):
                 avals = [aval_of(value) for value in operands]
                 return list(primitive.lower.jaxpr(avals, params)(*operands))
@@ -66,7 +66,7 @@ class PartialTrace(Trace):
 def partial_jaxpr(
     jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...], unknown_outs: tuple[bool, ...] | None = None
 ) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
-    """Split a program by which of its inputs are known.
+    """Split a program into the evaluation of known values and a program of the unknown ones.
 
     Args:
         jaxpr: the program.
@@ -84,22 +84,22 @@ def partial_jaxpr(
 def _make_partial(
     jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...], unknown_outs: tuple[bool, ...] | None
 ) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
-    wanted = unknown_outs or (False,) * len(jaxpr.out_avals)
-    parts: list[Any] = []
+    forced = unknown_outs or (False,) * len(jaxpr.out_avals)
+    captured: list[Any] = []
 
     def evaluation(*values: Any) -> Sequence[Any]:
-        outs, unknown, residuals, flags = _partial_flat(jaxpr, unknowns, values, wanted)
-        parts.extend((unknown, flags, len(residuals)))
+        outs, unknown, residuals, flags = _partial_flat(jaxpr, unknowns, values, forced)
+        captured.extend((unknown, flags, len(residuals)))
         return [*outs, *residuals]
 
     avals = [aval for aval, flag in safe_zip(jaxpr.in_avals, unknowns) if not flag]
     known, consts = trace_to_jaxpr(evaluation, avals)
-    unknown, flags, count = parts
+    unknown, flags, count = captured
     return ClosedJaxpr(known, tuple(consts)), hoist_consts(unknown), flags, count
 
 
 def _partial_flat(
-    jaxpr: ClosedJaxpr, unknowns: Sequence[bool], values: Sequence[Any], wanted: Sequence[bool]
+    jaxpr: ClosedJaxpr, unknowns: Sequence[bool], values: Sequence[Any], forced: Sequence[bool]
 ) -> tuple[list[Any], Jaxpr, list[Any], tuple[bool, ...]]:
     recording = StagingTrace(thread_state.trace, "a partly evaluated function")
     trace = PartialTrace(thread_state.trace, recording)
@@ -112,9 +112,9 @@ def _partial_flat(
     try:
         with current_trace(trace):
             outs = jaxpr(*operands)
-        flags = tuple(recording.owns(out) or flag for out, flag in safe_zip(outs, wanted))
-        kept = [out for out, flag in safe_zip(outs, flags) if flag]
-        unknown, residuals = recording.finish(arguments, kept)
+        flags = tuple(recording.owns(out) or flag for out, flag in safe_zip(outs, forced))
+        unknown_results = [out for out, flag in safe_zip(outs, flags) if flag]
+        unknown, residuals = recording.finish(arguments, unknown_results)
     finally:
         trace.finished = recording.finished = True
     return [out for out, flag in safe_zip(outs, flags) if not flag], unknown, residuals, flags

@@ -21,7 +21,7 @@ from gpuflow.transforms.jvp import jvp_rule
 
 
 class TaylorTracer(Tracer):
-    """A value with its derivative, which is known from some pass on."""
+    """A value with its derivative, which a later pass sets."""
 
     __slots__ = ("derivative", "primal")
 
@@ -46,7 +46,7 @@ class _Equation:
 
 
 class TaylorTrace(Trace):
-    """Applies ops to primals, and keeps them, so that ``differentiate`` can apply their rules."""
+    """Applies ops to primals, and records them, so that ``differentiate`` can apply their rules."""
 
     __slots__ = ("known", "pending")
     adds = "expanded"
@@ -55,7 +55,7 @@ class TaylorTrace(Trace):
     def __init__(self, parent: Trace) -> None:
         super().__init__(parent)
         self.pending: list[_Equation] = []
-        # Rules compute again what they are the rule of, or have in common: then it is the same
+        # Rules recompute the op itself, and common subexpressions: equal applications share one
         # value, whose derivatives are computed once.
         self.known: dict[Any, _Equation] = {}
 
@@ -72,7 +72,7 @@ class TaylorTrace(Trace):
             with current_trace(self):
                 outs = list(program(*operands))
             return outs if primitive.multiple_results else outs[0]
-        # Each effect is one of its own.
+        # Equations with effects are never merged.
         key = None if primitive.effects(params) else _key(primitive, operands, params)
         equation = self.known.get(key) if key is not None else None
         if equation is None:
@@ -154,7 +154,7 @@ def taylor_flat(
         primals: the curve's value at 0, an array for each operand.
         derivatives: for each operand the curve's derivatives at 0, from the first to ``order``;
             none for one that is constant.
-        order: of the last derivative that is wanted.
+        order: of the last requested derivative.
     """
     return with_trace(
         lambda: TaylorTrace(thread_state.trace),

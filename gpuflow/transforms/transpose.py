@@ -17,7 +17,7 @@ from gpuflow.ops.zeros import add_tangents
 def backward_pass(
     jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any], cotangents: Sequence[Any]
 ) -> list[Any]:
-    """Cotangents of the operands that are ``UndefinedPrimal``; None for the known ones.
+    """Cotangents of the operands that are ``UndefinedPrimal``; None for known ones.
 
     Equations that do not depend on an unknown are evaluated; the others are transposed in reverse
     order. Cotangents may be ``Zero``.
@@ -97,14 +97,14 @@ def _transpose_eqn(eqn: Eqn, known: dict[Var, Any], pending: dict[Var, Any]) -> 
 
 
 def _not_linear(eqn: Eqn, operands: Sequence[Any]) -> TypeError:
-    place = f", used at {eqn.source}" if eqn.source else ""
+    location = f", used at {eqn.source}" if eqn.source else ""
     types = ", ".join(
         f"{'unknown ' if is_undefined(x) else ''}{atom.aval}"
         for x, atom in safe_zip(operands, eqn.inputs)
     )
     return TypeError(
         f"[{eqn.primitive.name}] transposition needs an op that is linear in its unknown operands "
-        f"together; got {types}{place}. Fix: transpose a linear function, or use grad, vjp or "
+        f"together; got {types}{location}. Fix: transpose a linear function, or use grad, vjp or "
         "jacrev."
     )
 

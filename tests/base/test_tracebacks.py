@@ -116,8 +116,8 @@ def test_what_never_came_here_is_left_alone():
         __import__("json").loads("{")
 
     error = raised(parse)
-    assert tracebacks.users_part(error.__traceback__) is error.__traceback__
-    assert tracebacks.users_part(None) is None
+    assert tracebacks.filtered_traceback(error.__traceback__) is error.__traceback__
+    assert tracebacks.filtered_traceback(None) is None
 
 
 def test_library_frames_below_own_ones_go_and_those_below_users_stay():

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from gpuflow.base import undisturbed as module
-from gpuflow.base.undisturbed import begun, undisturbed
+from gpuflow.base.undisturbed import start_call, undisturbed
 
 
 class Stop(Exception):
@@ -28,7 +28,7 @@ def test_the_result_and_the_error_are_those_of_the_call():
 
 def test_calls_run_side_by_side():
     meet = threading.Barrier(3)
-    waits = [begun(lambda: meet.wait(20)) for _ in range(3)]
+    waits = [start_call(lambda: meet.wait(20)) for _ in range(3)]
     assert sorted(wait() for wait in waits) == [0, 1, 2]
 
 

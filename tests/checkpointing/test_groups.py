@@ -11,7 +11,8 @@ from group_program import X
 from process_groups import run_group
 
 from gpuflow import checkpointing
-from gpuflow.checkpointing import saving, together
+from gpuflow.checkpointing import multiprocess as together
+from gpuflow.checkpointing import saving
 from gpuflow.errors import CheckpointError
 
 PROGRAM = Path(__file__).with_name("group_program.py")

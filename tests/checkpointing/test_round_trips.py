@@ -76,7 +76,7 @@ def test_dtypes_and_shapes(name, tmp_path):
 
 
 def test_the_names_of_records_cover_all_dtypes():
-    assert {*PLAIN, *NARROW} <= leaves._NAMED | leaves._CARRIED
+    assert {*PLAIN, *NARROW} <= leaves._NAMED | leaves._REENCODED
 
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])

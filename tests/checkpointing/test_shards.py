@@ -14,7 +14,7 @@ from gpuflow import NamedSharding, P, checkpointing
 from gpuflow.base.config import config
 from gpuflow.checkpointing import files
 from gpuflow.runtime.device import devices, local_devices
-from gpuflow.runtime.parted import PartedArray
+from gpuflow.runtime.distributed import DistributedArray
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4)
 
@@ -95,7 +95,7 @@ def test_a_device_and_a_spec(mesh, tmp_path):
 def test_donated_parts_are_those_of_the_call(mesh, tmp_path, monkeypatch):
     sharding = NamedSharding(mesh, P("x", "y"))
     x = gf.device_put(X, sharding)
-    assert (type(x) is PartedArray) == (mesh.devices.flat[0].platform == "cuda_sim")
+    assert (type(x) is DistributedArray) == (mesh.devices.flat[0].platform == "cuda_sim")
     write, inside = files.write_arrays, []
 
     def write_later(*arguments):
@@ -105,7 +105,7 @@ def test_donated_parts_are_those_of_the_call(mesh, tmp_path, monkeypatch):
 
     monkeypatch.setattr(files, "write_arrays", write_later)
     begun = checkpointing.save_async(tmp_path / "c", x)
-    if type(x) is not PartedArray:  # a program of a simulated GPU needs its toolchain
+    if type(x) is not DistributedArray:  # a program of a simulated GPU needs its toolchain
         gf.jit(lambda x: -x, donate_argnums=0)(x)
     else:
         x.delete()

@@ -344,7 +344,7 @@ def test_what_hangs_on_something_missing_is_not_looked_at(healthy):
 def test_a_trial_that_hangs(healthy, monkeypatch):
     monkeypatch.setattr(doctor_checks, "TRIAL_SECONDS", 0.2)
     healthy.programs["FFT"] = "import time; time.sleep(60)"
-    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "try: FFT")).line
+    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "try: FFT")).report
     assert line.startswith("did not end within 0.2 s. Fix: ")
 
 
@@ -375,13 +375,13 @@ def test_cudnn_is_not_needed(healthy, monkeypatch):
     monkeypatch.setattr(config, "environment", replace(config.environment, cudnn=False))
     assert _lines()["cuDNN"] == f"9.28.1 {library}; GPUFLOW_CUDNN=0: {instead}"
     del healthy.modules["cudnn"]
-    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
+    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).report
     assert line == f"9.28.1 {library}, without nvidia-cudnn-frontend: {instead}. {fix}"
     monkeypatch.setattr(doctor_checks, "open_library", lambda name: _CuDnn(8907))
-    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
+    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).report
     assert line == f"8.9.7 {library}: {instead}. {fix}"
     monkeypatch.setattr(doctor_checks, "find_cudnn", nowhere)
-    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).line
+    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "cuDNN")).report
     assert line == f"is not found: {instead}. {fix}"
     assert "MISSING" not in line
 
@@ -449,8 +449,8 @@ def test_an_error_that_says_what_to_do_is_not_told_twice():
         raise OSError("[cublas] a library must be installed; got none. Fix: pip install it.")
 
     finding = doctor_gpu._finding_of(doctor_gpu.Check("cuBLAS", check, doctor_needs.extra))
-    assert finding.line.count("Fix:") == 1
-    assert finding.line.endswith("got none. Fix: pip install it")
+    assert finding.report.count("Fix:") == 1
+    assert finding.report.endswith("got none. Fix: pip install it")
 
 
 # --- versions ---

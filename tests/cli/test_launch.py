@@ -155,7 +155,7 @@ def test_lines_have_their_rank(rank, tmp_path):
     assert [line for line in lines if line != "nobody's"] == [
         "[3] one", "[3] two", "[3] no \ufffd end"
     ]  # fmt: skip
-    assert output.lines_of(3) == ["one", "two", "no \ufffd end"] and output.count() == 3
+    assert output.tail(3) == ["one", "two", "no \ufffd end"] and output.count() == 3
     assert (tmp_path / "rank-3.log").read_text() == "one\ntwo\nno \ufffd end\n"
 
 

@@ -12,8 +12,8 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
-from gpuflow.targets.cpu.codegen.schedules.row_values import keep_row_values
-from gpuflow.targets.cpu.codegen.schedules.rows_across_lanes import SMALLEST_TURNED
+from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
+from gpuflow.targets.cpu.codegen.schedules.rows_across_lanes import SMALLEST_TRANSPOSED
 from gpuflow.targets.cpu.codegen.schedules.split_reductions import SMALLEST_SPLIT
 
 RANDOM = np.random.default_rng(0)
@@ -79,7 +79,8 @@ def check_values(function, args, donated):
 # --- every kind and schedule -----------------------------------------------------------------
 
 ROWS = {
-    "turned": (2 + SMALLEST_TURNED // 10, 10), "a few elements": (40, 10), "one element": (30, 1),
+    "turned": (2 + SMALLEST_TRANSPOSED // 10, 10), "a few elements": (40, 10),
+    "one element": (30, 1),
     "a few vectors": (200, 50), "in L1": (70, 1025), "blocks of a sum": (5, 9000),
     "longer than L1": (3, 70001), "one row": (1, 5000), "no row": (0, 7), "empty rows": (3, 0),
 }  # fmt: skip
@@ -144,7 +145,7 @@ def test_full(shape):
 @pytest.mark.parametrize("columns", [5, 50])
 def test_dtypes(dtype, columns):
     with gf.enable_x64(dtype == "float64"):
-        x = jnp.asarray(normals(SMALLEST_TURNED // 5, columns) * 9).astype(dtype)
+        x = jnp.asarray(normals(SMALLEST_TRANSPOSED // 5, columns) * 9).astype(dtype)
         plain, donating = gf.jit(scaled), gf.jit(scaled, donate_argnums=0)
         wanted = np.asarray(plain(x))
         np.testing.assert_array_equal(np.asarray(donating(x)), wanted)
@@ -208,7 +209,7 @@ def test_a_donated_softmax_evaluates_exp_once():
     """exp waits in the row that is overwritten: nothing reads the old values any more."""
     (step,) = plan_of(softmax, [normals(30, 400)], (0,)).steps
     assert count(step.kernel, "exp") == 2
-    assert count(keep_row_values(step.kernel), "exp") == 1
+    assert count(cache_row_values(step.kernel), "exp") == 1
 
 
 def test_a_row_that_is_read_again_keeps_nothing():
@@ -217,9 +218,9 @@ def test_a_row_that_is_read_again_keeps_nothing():
         return e / e.sum(-1, keepdims=True) + x
 
     (step,) = plan_of(function, [normals(30, 400)], (0,)).steps
-    assert keep_row_values(step.kernel) == step.kernel
+    assert cache_row_values(step.kernel) == step.kernel
     (call,) = calls_of(function, (30, 400))
-    assert count(keep_row_values(call.kernel), "exp") == 1  # into the other row
+    assert count(cache_row_values(call.kernel), "exp") == 1  # into the other row
     check_values(function, (normals(30, 400),), (0,))
 
 

@@ -196,7 +196,7 @@ def test_programs_inside_have_stages_too():
     assert "def kernel_map_sin_mul(" in at("text", loop, (X,))
     outer, inner = at("binding", loop, (X,)).split("program 1 of scan:\n")
     assert "scan: " in outer and "result, new with each call" in outer
-    assert "map_sin_mul: 32 points" in inner and "whoever runs the program passes" in inner
+    assert "map_sin_mul: 32 points" in inner and "an array that the caller passes" in inner
 
 
 @pytest.mark.usefixtures("loops_of_steps")

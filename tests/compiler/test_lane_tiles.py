@@ -176,7 +176,7 @@ def test_a_loop_in_a_loop():
 
 def results(kernel, call, rng):
     """What a kernel writes, through the interpreter."""
-    words, memory, written = list(call.words), {}, []
+    words, memory, written = list(call.slots), {}, []
     for place, operand in enumerate(kernel.operands):
         if operand.mode in (Mode.IN, Mode.OUT):
             array = rng.integers(-9, 9, 70 * 67 + 1).astype(operand.dtype)
@@ -198,12 +198,12 @@ def results(kernel, call, rng):
     ],
 )
 def test_tiles_mean_the_same(function, most, shape, monkeypatch):
-    monkeypatch.setattr(lane_tiles, "MOST_TURNS", most)
+    monkeypatch.setattr(lane_tiles, "MOST_ITERATIONS", most)
     *_, call = kernels_of(function, jnp.ones(shape[0], int), jnp.ones(shape, int))
     blocks = lanes_in_blocks(call.kernel)
     verify(blocks)
     assert any(1 < local.rows <= most for local in blocks.locals)
-    monkeypatch.setattr(lane_tiles, "MOST_TURNS", 0)
+    monkeypatch.setattr(lane_tiles, "MOST_ITERATIONS", 0)
     others = lanes_in_blocks(call.kernel)
     assert all(local.rows == 1 for local in others.locals)
     want, *got = [

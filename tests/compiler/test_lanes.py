@@ -287,7 +287,7 @@ def test_blocks_of_lanes_mean_the_same(count, price, monkeypatch):
     limits = np.arange(count, dtype=np.int32) % 9
     results = []
     for kernel in (call.kernel, blocks):
-        words, memory = list(call.words), {}
+        words, memory = list(call.slots), {}
         for place, operand in enumerate(kernel.operands):
             if operand.mode in (Mode.IN, Mode.OUT):
                 given = {"float32": a, "int32": limits}[operand.dtype]

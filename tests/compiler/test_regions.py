@@ -19,7 +19,7 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.fusion.clones import clone_cheap
 from gpuflow.compiler.fusion.fuse import describe_program, fuse
 from gpuflow.compiler.fusion.kinds import form_of, space_of, space_of_region
-from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, Joined, Region
+from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, MergedRegion, Region
 from gpuflow.compiler.fusion.space import NotOneKernelError
 from gpuflow.compiler.passes.program import cse, dce, hoist_array_literals, inline, simplify
 
@@ -52,9 +52,9 @@ def outcome(analysis):
 
 def joined_space(region, other):
     """The space of two regions, and the regions if they cannot join."""
-    joined = Joined(region.program, region, other)
-    form = form_of(joined)
-    return space_of_region(joined.commit(), form)
+    merged = MergedRegion(region.program, region, other)
+    form = form_of(merged)
+    return space_of_region(merged.commit(), form)
 
 
 def check_joins(program, seed):
@@ -188,9 +188,9 @@ def test_a_chain_costs_no_more_per_operation_when_it_is_longer(monkeypatch):
         monkeypatch.setattr(Region, "find", lambda self, key: calls.append(key) or find(self, key))
         region = Region(program, 0)
         for k in range(1, len(program.iterations)):
-            joined = Joined(program, region, Region(program, k))
-            form_of(joined)
-            region = joined.commit()
+            merged = MergedRegion(program, region, Region(program, k))
+            form_of(merged)
+            region = merged.commit()
         monkeypatch.setattr(Region, "find", find)
         return len(calls)
 

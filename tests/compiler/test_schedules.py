@@ -40,12 +40,12 @@ from gpuflow.targets.cuda.codegen.schedules.pipeline import CUDA_SCHEDULES
 # Where a schedule begins to pay, made small: the interpreter takes its time with each point.
 SMALL = {
     split_reductions: {
-        "SMALLEST_SPLIT": 64, "SMALLEST_PART": 16, "SMALLEST_PART_ROWS": 3, "ENOUGH_POINTS": 8,
+        "SMALLEST_SPLIT": 64, "SMALLEST_CHUNK": 16, "SMALLEST_CHUNK_ROWS": 3, "ENOUGH_POINTS": 8,
         "ENOUGH_COLUMNS": 512, "_ALIGNED_ROWS": 2,
     },
     row_phases: {"SHORTEST_ROW": 24, "SHORTEST_OF_MANY": 48},
     gpu_row_phases: {"SHORTEST_ROW": 12},
-    rows_across_lanes: {"SMALLEST_TURNED": 32},
+    rows_across_lanes: {"SMALLEST_TRANSPOSED": 32},
     known_strides: {"SMALLEST_KNOWN": 16},
     tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "TILE": 4, "BAND": 8},
     interchange: {"COLUMN_BLOCK": 8, "ROW_BLOCK": 4},
@@ -128,7 +128,7 @@ class Memory:
     def run(self, call):
         verify(call.kernel)
         address = {buffer: buffer + 1 << 32 for buffer in self.arrays}
-        words = list(call.words)
+        words = list(call.slots)
         for place, (operand, buffer) in enumerate(
             zip(call.kernel.operands, call.buffers, strict=True)
         ):
@@ -257,7 +257,7 @@ def test_explain_shows_kernels_before_and_after():
     assert "before:" in text
     assert "after, 1 launch:" in text
     text = gf.jit(jnp.sum).lower(jnp.ones(1 << 17)).compile().explain("schedule")
-    assert "split reductions, Cut(parts=" in text
+    assert "split reductions, Cut(chunks=" in text
     assert "after, 2 launches:" in text
     text = gf.jit(lambda x: x.sum(0)).lower(x).compile().explain("schedule")
     assert "columns in rows, when its text is made" in text

@@ -17,7 +17,7 @@ from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.codegen.schedules.split_reductions import (
     ENOUGH_COLUMNS,
     ENOUGH_POINTS,
-    MOST_PARTS,
+    MOST_CHUNKS,
     SMALLEST_SPLIT,
 )
 
@@ -53,10 +53,10 @@ def test_which_calls_are_split(function, shape, count):
 
 
 def test_parts_depend_on_the_shape_only():
-    """Nothing of the split asks for threads, and there are never more parts than MOST_PARTS."""
+    """Nothing of the split asks for threads, and there are never more chunks than MOST_CHUNKS."""
     for rows in (SMALLEST_SPLIT, SMALLEST_SPLIT + 77, 1 << 20, 10**7, 1 << 24):
         parts = calls_of(jnp.sum, (rows,))[0]
-        assert 2 <= parts.extent <= MOST_PARTS
+        assert 2 <= parts.extent <= MOST_CHUNKS
         left = calls_of(jnp.sum, (rows,))[1:-1]
         assert parts.points + sum(call.points for call in left) == rows
 
@@ -89,9 +89,9 @@ def test_both_kernels_are_valid(name):
     kernel = call_of(FUNCTIONS[name], shape).kernel
     split = split_kernel(kernel)
     assert split is not None
-    verify(split.parts)
+    verify(split.partial)
     verify(split.combine)
-    assert split.parts.axes[0].name == split.combine.axes[0].name == "part"
+    assert split.partial.axes[0].name == split.combine.axes[0].name == "part"
 
 
 def test_a_kernel_that_needs_its_result_again_is_not_split():

@@ -73,7 +73,7 @@ def meaning(plan):
             own += [len(step.launches), [eqn.primitive for eqn in step.eqns]]
         else:
             operands = (step.source,) if isinstance(step, CopyStep) else step.operands
-            own += [(operand.buffer, operand.aval, operand.lies) for operand in operands]
+            own += [(operand.buffer, operand.aval, operand.layout) for operand in operands]
         own += [meaning(inner.plan) for inner in getattr(step, "programs", ())]
         steps.append(own)
     return [

@@ -115,7 +115,7 @@ def test_strides_of_views_are_multiples_of_sizes(shape):
     numbers = Numbers(program, symbols)
     assert len(program.views) >= 12
     for var, (buffer, view) in program.views.items():
-        place = numbers.place(var)
+        place = numbers.layout(var)
         assert place.buffer is buffer and place.broadcast == view.broadcast
         assert [stride.value for stride in place.strides] == [*view.strides]
         assert place.offset.value == view.offset

@@ -14,7 +14,7 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 from gpuflow.targets.cuda.library import launch_binding
-from gpuflow.targets.cuda.library.launch_binding import that_fits
+from gpuflow.targets.cuda.library.launch_binding import largest_fitting
 
 pytestmark = requires_cuda_tools
 
@@ -67,7 +67,7 @@ def builds(monkeypatch):
 
 
 def columns_of(one, capability):
-    chosen, _ = that_fits(one, SimpleNamespace(compute_capability=capability))
+    chosen, _ = largest_fitting(one, SimpleNamespace(compute_capability=capability))
     constants = dict(chosen.constants)
     assert chosen.grid[0] == -(-65 // constants["ROWS"]) * 2
     return constants["COLUMNS"]

@@ -385,7 +385,7 @@ def test_operands_are_read_where_they_lie(layout, launches):
     schedules = [step.choice for step in calls_of(function, *case.operands)]
     kernels = [one.kernel.__name__ for schedule in schedules for one in schedule.launches]
     assert kernels.count("convolve_tiles") == launches
-    assert set(kernels) <= {"convolve_tiles", "sum_parts"}
+    assert set(kernels) <= {"convolve_tiles", "sum_partials"}
 
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0), (3, 1)])
@@ -502,7 +502,7 @@ def test_points_of_halves_are_vectors_where_they_lie():
     """Kernels of size 1 with channels in front are products of matrices, one of them across."""
     case = half_case("points")
     function = with_gradients(case)
-    assert set(kernels_of(function, *case.operands)) <= {"convolve_tiles", "sum_parts"}
+    assert set(kernels_of(function, *case.operands)) <= {"convolve_tiles", "sum_partials"}
     assert all(all(ways) for ways in ways_of(function, *case.operands))
 
 
@@ -562,7 +562,7 @@ def test_long_sums_are_split():
 
     schedules = [step.choice for step in calls_of(gradient, *case.operands)]
     (launches,) = (one.launches for one in schedules)
-    assert [one.kernel.__name__ for one in launches] == ["convolve_tiles", "sum_parts"]
+    assert [one.kernel.__name__ for one in launches] == ["convolve_tiles", "sum_partials"]
     assert launches[0].grid[0] >= convolutions.ENOUGH_BLOCKS
 
 
@@ -578,7 +578,7 @@ def test_the_same_bits_in_every_run(features, few_builds):
 
     calls = calls_of(gradient, x, w)
     names = [one.kernel.__name__ for step in calls for one in step.choice.launches]
-    assert "sum_parts" in names
+    assert "sum_partials" in names
     first, again = (on_gpu(gradient, x, w) for _ in range(2))
     np.testing.assert_array_equal(first.view(np.uint32), again.view(np.uint32))
 

@@ -10,7 +10,7 @@ from schedule_run import run_schedule
 import gpuflow.kernels.copying as copying
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, word_pointer
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, uint_pointer
 
 pytestmark = requires_cuda_tools
 
@@ -28,7 +28,7 @@ def test_take(dtype, index, is_selected):
     order = np.argsort(rng.random(ROWS), 1)
     want = np.take_along_axis(source, order[:, :kept], 1)
     rows = np.moveaxis(order, 1, 2)[..., : kept if is_selected else length]
-    pointer, count = word_pointer(source.itemsize), want.size
+    pointer, count = uint_pointer(source.itemsize), want.size
     schedule = Schedule(4)
     schedule.for_each(
         copying.take,

@@ -167,5 +167,5 @@ def test_what_is_not_finite_is_nan_and_harms_no_other():
 
 
 def test_what_does_not_converge_is_nan(monkeypatch):
-    monkeypatch.setattr(small_matrices, "TURNS", 0)
+    monkeypatch.setattr(small_matrices, "ITERATIONS_PER_ROW", 0)
     assert np.isnan(values_of(matrices(2, 6, "complex64"))).all()

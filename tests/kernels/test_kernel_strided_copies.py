@@ -10,7 +10,7 @@ from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 from gpuflow.targets.cuda.library import copy_forms
 from gpuflow.targets.cuda.library.copy_forms import copy_form
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, word_pointer
+from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, uint_pointer
 
 DTYPES = ["uint8", "uint16", "uint32", "uint64", "complex128"]
 # What is taken of an array of (4, 40, 48) elements.
@@ -132,7 +132,7 @@ def test_no_launch_counts_further_past_the_end():
 def test_machine_code(name, tmp_path):
     """No 64-bit division, and none at all in two dimensions; vectors are 128 bits."""
     one = copy_form(view_of(name, "uint32")[2], 4)
-    signature = (*[word_pointer(4)] * 2, *[one.index] * len(one.numbers))
+    signature = (*[uint_pointer(4)] * 2, *[one.index] * len(one.numbers))
     kernel = build_handwritten(
         one.kernel, signature, one.constants, one.threads, KernelCache(tmp_path), (9, 0)
     )

@@ -37,7 +37,7 @@ def test_text():
     text = kernel_text(slices("float32"))
     assert "    copy a x rows %0 at (%1: i64) { %2: i64 = load sx; " in text
     assert "    copy o b rows %0 at (" in text
-    part = changed(slices("float32"), lambda copy: replace(copy, part=1))
+    part = changed(slices("float32"), lambda copy: replace(copy, component=1))
     assert "copy a x imaginary rows %0" in kernel_text(part)
     bare = changed(slices("float32"), lambda copy: Copy(copy.target, copy.source))
     assert "    copy a x\n" in kernel_text(bare)
@@ -76,9 +76,9 @@ def test_names_are_replaced():
     [
         (lambda copy: replace(copy, source="o", target="x"), "between a local array and"),
         (lambda copy: replace(copy, source=copy.target, target=copy.source), "IN as its source"),
-        (lambda copy: replace(copy, part=2), "one dtype"),
-        (lambda copy: replace(copy, count=None, places=Block()), "if the array has rows"),
-        (lambda copy: replace(copy, places=Block()), "an int64 from an int64"),
+        (lambda copy: replace(copy, component=2), "one dtype"),
+        (lambda copy: replace(copy, count=None, row_offsets=Block()), "if the array has rows"),
+        (lambda copy: replace(copy, row_offsets=Block()), "an int64 from an int64"),
     ],
 )
 def test_rules(change, rule):
@@ -93,7 +93,7 @@ def test_what_may_be_copied():
         verify(slices("complex64"))
     kernel = slices("float32")
     (strip,) = kernel.body.body
-    with pytest.raises(KernelError, match="pieces that fit"):
+    with pytest.raises(KernelError, match="strips that fit"):
         verify(replace(kernel, body=Block(body=(replace(strip, size=64),))))
-    with pytest.raises(KernelError, match="pieces that fit"):
+    with pytest.raises(KernelError, match="strips that fit"):
         verify(replace(kernel, body=strip.body))

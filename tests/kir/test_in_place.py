@@ -92,13 +92,13 @@ EARLY = {
         ),
     ),
     "another worker has stored it": (
-        "all accesses in place must stand in the loops that move the operand",
+        "all accesses in place must be in the loops that move the operand",
         kernel(
             loop("i0", total(10, ZERO, "u")), loop("i0", loop("i1", Store("u", ZERO)))
         ),
     ),
     "the first element is read by all, and stored by one": (
-        "all accesses in place must stand in the loops that move the operand",
+        "all accesses in place must be in the loops that move the operand",
         kernel(loop("i0", Load(f32(1), "u"), loop("i1", Store("u", f32(1))))),
     ),
 }  # fmt: skip

@@ -9,8 +9,8 @@ from gpuflow.kir.interpret import (
     interpret,
     interpret_segments,
     run,
-    scalar_from_word,
-    scalar_to_word,
+    scalar_from_slot,
+    scalar_to_slot,
 )
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride
 from gpuflow.kir.verify import KernelError, verify
@@ -293,9 +293,9 @@ def test_words_and_memory_mean_the_same_as_arrays():
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "bfloat16", "float64"])
 def test_scalar_words_keep_the_value(dtype):
     for value in (0, 1, -3) if dtype not in ("bool", "uint64") else (0, 1):
-        assert scalar_from_word(dtype, scalar_to_word(dtype, value)) == value
-    assert scalar_to_word("float16", 1.0) == 0x3C00
-    assert scalar_to_word("int32", -1) == 0xFFFFFFFF
+        assert scalar_from_slot(dtype, scalar_to_slot(dtype, value)) == value
+    assert scalar_to_slot("float16", 1.0) == 0x3C00
+    assert scalar_to_slot("int32", -1) == 0xFFFFFFFF
 
 
 def test_segments_run_end_to_end():

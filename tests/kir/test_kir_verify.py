@@ -105,8 +105,8 @@ BROKEN = {
         Operand("z", "int4", Mode.IN, (ANY, UNIT))
     ),
     "a SCALAR operand must be real": with_operand(Operand("z", "complex64", Mode.SCALAR)),
-    "part must be one of (None,) for float32": kernel_of(Load(f32(0), "x", part=0)),
-    "part must be one of (0, 1) for complex64": with_operand(
+    "component must be one of (None,) for float32": kernel_of(Load(f32(0), "x", component=0)),
+    "component must be one of (0, 1) for complex64": with_operand(
         Operand("z", "complex64", Mode.IN, (ANY, UNIT)), Load(f32(0), "z")
     ),
     "an INDEX operand must be int64": with_operand(Operand("z", "int32", Mode.INDEX, (ANY, UNIT))),
@@ -116,7 +116,7 @@ BROKEN = {
     "an operand must have one stride class for each of the 2 axes": with_operand(
         Operand("z", "int32", Mode.IN, (ANY,))
     ),
-    "UNIT must stand on the innermost axis only": with_operand(
+    "UNIT must be on the innermost axis only": with_operand(
         Operand("z", "int32", Mode.IN, (UNIT, UNIT))
     ),
     "the body must have no params and no results": Kernel(
@@ -190,7 +190,7 @@ BROKEN = {
     "axis i1 must nest in the order of the axes": kernel_of(
         in_loop("i2", in_loop("i1")), axes=OTHER_AXES, operands=()
     ),
-    "a PARALLEL loop must stand directly in the body": kernel_of(
+    "a PARALLEL loop must be directly in the body": kernel_of(
         TRUE, If((), boolean(2), Block(body=(in_loop("i0"),)), Block())
     ),
     "a For over an axis must have no count, carries or results": kernel_of(

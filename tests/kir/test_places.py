@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpuflow.kir.argmax import finds_first_largest, first_largest
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.interpret import run
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Reduce, Role, Stride
-from gpuflow.kir.places import finds_first_largest, first_largest
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
 

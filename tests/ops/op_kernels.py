@@ -13,7 +13,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.interpret import run
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride
-from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS, compute_dtype
+from gpuflow.kir.scalar import COMPONENT_DTYPES, COMPUTE_DTYPES, NARROW_DTYPES, compute_dtype
 from gpuflow.kir.verify import verify
 
 
@@ -24,9 +24,9 @@ def has_kernel(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
     names = {storage_dtype(aval.dtype).name for aval in avals}
     if isinstance(rule, Elementwise) and rule.holds is not None and not rule.holds(*avals):
         return False
-    if names & {*PARTS}:
+    if names & {*COMPONENT_DTYPES}:
         emits = _takes_pairs(rule)
-    return emits and names <= {*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS}
+    return emits and names <= {*COMPUTE_DTYPES, *NARROW_DTYPES, *COMPONENT_DTYPES}
 
 
 def _takes_pairs(rule: Any) -> bool:
@@ -34,19 +34,19 @@ def _takes_pairs(rule: Any) -> bool:
         return rule.pair is not None
     if isinstance(rule, Indexed):
         return rule.selects
-    return isinstance(rule, Reduction) and rule.by_parts
+    return isinstance(rule, Reduction) and rule.by_components
 
 
 def _load(builder: Builder, operand: Operand) -> Any:
-    if operand.dtype not in PARTS:
+    if operand.dtype not in COMPONENT_DTYPES:
         return builder.load(operand.name)
-    return Pair(*[builder.load(operand.name, part=part) for part in (0, 1)])
+    return Pair(*[builder.load(operand.name, component=part) for part in (0, 1)])
 
 
 def _store(builder: Builder, operand: str, value: Any) -> None:
     if isinstance(value, Pair):
-        builder.store(operand, value.real, part=0)
-        builder.store(operand, value.imag, part=1)
+        builder.store(operand, value.real, component=0)
+        builder.store(operand, value.imag, component=1)
     else:
         builder.store(operand, value)
 
@@ -102,7 +102,7 @@ def _run_elementwise(
     out_aval = out_avals[0] if len(out_avals) == 1 else tuple(out_avals)
     with builder.for_axis("i0"):
         values = [_load(builder, operands[f"x{k}"]) for k in range(len(in_avals))]
-        is_complex = any(operand.dtype in PARTS for operand in operands.values())
+        is_complex = any(operand.dtype in COMPONENT_DTYPES for operand in operands.values())
         body = lower.pair if is_complex else lower.body
         if isinstance(body, str):
             results = builder.apply(body, *values)
@@ -136,12 +136,12 @@ def _run_reduction(
             reduced = _reduced_tuple(builder, lower, ShapedArray((), array.dtype), out_aval, params)
         else:
             neutral = builder.const(compute, lower.init(np.dtype(compute)))
-            parts = (0, 1) if dtype in PARTS else (None,)
+            parts = (0, 1) if dtype in COMPONENT_DTYPES else (None,)
             reduced = builder.reduce(
                 "i1",
                 [neutral] * len(parts),
                 lower.combine,
-                lambda: [builder.load("x0", part=part) for part in parts],
+                lambda: [builder.load("x0", component=part) for part in parts],
             )
             reduced = Pair(*reduced) if len(parts) == 2 else reduced[0]
         _store(builder, "o0", reduced)
@@ -182,7 +182,7 @@ class IndexedContext:
     def number(self, k: int) -> Any:
         return self._const(self._numbers[k])
 
-    def border(self, dim: int, k: int) -> Any:
+    def bound(self, dim: int, k: int) -> Any:
         del dim
         return self.number(k)
 
@@ -195,7 +195,7 @@ class IndexedContext:
 
     def load(self, operand: int, indices: Sequence[Any], where: Any = None) -> Any:
         offset = self._address(indices, self._in_avals[operand].shape)
-        if storage_dtype(self._in_avals[operand].dtype).name not in PARTS:
+        if storage_dtype(self._in_avals[operand].dtype).name not in COMPONENT_DTYPES:
             return self.builder.load(f"x{operand}", offset, where)
         return Pair(*[self.builder.load(f"x{operand}", offset, where, k) for k in (0, 1)])
 

@@ -12,7 +12,7 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.verify import verify
-from gpuflow.ops.indexing.scatter_parts import MOST_SHARES, SMALLEST, scatter_parts_p, shares
+from gpuflow.ops.indexing.scatter_shares import MOST_SHARES, SMALLEST, scatter_shares_p, shares
 
 pytestmark = pytest.mark.not_simulated("is about kernels of the CPU")
 
@@ -184,7 +184,7 @@ def test_how_many_shares():
 
 def launches(views, out, combine):
     params = {"combine": combine}
-    return scatter_parts_p.lower.what(None, [out], params).launches(views, [out], params)
+    return scatter_shares_p.lower.what(None, [out], params).launches(views, [out], params)
 
 
 def test_kernels_keep_the_rules():
@@ -203,6 +203,6 @@ def test_an_array_with_gaps_is_left_to_numpy():
     out = ShapedArray((SIZE,), np.dtype(np.float32))
     assert launches(views, out, "add") is None
     x, places, values = case(np.float32)
-    result = scatter_parts_p.impl(np, x, places, values[:, None], combine="add")
+    result = scatter_shares_p.impl(np, x, places, values[:, None], combine="add")
     wanted = one_by_one("add", x, places, values, np.float64)
     np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-3)

@@ -182,7 +182,7 @@ def test_conditions_that_are_left_out_always_hold():
             place = element * hole + low
             if place >= 0:
                 assert place // stride >= back or slide.is_before(back), slide
-                assert place // stride - back < count or slide.is_behind(back), slide
+                assert place // stride - back < count or slide.is_after(back), slide
     same = _Slide(3, 1, 1, 1, 1, 1)
     assert [same.reaches_low(k) for k in range(3)] == [True, False, False]
     assert [same.reaches_high(k) for k in range(3)] == [False, False, True]

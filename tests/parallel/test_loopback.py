@@ -10,7 +10,7 @@ from communicator_suite import check_all
 from gpuflow.base.errors import CommunicationError
 from gpuflow.parallel.collectives import memory_threads
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
-from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
+from gpuflow.parallel.collectives.multiprocess_meeting import MultiprocessMeeting
 from gpuflow.runtime.device import Device
 
 
@@ -46,7 +46,7 @@ def joined(processes, local):
     """Meetings of threads of what would be processes, which threads stand for."""
     between = Meeting(processes, 20.0)
     worlds = [LoopbackCommunicator(between, rank) for rank in range(processes)]
-    meetings = [JoinedMeeting(world, Meeting(local, 20.0)) for world in worlds]
+    meetings = [MultiprocessMeeting(world, Meeting(local, 20.0)) for world in worlds]
     return [meetings[rank // local] for rank in range(processes * local)]
 
 

@@ -12,8 +12,8 @@ from process_groups import finish, free_port, mpiexec, start
 from gpuflow.base.errors import CommunicationError
 from gpuflow.parallel.collectives.checked import CheckedCommunicator, shortened
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
+from gpuflow.parallel.collectives.multiprocess_meeting import MultiprocessMeeting
 from gpuflow.parallel.collectives.sockets import SocketCommunicator
-from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
 from gpuflow.parallel.processes.heartbeats import Heartbeats
 from gpuflow.parallel.processes.rendezvous import join
 from gpuflow.parallel.processes.transfers import Links
@@ -128,7 +128,7 @@ class JoinedRanks(SocketRanks):
     def __enter__(self):
         worlds = super().__enter__()
         return [
-            LoopbackCommunicator(JoinedMeeting(world, Meeting(1, 20)), world.rank)
+            LoopbackCommunicator(MultiprocessMeeting(world, Meeting(1, 20)), world.rank)
             for world in worlds
         ]
 

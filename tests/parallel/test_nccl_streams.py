@@ -163,7 +163,7 @@ def test_arrays_live_until_the_compute_stream_waits(dtype):
     assert "allReduce" not in done
     comm.end(out)
     wait()
-    assert np.asarray(out).astype(np.float32).tolist() == [6.0] * 5 and not comm._begun
+    assert np.asarray(out).astype(np.float32).tolist() == [6.0] * 5 and not comm._started
 
 
 def test_a_failed_program_of_this_thread_is_waited_for_and_no_other():
@@ -173,10 +173,10 @@ def test_a_failed_program_of_this_thread_is_waited_for_and_no_other():
     thread = threading.Thread(target=comm.settle)
     thread.start()
     thread.join()
-    assert comm._begun  # another thread's program goes on
+    assert comm._started  # another thread's program goes on
     comm.settle()
     later(done, "next program")
-    assert not comm._begun
+    assert not comm._started
     wait()
     assert done == ["operand", "allReduce", "next program"]
 
@@ -332,7 +332,7 @@ def test_gradients_are_summed_beside_the_backward_pass(two, monkeypatch):
     for got, one, other in zip(gradients, *want, strict=True):
         for k in range(2):
             np.testing.assert_allclose(np.asarray(got)[k], one + other, rtol=1e-4, atol=1e-4)
-    assert begun.count(0) == begun.count(1) >= 3 and not any(comm._begun for comm in comms)
+    assert begun.count(0) == begun.count(1) >= 3 and not any(comm._started for comm in comms)
 
 
 @requires_cuda_tools
@@ -342,7 +342,7 @@ def test_a_program_that_fails_leaves_no_sum_behind(two):
     comm, done = single(where)
 
     def fails(x):
-        assert comm._begun
+        assert comm._started
         raise ValueError("of the host")
 
     def step(x):
@@ -354,7 +354,7 @@ def test_a_program_that_fails_leaves_no_sum_behind(two):
     operand = gf.device_put(X, where)
     with serving(PROCESSES, comm), pytest.raises(Exception, match="of the host"):
         gf.jit(step)(operand)
-    assert not comm._begun
+    assert not comm._started
     where.driver.synchronize()
     assert done == ["allReduce"]
 

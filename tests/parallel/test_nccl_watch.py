@@ -165,7 +165,7 @@ def test_work_of_the_gpu_itself_may_take_longer(two):
 
 
 def test_calls_that_ended_are_forgotten_and_the_thread_sleeps(two, monkeypatch):
-    monkeypatch.setattr(nccl_watch, "_MOST_KEPT", 4)
+    monkeypatch.setattr(nccl_watch, "_MAX_UNCHECKED", 4)
     watch, side = two.comms[0].watch, two.comms[0]._side
     for _ in range(20):
         call = watch.enter(side, "all_reduce", "rank 0 of 1")

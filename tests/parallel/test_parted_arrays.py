@@ -21,8 +21,8 @@ from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.parallel.partition.whole_programs import partition
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device, device_counts, devices, local_devices, set_process
+from gpuflow.runtime.distributed import DistributedArray
 from gpuflow.runtime.memories import holdings, memories_of
-from gpuflow.runtime.parted import PartedArray
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4)
 
@@ -49,9 +49,9 @@ def sharded(mesh, *spec):
 
 def test_each_memory_has_its_part(mesh):
     x = sharded(mesh, "x", "y")
-    assert type(x) is PartedArray and isinstance(x, gf.Array)
-    assert [part.device.id for part in x.parts] == [0, 1, 2, 3]
-    np.testing.assert_array_equal(x.parts[1], X[:4, 2:])
+    assert type(x) is DistributedArray and isinstance(x, gf.Array)
+    assert [part.device.id for part in x.arrays] == [0, 1, 2, 3]
+    np.testing.assert_array_equal(x.arrays[1], X[:4, 2:])
     assert x.devices() == set(devices("cuda_sim")) and x.is_fully_addressable
     np.testing.assert_array_equal(x, X)
     np.testing.assert_array_equal(copy.deepcopy(x), X)
@@ -59,7 +59,7 @@ def test_each_memory_has_its_part(mesh):
     for shard in x.addressable_shards:
         np.testing.assert_array_equal(shard.data, X[shard.index])
     whole = sharded(mesh)
-    assert [part.shape for part in whole.parts] == [(8, 4)] * 4
+    assert [part.shape for part in whole.arrays] == [(8, 4)] * 4
     x.block_until_ready().delete()
     assert x.is_deleted()
     with pytest.raises(RuntimeError, match="must not have been donated or deleted"):
@@ -94,7 +94,7 @@ def test_arrays_are_made_of_parts(mesh):
 
 def addresses(x):
     """Where the parts are."""
-    return [part.data.address for part in x.parts]
+    return [part.data.address for part in x.arrays]
 
 
 @requires_cuda_tools
@@ -293,10 +293,10 @@ def test_axes_have_parts_between_memories_and_within(first_of_two):
     memories = memories_of(mesh)
     assert memories.key == PROCESSES and [d.process_index for d in memories.devices] == [0, 1]
     assert memories.between == {"x": 2, "y": 1} and memories.within == {"x": 2, "y": 2}
-    assert memories.parts("x") == (Across("x", PROCESSES, ((0, 1),)), Within("x"))
-    assert memories.parts("y") == ("y",) and memories.names == ("x",)
+    assert memories.local_names("x") == (Across("x", PROCESSES, ((0, 1),)), Within("x"))
+    assert memories.local_names("y") == ("y",) and memories.names == ("x",)
     held = holdings(gf.NamedSharding(mesh, P(("y", "x"))), 1)
-    assert [one.pieces for one in held.values()] == [((0, 1, 4, 5),), ((2, 3, 6, 7),)]
+    assert [one.chunks for one in held.values()] == [((0, 1, 4, 5),), ((2, 3, 6, 7),)]
 
 
 class Noting:
@@ -367,13 +367,13 @@ def test_values_of_other_processes_are_not_here(first_of_two):
     mesh = gf.make_mesh((8,), ("x",), devices=first_of_two)
     sharding = gf.NamedSharding(mesh, P("x"))
     part = from_numpy(X[:4], ShapedArray((4, 4), X.dtype), first_of_two[0])
-    x = PartedArray([part], ShapedArray((8, 4), X.dtype), sharding)
+    x = DistributedArray([part], ShapedArray((8, 4), X.dtype), sharding)
     assert not x.is_fully_addressable and "parts in several processes" in repr(x)
     assert [shard.data is None for shard in x.global_shards] == [False] * 4 + [True] * 4
     with pytest.raises(RuntimeError, match=r"values must be in this process; got f32\[8,4\]"):
         np.asarray(x)
     array = gf.make_array_from_process_local_data(sharding, X[:4])
-    assert array.shape == (8, 4) and array.parts[0].shape == (4, 4)
+    assert array.shape == (8, 4) and array.arrays[0].shape == (4, 4)
     with pytest.raises(ValueError, match=r"this process's part of global_shape, \(8, 4\); got"):
         gf.make_array_from_process_local_data(sharding, X[:4], (16, 4))
 
@@ -412,7 +412,7 @@ def test_drivers_of_one_process_are_ranks_in_the_order_of_the_mesh():
     assert memories.key == DRIVERS and [device.id for device in memories.devices] == [1, 0]
     assert [device.id for device in memories.local] == [0, 1]
     x = gf.device_put(X, gf.NamedSharding(turned, P("x")))
-    np.testing.assert_array_equal(x.parts[0], X[4:])
+    np.testing.assert_array_equal(x.arrays[0], X[4:])
     index = gf.shard_map(
         lambda x: x * 0 + lax.axis_index("x"), mesh=turned, in_specs=P("x"), out_specs=P("x")
     )(x)

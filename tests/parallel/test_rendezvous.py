@@ -275,7 +275,7 @@ def test_peers_are_served_beside_strangers():
     """The same at the doors of every process, where higher ranks call for data."""
     listener = listen_for_peers("127.0.0.1")
     served, chosen, until = {}, random.Random(6), time.monotonic() + 90
-    table = [{"places": listener.places}, {}]
+    table = [{"places": listener.addresses}, {}]
 
     def zero():
         served.update(connect_peers(0, 2, table, listener, TOKEN, until))
@@ -286,9 +286,9 @@ def test_peers_are_served_beside_strangers():
     for number in range(300):
         if number % 2 and listener.near is not None:
             stranger = socket.socket(socket.AF_UNIX)
-            stranger.connect("\0" + listener.places["name"])
+            stranger.connect("\0" + listener.addresses["name"])
         else:
-            stranger = socket.create_connection(("127.0.0.1", listener.places["port"]))
+            stranger = socket.create_connection(("127.0.0.1", listener.addresses["port"]))
         if number % 10:
             with suppress(ConnectionError):
                 stranger.sendall(malformed(chosen))

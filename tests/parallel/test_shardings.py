@@ -129,7 +129,7 @@ def test_a_warm_call_computes_nothing_of_a_mesh_again(monkeypatch, shape):
     calls = []
     counted(monkeypatch, type(gf.devices()[0]), "__hash__", calls)
     counted(monkeypatch, NamedSharding, "_counts", calls)
-    counted(monkeypatch, NamedSharding, "_pieces", calls)
+    counted(monkeypatch, NamedSharding, "_chunks", calls)
     np.testing.assert_array_equal(f(arrays)["c"], X + 1)
     assert sharding.device_set is sharding.device_set and hash(sharding) == hash(other)
     assert sharding.shard_shape(X.shape) == (8 // shape[0], 4 // shape[1])

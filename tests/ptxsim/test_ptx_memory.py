@@ -204,7 +204,7 @@ def test_parameters_narrower_and_wider_than_a_word():
     kernel.launch((1,), (1,), words, memory)
     assert memory.view(address, 16).view(U32).tolist() == [7, 2, 5, 6]
     kernel.launch((1, 1, 1), (1, 1, 1), np.array(words, np.uint64), memory)
-    with pytest.raises(PtxError, match="must have 5 words of parameters; got 2"):
+    with pytest.raises(PtxError, match="must have 5 parameter slots; got 2"):
         kernel.launch((1,), (1,), [1, 2], memory)
 
 
@@ -241,7 +241,7 @@ def test_faults_name_their_place(body, message):
     body = ".local .align 4 .b8 stack[16];" + FOUR + body
     with pytest.raises(PtxError, match=message) as caught:
         run(body, [X, OUT], 64, SHARED, read_only=[0])
-    place = caught.value.place
+    place = caught.value.location
     assert place.kernel == "k" and place.instruction in body and place.block == (0, 0, 0)
     assert place.thread is not None and "line " in place.source
     assert "Fix: " in str(caught.value) and f"`{place.instruction}`" in str(caught.value)

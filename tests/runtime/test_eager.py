@@ -10,7 +10,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.primitive import Primitive, registry
-from gpuflow.runtime.eager import known_call
+from gpuflow.runtime.eager import cached_call
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_shape_rules_are_remembered():
     add = registry()["add"]
     avals = (jnp.ones(3).aval, jnp.ones(3).aval)
     driver = gf.devices("cpu")[0].driver
-    assert known_call(add, avals, {}, driver) is known_call(add, avals, {}, driver)
+    assert cached_call(add, avals, {}, driver) is cached_call(add, avals, {}, driver)
     calls = []
 
     def shape(x, *, table):

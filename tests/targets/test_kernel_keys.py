@@ -33,7 +33,7 @@ from gpuflow.targets.cpu.runtime.native import object_code
 from gpuflow.targets.cuda.codegen import cached
 from gpuflow.targets.cuda.codegen.build import build_cuda
 from gpuflow.targets.cuda.codegen.printing.printers import print_scheduled
-from gpuflow.targets.cuda.codegen.schedules.spread import schedule_cuda
+from gpuflow.targets.cuda.codegen.schedules.launch_config import schedule_cuda
 
 PACKAGE = Path(gpuflow.__file__).parent
 # Tools without opinions about kernels, and the cache itself.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, NoReturn
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.custom.outside import ProgramsByType, execute_function
+from gpuflow.control.custom.external_primitives import ProgramsByType, execute_function
 from gpuflow.core import primitive as core_primitive
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Inline

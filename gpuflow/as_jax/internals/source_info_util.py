@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpuflow.as_jax.internals.extend.source_info_util import *  # noqa: F403
-from gpuflow.base.util import SourceLine
+from gpuflow.base.util import SourceLocation
 
 
 class Frame(NamedTuple):
@@ -19,7 +19,7 @@ class Frame(NamedTuple):
     end_column: int
 
 
-def user_frame(traceback: SourceLine | None) -> Frame | None:
+def user_frame(traceback: SourceLocation | None) -> Frame | None:
     """The frame of a line of the user's program."""
     if traceback is None:
         return None

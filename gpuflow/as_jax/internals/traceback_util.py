@@ -16,7 +16,7 @@ def api_boundary(fun: Callable[..., Any], **_: Any) -> Callable[..., Any]:
 
 # Libraries append to it, and remove from it.
 _exclude_paths = tracebacks.excluded
-filter_traceback = tracebacks.users_part
+filter_traceback = tracebacks.filtered_traceback
 
 
 def register_exclusion(path: str) -> None:

@@ -21,7 +21,7 @@ class _Entry:
         if self.cls is dict:
             keys = tuple(sorted(node))
             return [node[key] for key in keys], keys
-        return tree.node_parts(node)
+        return tree.node_contents(node)
 
     def from_iter(self, aux: Any, children: Iterable[Any]) -> Any:
         """A node of children and the rest."""

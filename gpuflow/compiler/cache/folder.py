@@ -1,7 +1,7 @@
 """The folder of compiled code, accessible to this user only, because the code is executed.
 
-Whoever may write that folder could put code of theirs into this process. A folder that belongs to
-somebody else, or that others may write, is refused: this process then has a temporary one.
+A user who can write that folder can run code in this process. A folder that belongs to another
+user, or that others may write, is refused: this process then uses a temporary one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpuflow.base.util import warn
 
 
 def cache_folder() -> Path | None:
-    """The folder of this process's kernel cache; None where nothing is to be kept.
+    """The folder of this process's kernel cache; None if nothing is stored.
 
     Warns:
         CacheWarning: once, if the configured folder is refused.

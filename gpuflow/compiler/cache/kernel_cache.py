@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 else:
     hashlib = LazyModule("hashlib")
 
-# The folder's size is read each time that processes have written this part of the limit together:
-# a folder of 1 GiB has some 300,000 files, which takes a second.
-_PARTS_OF_LIMIT = 16
+# The folder's size is read each time that processes have written this fraction of the limit: a
+# folder of 1 GiB has some 300,000 files, which takes a second.
+_CHECKS_PER_LIMIT = 16
 
 Loaded = TypeVar("Loaded")
 
@@ -102,17 +102,17 @@ def _files_of(module: ModuleType) -> list[str]:
     return [f"{folder}/{name}" for name in sorted(os.listdir(folder)) if name.endswith(".py")]
 
 
-def cache_key(text: str, parts: tuple[str, ...]) -> str:
+def cache_key(text: str, inputs: tuple[str, ...]) -> str:
     """The key of a kernel.
 
     Args:
         text: The kernel's canonical text.
-        parts: Target, versions, processor and other inputs of code generation.
+        inputs: Target, versions, processor and other inputs of code generation.
 
     Returns:
         64 hexadecimal digits.
     """
-    return hashlib.sha256(json.dumps([text, *parts]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([text, *inputs]).encode()).hexdigest()
 
 
 @record(frozen=False)
@@ -125,19 +125,19 @@ class _Slot:
 
 
 class KernelCache:
-    """Keeps built kernels in a folder; any thread and any number of processes may use it.
+    """Store of built kernels in a folder; any thread and any number of processes may use it.
 
     Args:
-        folder: Where the files go; made when the first kernel is stored. None: nothing is stored.
+        folder: Folder of the files; made when the first kernel is stored. None: nothing is stored.
         limit: Bytes above which the least recently used entries are deleted; 0: none.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, limit: int = 0) -> None:
         self.folder = Path(folder) if folder is not None else None
         self.limit = limit
-        # Bytes to write before the folder's size is read. Random at first: of many processes that
-        # write little, few read it.
-        self._left = int.from_bytes(os.urandom(8)) % (limit // _PARTS_OF_LIMIT + 1)
+        # Bytes to write before the folder's size is read. Random at first, so that few of many
+        # short processes read it.
+        self._remaining = int.from_bytes(os.urandom(8)) % (limit // _CHECKS_PER_LIMIT + 1)
         self.stats = CacheStats()
         self._lock = threading.Lock()
         self._warned = False
@@ -156,7 +156,7 @@ class KernelCache:
 
     @contextmanager
     def noted(self) -> Iterator[set[str]]:
-        """The keys of all kernels that are asked for inside of the block, by any thread."""
+        """The keys of all kernels that are requested inside the block, by any thread."""
         keys: set[str] = set()
         self._notes.append(keys)
         try:
@@ -189,7 +189,7 @@ class KernelCache:
         return slot.value
 
     def keys(self, kind: type = object) -> list[str]:
-        """The keys of all that this process has loaded of a class, in the order of first use."""
+        """The keys of all loaded objects of a class, in the order of first use."""
         slots = list(self._slots.items())
         return [key for key, slot in slots if slot.ready and isinstance(slot.value, kind)]
 
@@ -265,7 +265,7 @@ class KernelCache:
         return self._build(key, build)
 
     def path(self, key: str, suffix: str) -> Path | None:
-        """Where the file of an entry is, or would be."""
+        """The path of an entry's file, which may not exist."""
         if self.folder is None:
             return None
         return self.folder / key[:2] / f"{key}.{suffix}"
@@ -329,20 +329,20 @@ class KernelCache:
                 path = self.path(key, suffix)
                 assert path is not None
                 replace_file(path, content)
-            self._look(sum(map(len, files.values())))
+            self._trim_if_due(sum(map(len, files.values())))
         except OSError as error:
             self._warn(f"cannot be written ({error})")
 
-    def _look(self, written: int) -> None:
+    def _trim_if_due(self, written: int) -> None:
         """Trim the folder if new files may have brought it above its limit."""
         if not self.limit or self.folder is None:
             return
         with self._lock:
-            self._left -= written
-            is_due = self._left < 0
+            self._remaining -= written
+            is_due = self._remaining < 0
         if is_due:
-            left = self.limit - trim(self.folder, self.limit)
-            self._left = max(left, self.limit // _PARTS_OF_LIMIT)
+            remaining = self.limit - trim(self.folder, self.limit)
+            self._remaining = max(remaining, self.limit // _CHECKS_PER_LIMIT)
 
     def _warn(self, what: str) -> None:
         with self._lock:
@@ -358,7 +358,7 @@ class KernelCache:
 
 
 def _checksum(key: str, record: dict[str, Any], code: bytes) -> str:
-    """Of an entry, whose key says where it belongs."""
+    """The checksum of an entry, including its key."""
     fields = [key, *(record[name] for name in ("suffix", "entry", "imports", "info"))]
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     digest.update(code)

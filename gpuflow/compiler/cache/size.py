@@ -1,4 +1,4 @@
-"""Keeps the folder of a kernel cache below a size: entries unused longest are deleted first.
+"""Size limit of a kernel cache's folder: entries unused longest are deleted first.
 
 A user may name a folder that holds other files too. Only regular files with the names that the
 cache writes are counted and deleted.
@@ -20,7 +20,7 @@ from gpuflow.base.records import record
 # Another process may be writing the rest of an entry, or about to read it.
 _YOUNGEST_SECONDS = 60.0
 # Kernels and api/block_tuning.py, targets/cpu/library/blas.py, targets/cpu/codegen/host.py; and
-# in all of them what private_files.replace_file had not finished.
+# in all of them unfinished files of private_files.replace_file.
 _NAMES = re.compile(
     r"([0-9a-f]{2})/\1[0-9a-f]{62}\.(?:image|o|cubin|tuned|py|json)"
     r"|blas/lib\w*openblas[\w.-]*\.so[\d.]*"
@@ -29,7 +29,7 @@ _NAMES = re.compile(
     re.ASCII,
 )
 _FOLDERS = re.compile(r"[0-9a-f]{2}|blas|processors")
-_FULL, _EMPTIED = 1.0, 0.8  # parts of the limit at which files are deleted, and until which
+_FULL, _EMPTIED = 1.0, 0.8  # fractions of the limit at which deletion starts, and ends
 
 
 @record(frozen=False)
@@ -37,8 +37,8 @@ class _Stored:
     """The files of one entry.
 
     Attributes:
-        used: when one of them was read or written last, as far as the file system says; many
-            note a reading once a day.
+        used: time of the last read or write, as far as the file system records it; many record
+            reads once a day.
     """
 
     size: int = 0
@@ -71,7 +71,7 @@ def trim(folder: Path, limit: int) -> int:
     for entry in sorted(entries.values(), key=lambda entry: entry.used):
         if total <= limit * _EMPTIED or entry.used > newest:
             break
-        # The description first: without it nobody looks for the rest.
+        # The description first: without it the other files are ignored.
         for path in sorted(entry.paths, key=lambda path: not path.endswith(".json")):
             Path(path).unlink(missing_ok=True)
         total -= entry.size
@@ -83,10 +83,10 @@ def stored_files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_resul
 
     Files that another process deletes during the walk are skipped too.
     """
-    for part in _entries(folder):
-        if part.is_dir(follow_symlinks=False) and _FOLDERS.fullmatch(part.name):
-            for file in _entries(part.path):
-                if _NAMES.fullmatch(f"{part.name}/{file.name}"):
+    for subfolder in _entries(folder):
+        if subfolder.is_dir(follow_symlinks=False) and _FOLDERS.fullmatch(subfolder.name):
+            for file in _entries(subfolder.path):
+                if _NAMES.fullmatch(f"{subfolder.name}/{file.name}"):
                     with contextlib.suppress(FileNotFoundError):
                         status = file.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):

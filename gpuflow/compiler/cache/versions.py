@@ -30,7 +30,7 @@ def version_of(package: str) -> str:
 
 @cache
 def _distributions() -> dict[str, str]:
-    """Versions by name, as the names of folders tell them: importing the library takes 25 ms.
+    """Versions by name, from the names of folders: importing importlib.metadata takes 25 ms.
 
     Source: PyPA, Recording installed projects: ``<name>-<version>.dist-info``.
     """

@@ -6,8 +6,8 @@ from gpuflow.compiler.fusion.space import is_fusible
 from gpuflow.compiler.passes.program import uses
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 
-MOST_CLONES = 16  # readers of a value with a copy of their own each
-CLONE_SPAN = 64  # equations behind a copy whose readers share it, where there are more
+MOST_CLONES = 16  # readers of a value that get one copy each
+CLONE_SPAN = 64  # equations after a copy whose readers share it, if there are more
 
 
 def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
@@ -15,18 +15,18 @@ def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
 
     These are layout ops, equations without array operands (iota, filled arrays) and cheap
     elementwise ops on program inputs. If a value has very many readers, nearby ones share a copy,
-    and most likely a kernel: one for each would fill the kernels.
+    and most likely a kernel: a copy for each would fill the kernels.
     """
     return _Cloner(jaxpr).program()
 
 
 class _Cloner:
-    """Writes a program anew, with copies of cheap equations for their readers."""
+    """Rewrites a program with copies of cheap equations for their readers."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.jaxpr, self.readers = jaxpr, uses(jaxpr)
         self.clonable: dict[Var, Eqn] = {}
-        self.shared: dict[Var, tuple[Var, int]] = {}  # the last copy and where it stands
+        self.shared: dict[Var, tuple[Var, int]] = {}  # the last copy and its position
         self.eqns: list[Eqn] = []
 
     def program(self) -> Jaxpr:

@@ -1,6 +1,6 @@
 """Split the epilogues of full reductions into a separate kernel.
 
-A norm over many arrays adds up one number of each. Fusion puts an addition into the kernel of a
+A norm over many arrays adds up one scalar of each. Fusion puts an addition into the kernel of a
 reduction, which then has to wait for others:
 
     full a       full b, +       full c, +  ->  ...
@@ -20,7 +20,7 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Kind, Program, Space
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 
-FEWEST = 3  # reductions: two, of which one waits, are two steps with or without their tail
+FEWEST = 3  # reductions: two, one of which waits, are two steps with or without their tail
 
 
 @record
@@ -28,11 +28,11 @@ class _Full:
     """A group that is a full reduction; sets of groups are integers with a bit for each.
 
     Attributes:
-        epilogue: members behind the reduction that need no other group's.
-        tail: members behind it that do.
-        needs, awaits: the groups that its other members need, and its tail.
+        epilogue: members after the reduction that depend on no other group.
+        tail: members after it that do.
+        needs, awaits: the groups that its other members depend on, and its tail.
         head: equal for groups that reduce in the same way; None if they cannot run as one.
-        finish: equal for groups that do the same with their own results.
+        finish: equal for groups with the same epilogue.
     """
 
     epilogue: tuple[int, ...]
@@ -43,7 +43,7 @@ class _Full:
     finish: Hashable | None
 
 
-def tails_apart(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
+def separate_tails(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
     """The equations that should not be in the kernels of full reductions.
 
     Args:
@@ -59,16 +59,16 @@ def tails_apart(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
         return frozenset()
     needed = _needed_groups(program, spaces)
     fulls = [_full(program, space, needed, 1 << k) for k, space in enumerate(spaces)]
-    chosen = [
-        [fulls[k] for k in alike]
-        for alike in _alike(fulls)
-        if len(alike) >= FEWEST and any(fulls[k].awaits & _bits(alike) for k in alike)
+    selected = [
+        [fulls[k] for k in similar]
+        for similar in _similar(fulls)
+        if len(similar) >= FEWEST and any(fulls[k].awaits & _bits(similar) for k in similar)
     ]
-    apart = {e for alike in chosen for full in alike for e in full.tail}
-    apart = _with_neighbors(program, apart, [full.tail for full in fulls])
-    for alike in chosen:
-        apart |= _unlike_finishes(program, apart, alike)
-    return frozenset(apart)
+    separate = {e for similar in selected for full in similar for e in full.tail}
+    separate = _with_neighbors(program, separate, [full.tail for full in fulls])
+    for similar in selected:
+        separate |= _unlike_finishes(program, separate, similar)
+    return frozenset(separate)
 
 
 def _bits(numbers: Iterable[int]) -> int:
@@ -102,14 +102,14 @@ def _sources(program: Program, eqn: Eqn) -> list[int]:
 
 
 def _full(program: Program, space: Space, needed: Sequence[int], bit: int) -> _Full:
-    behind = [e for e in space.members if e in space.dependent and not space.domains[e]]
-    head = [e for e in space.members if e not in behind]
+    later = [e for e in space.members if e in space.dependent and not space.domains[e]]
+    head = [e for e in space.members if e not in later]
     needs = 0
     for e in head:
         needs |= needed[e] & ~bit
-    # What the reduction waits for anyway is there when it is.
-    tail = tuple([e for e in behind if needed[e] & ~(bit | needs)])
-    epilogue = tuple([e for e in behind if e not in tail])
+    # Values that the reduction itself depends on are ready when it is.
+    tail = tuple([e for e in later if needed[e] & ~(bit | needs)])
+    epilogue = tuple([e for e in later if e not in tail])
     awaits = 0
     for e in tail:
         awaits |= needed[e] & ~(bit | needs)
@@ -120,10 +120,10 @@ def _full(program: Program, space: Space, needed: Sequence[int], bit: int) -> _F
 def _form(program: Program, space: Space, positions: Iterable[int]) -> Hashable | None:
     """Equal for equations whose kernels are equal, whatever their ranks and sizes.
 
-    None if they read arrays that do not lie in a row.
+    None if they read arrays that are not contiguous.
     """
     numbers: dict[Var, int] = {}
-    parts = []
+    forms = []
     for e in positions:
         eqn = program.jaxpr.eqns[e]
         codes = []
@@ -139,47 +139,49 @@ def _form(program: Program, space: Space, positions: Iterable[int]) -> Hashable 
             numbers[out] = len(numbers)
         is_array = _is_array(program, space, e)
         stored = is_array and any(out in space.escaping for out in eqn.outputs)
-        parts.append((eqn.primitive.name, tuple(codes), stored))
-    return tuple(parts)
+        forms.append((eqn.primitive.name, tuple(codes), stored))
+    return tuple(forms)
 
 
-def _alike(fulls: Sequence[_Full]) -> list[list[int]]:
-    """Groups that reduce in the same way and, but for their tails, need nothing of each other."""
+def _similar(fulls: Sequence[_Full]) -> list[list[int]]:
+    """Groups that reduce in the same way and, except for their tails, are independent."""
     same: dict[Hashable, list[int]] = defaultdict(list)
     for k, full in enumerate(fulls):
         if full.head is not None:
             same[full.head].append(k)
-    alike: dict[Hashable, list[int]] = defaultdict(list)
+    similar: dict[Hashable, list[int]] = defaultdict(list)
     for head, numbers in same.items():
         every = _bits(numbers)
         for k in numbers:
-            alike[head, fulls[k].needs & every].append(k)
-    return list(alike.values())
+            similar[head, fulls[k].needs & every].append(k)
+    return list(similar.values())
 
 
-def _with_neighbors(program: Program, apart: set[int], tails: Iterable[Sequence[int]]) -> set[int]:
-    """Also the tails of other reductions that stand between these."""
+def _with_neighbors(
+    program: Program, separate: set[int], tails: Iterable[Sequence[int]]
+) -> set[int]:
+    """Add the tails of other reductions that are between these."""
     tail_of = {e: tail for tail in tails for e in tail}
-    todo, apart = list(apart), set(apart)
+    todo, separate = list(separate), set(separate)
     while todo:
         eqn = program.jaxpr.eqns[todo.pop()]
         readers = [r for out in eqn.outputs for r in program.readers.get(out, ())]
         for other in (*_sources(program, eqn), *readers):
-            new = set(tail_of.get(other, ())) - apart
-            apart |= new
+            new = set(tail_of.get(other, ())) - separate
+            separate |= new
             todo += new
-    return apart
+    return separate
 
 
-def _unlike_finishes(program: Program, apart: set[int], alike: Sequence[_Full]) -> set[int]:
-    """Epilogues of reductions to be split off, unless all reductions have the same.
+def _unlike_finishes(program: Program, separate: set[int], similar: Sequence[_Full]) -> set[int]:
+    """Epilogues that are split off too, unless all reductions have the same one.
 
     A sum that starts from 0 adds it to the first result only.
     """
     feeding = []
-    for full in alike:
+    for full in similar:
         outs = [out for e in full.epilogue for out in program.jaxpr.eqns[e].outputs]
-        if not outs or any(r in apart for out in outs for r in program.readers.get(out, ())):
+        if not outs or any(r in separate for out in outs for r in program.readers.get(out, ())):
             feeding.append(full)
     if len({full.finish for full in feeding}) < 2:
         return set()

@@ -1,7 +1,7 @@
 """Grouping equations into kernels: greedy merging along producer-consumer edges, then siblings.
 
 See docs/architecture.md. Nothing here compares sizes: edges are ordered by rank, item size and
-position, and groups merge when one kernel kind covers the union and no path leads outside and back.
+position, and groups merge if one kernel kind covers the union and no path leaves it and returns.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.fusion.full_reduction_tails import tails_apart
+from gpuflow.compiler.fusion.full_reduction_tails import separate_tails
 from gpuflow.compiler.fusion.group_graph import GroupGraph
 from gpuflow.compiler.fusion.kinds import Form, form_of, space_of_region
 from gpuflow.compiler.fusion.recompute import Kernel, compute_again
-from gpuflow.compiler.fusion.regions import Joined, Region, region_of
+from gpuflow.compiler.fusion.regions import MergedRegion, Region, region_of
 from gpuflow.compiler.fusion.space import (
     Iteration,
     Kind,
@@ -26,10 +26,10 @@ from gpuflow.compiler.fusion.space import (
 )
 from gpuflow.compiler.passes.program import uses
 from gpuflow.compiler.passes.updates_in_place import (
-    NOTHING_KEPT,
+    NO_INNER_ALIASES,
     Donations,
     InMemory,
-    Kept,
+    InnerAliases,
     UpdateRule,
     updated_pairs,
 )
@@ -46,7 +46,7 @@ class Group:
 
 
 def describe_program(
-    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT,
+    jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases = NO_INNER_ALIASES,
     unrounded: frozenset[Var] = frozenset(),
 ) -> Program:  # fmt: skip
     """Iterations, producers, readers and aliases of a program.
@@ -61,9 +61,9 @@ def describe_program(
     aliases: dict[Var, tuple[Var, View]] = {}
     fusible_outputs: set[Var] = set()
     readers = uses(jaxpr)
-    rule = UpdateRule(jaxpr, readers, donations, kept)
-    stored = _stored_parts(jaxpr, readers, kept) | _stored_repeats(jaxpr)
-    turned = _turned_in_memory(jaxpr, readers)
+    rule = UpdateRule(jaxpr, readers, donations, inner_aliases)
+    stored = _stored_slices(jaxpr, readers, inner_aliases) | _stored_repeats(jaxpr)
+    transposed = _transposed_in_memory(jaxpr, readers)
     updates: dict[int, InMemory] = {}
     for position, eqn in enumerate(jaxpr.eqns):
         if eqn.primitive.lower.is_barrier:
@@ -82,14 +82,14 @@ def describe_program(
         iteration = iteration_of(eqn)
         iterations.append(iteration)
         if iteration is not None and not eqn.primitive.lower.is_update:
-            fusible_outputs.update(out for out in eqn.outputs if out not in turned)
+            fusible_outputs.update(out for out in eqn.outputs if out not in transposed)
             continue
         done = rule.in_memory(position)
         if done is not None:
             updates[position] = done
-            for number, out in done.pairs:
-                operand = eqn.inputs[number]
-                assert type(operand) is Var  # in_memory says so
+            for index, out in done.pairs:
+                operand = eqn.inputs[index]
+                assert type(operand) is Var  # checked by in_memory
                 aliases[eqn.outputs[out]] = aliases.get(operand, _whole(operand))
     outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
     described = tuple(iterations), producer, readers, outputs, aliases, updates
@@ -100,32 +100,34 @@ def _whole(var: Var) -> tuple[Var, View]:
     return var, contiguous(var.aval.shape)
 
 
-def _stored_parts(jaxpr: Jaxpr, readers: dict[Var, list[int]], kept: Kept) -> set[Var]:
-    """Parts of arrays that are outputs, or are read when these have been updated.
+def _stored_slices(
+    jaxpr: Jaxpr, readers: dict[Var, list[int]], inner_aliases: InnerAliases
+) -> set[Var]:
+    """Slices of arrays that are outputs, or are read after the arrays have been updated.
 
-    They are stored before, and the arrays need not be copied.
+    They are stored before the update, so that the arrays need not be copied.
     """
-    # For arrays and their parts the position of the first update.
+    # For arrays and their slices, the position of the first update.
     first: dict[Atom, int] = {}
     for k, eqn in enumerate(jaxpr.eqns):
-        for operand, _ in updated_pairs(eqn, kept):
+        for operand, _ in updated_pairs(eqn, inner_aliases):
             first.setdefault(eqn.inputs[operand], k)
-    parts: set[Var] = set()
+    slices: set[Var] = set()
     for eqn in jaxpr.eqns if first else ():
         if eqn.primitive.lower.view is None or eqn.inputs[0] not in first:
             continue
         (out,), update = eqn.outputs, first[eqn.inputs[0]]
         first.setdefault(out, update)
-        behind = [jaxpr.eqns[k].primitive.lower for k in readers.get(out, ()) if k >= update]
-        if out in jaxpr.outvars or any(rule.view is None for rule in behind):
-            parts.add(out)
-    return parts
+        later = [jaxpr.eqns[k].primitive.lower for k in readers.get(out, ()) if k >= update]
+        if out in jaxpr.outvars or any(rule.view is None for rule in later):
+            slices.add(out)
+    return slices
 
 
 def _stored_repeats(jaxpr: Jaxpr) -> set[Var]:
-    """Arrays in which elements repeat, and that are results of the program, in any shape.
+    """Broadcast arrays that are results of the program, in any shape.
 
-    A copy of a view goes through its rows one after the other, and these may be of few elements.
+    A copy of a view iterates over its rows, which may have few elements.
     """
     results = {atom for atom in jaxpr.outvars if type(atom) is Var}
     repeats: set[Var] = set()
@@ -146,10 +148,10 @@ def _stored_repeats(jaxpr: Jaxpr) -> set[Var]:
     return repeats
 
 
-def _turned_in_memory(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Var]:
-    """Arrays that libraries read as they are and otherwise turned, as ``x`` in ``x.T @ x``.
+def _transposed_in_memory(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Var]:
+    """Arrays that libraries read both directly and transposed, as ``x`` in ``x.T @ x``.
 
-    They are stored for the one, and the other is a view of that, which is no second array.
+    They are stored once; the transposed operand is a view, not a second array.
     """
 
     def is_read(var: Var, by_all: bool) -> bool:
@@ -163,16 +165,17 @@ def _turned_in_memory(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Var]:
         if rule.view is not None and type(eqn.inputs[0]) is Var:
             operand, out = eqn.inputs[0], eqn.outputs[0]
             links = rule.links(operand.aval, out.aval, **eqn.params)
-            is_turn = links is not None and len(links) == operand.aval.ndim == out.aval.ndim
-            is_turn = is_turn and operand.aval.size == out.aval.size and rule.steps is None
-            others.setdefault(operand, []).append(is_turn and is_read(out, True))
-    return {var for var, fits in others.items() if all(fits) and is_read(var, False)}
+            is_transpose = links is not None and len(links) == operand.aval.ndim == out.aval.ndim
+            is_same_size = operand.aval.size == out.aval.size
+            is_transpose = is_transpose and is_same_size and rule.steps is None
+            others.setdefault(operand, []).append(is_transpose and is_read(out, True))
+    return {var for var, flags in others.items() if all(flags) and is_read(var, False)}
 
 
 def _alias(
     eqn: Eqn, aliases: dict[Var, tuple[Var, View]], fusible_outputs: set[Var], stored: set[Var]
 ) -> tuple[Var, View] | None:
-    """The buffer and view of a layout op, if its operand lies in memory anyway.
+    """The buffer and view of a layout op, if its operand is in memory anyway.
 
     Variables in ``stored`` get a kernel, if one can be made.
     """
@@ -213,7 +216,7 @@ class _Grouping:
         self._refused: dict[tuple[int, int], int] = {}  # and how many equations they had
 
     def begin(self, positions: Iterable[int]) -> None:
-        """Let equations be groups of their own, where a kernel can compute them."""
+        """Make each equation a group, if a kernel can compute it."""
         for k in positions:
             if self.program.iterations[k] is not None:
                 self._set(k, Region(self.program, k))
@@ -226,7 +229,7 @@ class _Grouping:
         self.regions[group] = region
 
     def _keep_effects_in_order(self) -> None:
-        """Ordered effects of one name happen in program order: each waits for the one before."""
+        """Keep ordered effects of one name in program order: each waits for the previous one."""
         last: dict[str, int] = {}
         for k, eqn in enumerate(self.program.jaxpr.eqns):
             for effect in eqn.effects:
@@ -255,12 +258,12 @@ class _Grouping:
         try:
             if not self.graph.can_merge(a, b):
                 return
-            joined = Joined(self.program, self.regions[a], self.regions[b])
-            form = form_of(joined)
+            merged = MergedRegion(self.program, self.regions[a], self.regions[b])
+            form = form_of(merged)
         except NotOneKernelError:
             self._refused[a, b] = count
             return
-        self.regions[a], self.forms[a] = joined.commit(), form
+        self.regions[a], self.forms[a] = merged.commit(), form
         del self.regions[b], self.forms[b]
         self.graph.merge(a, b)
         self._parent[b] = a
@@ -298,9 +301,9 @@ def fuse(program: Program) -> list[Group]:
         grouping.try_merge(first, second)
     for first, second in (*_siblings(program, grouping), *_scalar_pairs(grouping)):
         grouping.try_merge(first, second)
-    apart = tails_apart(program, grouping.full_spaces())
-    if apart:
-        grouping = _without(grouping, apart)
+    separate = separate_tails(program, grouping.full_spaces())
+    if separate:
+        grouping = _without(grouping, separate)
     groups = grouping.groups()
     kernels = compute_again(program, [grouping.kernel(k) for k in groups])
     result = []
@@ -313,17 +316,17 @@ def fuse(program: Program) -> list[Group]:
     return result
 
 
-def _without(grouping: _Grouping, apart: frozenset[int]) -> _Grouping:
-    """The same groups without some equations, which join each other instead."""
+def _without(grouping: _Grouping, separate: frozenset[int]) -> _Grouping:
+    """The same groups without some equations, which are merged with each other instead."""
     program, result = grouping.program, _Grouping(grouping.program)
     for region in grouping.regions.values():
-        rest = sorted(region.members - apart)
-        if rest:
-            changed = len(rest) < len(region.members)
-            result.take(region_of(program, rest) if changed else region)
-    result.begin(apart)
+        remaining = sorted(region.members - separate)
+        if remaining:
+            changed = len(remaining) < len(region.members)
+            result.take(region_of(program, remaining) if changed else region)
+    result.begin(separate)
     for first, second in _edges(program):
-        if first in apart and second in apart:
+        if first in separate and second in separate:
             result.try_merge(first, second)
     for first, second in _scalar_pairs(result):
         result.try_merge(first, second)
@@ -332,7 +335,7 @@ def _without(grouping: _Grouping, apart: frozenset[int]) -> _Grouping:
 
 def _is_alias(program: Program, position: int) -> bool:
     if position in program.updates:
-        return False  # it is another name of its operand, and has work to do
+        return False  # it aliases its operand, but computes
     outputs = program.jaxpr.eqns[position].outputs
     return bool(outputs) and all(var in program.views for var in outputs)
 
@@ -360,17 +363,17 @@ def _edges(program: Program) -> list[tuple[int, int]]:
 def _reduces_outer_axes(iteration: Iteration | None) -> bool:
     if iteration is None or not iteration.reduced:
         return False
-    kept = set(range(len(iteration.sizes))) - set(iteration.reduced)
-    return bool(kept) and max(kept) > min(iteration.reduced)
+    retained = set(range(len(iteration.sizes))) - set(iteration.reduced)
+    return bool(retained) and max(retained) > min(iteration.reduced)
 
 
 def _reads_memory(eqn: Eqn) -> bool:
-    """Whether the equation chooses elements of its operands, which must lie in memory."""
+    """Whether the equation gathers elements of its operands, which must be in memory."""
     return eqn.primitive.lower.is_indexed and bool(eqn.inputs)
 
 
 def _scalar_pairs(grouping: _Grouping) -> list[tuple[int, int]]:
-    """Equations of groups that compute single numbers: one launch serves many of them."""
+    """Equations of groups that compute scalars: one launch computes many of them."""
     scalars = sorted(group for group, form in grouping.forms.items() if not form.domain)
     return [(scalars[0], other) for other in scalars[1:]]
 

@@ -1,7 +1,7 @@
-"""An acyclic graph whose nodes merge, with numbers that grow along every edge.
+"""An acyclic graph whose nodes merge, with ranks that increase along every edge.
 
-The numbers make a search between two nodes short: it stays among the nodes numbered between them.
-After a merge only those nodes are numbered again. Source: Pearce and Kelly 2006, "A dynamic
+Ranks make a search between two nodes short: it stays among the nodes ranked between them. After a
+merge only those nodes are ranked again. Source: Pearce and Kelly 2006, "A dynamic
 topological sort algorithm for directed acyclic graphs".
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 
 class GroupGraph:
-    """Nodes 0 to count - 1; edges lead from smaller to larger numbers at first."""
+    """Nodes 0 to count - 1; initially, edges lead from smaller to larger nodes."""
 
     def __init__(self, count: int) -> None:
         self._successors: dict[int, set[int]] = {node: set() for node in range(count)}
@@ -20,7 +20,7 @@ class GroupGraph:
         self._rank = list(range(count))
 
     def add_edge(self, source: int, target: int) -> None:
-        """An edge to a node with a larger number, before anything was merged."""
+        """Add an edge to a larger node, before anything is merged."""
         self._successors[source].add(target)
         self._predecessors[target].add(source)
 
@@ -33,10 +33,11 @@ class GroupGraph:
         first, last = self._sorted(keep, drop)
         after, before = self._after(first, last), self._before(first, last)
         assert after is not None
-        # What leads to the last moves before the merged node, what the first leads to behind it.
-        moved = [*sorted(before, key=self._rank_of), keep, drop, *sorted(after, key=self._rank_of)]
-        ranks = sorted(self._rank[node] for node in moved)
-        for node, rank in zip(moved, ranks, strict=True):
+        # Predecessors of the last move before the merged node, successors of the first after it.
+        rank_of = self._rank_of
+        reordered = [*sorted(before, key=rank_of), keep, drop, *sorted(after, key=rank_of)]
+        ranks = sorted(self._rank[node] for node in reordered)
+        for node, rank in zip(reordered, ranks, strict=True):
             self._rank[node] = rank
         for edges, back in (
             (self._successors, self._predecessors),
@@ -49,7 +50,7 @@ class GroupGraph:
                     edges[keep].add(other)
 
     def order(self) -> Iterator[int]:
-        """Nodes so that edges lead forward; of those that may come next, the smallest."""
+        """Nodes in topological order; of those that may come next, the smallest."""
         waiting = {node: len(sources) for node, sources in self._predecessors.items()}
         ready = [node for node, count in waiting.items() if count == 0]
         heapq.heapify(ready)
@@ -68,7 +69,7 @@ class GroupGraph:
         return (a, b) if self._rank[a] < self._rank[b] else (b, a)
 
     def _after(self, first: int, last: int) -> set[int] | None:
-        """Nodes behind ``first`` numbered below ``last``; None if one of them leads to ``last``."""
+        """Nodes after ``first`` ranked below ``last``; None if one of them leads to ``last``."""
         limit = self._rank[last]
         seen: set[int] = set()
         stack = [node for node in self._successors[first] if self._rank[node] < limit]
@@ -85,7 +86,7 @@ class GroupGraph:
         return seen
 
     def _before(self, first: int, last: int) -> set[int]:
-        """Nodes that lead to ``last`` numbered above ``first``."""
+        """Nodes that lead to ``last`` ranked above ``first``."""
         limit = self._rank[first]
         seen: set[int] = set()
         stack = [node for node in self._predecessors[last] if self._rank[node] > limit]

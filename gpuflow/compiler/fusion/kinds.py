@@ -1,16 +1,16 @@
-"""Which kind of kernel a region can be, and its space."""
+"""The kind of kernel that a region can be, and its space."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fusion.regions import Axes, Classes, Joined, Region, region_of
+from gpuflow.compiler.fusion.regions import Axes, Classes, MergedRegion, Region, region_of
 from gpuflow.compiler.fusion.space import Key, Kind, NotOneKernelError, Program, Space
 from gpuflow.core.jaxpr import Literal
 
 MOST_OPERANDS = 96
-MOST_NUMBERS = 400  # operands of a kernel without axes: CUDA takes 512 words
+MOST_NUMBERS = 400  # operands of a kernel without axes: CUDA takes 512 argument slots
 
 
 @record
@@ -23,8 +23,8 @@ class Form:
         reduced: those that it reduces.
         largest: the first equation that has them all.
         lead: the first reduction, if there is one.
-        classes: the region's axes, and which of them are one as arrays in memory are shared.
-        real: axes of size 1 that are not repetitions.
+        classes: the region's axes, some of which are united because they read one array.
+        real: axes of size 1 that are not broadcast.
     """
 
     kind: Kind
@@ -36,7 +36,7 @@ class Form:
     real: frozenset[Key]
 
 
-def form_of(group: Region | Joined) -> Form:
+def form_of(group: Region | MergedRegion) -> Form:
     """The form of one kernel for a region.
 
     Raises:
@@ -52,32 +52,32 @@ def form_of(group: Region | Joined) -> Form:
 
 
 class _Judge:
-    """Axes here are those after arrays that are shared have made some of them one."""
+    """Decides about a region; its axes are those after the ones of shared reads are united."""
 
-    def __init__(self, group: Region | Joined) -> None:
+    def __init__(self, group: Region | MergedRegion) -> None:
         self.group, self.program, self.outline = group, group.program, group.outline
         self.classes = group.classes
-        if self.outline.apart:
+        if self.outline.shared_reads:
             self._unite_shared()
         self.real = frozenset(map(self.classes.find, self.outline.real))
 
     def _unite_shared(self) -> None:
-        """Let axes along which one array is read be one, in program order, where they can."""
+        """Unite axes along which one array is read, in program order, if possible."""
         self.classes = self.classes.copy()
         pairs = []
-        for first_reads in self.outline.apart.values():
+        for first_reads in self.outline.shared_reads.values():
             (_, first), *others = sorted((order, axis) for axis, order in first_reads.items())
             pairs += [(order, first, axis) for order, axis in others]
         for _, first, axis in sorted(pairs):
             self.classes.unite(first, axis)  # operands in common may be read along different axes
 
     def _axes(self, axes: Axes) -> Axes:
-        """Axes without those of size 1 that are repetitions."""
+        """Axes without those of size 1 that are broadcast."""
         names = map(self.classes.find, axes)
         return frozenset([a for a in names if a in self.real or self.classes.size(a) != 1])
 
     def form(self) -> Form:
-        """The kind of kernel, if no equation is repeated."""
+        """The form of the kernel, if no equation is repeated."""
         outline = self.outline
         domains: dict[Axes, int] = {}
         for region_axes, position in outline.domains.items():
@@ -113,7 +113,7 @@ class _Judge:
         if any(self._axes(axes) != domain for axes in self.outline.stored):
             raise NotOneKernelError("it would store arrays of different axes")
         for e in self.outline.updates:
-            # An update stands alone: nothing else is stored, and nothing reads what it overwrites.
+            # An update is alone: nothing else is stored, and nothing reads what it overwrites.
             if self.group.stored() != {e} or sum(self.outline.stored.values()) != 1:
                 raise NotOneKernelError("it would update in place and store something else")
             eqn = self.program.jaxpr.eqns[e]
@@ -127,14 +127,14 @@ class _Judge:
         lead_axes = ordered_axes(self.group, lead, self.classes, self.real)
         if frozenset(lead_axes) != domain:
             raise NotOneKernelError("it would loop over more axes than the reduction has")
-        kept = [key for key in lead_axes if key not in red]
-        is_minor = lead_axes == [*kept, *(key for key in lead_axes if key in red)]
+        retained = [key for key in lead_axes if key not in red]
+        is_minor = lead_axes == [*retained, *(key for key in lead_axes if key in red)]
         late = self.outline.late
         if self.outline.may_reduce:
             late = frozenset(map(self.group.axes_of, self.dependents()))
         consumed = any(self._axes(axes) & red for axes in late)
-        keep = domain - red
-        if any(self._axes(axes) not in (domain, keep) for axes in self.outline.stored):
+        retained_axes = domain - red
+        if any(self._axes(axes) not in (domain, retained_axes) for axes in self.outline.stored):
             raise NotOneKernelError("it would store arrays of different axes")
         if consumed and not is_minor:
             raise NotOneKernelError(
@@ -169,36 +169,36 @@ class _Judge:
         return dependents
 
     def repeated(self, form: Form) -> int | None:
-        """A costly equation that a loop which it does not need would run again, or None.
+        """A costly equation that would be recomputed in a loop that it does not vary in, or None.
 
-        Loops over inner axes do not: equations that depend on outer ones only are computed before
-        them.
+        Loops over inner axes are no problem: equations that depend on outer ones only are computed
+        before them.
         """
         costly = {self._axes(axes) for axes in self.outline.costly}
         costly -= {form.domain, frozenset()}
         if not costly:
             return None
-        place = {key: number for number, key in enumerate(order_of(self.group, form))}
-        if all({place.get(key) for key in axes} == {*range(len(axes))} for axes in costly):
+        depth_of = {key: depth for depth, key in enumerate(order_of(self.group, form))}
+        if all({depth_of.get(key) for key in axes} == {*range(len(axes))} for axes in costly):
             return None
         program = self.program
-        around: dict[int, Axes] = {}  # the axes of what an equation is computed for
+        around: dict[int, Axes] = {}  # the axes of its readers
         for e in reversed(self.members()):
             eqn, axes = program.jaxpr.eqns[e], self._axes(self.group.axes_of(e))
             readers = {r for var in eqn.outputs for r in program.readers.get(var, ())}
             around[e] = axes.union(*(around[r] for r in readers if r in around))
             if axes and axes != around[e] and eqn.primitive.lower.costly:
-                last = max(place.get(key, 0) for key in axes)
-                if any(place.get(key, last) < last for key in around[e] - axes):
+                last = max(depth_of.get(key, 0) for key in axes)
+                if any(depth_of.get(key, last) < last for key in around[e] - axes):
                     return e
         return None
 
 
 def ordered_axes(
-    group: Region | Joined, position: int, classes: Classes, real: Iterable[Key],
+    group: Region | MergedRegion, position: int, classes: Classes, real: Iterable[Key],
     dims: Sequence[int] | None = None,
 ) -> list[Key]:  # fmt: skip
-    """The axes of an equation's dimensions, without repetitions of size 1."""
+    """The axes of an equation's dimensions, without broadcast ones of size 1."""
     iteration = group.program.iterations[position]
     assert iteration is not None
     dims = range(len(iteration.sizes)) if dims is None else dims
@@ -206,7 +206,7 @@ def ordered_axes(
     return [axis for axis in names if axis in real or classes.size(axis) != 1]
 
 
-def order_of(group: Region | Joined, form: Form) -> list[Key]:
+def order_of(group: Region | MergedRegion, form: Form) -> list[Key]:
     """The axes in the order of the loops."""
     if form.lead is not None:
         return ordered_axes(group, form.lead, form.classes, form.real)

@@ -1,9 +1,9 @@
 """Recomputation of values that are cheaper to compute again than to store.
 
 The gradient of an activation reads half a dozen arrays that the forward pass would have to store,
-although all of them follow from two by a few additions and products. So after fusion, a value that
-leaves its group is considered once more: if every reader's kernel can compute it from stored values
-by a few cheap operations, each reader does so, and it is not stored.
+although all of them follow from two by a few additions and products. So after fusion, values that
+leave their group are checked again: if every reader's kernel can compute one from stored values by
+a few cheap operations, each reader does so, and it is not stored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.kinds import Form, form_of
-from gpuflow.compiler.fusion.regions import Joined, Region, region_of
+from gpuflow.compiler.fusion.regions import MergedRegion, Region, region_of
 from gpuflow.compiler.fusion.space import NotOneKernelError, Program
 from gpuflow.core.jaxpr import Literal, Var
 
@@ -29,12 +29,12 @@ def compute_again(program: Program, kernels: Sequence[Kernel | None]) -> list[Ke
         kernels: its groups in order; None for one that is not a kernel. Their regions are changed.
 
     Returns:
-        The same groups. One that stores nothing any more is no longer needed.
+        The same groups. One that stores nothing is no longer needed.
     """
     work = _Work(program, list(kernels))
-    for number, kernel in enumerate(kernels):
+    for group, kernel in enumerate(kernels):
         if kernel is not None and not kernel[0].outline.updates:
-            work.look_at(number)
+            work.look_at(group)
     return work.kernels
 
 
@@ -44,7 +44,7 @@ class _Work:
 
     Attributes:
         kernels: one for each group.
-        group_of: of each equation, the group that it was in at first.
+        group_of: of each equation, its original group.
         changing: arrays that equations update in place.
     """
 
@@ -53,34 +53,34 @@ class _Work:
 
     def __post_init__(self) -> None:
         self.group_of = {
-            e: number
-            for number, kernel in enumerate(self.kernels)
+            e: group
+            for group, kernel in enumerate(self.kernels)
             for e in (kernel[0].members if kernel is not None else ())
         }
-        # What is updated in place is another array later on.
-        self.changing = {self.program.place(var)[0] for var in self.program.updated()}
+        # An array that is updated in place has other elements later.
+        self.changing = {self.program.storage(var)[0] for var in self.program.updated()}
 
-    def look_at(self, number: int) -> None:
-        """Let the readers of one group's values compute them, where that is cheap."""
-        region, _ = self._kernel(number)
+    def look_at(self, group: int) -> None:
+        """Let the readers of one group's values compute them, if that is cheap."""
+        region, _ = self._kernel(group)
         in_memory = set(region.reads)
         free = []
         for var in self.program.escaping(sorted(region.members), region.unstored):
-            if self._must_be_stored(var, number):
+            if self._must_be_stored(var, group):
                 in_memory.add(var)
             else:
                 free.append(var)
         for var in free:
-            if not self._move(var, number, in_memory):
+            if not self._move(var, group, in_memory):
                 in_memory.add(var)
 
-    def _kernel(self, number: int) -> Kernel:
-        kernel = self.kernels[number]
+    def _kernel(self, group: int) -> Kernel:
+        kernel = self.kernels[group]
         assert kernel is not None
         return kernel
 
-    def _must_be_stored(self, var: Var, number: int) -> bool:
-        """Whether somebody needs it in memory: a caller, a library, or a kernel that chooses."""
+    def _must_be_stored(self, var: Var, group: int) -> bool:
+        """Whether it is needed in memory: by a caller, a library, or a kernel that gathers."""
         if var in self.program.outputs:
             return True
         for reader in self.program.readers.get(var, ()):
@@ -89,55 +89,55 @@ class _Work:
             eqn = self.program.jaxpr.eqns[reader]
             if var in eqn.inputs[: eqn.primitive.lower.operands_in_memory(eqn)]:
                 return True
-        return not self._readers(var, number)
+        return not self._readers(var, group)
 
-    def _readers(self, var: Var, number: int) -> list[int]:
+    def _readers(self, var: Var, group: int) -> list[int]:
         """The other groups that read a value."""
         groups = {self.group_of[reader] for reader in self.program.readers.get(var, ())}
-        return sorted(groups - {number})
+        return sorted(groups - {group})
 
-    def _move(self, var: Var, number: int, in_memory: set[Var]) -> bool:
-        """Let all readers compute ``var``; whether they can."""
+    def _move(self, var: Var, group: int, in_memory: set[Var]) -> bool:
+        """Let all readers compute ``var``; return whether they can."""
         chain = self._chain(var, in_memory)
         if chain is None or self._reads_what_changes(chain):
             return False
-        joins: list[tuple[int, Joined, Form]] = []
+        joins: list[tuple[int, MergedRegion, Form]] = []
         try:
-            for reader in self._readers(var, number):
+            for reader in self._readers(var, group):
                 region, form = self._kernel(reader)
                 if self._new_arrays(chain, var, region) > 1:
                     return False
-                # One of its own equations may be a copy, which somebody else computed before.
+                # One of its own equations may be a copy from an earlier recomputation.
                 copied = [e for e in chain if e not in region.members]
                 if not copied:
                     continue
-                joined = Joined(self.program, region, region_of(self.program, copied, copied))
-                new_form = form_of(joined)
+                merged = MergedRegion(self.program, region, region_of(self.program, copied, copied))
+                new_form = form_of(merged)
                 if new_form.kind is not form.kind:
                     return False
-                joins.append((reader, joined, new_form))
-            region, form = self._kernel(number)
+                joins.append((reader, merged, new_form))
+            region, form = self._kernel(group)
             region = region.without(var)
             new_form = form_of(region)
         except NotOneKernelError:
             return False
         if new_form.kind is not form.kind:
             return False
-        self.kernels[number] = region, new_form
-        for reader, joined, new_form in joins:
-            self.kernels[reader] = joined.commit(), new_form
+        self.kernels[group] = region, new_form
+        for reader, merged, new_form in joins:
+            self.kernels[reader] = merged.commit(), new_form
         return True
 
     def _chain(self, var: Var, in_memory: set[Var]) -> list[int] | None:
-        """The equations that compute ``var`` from stored values; None if they cost too much."""
+        """The equations that compute ``var`` from stored values; None if they are too costly."""
         chain: set[int] = set()
         cost = 0
         stack = [var]
         while stack:
-            wanted = stack.pop()
-            if wanted in in_memory or wanted in self.program.views:
+            source = stack.pop()
+            if source in in_memory or source in self.program.views:
                 continue
-            position = self.program.producer.get(wanted)
+            position = self.program.producer.get(source)
             if position is None:
                 return None  # an input that the group did not read itself
             if position in chain:
@@ -154,22 +154,22 @@ class _Work:
         return sorted(chain)
 
     def _reads_what_changes(self, chain: Sequence[int]) -> bool:
-        place = self.program.place
-        return any(place(atom)[0] in self.changing for atom in self._arrays_read(chain))
+        storage = self.program.storage
+        return any(storage(atom)[0] in self.changing for atom in self._arrays_read(chain))
 
     def _new_arrays(self, chain: Sequence[int], var: Var, reader: Region) -> int:
-        """How many arrays of the value's rank a reader would have to read in its place."""
-        place = self.program.place
-        known = {place(atom)[0] for atom in reader.reads}
-        needed = {place(atom)[0] for atom in self._arrays_read(chain)}
-        return sum(buffer.aval.ndim >= var.aval.ndim for buffer in needed - known)
+        """The count of arrays of the value's rank that a reader would have to read instead."""
+        storage = self.program.storage
+        read = {storage(atom)[0] for atom in reader.reads}
+        needed = {storage(atom)[0] for atom in self._arrays_read(chain)}
+        return sum(buffer.aval.ndim >= var.aval.ndim for buffer in needed - read)
 
     def _arrays_read(self, members: Sequence[int]) -> set[Var]:
         """External operands of equations."""
-        inside = set(members)
+        own = set(members)
         return {
             atom
             for e in members
             for atom in self.program.jaxpr.eqns[e].inputs
-            if type(atom) is not Literal and self.program.producer.get(atom) not in inside
+            if type(atom) is not Literal and self.program.producer.get(atom) not in own
         }

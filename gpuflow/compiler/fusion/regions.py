@@ -6,9 +6,9 @@ equations, and so remain short however long a region gets. n equations take O(n 
 become one.
 
 An axis is a class of keys (equation, iteration dimension), named by the smallest. Producers and
-their readers have axes in common; equations that only read the same array from memory should have
-them, if no equation would then have one axis twice. That is computed again for each outline, for
-the few arrays that are read along several axes.
+their readers share axes; equations that only read the same array from memory should too, unless an
+equation would then have one axis twice. That is computed again for each outline, for the few arrays
+that are read along several axes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gpuflow.compiler.fusion.space import (
 from gpuflow.core.jaxpr import Literal, Var
 
 # Equations in the loops of a kernel: with more, chains are built no sooner, and run no faster; with
-# fewer, functions of our own (expi) are two kernels. The table is in docs/design/0024-fusion.md.
-# And all, with those that compute single numbers.
+# fewer, functions such as expi are two kernels. The table is in docs/design/0024-fusion.md.
+# MOST_MEMBERS counts those that compute scalars too.
 MOST_IN_LOOPS = 256
 MOST_MEMBERS = 400
 
@@ -44,15 +44,15 @@ class Outline:
     Attributes:
         domains: the axes that its equations loop over, with the first equation of each.
         reduced: the axes that its reductions reduce, with the first reduction of each.
-        stored: the axes of arrays that are read outside, with how many arrays have them.
+        stored: the axes of arrays that are read outside, with the count of these arrays.
         costly: the axes of equations that should not be computed again.
         late: the axes of equations that use the results of its reductions.
-        real: how often an axis of size 1 is one of memory or of an index, and so is not a
-            repetition.
+        real: for axes of size 1, the count of uses in memory or as an index, so that it is not
+            broadcast.
         updates: equations that update in place.
-        apart: of arrays in memory that are read along several axes, the first read of each.
-        arrays: how many are read from outside.
-        in_loops: how many equations have axes.
+        shared_reads: of arrays in memory that are read along several axes, the first read of each.
+        arrays: count of external arrays that are read.
+        in_loops: count of equations with axes.
         may_reduce: some reduction's axes all have size 1, so that it may be none.
         loops: some equation is a loop of each lane.
     """
@@ -64,7 +64,7 @@ class Outline:
     late: frozenset[Axes] = frozenset()
     real: dict[Key, int] = field(default_factory=dict)
     updates: tuple[int, ...] = ()
-    apart: dict[Shared, dict[Key, Order]] = field(default_factory=dict)
+    shared_reads: dict[Shared, dict[Key, Order]] = field(default_factory=dict)
     arrays: int = 0
     in_loops: int = 0
     may_reduce: bool = False
@@ -79,11 +79,11 @@ class Region:
         outline: of them.
         parent: union-find on the keys of axes.
         eqns: of each axis the equations that have it.
-        reads: arrays that are read from outside.
+        reads: external arrays that are read.
         shared: of each of their dimensions the axes along which it is read, with the first read.
-        waiting: arrays that are read outside, with how often.
+        waiting: arrays that are read outside, with the count of reads.
         dependent: equations that use the result of a reduction of the region.
-        unstored: equations whose outputs whoever reads them computes for itself.
+        unstored: equations whose outputs are recomputed by their readers.
     """
 
     def __init__(self, program: Program, position: int, is_stored: bool = True) -> None:
@@ -126,19 +126,19 @@ class Region:
     def _add_reads(self, position: int, iteration: Iteration) -> None:
         program, real = self.program, self.outline.real
         inputs = program.jaxpr.eqns[position].inputs
-        for number, (atom, links) in enumerate(zip(inputs, iteration.reads, strict=True)):
+        for operand, (atom, links) in enumerate(zip(inputs, iteration.reads, strict=True)):
             if type(atom) is Literal:
                 continue
             self.reads.add(atom)
             view = program.views.get(atom)
-            for place, (dim, axis) in enumerate(links):
+            for k, (dim, axis) in enumerate(links):
                 key = (position, axis)
                 if iteration.sizes[axis] == 1 and not (view and view[1].broadcast[dim]):
                     real[key] = real.get(key, 0) + 1
                 first_reads = self.shared.setdefault((atom, dim), {})
-                first_reads.setdefault(key, (position, number, place))
+                first_reads.setdefault(key, (position, operand, k))
         self.outline.arrays = len(self.reads)
-        self.outline.apart = {s: first for s, first in self.shared.items() if len(first) > 1}
+        self.outline.shared_reads = {s: first for s, first in self.shared.items() if len(first) > 1}
 
     def find(self, key: Key) -> Key:
         """The name of a key's axis."""
@@ -169,7 +169,7 @@ class Region:
         return {self.program.producer[var] for var in self.waiting}
 
     def without(self, var: Var) -> Region:
-        """The same region, if readers outside of it compute ``var``, an equation's only output."""
+        """The same region, if external readers compute ``var``, an equation's only output."""
         result = copy(self)
         position = self.program.producer[var]
         iteration = self.program.iterations[position]
@@ -184,23 +184,23 @@ class Region:
 
     @property
     def classes(self) -> Classes:
-        """The region's axes, for more of them to become one."""
+        """The region's axes, so that more of them can be united."""
         return Classes(self.program, (self,))
 
 
 class Classes:
-    """Axes of one or two regions that become one."""
+    """Union-find on the axes of one or two regions."""
 
     def __init__(self, program: Program, regions: Sequence[Region]) -> None:
         self._program, self._regions = program, regions
         self.parent: dict[Key, Key] = {}
-        self._together: dict[Key, list[Key]] = {}
+        self._united: dict[Key, list[Key]] = {}
 
     def copy(self) -> Classes:
-        """The same, for more axes to become one."""
+        """A copy, in which more axes can be united."""
         result = Classes(self._program, self._regions)
         result.parent = dict(self.parent)
-        result._together = dict(self._together)
+        result._united = dict(self._united)
         return result
 
     def find(self, axis: Key) -> Key:
@@ -209,12 +209,12 @@ class Classes:
             axis = self.parent[axis]
         return axis
 
-    def together(self, axis: Key) -> list[Key]:
-        """The regions' axes that have become this one."""
-        return self._together.get(axis) or [axis]
+    def united(self, axis: Key) -> list[Key]:
+        """The regions' axes that are united in this one."""
+        return self._united.get(axis) or [axis]
 
     def size(self, axis: Key) -> int:
-        """How many points an axis has."""
+        """The size of an axis."""
         iteration = self._program.iterations[axis[0]]
         assert iteration is not None
         return iteration.sizes[axis[1]]
@@ -226,7 +226,7 @@ class Classes:
             return True
         if self.size(a) != self.size(b):
             return False
-        firsts, seconds = self.together(a), self.together(b)
+        firsts, seconds = self.united(a), self.united(b)
         for one in firsts:
             eqns = self._eqns(one)
             if not all(eqns.isdisjoint(self._eqns(other)) for other in seconds):
@@ -234,7 +234,7 @@ class Classes:
         if b < a:
             a, b = b, a
         self.parent[b] = a
-        self._together[a] = [*firsts, *seconds]
+        self._united[a] = [*firsts, *seconds]
         return True
 
     def renamed(self, axes: Axes) -> Axes:
@@ -244,15 +244,15 @@ class Classes:
         return frozenset([self.find(axis) for axis in axes])
 
     def merged(self) -> list[tuple[Key, list[Key]]]:
-        """The new axes, and the regions' axes that have become each."""
-        return [pair for pair in self._together.items() if pair[0] not in self.parent]
+        """The new axes, and the regions' axes that are united in each."""
+        return [pair for pair in self._united.items() if pair[0] not in self.parent]
 
     def _eqns(self, axis: Key) -> set[int]:
         return next(region.eqns[axis] for region in self._regions if axis in region.eqns)
 
 
-class Joined:
-    """Two regions as one, before anything is changed.
+class MergedRegion:
+    """The union of two regions, before anything is changed.
 
     Args:
         program: theirs.
@@ -273,12 +273,12 @@ class Joined:
         if in_loops > MOST_IN_LOOPS:
             raise NotOneKernelError(f"it would have more than {MOST_IN_LOOPS} equations in loops")
         self.classes = Classes(program, (first, second))
-        self._gone_reads: set[Var] = set()  # what is made inside now
-        self._gone_real: dict[Key, int] = {}
-        self._read_inside: dict[Var, int] = {}
-        self._crossing_readers: set[int] = set()  # readers of what the other region makes
-        for reader, number, source in self._crossing():
-            self._connect(reader, number, source)
+        self._removed_reads: set[Var] = set()  # arrays that are internal now
+        self._removed_real: dict[Key, int] = {}
+        self._internal_reads: dict[Var, int] = {}
+        self._crossing_readers: set[int] = set()  # readers of the other region's values
+        for reader, operand, source in self._crossing():
+            self._connect(reader, operand, source)
         self.new_dependent = self._new_dependents()
         self.outline = self._outline(in_loops)
 
@@ -307,72 +307,74 @@ class Joined:
         eqns, producer, readers = program.jaxpr.eqns, program.producer, program.readers
         crossing = []
         for e in self.small.members:
-            for number, atom in enumerate(eqns[e].inputs):
+            for operand, atom in enumerate(eqns[e].inputs):
                 source = None if type(atom) is Literal else producer.get(atom)
                 if source in members:
-                    crossing.append((e, number, source))
+                    crossing.append((e, operand, source))
             for var in eqns[e].outputs:
                 for reader in set(readers.get(var, ())):
                     if reader in members:
-                        numbers = enumerate(eqns[reader].inputs)
-                        crossing += [(reader, k, e) for k, atom in numbers if atom is var]
+                        operands = enumerate(eqns[reader].inputs)
+                        crossing += [(reader, k, e) for k, atom in operands if atom is var]
         return sorted(crossing)
 
-    def _connect(self, reader: int, number: int, source: int) -> None:
-        """Let a reader have its producer's axes."""
+    def _connect(self, reader: int, operand: int, source: int) -> None:
+        """Unite a reader's axes with its producer's."""
         program = self.program
         eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
         producer = program.iterations[source]
         assert iteration is not None
         assert producer is not None
         name = eqn.primitive.name
-        if number < eqn.primitive.lower.operands_in_memory(eqn):
+        if operand < eqn.primitive.lower.operands_in_memory(eqn):
             raise NotOneKernelError(f"{name} selects elements of it, so it must be complete")
-        source_eqn, atom = program.jaxpr.eqns[source], eqn.inputs[number]
+        source_eqn, atom = program.jaxpr.eqns[source], eqn.inputs[operand]
         if source_eqn.primitive.lower.stores(source_eqn, atom):
             raise NotOneKernelError("the loop must have stored it before it is read")
         if source_eqn.primitive.lower.is_update:
             raise NotOneKernelError("the update must be complete before it is read")
-        for dim, axis in iteration.reads[number]:
+        for dim, axis in iteration.reads[operand]:
             reader_axis = self.find((reader, axis))
             producer_axis = self.find((source, producer.out[dim]))
             if not self.classes.unite(reader_axis, producer_axis):
                 raise NotOneKernelError(f"{name} would read an array along two axes at once")
             if iteration.sizes[axis] == 1:
-                self._gone_real[reader_axis] = self._gone_real.get(reader_axis, 0) + 1
-        var = eqn.inputs[number]
+                self._removed_real[reader_axis] = self._removed_real.get(reader_axis, 0) + 1
+        var = eqn.inputs[operand]
         assert isinstance(var, Var)
-        self._gone_reads.add(var)
-        self._read_inside[var] = self._read_inside.get(var, 0) + 1
+        self._removed_reads.add(var)
+        self._internal_reads[var] = self._internal_reads.get(var, 0) + 1
         self._crossing_readers.add(reader)
 
     def _new_dependents(self) -> set[int]:
-        """Equations that use the result of a reduction, and did not before."""
+        """Equations that use the result of a reduction only in the union."""
         program = self.program
         old = (self.large.dependent, self.small.dependent)
         if not (self.large.outline.reduced or self.small.outline.reduced):
             return set()
         dependents: set[int] = set()
 
-        def is_known(position: int) -> bool:
+        def is_dependent(position: int) -> bool:
             return position in dependents or position in old[0] or position in old[1]
 
-        todo = [e for e in self._crossing_readers if not is_known(e)]
-        begun = [e for e in todo if any(self._is_late(s, is_known) for s in self._producers_of(e))]
-        while begun:
-            e = begun.pop()
-            if is_known(e):
+        todo = [e for e in self._crossing_readers if not is_dependent(e)]
+        stack = [
+            e for e in todo if any(self._is_late(s, is_dependent) for s in self._producers_of(e))
+        ]
+        while stack:
+            e = stack.pop()
+            if is_dependent(e):
                 continue
             dependents.add(e)
             for var in program.jaxpr.eqns[e].outputs:
                 readers = program.readers.get(var, ())
-                begun += [r for r in readers if self.holds(r) and not is_known(r)]
+                stack += [r for r in readers if self.holds(r) and not is_dependent(r)]
         return dependents
 
-    def _is_late(self, position: int, is_known: Callable[[int], bool]) -> bool:
+    def _is_late(self, position: int, is_dependent: Callable[[int], bool]) -> bool:
         iteration = self.program.iterations[position]
         assert iteration is not None
-        return bool(iteration.reduced) or is_known(position)
+        return bool(iteration.reduced) or is_dependent(position)
 
     def _producers_of(self, position: int) -> list[int]:
         atoms = self.program.jaxpr.eqns[position].inputs
@@ -385,16 +387,16 @@ class Joined:
         result = Outline(in_loops=in_loops)
         for outline in (large, small):
             domains, reduced = (outline.domains, result.domains), (outline.reduced, result.reduced)
-            for firsts, known in (domains, reduced):
+            for firsts, merged in (domains, reduced):
                 for axes, position in firsts.items():
                     name = renamed(axes)
-                    known[name] = min(position, known.get(name, position))
-            for axes, number in outline.stored.items():
+                    merged[name] = min(position, merged.get(name, position))
+            for axes, count in outline.stored.items():
                 name = renamed(axes)
-                result.stored[name] = result.stored.get(name, 0) + number
-            for axis, number in outline.real.items():
+                result.stored[name] = result.stored.get(name, 0) + count
+            for axis, count in outline.real.items():
                 axis = self.classes.find(axis)
-                result.real[axis] = result.real.get(axis, 0) + number
+                result.real[axis] = result.real.get(axis, 0) + count
         result.costly = frozenset(map(renamed, large.costly | small.costly))
         result.late = frozenset(map(renamed, large.late | small.late))
         result.late |= {self.axes_of(e) for e in self.new_dependent}
@@ -404,23 +406,23 @@ class Joined:
         self._leave_out(result)
         both = sum(var in self.large.reads for var in self.small.reads)
         arrays = len(self.large.reads) + len(self.small.reads) - both
-        result.arrays = arrays - len(self._gone_reads)
-        apart = {*large.apart, *small.apart}
-        apart.update(shared for shared in self.small.shared if shared in self.large.shared)
-        for shared in apart:
+        result.arrays = arrays - len(self._removed_reads)
+        shared_reads = {*large.shared_reads, *small.shared_reads}
+        shared_reads.update(shared for shared in self.small.shared if shared in self.large.shared)
+        for shared in shared_reads:
             first_reads = self._first_reads(shared)
             if len(first_reads) > 1:
-                result.apart[shared] = first_reads
+                result.shared_reads[shared] = first_reads
         return result
 
     def _leave_out(self, outline: Outline) -> None:
         """Remove reads and stores that are now internal."""
-        for axis, number in self._gone_real.items():
+        for axis, count in self._removed_real.items():
             axis = self.classes.find(axis)
-            outline.real[axis] -= number
+            outline.real[axis] -= count
             if not outline.real[axis]:
                 del outline.real[axis]
-        for var in self._read_inside:
+        for var in self._internal_reads:
             is_stored = any(var in region.waiting for region in (self.large, self.small))
             if is_stored and not self._is_waited_for(var):
                 iteration = self.program.iterations[self.program.producer[var]]
@@ -432,13 +434,14 @@ class Joined:
 
     def _is_waited_for(self, var: Var) -> bool:
         """Whether an array of one of the regions is still read outside."""
-        inside = self._read_inside.get(var, 0)
-        return any(region.waiting.get(var, inside) > inside for region in (self.large, self.small))
+        internal = self._internal_reads.get(var, 0)
+        regions = self.large, self.small
+        return any(region.waiting.get(var, internal) > internal for region in regions)
 
     def _first_reads(self, shared: Shared) -> dict[Key, Order]:
-        """The axes along which an array is read from outside, with the first read of each."""
+        """The axes along which an external array is read, with the first read of each."""
         first_reads: dict[Key, Order] = {}
-        if shared[0] in self._gone_reads:
+        if shared[0] in self._removed_reads:
             return first_reads
         for region in (self.large, self.small):
             for axis, order in region.shared.get(shared, {}).items():
@@ -453,28 +456,29 @@ class Joined:
         return {producer[var] for var in waiting if self._is_waited_for(var)}
 
     def commit(self) -> Region:
-        """Make the two regions one: the larger, which is changed."""
+        """Merge the smaller region into the larger, which is changed and returned."""
         large, small = self.large, self.small
-        shared = {key: self._first_reads(key) for key in (*small.shared, *self.outline.apart)}
+        keys = (*small.shared, *self.outline.shared_reads)
+        shared = {key: self._first_reads(key) for key in keys}
         large.members |= small.members
         large.parent.update(small.parent)
         large.eqns.update(small.eqns)
         for axis in self.classes.parent:
             large.parent[axis] = self.classes.find(axis)
-        for axis, together in self.classes.merged():
-            sets = sorted([large.eqns.pop(one) for one in together], key=len)
+        for axis, united in self.classes.merged():
+            sets = sorted([large.eqns.pop(one) for one in united], key=len)
             sets[-1].update(*sets[:-1])
             large.eqns[axis] = sets[-1]
         large.reads |= small.reads
-        large.reads -= self._gone_reads
+        large.reads -= self._removed_reads
         large.shared.update(shared)
-        for var in self._gone_reads:
+        for var in self._removed_reads:
             for dim in range(var.aval.ndim):
                 large.shared.pop((var, dim), None)
         large.waiting.update(small.waiting)
-        for var, number in self._read_inside.items():
+        for var, count in self._internal_reads.items():
             if var in large.waiting:
-                large.waiting[var] -= number
+                large.waiting[var] -= count
                 if not large.waiting[var]:
                     del large.waiting[var]
         large.dependent |= small.dependent | self.new_dependent
@@ -489,7 +493,7 @@ def region_of(program: Program, members: Iterable[int], unstored: Collection[int
     Args:
         program: theirs.
         members: the equations, in program order.
-        unstored: equations whose outputs whoever reads them computes for itself.
+        unstored: equations whose outputs are recomputed by their readers.
 
     Raises:
         NotOneKernelError: no kernel can hold all.
@@ -497,5 +501,5 @@ def region_of(program: Program, members: Iterable[int], unstored: Collection[int
     singles = (Region(program, e, e not in unstored) for e in members)
     region = next(singles)
     for single in singles:
-        region = Joined(program, region, single).commit()
+        region = MergedRegion(program, region, single).commit()
     return region

@@ -11,33 +11,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuflow.compiler.fusion.fuse import describe_program
-from gpuflow.compiler.passes.updates_in_place import Donations, Kept, updated_pairs
+from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases, updated_pairs
 from gpuflow.core.jaxpr import Jaxpr, Var
 
 
 def shared_memory(
-    programs: Sequence[Jaxpr], kept: Sequence[Kept], inputs: int
+    programs: Sequence[Jaxpr], inner_aliases: Sequence[InnerAliases], inputs: int
 ) -> list[Donations]:
-    """The donations of each branch: inputs that in all of them become the same output.
+    """The donations of each branch: inputs that become the same output in all of them.
 
     Args:
         programs: of the branches.
-        kept: for each, the operands that its inner programs modify in place.
-        inputs: how many inputs they have in common.
+        inner_aliases: for each, the operands that its inner programs modify in place.
+        inputs: count of their common inputs.
     """
-    parts = list(zip(programs, kept, strict=True))
-    pairs = set.intersection(*[_candidates(*part, inputs) for part in parts])
-    for program, inside in parts:
-        pairs = _in_memory(program, inside, pairs) if pairs else pairs
+    branches = list(zip(programs, inner_aliases, strict=True))
+    pairs = set.intersection(*[_candidates(*branch, inputs) for branch in branches])
+    for program, aliases in branches:
+        pairs = _in_memory(program, aliases, pairs) if pairs else pairs
     return [_donations(program, pairs) for program in programs]
 
 
-def _candidates(program: Jaxpr, kept: Kept, inputs: int) -> set[tuple[int, int]]:
-    """(input, output) for outputs that are inputs, as they are or after updates alone."""
+def _candidates(program: Jaxpr, inner_aliases: InnerAliases, inputs: int) -> set[tuple[int, int]]:
+    """(input, output) for outputs that are inputs, unchanged or after updates alone."""
     before = {
         eqn.outputs[out]: eqn.inputs[operand]
         for eqn in program.eqns
-        for operand, out in updated_pairs(eqn, kept)
+        for operand, out in updated_pairs(eqn, inner_aliases)
     }
     number_of = {var: k for k, var in enumerate(program.invars[:inputs])}
     found: dict[int, int] = {}
@@ -52,13 +52,13 @@ def _candidates(program: Jaxpr, kept: Kept, inputs: int) -> set[tuple[int, int]]
 
 
 def _in_memory(
-    program: Jaxpr, kept: Kept, pairs: set[tuple[int, int]]
+    program: Jaxpr, inner_aliases: InnerAliases, pairs: set[tuple[int, int]]
 ) -> set[tuple[int, int]]:
-    """Those that really stay in the memory of the input."""
-    described = describe_program(program, _donations(program, pairs), kept)
+    """The pairs whose output is in the memory of the input."""
+    described = describe_program(program, _donations(program, pairs), inner_aliases)
     outs = program.outvars
     return {
-        (k, out) for k, out in pairs if described.place(outs[out])[0] is program.invars[k]
+        (k, out) for k, out in pairs if described.storage(outs[out])[0] is program.invars[k]
     }
 
 

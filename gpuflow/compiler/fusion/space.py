@@ -1,4 +1,4 @@
-"""Iteration space of a group of equations: unified dimensions, and the computation.
+"""Iteration space of a group of equations: its unified dimensions.
 
 Each equation iterates over its own dimensions: the output's, or for a reduction the operand's. In a
 group the dimensions of a producer and of its consumers are unified (union-find). A value read from
@@ -21,7 +21,7 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.lowering import Iteration
 from gpuflow.core.views import View, contiguous
-from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
+from gpuflow.kir.scalar import COMPONENT_DTYPES, COMPUTE_DTYPES, NARROW_DTYPES
 
 Key = tuple[int, int]  # (equation, iteration dimension)
 
@@ -44,7 +44,7 @@ def is_fusible(eqn: Eqn) -> bool:
 
 
 def iteration_of(eqn: Eqn) -> Iteration | None:
-    """How ``eqn`` iterates, or None if no generated kernel can hold it."""
+    """The iteration of ``eqn``, or None if no generated kernel can hold it."""
     return eqn.primitive.lower.iteration(eqn) if is_fusible(eqn) else None
 
 
@@ -53,12 +53,12 @@ def _is_supported(dtype: Any) -> bool:
     """Whether kernels store it: not dtypes of 2 or 4 bits, and not float8_e8m0fnu."""
     if dtype == dtypes.float0:
         return False
-    return storage_dtype(dtype).name in (*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS)
+    return storage_dtype(dtype).name in (*COMPUTE_DTYPES, *NARROW_DTYPES, *COMPONENT_DTYPES)
 
 
 @record
 class Program:
-    """A program as the grouping sees it: positions instead of variables."""
+    """A program described for fusion, by positions of equations."""
 
     jaxpr: Jaxpr
     iterations: tuple[Iteration | None, ...]
@@ -67,7 +67,7 @@ class Program:
     outputs: frozenset[Var]
     views: dict[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
     updates: Mapping[int, InMemory]  # in place
-    unrounded: frozenset[Var] = frozenset()  # what kernels may hold with excess precision
+    unrounded: frozenset[Var] = frozenset()  # values that kernels may hold with excess precision
 
     def escaping(
         self, positions: Sequence[int], unstored: frozenset[int] = frozenset()
@@ -76,7 +76,7 @@ class Program:
 
         Args:
             positions: the group.
-            unstored: equations whose outputs whoever reads them computes for itself.
+            unstored: equations whose outputs are recomputed by their readers.
         """
         members = frozenset(positions)
         return tuple(
@@ -92,7 +92,7 @@ class Program:
         eqns = self.jaxpr.eqns
         return [eqns[e].outputs[out] for e, done in self.updates.items() for _, out in done.pairs]
 
-    def place(self, var: Var) -> tuple[Var, View]:
+    def storage(self, var: Var) -> tuple[Var, View]:
         """The buffer of ``var``, and its layout."""
         return self.views.get(var) or (var, contiguous(var.aval.shape))
 
@@ -112,7 +112,7 @@ class Space:
     dependent: frozenset[int] = frozenset()  # equations that use a reduction of the group
     escaping: tuple[Var, ...] = field(default=())
     serial: frozenset[Key] = frozenset()  # axes that are visited in order
-    unstored: frozenset[int] = frozenset()  # equations whose outputs stay inside, see recompute.py
+    unstored: frozenset[int] = frozenset()  # equations whose outputs are internal, see recompute.py
 
     def axes_of_output(self, program: Program, position: int) -> list[Key]:
         """For each output dimension of an equation its axis (a unit axis is not in ``order``)."""

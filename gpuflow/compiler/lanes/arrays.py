@@ -1,8 +1,8 @@
-"""Small arrays of one lane: values of a kernel for each element, and dimensions of lanes.
+"""Small arrays of one lane: a kernel value for each element, and dimensions of lanes.
 
-A program that runs for each lane by itself has arrays with three kinds of dimensions: those of
-lanes, of which a kernel's point has one index; small ones, whose elements are values one by one;
-and repeated ones, along which nothing changes.
+Arrays of a program that runs for each lane have three kinds of dimensions: those of lanes, with the
+index of a kernel's point; small ones, with a value for each element; and repeated ones, along which
+the array is broadcast.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LaneArray:
 
     Attributes:
         shape: with all dimensions.
-        kinds: of each dimension the lane's number, SMALL or REPEATED.
+        kinds: of each dimension the index of its lane, SMALL or REPEATED.
         items: an object array over the small dimensions.
     """
 
@@ -77,15 +77,15 @@ class LaneArray:
 
 @record(eq=False)
 class MemoryArray:
-    """An operand that is read from memory when it is wanted.
+    """An operand that is read from memory on demand.
 
     Attributes:
-        number: of the operand.
+        number: index of the operand.
         dtype: storage.
         shape: shape of the remaining dimensions.
         kinds: as of a LaneArray; SMALL for all dimensions that are not batch dimensions.
-        dims: the operand's dimensions that are left.
-        offset: elements from its start; None: none.
+        dims: the operand's remaining dimensions.
+        offset: elements from its start; None: 0.
     """
 
     number: int
@@ -98,7 +98,7 @@ class MemoryArray:
 
 @record(eq=False)
 class ComputedArray:
-    """An array, without lanes, whose elements are computed when they are wanted: a counter.
+    """An array without lanes whose elements are computed on demand, such as a counter.
 
     Attributes:
         shape: shape of the remaining dimensions.
@@ -118,21 +118,21 @@ Array = LaneArray | MemoryArray | ComputedArray
 
 
 def is_computed(operands: Sequence[Array]) -> bool:
-    """Whether some arrays are computed when they are wanted, and the others are numbers."""
+    """Whether some arrays are computed on demand, and the others are scalars."""
     shaped = [operand for operand in operands if operand.shape]
     return bool(shaped) and all(isinstance(operand, ComputedArray) for operand in shaped)
 
 
 def object_array(elements: Sequence[Element], shape: Sequence[int]) -> np.ndarray:
-    """Elements in an array of objects."""
+    """An array of objects with these elements."""
     result = np.empty(len(elements), object)
-    for place, element in enumerate(elements):
-        result[place] = element
+    for position, element in enumerate(elements):
+        result[position] = element
     return result.reshape(tuple(shape))
 
 
 def uniform(element: Element) -> LaneArray:
-    """A single number."""
+    """A scalar."""
     return LaneArray((), (), object_array([element], ()))
 
 
@@ -196,18 +196,18 @@ def viewed(array: LaneArray, out_shape: Sequence[int], view: views.View) -> Lane
     check_small(sizes)
     small = [d for d, kind in enumerate(kinds) if kind == SMALL]
     items = np.empty(prod(sizes), object)
-    for place, index in enumerate(np.ndindex(*sizes)):
+    for position, index in enumerate(np.ndindex(*sizes)):
         address = view.offset + sum(
             i * view.strides[d] for i, d in zip(index, small, strict=True)
         )
-        items[place] = array.items[_coordinates(array, address, steps)]
+        items[position] = array.items[_coordinates(array, address, steps)]
     return LaneArray(tuple(out_shape), tuple(kinds), items.reshape(sizes))
 
 
 def _coordinates(
     array: LaneArray, address: int, steps: Sequence[int]
 ) -> tuple[int, ...]:
-    """The place among the items of an element, by its row-major number."""
+    """The index in the items of an element, from its row-major index."""
     index = []
     for size, step, kind in zip(array.shape, steps, array.kinds, strict=True):
         coordinate = address // step % size if size else 0
@@ -228,6 +228,6 @@ def broadcast(array: LaneArray, kinds: Sequence[int]) -> np.ndarray:
 
 
 def with_kinds(array: LaneArray, other: LaneArray) -> LaneArray:
-    """An array with the dimensions that it has together with another of its shape."""
+    """An array with the common kinds of it and another of its shape."""
     kinds = tuple(map(joined_kind, array.kinds, other.kinds))
     return array if kinds == array.kinds else LaneArray(array.shape, kinds, broadcast(array, kinds))

@@ -1,4 +1,4 @@
-"""Loops and branches whose lanes do not see each other become programs of one lane."""
+"""Conversion of loops and branches with independent lanes to programs of one lane."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOTHING: Mapping[Var, Eqn] = {}
 
 
 def may_be_lanes(eqn: Eqn) -> bool:
-    """Whether ``attempts`` may be asked: it is a loop, or a branch of lanes with a loop in it."""
+    """Whether ``attempts`` applies: it is a loop, or a branch of lanes with a loop in it."""
     rule = eqn.primitive.lower
     if eqn.effects:
         return False
@@ -59,7 +59,7 @@ def lane_equation(
 
     Args:
         eqn: a loop or a branch.
-        used: of its outputs, whether anybody reads them; the others are dropped.
+        used: of its outputs, whether they are read; the others are dropped.
         unrounded: as of ``lane_loops``.
         definition: the defining equation of each variable around it.
     """
@@ -72,7 +72,7 @@ def lane_equation(
 
 
 def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
-    """Why a loop or branch is not inside of a kernel; None: it may be.
+    """The reason why a loop or branch cannot be inside a kernel; None if it can.
 
     Args:
         eqn: a loop or a branch.
@@ -96,7 +96,7 @@ def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
 def attempts(
     eqn: Eqn, unrounded: Unrounded, definition: Mapping[Var, Eqn] = _NOTHING
 ) -> list[_Attempt]:
-    """The ways to see a loop or branch as lanes, the best first; arguments of ``lane_equation``."""
+    """The conversions of a loop or branch to try, best first; arguments of ``lane_equation``."""
     rule = eqn.primitive.lower
     if rule.lanes is not None:
         form = rule.lanes(eqn.params)
@@ -106,18 +106,18 @@ def attempts(
             kinds.append((*mapped, *[SMALL] * (atom.aval.ndim - len(mapped))))
         return [_Attempt(eqn, form, form.sizes, kinds, unrounded, definition)]
     form = rule.form(eqn.params)
-    turns = turns_as_lanes(form)
+    iterations = iterations_as_lanes(form)
     return [
         _Attempt(
-            eqn, turns or form, lanes, _kinds(eqn, form, lanes, tables, turns is not None),
-            unrounded, definition,
+            eqn, iterations or form, lanes,
+            _kinds(eqn, form, lanes, tables, iterations is not None), unrounded, definition,
         )
-        for lanes in _candidates(form, () if turns is None else turns.sizes)
+        for lanes in _candidates(form, () if iterations is None else iterations.sizes)
         for tables in ((False, True) if lanes else (False,))
     ]  # fmt: skip
 
 
-def turns_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
+def iterations_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
     """Convert a scan without carries to a batched program."""
     if not form.is_parallel:
         return None
@@ -146,26 +146,26 @@ def _candidates(form: ScanForm | WhileForm, front: Shape) -> list[Shape]:
 
 
 def _kinds(
-    eqn: Eqn, form: ScanForm | WhileForm, lanes: Shape, tables: bool, turns: bool
+    eqn: Eqn, form: ScanForm | WhileForm, lanes: Shape, tables: bool, by_iteration: bool
 ) -> list[tuple[int, ...]]:
-    """The kinds of the operands' dimensions, if these are the lanes.
+    """The kinds of the operands' dimensions, given the lanes.
 
     Args:
         eqn, form: the loop.
         lanes: their sizes.
-        tables: constants are no lanes, whatever their shape.
-        turns: the first of them are the turns.
+        tables: constants have no lanes, whatever their shape.
+        by_iteration: the first lane is the iteration.
     """
-    turn_kinds, lanes = ([0], lanes[1:]) if turns else ([SMALL], lanes)
+    iteration_kinds, lanes = ([0], lanes[1:]) if by_iteration else ([SMALL], lanes)
     num_consts, first_x = form.first_carry, form.first_carry + form.num_carry
     kinds = []
     for k, atom in enumerate(eqn.inputs):
         shape = atom.aval.shape
         skipped = int(k >= first_x)
         rest = shape[skipped:]
-        first_kinds = turn_kinds * skipped
+        first_kinds = iteration_kinds * skipped
         is_lanes = bool(lanes) and rest[: len(lanes)] == lanes and not (tables and k < num_consts)
-        of_lanes = range(int(turns), int(turns) + len(lanes)) if is_lanes else ()
+        of_lanes = range(int(by_iteration), int(by_iteration) + len(lanes)) if is_lanes else ()
         kinds.append((*first_kinds, *of_lanes, *[SMALL] * (len(rest) - len(of_lanes))))
     return kinds
 
@@ -194,7 +194,7 @@ class _Attempt:
         """The equation of one lane's program.
 
         Raises:
-            NotLanesError: it is none.
+            NotLanesError: if it cannot be converted.
         """
         eqn, evaluator = self.eqn, self.evaluator
         must = self.form.kernel is not None
@@ -226,14 +226,14 @@ class _Attempt:
                 shape = atom.aval.shape
                 operands.append(LaneArray(shape, kinds, object_array([element], ())))
         outputs = [var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used]
-        places = {k: outputs.index(var) for k, var in enumerate(eqn.outputs) if used[k]}
+        positions = {k: outputs.index(var) for k, var in enumerate(eqn.outputs) if used[k]}
         self.writes: list[tuple[int, ...] | None] = [None] * len(outputs)
-        values = self._run(operands, places)
+        values = self._run(operands, positions)
         results = []
         for k, array in values:
-            result = self._finished(places[k], array, eqn.outputs[k].aval)
+            result = self._finished(positions[k], array, eqn.outputs[k].aval)
             if result is not None:
-                results.append((places[k], result))
+                results.append((positions[k], result))
         results.sort(key=lambda pair: pair[0])
         if not results:
             arrays = [*[self.kinds[k] for k in order], *[w for w in self.writes if w is not None]]
@@ -261,7 +261,7 @@ class _Attempt:
         )
 
     def _counter(self, atom: Atom) -> ComputedArray | None:
-        """An operand that follows from the indices of its elements alone; no equation makes it."""
+        """An operand that is computed from its indices alone; None for others."""
         eqn = self.definition.get(atom) if type(atom) is Var else None
         if eqn is None or len(eqn.outputs) > 1:
             return None
@@ -282,30 +282,30 @@ class _Attempt:
         return computed(self.evaluator, eqn, arrays) if is_computed(arrays) else None
 
     def _run(
-        self, operands: list[Array], places: dict[int, int]
+        self, operands: list[Array], positions: dict[int, int]
     ) -> list[tuple[int, Array]]:
-        """Emit the loop; the outputs that are wanted and are not stored yet."""
+        """Emit the loop; return the outputs that are used and are not stored yet."""
         evaluator, form = self.evaluator, self.form
         def store(k: int, index: Value, array: LaneArray) -> None:
-            if k in places:
-                self._store(places[k], array, self.eqn.outputs[k].aval, index)
+            if k in positions:
+                self._store(positions[k], array, self.eqn.outputs[k].aval, index)
 
         evaluator.store = store
         outs = form.in_lane(evaluator, operands)
-        return [(k, array) for k, array in enumerate(outs) if k in places]
+        return [(k, array) for k, array in enumerate(outs) if k in positions]
 
     # --- outputs ---
 
-    def _finished(self, place: int, array: Array, aval: ShapedArray) -> list[Any] | None:
-        """The element that is an output at the lane's index; None: it was stored."""
+    def _finished(self, position: int, array: Array, aval: ShapedArray) -> list[Any] | None:
+        """The elements of an output at the lane's index; None if it was stored."""
         array = self._resolved(self.evaluator.values_of(array))
         if array.kinds == tuple(range(len(self.lanes))):
             return array.flat()
-        self._store(place, array, aval, None)
+        self._store(position, array, aval, None)
         return None
 
     def _resolved(self, array: LaneArray) -> LaneArray:
-        """An array whose repeated dimensions are lanes where they can be, and small else."""
+        """An array whose repeated dimensions become lanes if possible, else small."""
         kinds = list(array.kinds)
         for d, kind in enumerate(kinds):
             if kind != REPEATED:
@@ -323,9 +323,9 @@ class _Attempt:
         return LaneArray(array.shape, tuple(kinds), items)
 
     def _store(
-        self, place: int, array: LaneArray, aval: ShapedArray, turn: Value | None
+        self, position: int, array: LaneArray, aval: ShapedArray, iteration: Value | None
     ) -> None:
-        """Store an output, or the slice of one that a turn of a scan makes."""
+        """Store an output, or its slice of one iteration of a scan."""
         evaluator, builder = self.evaluator, self.evaluator.builder
         array = self._resolved(array)
         missing = [lane for lane in range(len(self.lanes)) if lane not in array.kinds]
@@ -336,21 +336,22 @@ class _Attempt:
         for lane in missing:
             is_first = builder.apply("eq", evaluator.lane_index(lane), zero)
             where = is_first if where is None else builder.apply("and", where, is_first)
-        first = int(turn is not None)
-        storage, name = storage_name(aval.dtype), f"y{place}"
+        first = int(iteration is not None)
+        storage, name = storage_name(aval.dtype), f"y{position}"
         builder.declare(Operand(name, storage, Mode.OUT))
         base: Value | None = None
-        if turn is not None:
-            base = evaluator.sum(None, turn, evaluator.parameter("int64", "out stride", place, 0))
-        self.writes[place] = (*[SMALL] * first, *array.kinds)
+        if iteration is not None:
+            step = evaluator.parameter("int64", "out stride", position, 0)
+            base = evaluator.sum(None, iteration, step)
+        self.writes[position] = (*[SMALL] * first, *array.kinds)
         for index in np.ndindex(*array.items.shape):
             offset = base
             for d, i in zip(array.small, index, strict=True):
-                stride = evaluator.parameter("int64", "out stride", place, d + first)
+                stride = evaluator.parameter("int64", "out stride", position, d + first)
                 offset = evaluator.sum(offset, builder.const("int64", i), stride)
             element = array.items[index]
             if isinstance(element, Pair):
-                for part, value in enumerate((element.real, element.imag)):
-                    builder.store(name, value, offset, where, part)
+                for component, value in enumerate((element.real, element.imag)):
+                    builder.store(name, value, offset, where, component)
             else:
                 builder.store(name, builder.unrounded(element, storage), offset, where)

@@ -1,4 +1,4 @@
-"""From a program to the statements of one of its lanes.
+"""Emission of a program as the statements of one lane.
 
 The equations of a program are emitted for one batch element, scalar by scalar: computations between
 elements of a small array become arithmetic on values, loops and branches become While, For and If.
@@ -39,9 +39,9 @@ from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import LaneForm, ScanForm, WhileForm
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.nodes import Mode, Operand, Value
-from gpuflow.kir.scalar import PARTS, compute_dtype
+from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype
 
-MOST_UNROLLED = 16  # turns of a scan inside of another loop whose slices are values
+MOST_UNROLLED = 16  # iterations of an inner scan whose slices are values
 _MOST_ROUNDS = 6
 Unrounded = Callable[[Jaxpr], frozenset[Var]]
 Store = Callable[[int, Value, LaneArray], None]
@@ -51,7 +51,7 @@ class _OtherKindsError(Exception):
     """A loop's carries, or results of branches, have unexpected kinds of dimensions.
 
     Args:
-        arrays: with the kinds that hold all.
+        arrays: the arrays with the common kinds.
     """
 
     def __init__(self, arrays: list[LaneArray]) -> None:
@@ -68,9 +68,9 @@ class Evaluator:
 
     Attributes:
         builder: the emitted code so far.
-        parameters: values that are passed in, with their meaning.
-        numbers: that are passed at run time: the lengths of loops.
-        store: ``(output, turn, slice) -> None``, where the outermost loop is a scan, stores the
+        parameters: external values, by their source.
+        numbers: size expressions that are passed at run time: the lengths of loops.
+        store: ``(output, iteration, slice) -> None``, if the outermost loop is a scan, stores the
             slices of its results as they are computed.
     """
 
@@ -83,7 +83,7 @@ class Evaluator:
         self.store: Store | None = None
         self._depth = 0
 
-    # --- what comes from outside ---
+    # --- external values ---
 
     def parameter(self, dtype: str, *source: Any) -> Value:
         """The value of an external parameter, the same for the same source."""
@@ -93,16 +93,17 @@ class Evaluator:
 
     def element(self, dtype: str, operand: int) -> Element:
         """The operand's element at the lane's index."""
-        if dtype in PARTS:
-            return Pair(*[self.parameter(PARTS[dtype], "part", operand, k) for k in (0, 1)])
+        if dtype in COMPONENT_DTYPES:
+            real = COMPONENT_DTYPES[dtype]
+            return Pair(*[self.parameter(real, "part", operand, k) for k in (0, 1)])
         return self.parameter(compute_dtype(dtype), "element", operand)
 
     def lane_index(self, lane: int) -> Value:
-        """The index of the point along a batch dimension; ops recognize it by identity."""
+        """The index along a batch dimension; ops recognize it by identity."""
         return self.parameter("int64", "index", lane)
 
     def number(self, value: int) -> Value:
-        """A number that is passed at run time."""
+        """A size expression that is passed at run time."""
         self.numbers.append(value)
         return self.parameter("int64", "number", len(self.numbers) - 1)
 
@@ -122,18 +123,18 @@ class Evaluator:
         for d, kind, index in zip(array.dims, array.kinds, indices, strict=True):
             if kind >= 0 and index != self.lane_index(kind):
                 raise NotLanesError("it reads what belongs to other lanes")
-            if kind < 0:  # the kernel's loops go along the others
+            if kind < 0:  # the kernel's loops iterate over the others
                 stride = self.parameter("int64", "stride", array.number, d)
                 offset = self.sum(offset, index, stride)
         name = f"m{array.number}"
         self.builder.declare(Operand(name, array.dtype, Mode.IN))
-        if array.dtype in PARTS:
-            return Pair(*[self.builder.load(name, offset, where, part) for part in (0, 1)])
+        if array.dtype in COMPONENT_DTYPES:
+            return Pair(*[self.builder.load(name, offset, where, k) for k in (0, 1)])
         return self.builder.load(name, offset, where)
 
     def sum(self, offset: Value | None, index: Value, stride: Value) -> Value | None:
         """An offset with an index times a stride added; None is 0."""
-        if self.builder.known(index) == 0:
+        if self.builder.static_value(index) == 0:
             return offset
         term = self.builder.apply("mul", index, stride)
         return term if offset is None else self.builder.apply("add", offset, term)
@@ -145,8 +146,8 @@ class Evaluator:
         sizes = [n for n, kind in zip(array.shape, array.kinds, strict=True) if kind == SMALL]
         check_small(sizes)
         elements = []
-        for place in product(*map(range, sizes)):
-            rest = iter(place)
+        for index in product(*map(range, sizes)):
+            rest = iter(index)
             indices = [
                 self.builder.const("int64", next(rest)) if kind == SMALL else self.lane_index(kind)
                 for kind in array.kinds
@@ -154,8 +155,8 @@ class Evaluator:
             elements.append(self.load(array, indices))
         return LaneArray(array.shape, array.kinds, object_array(elements, sizes))
 
-    def slice_of(self, array: Array, index: Value, place: int | None) -> Array:
-        """One slice along the first dimension; ``place`` is the index where it is known."""
+    def slice_of(self, array: Array, index: Value, static_index: int | None) -> Array:
+        """One slice along the first dimension; ``static_index`` is the index, if it is static."""
         if isinstance(array, ComputedArray):
             element = array.element
             return ComputedArray(array.shape[1:], lambda rest: element((index, *rest)))
@@ -172,9 +173,9 @@ class Evaluator:
             raise NotLanesError("it goes over lanes one after the other")
         if array.kinds[0] == REPEATED:
             return LaneArray(array.shape[1:], array.kinds[1:], array.items)
-        if place is None:
+        if static_index is None:
             raise NotLanesError("it goes over values that it computes in a long loop")
-        items = array.items[place]
+        items = array.items[static_index]
         if not isinstance(items, np.ndarray):
             items = object_array([items], ())
         return LaneArray(array.shape[1:], array.kinds[1:], items)
@@ -206,7 +207,7 @@ class Evaluator:
         return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, value: Any, aval: ShapedArray) -> LaneArray:
-        """An array that is written into the program."""
+        """A constant of the program as an array of values."""
         if not aval.shape:
             return uniform(self._number(value, aval))
         kinds = small_kinds(aval.shape)
@@ -217,8 +218,8 @@ class Evaluator:
     def _number(self, value: Any, aval: ShapedArray) -> Element:
         storage = storage_of(aval)
         item = np.asarray(value).reshape(())[()]
-        if storage in PARTS:
-            dtype = PARTS[storage]
+        if storage in COMPONENT_DTYPES:
+            dtype = COMPONENT_DTYPES[storage]
             return Pair(
                 self.builder.const(dtype, float(item.real)),
                 self.builder.const(dtype, float(item.imag)),
@@ -235,14 +236,14 @@ class Evaluator:
         return rule.in_lane(self, eqn, operands)
 
     def refused(self, eqn: Eqn) -> list[Array]:
-        """Of an op that no kernel holds, the error."""
+        """Raise the error for an op that no kernel supports."""
         raise NotLanesError(
             f"{eqn.primitive.name} is no op of a kernel",
             "do it outside, and give its result to the kernel as an argument",
         )
 
     def points(self, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
-        """The outputs of an op that kernels compute point by point."""
+        """The outputs of an op that kernels compute pointwise."""
         return points.emitted(self, eqn, operands)
 
     def rearranged(self, eqn: Eqn, operand: Array) -> Array:
@@ -250,7 +251,7 @@ class Evaluator:
         return ops.layout(self, eqn, operand)
 
     def product(self, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
-        """The outputs of a library call: products of small matrices."""
+        """The output of a library call: a product of small matrices."""
         return [ops.product(self, eqn, [self.values_of(operand) for operand in operands])]
 
     def rounded(self, element: Element, var: Var) -> Element:
@@ -298,18 +299,18 @@ class Evaluator:
         return outs
 
     def _of_one_lane(self, operand: Array, own: Sequence[int], in_memory: bool) -> Array:
-        """An operand without the first dimensions, which are those of lanes.
+        """An operand without its leading dimensions, which are those of lanes.
 
         Args:
-            operand: of control flow that each lane has for itself.
-            own: the lanes that these dimensions are.
+            operand: of batched control flow.
+            own: the lanes of these dimensions.
             in_memory: values in memory, or computed ones, are read on demand.
         """
         count = len(own)
         if in_memory and isinstance(operand, ComputedArray):
-            place = [self.lane_index(lane) for lane in own]
+            prefix = [self.lane_index(lane) for lane in own]
             element = operand.element
-            return ComputedArray(operand.shape[count:], lambda rest: element((*place, *rest)))
+            return ComputedArray(operand.shape[count:], lambda rest: element((*prefix, *rest)))
         if in_memory and isinstance(operand, MemoryArray):
             return replace(
                 operand, shape=operand.shape[count:], kinds=operand.kinds[count:],
@@ -322,14 +323,14 @@ class Evaluator:
         return LaneArray(array.shape[count:], array.kinds[count:], array.items)
 
     def _index(self, lane: int) -> LaneArray:
-        """The index of the point along lanes, as programs count."""
+        """The index along a lane, as int32."""
         index = self.builder.cast(self.lane_index(lane), "int32")
         return uniform(index)
 
     def _settled(
         self, init: Sequence[Array], emit: Callable[[list[LaneArray]], Sequence[Value]]
     ) -> list[Array]:
-        """Emit a loop whose carries keep their kinds; it is emitted again with those they get.
+        """Emit a loop until the kinds of its carries are a fixed point.
 
         Args:
             init: initial values of the carries.
@@ -343,10 +344,10 @@ class Evaluator:
             except _OtherKindsError as other:
                 carry = [with_kinds(a, b) for a, b in zip(carry, other.arrays, strict=True)]
                 del self.numbers[count:]
-        raise NotLanesError("its carries change from turn to turn")
+        raise NotLanesError("its carries change from iteration to iteration")
 
     def while_loop(self, form: WhileForm, operands: Sequence[Array]) -> list[Array]:
-        """A loop as long as its condition holds."""
+        """A while loop."""
         first, second = form.num_condition_consts, form.num_body_consts
         test, consts = operands[:first], operands[first : first + second]
 
@@ -367,28 +368,28 @@ class Evaluator:
         return self._settled(operands[first + second :], emit)
 
     def _flat(self, arrays: Sequence[Array], like: Sequence[LaneArray]) -> list[Value]:
-        """The values of arrays, with elements for each small dimension of others.
+        """The values of arrays, broadcast to the small dimensions of ``like``.
 
         Raises:
-            _OtherKindsError: the others need more of them.
+            _OtherKindsError: if ``like`` needs more small dimensions.
         """
         merged = [with_kinds(b, self.values_of(a)) for a, b in zip(arrays, like, strict=True)]
         if any(a.kinds != b.kinds for a, b in zip(merged, like, strict=True)):
             raise _OtherKindsError(merged)
         values: list[Value] = []
-        for array, wanted in zip(arrays, like, strict=True):
+        for array, target in zip(arrays, like, strict=True):
             have = self.values_of(array)
-            sizes = wanted.items.shape
+            sizes = target.items.shape
             index = tuple(
                 (slice(None) if have.kinds[d] == SMALL else None)
-                for d in wanted.small
+                for d in target.small
             )
             items = np.broadcast_to(have.items[index], sizes)
             values += flattened(list(items.reshape(-1)))
         return values
 
     def scan(self, form: ScanForm, operands: Sequence[Array]) -> list[Array]:
-        """A loop of known length; the outermost one stores its slices of results."""
+        """A loop of static length; the outermost one stores its slices of results."""
         store = None if self._depth else self.store
         first, count, length = form.num_consts, form.num_carry, form.length
         consts, init = operands[:first], operands[first : first + count]
@@ -396,19 +397,21 @@ class Evaluator:
         slices = len(form.body.out_avals) - count
         builder, jaxpr = self.builder, form.body
 
-        def step(carry: Sequence[LaneArray], index: Value, place: int | None = None) -> list[Array]:
-            x = [self.slice_of(array, index, place) for array in xs]
+        def step(
+            carry: Sequence[LaneArray], index: Value, static_index: int | None = None
+        ) -> list[Array]:
+            x = [self.slice_of(array, index, static_index) for array in xs]
             return self.run(jaxpr.jaxpr, [*consts, *carry, *x], jaxpr.consts)
 
         if store is None and (slices or any(isinstance(x, LaneArray) for x in xs)):
             return self._unrolled(form, init, step)
-        turns = self.number(length)
+        trip_count = self.number(length)
 
         def emit(carry: list[LaneArray]) -> Sequence[Value]:
             def body(counter: Value, *values: Value) -> list[Value]:
                 index = counter
                 if form.reverse:
-                    last = builder.apply("sub", turns, builder.const("int64", 1))
+                    last = builder.apply("sub", trip_count, builder.const("int64", 1))
                     index = builder.apply("sub", last, counter)
                 results = step(_restored(values, carry), index)
                 for k, array in enumerate(results[count:], count):
@@ -416,7 +419,7 @@ class Evaluator:
                     store(k, index, self.values_of(array))
                 return self._flat(results[:count], carry)
 
-            return builder.for_count(turns, self._flat(carry, carry), body, is_long=True)
+            return builder.for_count(trip_count, self._flat(carry, carry), body, is_long=True)
 
         return self._settled(init, emit)
 
@@ -424,23 +427,23 @@ class Evaluator:
         self, form: ScanForm, init: Sequence[Array],
         step: Callable[[Sequence[LaneArray], Value, int], list[Array]],
     ) -> list[Array]:  # fmt: skip
-        """A short scan, turn by turn, with its slices as values."""
+        """A short scan, unrolled, with its slices as values."""
         if form.length > MOST_UNROLLED:
             raise NotLanesError(
                 "an inner loop has slices of its own, and is long",
-                f"let a scan of more than {MOST_UNROLLED} turns return its carry alone, or let the "
-                "grid have an index for each of its results",
+                f"let a scan of more than {MOST_UNROLLED} iterations return its carry alone, or "
+                "let the grid have an index for each of its results",
             )
         carry = [self.values_of(array) for array in init]
-        turns: dict[int, list[LaneArray]] = {}
+        slices: dict[int, list[LaneArray]] = {}
         order = range(form.length)
-        for place in reversed(order) if form.reverse else order:
-            results = step(carry, self.builder.const("int64", place), place)
+        for iteration in reversed(order) if form.reverse else order:
+            results = step(carry, self.builder.const("int64", iteration), iteration)
             results = [self.values_of(array) for array in results]
-            carry, turns[place] = results[: len(carry)], results[len(carry) :]
+            carry, slices[iteration] = results[: len(carry)], results[len(carry) :]
         ys = []
         for k, aval in enumerate(form.body.out_avals[len(carry) :]):
-            rows = [turns[place][k] for place in order]
+            rows = [slices[iteration][k] for iteration in order]
             if not rows:
                 shape = (0, *aval.shape)
                 ys.append(LaneArray(shape, small_kinds(shape), np.empty(shape, object)))
@@ -462,32 +465,32 @@ class Evaluator:
         return [*carry, *ys]
 
     def branch(self, branches: Sequence[Any], operands: Sequence[Array]) -> list[Array]:
-        """One of several programs, chosen by the first operand."""
+        """One of several programs, selected by the first operand."""
         index, *rest = operands
-        which = _scalar(self.values_of(index))
+        selector = _scalar(self.values_of(index))
         like: list[LaneArray] | None = None
 
-        def results(number: int) -> list[Value]:
+        def results(k: int) -> list[Value]:
             nonlocal like
-            program = branches[number]
+            program = branches[k]
             outs = [self.values_of(x) for x in self.run(program.jaxpr, rest, program.consts)]
             like = outs if like is None else like
             return self._flat(outs, like)
 
-        def chosen(number: int) -> list[Value]:
-            if number == len(branches) - 1:
-                return results(number)
+        def selected(k: int) -> list[Value]:
+            if k == len(branches) - 1:
+                return results(k)
             builder = self.builder
-            at = builder.const(which.dtype, number)
-            # An index out of range chooses the nearest branch.
-            is_it = builder.apply("le" if number == 0 else "eq", which, at)
-            then, orelse = lambda: results(number), lambda: chosen(number + 1)
+            at = builder.const(selector.dtype, k)
+            # An index out of range selects the nearest branch.
+            is_it = builder.apply("le" if k == 0 else "eq", selector, at)
+            then, orelse = lambda: results(k), lambda: selected(k + 1)
             return list(builder.if_(is_it, then, orelse))
 
         for _ in range(_MOST_ROUNDS):
             count = len(self.numbers)
             try:
-                values = chosen(0)
+                values = selected(0)
                 assert like is not None
                 return list(_restored(values, like))
             except _OtherKindsError as other:
@@ -497,7 +500,7 @@ class Evaluator:
 
 
 def _scalar(array: LaneArray) -> Value:
-    """The value of a single number, whichever lanes repeat it."""
+    """The value of a scalar, which may be repeated along lanes."""
     if array.items.shape:
         raise NotLanesError("its condition is no single truth value for each lane")
     element = array.items[()]
@@ -506,12 +509,12 @@ def _scalar(array: LaneArray) -> Value:
 
 
 def _restored(values: Sequence[Value], like: Sequence[LaneArray]) -> list[LaneArray]:
-    """Arrays made of values, in the form of others."""
-    arrays, place = [], 0
+    """Arrays of values in the form of ``like``."""
+    arrays, start = [], 0
     for array in like:
         elements = array.flat()
         count = len(flattened(elements))
-        arrays.append(array.with_items(joined(values[place : place + count], elements)))
-        place += count
+        arrays.append(array.with_items(joined(values[start : start + count], elements)))
+        start += count
     return arrays
 

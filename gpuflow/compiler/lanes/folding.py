@@ -1,4 +1,4 @@
-"""A builder that computes with integers that it knows: indices of small arrays are such."""
+"""A builder that folds static integers, such as indices of small arrays."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import (
+    COMPONENT_DTYPES,
     COMPUTE_DTYPES,
     FUNCTIONS,
     NARROW_DTYPES,
-    PARTS,
     compute_dtype,
     dtype_kind,
 )
 
-MOST_STATEMENTS = 4000  # with those of trials: long texts take long to compile
+MOST_STATEMENTS = 4000  # with those of failed attempts: long texts take long to compile
 
 _NEUTRAL = {("add", 0), ("sub", 0), ("mul", 1), ("or", 0), ("xor", 0)}  # on the right
 _SWAPPED = {"add", "mul", "or", "xor"}
 
 
 class FoldingBuilder(Builder):
-    """Emits nothing for functions of known integers and truth values."""
+    """Emits nothing for functions of static integers and truth values."""
 
     def __init__(self, operands: Any) -> None:
         super().__init__(operands)
-        self._known: dict[Value, int] = {}
+        self._static: dict[Value, int] = {}
 
     def _fresh(self, dtypes: Sequence[str]) -> tuple[Value, ...]:
         if self._next > MOST_STATEMENTS:
             raise NotLanesError(f"it takes more than {MOST_STATEMENTS} statements")
         return super()._fresh(dtypes)
 
-    def known(self, value: Value) -> int | None:
-        """The integer or truth value that a value is, or None."""
-        return self._known.get(value)
+    def static_value(self, value: Value) -> int | None:
+        """The static integer or truth value of a value, or None."""
+        return self._static.get(value)
 
     def const(self, dtype: str, value: bool | int | float) -> Value:
         out = super().const(dtype, value)
         if dtype_kind(dtype) != "float":
-            self._known[out] = int(value)
+            self._static[out] = int(value)
         return out
 
     def apply(self, fn: str, *args: Value) -> Any:
-        known = [self._known.get(arg) for arg in args]
-        if all(value is not None for value in known):
-            arrays = [np.asarray(v, arg.dtype) for v, arg in zip(known, args, strict=True)]
+        static = [self._static.get(arg) for arg in args]
+        if all(value is not None for value in static):
+            arrays = [np.asarray(v, arg.dtype) for v, arg in zip(static, args, strict=True)]
             results = FUNCTIONS[fn](*arrays)
             if len(results) == 1 and dtype_kind(results[0].dtype.name) != "float":
                 return self.const(results[0].dtype.name, results[0].item())
         if len(args) == 2:
-            if (fn, known[1]) in _NEUTRAL:
+            if (fn, static[1]) in _NEUTRAL:
                 return args[0]
-            if fn in _SWAPPED and (fn, known[0]) in _NEUTRAL:
+            if fn in _SWAPPED and (fn, static[0]) in _NEUTRAL:
                 return args[1]
         return super().apply(fn, *args)
 
     def cast(self, value: Value, dtype: str) -> Value:
-        number = self._known.get(value)
+        number = self._static.get(value)
         if number is None or dtype_kind(dtype) == "float":
             return super().cast(value, dtype)
         if dtype == "bool":
@@ -71,16 +71,16 @@ class FoldingBuilder(Builder):
         return self.const(dtype, int(np.asarray(number, value.dtype).astype(dtype)))
 
     def select(self, predicate: Value, on_true: Any, on_false: Any) -> Any:
-        known = self._known.get(predicate)
-        if known is not None:
-            return on_true if known else on_false
+        static = self._static.get(predicate)
+        if static is not None:
+            return on_true if static else on_false
         return on_true if on_true == on_false else super().select(predicate, on_true, on_false)
 
     def if_(self, predicate: Value, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
-        known = self._known.get(predicate)
-        if known is None:
+        static = self._static.get(predicate)
+        if static is None:
             return super().if_(predicate, then, orelse)
-        results = then() if known else orelse()
+        results = then() if static else orelse()
         if results is None:
             return ()
         return (results,) if isinstance(results, Value) else tuple(results)
@@ -89,25 +89,25 @@ class FoldingBuilder(Builder):
 def flattened(elements: Sequence[Value | Pair]) -> list[Value]:
     """The values that elements are made of."""
     return [
-        part
+        value
         for element in elements
-        for part in ((element.real, element.imag) if isinstance(element, Pair) else (element,))
+        for value in ((element.real, element.imag) if isinstance(element, Pair) else (element,))
     ]
 
 
 def joined(values: Sequence[Value], like: Sequence[Value | Pair]) -> list[Value | Pair]:
-    """Elements made of values, in the form of others."""
-    rest = iter(values)
+    """Elements of values in the form of ``like``."""
+    remaining = iter(values)
     return [
-        Pair(next(rest), next(rest)) if isinstance(element, Pair) else next(rest)
+        Pair(next(remaining), next(remaining)) if isinstance(element, Pair) else next(remaining)
         for element in like
     ]
 
 
 def zero(builder: FoldingBuilder, dtype: str) -> Value | Pair:
     """Zero of a storage dtype."""
-    if dtype in PARTS:
-        zero = builder.const(PARTS[dtype], 0.0)
+    if dtype in COMPONENT_DTYPES:
+        zero = builder.const(COMPONENT_DTYPES[dtype], 0.0)
         return Pair(zero, zero)
     kind = bool if dtype == "bool" else (float if "float" in dtype else int)
     return builder.const(compute_dtype(dtype), kind(0))
@@ -116,6 +116,6 @@ def zero(builder: FoldingBuilder, dtype: str) -> Value | Pair:
 def storage_of(aval: ShapedArray) -> str:
     """The storage dtype of an array that kernels hold; else NotLanesError."""
     name = storage_name(aval.dtype)
-    if name not in (*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS):
+    if name not in (*COMPUTE_DTYPES, *NARROW_DTYPES, *COMPONENT_DTYPES):
         raise NotLanesError(f"kernels do not hold {aval.dtype}")
     return name

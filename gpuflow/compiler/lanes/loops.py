@@ -1,4 +1,4 @@
-"""Replacement of a loop by a batched one, with the equations that are moved out."""
+"""Replacement of a loop by a batched one, and by equations that are moved out of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.compiler.lanes.arrays import NotLanesError
 from gpuflow.compiler.lanes.convert import attempts, lane_equation, may_be_lanes
 from gpuflow.compiler.lanes.evaluate import Unrounded
-from gpuflow.compiler.lanes.work import TURN_AS_ELEMENTS, UPDATE_AS_ELEMENTS
+from gpuflow.compiler.lanes.work import ITERATION_AS_ELEMENTS, UPDATE_AS_ELEMENTS
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import LaneForm, ScanForm, WhileForm
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
-    """The program, with loops and branches inside of kernels where each lane has its own.
+    """The program, with batched loops and branches inside of kernels.
 
     Args:
         jaxpr: the program.
@@ -28,10 +28,10 @@ def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
         TypeError: if a program that must be one kernel cannot be one.
     """
 
-    def is_wanted(eqn: Eqn) -> bool:
+    def is_candidate(eqn: Eqn) -> bool:
         return _kernel_of(eqn) is not None or (with_loops and may_be_lanes(eqn))
 
-    if not any(is_wanted(eqn) for eqn in jaxpr.eqns):
+    if not any(is_candidate(eqn) for eqn in jaxpr.eqns):
         return jaxpr
     live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
     definition = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
@@ -41,7 +41,7 @@ def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
         if any(used) and _kernel_of(eqn) is not None:
             eqn = _kernel_equation(eqn, used, unrounded)
         made = [eqn]
-        if any(used) and is_wanted(eqn) and _kernel_of(eqn) is None:
+        if any(used) and is_candidate(eqn) and _kernel_of(eqn) is None:
             made = lane_equations(eqn, used, unrounded, definition)
         if any(used) or is_observable(eqn.effects):
             for new in reversed(made):
@@ -73,7 +73,7 @@ def _kernel_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eq
 
 
 def _described(eqn: Eqn) -> str:
-    """An equation, for people."""
+    """Text of an equation for messages."""
     operands = ", ".join(str(atom.aval) for atom in eqn.inputs)
     source = "" if eqn.source is None else f" at {eqn.source}"
     return f"{eqn.primitive.name}({operands}){source}"
@@ -91,27 +91,27 @@ def lane_equations(
     if _is_less_as_steps(eqn, definition):
         return [eqn]
     around = used, unrounded, definition
-    ways = [with_turns_as_lanes, _alone, with_shared_sums]
+    strategies = [with_iterations_as_lanes, _alone, with_shared_sums]
     form = eqn.primitive.lower.inner(eqn)
     if form is not None and form.is_parallel:
-        ways = [_alone, with_turns_as_lanes]
-    for way in ways:
-        made = way(eqn, *around)
+        strategies = [_alone, with_iterations_as_lanes]
+    for strategy in strategies:
+        made = strategy(eqn, *around)
         if made is not None:
             return made
     return [eqn]
 
 
 def _is_less_as_steps(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
-    """Whether a loop updates so few elements that lanes, which go over all, would take longer."""
+    """Whether a loop updates so few elements that lanes, which iterate over all, are slower."""
     rule = eqn.primitive.lower
     if rule.updated is None:
         return False
     lanes = max((var.aval.size for var in eqn.outputs), default=0)
-    if lanes <= TURN_AS_ELEMENTS:
+    if lanes <= ITERATION_AS_ELEMENTS:
         return False
     elements = rule.updated(eqn, definition.get)
-    return elements is not None and TURN_AS_ELEMENTS + UPDATE_AS_ELEMENTS * elements < lanes
+    return elements is not None and ITERATION_AS_ELEMENTS + UPDATE_AS_ELEMENTS * elements < lanes
 
 
 def _alone(
@@ -122,16 +122,16 @@ def _alone(
 
 
 def _needed(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
-    """A loop without unused values, and its outputs that are read."""
+    """A loop without unused values, and which of its outputs are read."""
     rule = eqn.primitive.lower
     if rule.form is None or eqn.primitive.prune is None:
         return eqn, used
-    wanted = {var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used}
+    used_outputs = {var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used}
     eqn = eqn.primitive.prune(eqn, used)
-    return eqn, [var in wanted for var in eqn.outputs]
+    return eqn, [var in used_outputs for var in eqn.outputs]
 
 
-def with_turns_as_lanes(
+def with_iterations_as_lanes(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> list[Eqn] | None:
     """Equations that replace a scan with independent iterations, and shared values; or None.
@@ -140,10 +140,12 @@ def with_turns_as_lanes(
     iterations at once; values that iterations only sum are summed after it.
     """
     rule = eqn.primitive.lower
-    if rule.turns_apart is None:
+    if rule.independent_iterations is None:
         return None
-    moved = rule.turns_apart(eqn)
-    return None if moved is None else _moved(eqn, used, *moved, unrounded, definition)
+    replacement = rule.independent_iterations(eqn)
+    if replacement is None:
+        return None
+    return _replaced(eqn, used, *replacement, unrounded, definition)
 
 
 def with_shared_sums(
@@ -157,21 +159,21 @@ def with_shared_sums(
     rule = eqn.primitive.lower
     if rule.shared_sums is None:
         return None
-    for lanes in _beginnings(rule.form(eqn.params)):
-        moved = rule.shared_sums(eqn, lanes, definition.get)
+    for lanes in _prefixes(rule.form(eqn.params)):
+        replacement = rule.shared_sums(eqn, lanes, definition.get)
         made = None
-        if moved is not None:
-            made = _moved(eqn, used, *moved, unrounded, definition)
+        if replacement is not None:
+            made = _replaced(eqn, used, *replacement, unrounded, definition)
         if made is not None:
             return made
     return None
 
 
-def _moved(
+def _replaced(
     eqn: Eqn, used: Sequence[bool], eqns: Sequence[Eqn], outs: Sequence[Atom],
     unrounded: Unrounded, definition: Mapping[Var, Eqn],
 ) -> list[Eqn] | None:  # fmt: skip
-    """The equations that stand for a loop, with all loops in kernels; None: not all can be.
+    """The equations that replace a loop, with all loops in kernels; None if not all can be.
 
     Args:
         eqn, used, unrounded, definition: as of ``lane_equation``.
@@ -179,11 +181,11 @@ def _moved(
     """
     own = {var for inner in eqns for var in inner.outputs}
     pairs = zip(outs, eqn.outputs, used, strict=True)
-    kept = {out: var for out, var, is_used in pairs if is_used}
-    if len(kept) < sum(used) or not own.issuperset(kept):
-        return None  # an output is what goes in, or several are one
-    made = _renamed(eqns, kept)
-    live, new = set(kept.values()), []
+    names = {out: var for out, var, is_used in pairs if is_used}
+    if len(names) < sum(used) or not own.issuperset(names):
+        return None  # an output is an input, or several are one
+    made = _renamed(eqns, names)
+    live, new = set(names.values()), []
     for inner in reversed(made):
         flags = [var in live for var in inner.outputs]
         if not any(flags):
@@ -197,7 +199,7 @@ def _moved(
     return new[::-1]
 
 
-def _beginnings(form: ScanForm | WhileForm) -> list[Shape]:
+def _prefixes(form: ScanForm | WhileForm) -> list[Shape]:
     """Candidates for the batch dimensions if not all carries have them, longest first."""
     shapes = dict.fromkeys(aval.shape for aval in form.body.out_avals)
     found = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))

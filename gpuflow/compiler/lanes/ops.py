@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product as places
+from itertools import product as cartesian
 from typing import TYPE_CHECKING
 
 from gpuflow.base.dtypes import is_complex
@@ -41,24 +41,24 @@ def layout(of: Evaluator, eqn: Eqn, array: Array) -> Array:
     if view is None:
         raise NotLanesError(f"{eqn.primitive.name} copies")
     if not isinstance(array, LaneArray) and all(kind == SMALL for kind in array.kinds):
-        places = _places(array.shape, view)
-        if places is not None:
-            return _read_elsewhere(of, array, view.shape, *places)
+        steps = _view_steps(array.shape, view)
+        if steps is not None:
+            return _read_elsewhere(of, array, view.shape, *steps)
     return viewed(of.values_of(array), out.shape, view)
 
 
-def _places(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple[int, int]]] | None:
-    """Where an array's view begins, and for each of its dimensions that of the array and the step.
+def _view_steps(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple[int, int]]] | None:
+    """The start index of a view, and for each of its dimensions that of the array and the step.
 
-    None: a dimension of the view goes along several of the array.
+    None if a dimension of the view spans several of the array.
     """
     if 0 in shape or 0 in view.shape:
         return None
     strides = views.contiguous(shape).strides
-    first, rest = [], view.offset
+    first, offset = [], view.offset
     for stride in strides:
-        first.append(rest // stride)
-        rest %= stride
+        first.append(offset // stride)
+        offset %= stride
     low, high, steps = [*first], [*first], []
     for size, stride in zip(view.shape, view.strides, strict=True):
         dims = [d for d, of_dim in enumerate(strides) if shape[d] > 1 and of_dim <= abs(stride)]
@@ -67,14 +67,14 @@ def _places(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple[int
                 return None
             steps.append((0, 0))
             continue
-        step, left = divmod(stride, strides[dims[0]])
-        if left:
+        step, remainder = divmod(stride, strides[dims[0]])
+        if remainder:
             return None
         steps.append((dims[0], step))
         end = low if step < 0 else high
         end[dims[0]] += step * (size - 1)
-    inside = all(a >= 0 and b < n for a, b, n in zip(low, high, shape, strict=True))
-    return (first, steps) if inside else None
+    in_bounds = all(a >= 0 and b < n for a, b, n in zip(low, high, shape, strict=True))
+    return (first, steps) if in_bounds else None
 
 
 def _read_elsewhere(
@@ -84,18 +84,18 @@ def _read_elsewhere(
     builder = of.builder
 
     def element(indices: Sequence[Value]) -> Element:
-        there = [builder.const("int64", place) for place in first]
+        source = [builder.const("int64", start) for start in first]
         for index, (dim, step) in zip(indices, steps, strict=True):
             if step:
-                moved = builder.apply("mul", index, builder.const("int64", step))
-                there[dim] = builder.apply("add", there[dim], moved)
-        return of.load(array, there)
+                shift = builder.apply("mul", index, builder.const("int64", step))
+                source[dim] = builder.apply("add", source[dim], shift)
+        return of.load(array, source)
 
     return ComputedArray(shape, element)
 
 
 def product(of: Evaluator, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
-    """A product of small matrices, in the order of its sums."""
+    """A product of small matrices, summed in order."""
     block = block_of(eqn)
     out = eqn.outputs[0].aval
     if not isinstance(block, Product) or is_complex(out.dtype):
@@ -128,16 +128,16 @@ def product(of: Evaluator, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
     dtype = compute_dtype(storage)
     start = of.builder.const(dtype, 0)
     elements = []
-    for index in places(*map(range, sizes)):
-        rest, place = iter(index), []
+    for index in cartesian(*map(range, sizes)):
+        rest, point = iter(index), []
         for kind in kinds:
-            place.append(next(rest) if kind == SMALL else 0)
+            point.append(next(rest) if kind == SMALL else 0)
         total: Value | None = None
-        for deep in places(*map(range, depths)):
+        for deep in cartesian(*map(range, depths)):
             at_left, at_right = dict(zip(depth, deep, strict=True)), dict(
                 zip(right_depth, deep, strict=True)
             )
-            for (a, b), i in zip(sources, place, strict=True):
+            for (a, b), i in zip(sources, point, strict=True):
                 if a is not None:
                     at_left[a] = i
                 if b is not None:

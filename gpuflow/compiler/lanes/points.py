@@ -1,7 +1,7 @@
-"""Ops that kernels compute point by point, in a program of one lane.
+"""Pointwise ops in a program of one lane.
 
-Each point of an equation's iteration along its small dimensions is emitted as kernels of groups
-emit theirs, by the op's own code; dimensions of lanes have the lane's index.
+Each point of an equation's iteration along its small dimensions is emitted by the op's own rule, as
+in kernels of groups; dimensions of lanes have the lane's index.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gpuflow.compiler.lanes.evaluate import Evaluator
 
 Kinds = tuple[int, ...]
-Place = dict[int, int]  # of the small dimensions of an iteration, the index
+SmallIndex = dict[int, int]  # index along each small dimension of an iteration
 
 
 def emitted(of: Evaluator, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
@@ -44,44 +44,46 @@ def emitted(of: Evaluator, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
     if is_on_demand and len(eqn.outputs) == 1:
         return [computed(of, eqn, operands)]
     _check_fusible(eqn)
-    # What chooses elements for itself reads them when it has chosen.
+    # Ops that gather elements read them themselves.
     arrays = operands if rule.is_indexed else [of.values_of(operand) for operand in operands]
     iteration = rule.iteration(eqn)
     kinds = (_kinds_by_index if rule.is_indexed else _kinds)(eqn, arrays, iteration)
-    kept = [d for d in iteration.out if kinds[d] == SMALL]
+    small_dims = [d for d in iteration.out if kinds[d] == SMALL]
     reduced = [d for d in range(len(kinds)) if d in iteration.reduced]
-    sizes = [iteration.sizes[d] for d in kept]
+    sizes = [iteration.sizes[d] for d in small_dims]
     reduced_sizes = [iteration.sizes[d] for d in reduced]
     check_small([*sizes, *reduced_sizes])
     results: list[list[Element]] = [[] for _ in eqn.outputs]
     for index in np.ndindex(*sizes):
-        place = dict(zip(kept, index, strict=True))
+        small_index = dict(zip(small_dims, index, strict=True))
         if rule.is_reduction:
             points = [
-                LanePoint(of, eqn, arrays, iteration, kinds, {**place, **dict(zip(reduced, rest))})
+                LanePoint(
+                    of, eqn, arrays, iteration, kinds, {**small_index, **dict(zip(reduced, rest))}
+                )
                 for rest in np.ndindex(*reduced_sizes)
             ]
-            parts: Sequence[Element] = [_folded(of, eqn, points)]
+            elements: Sequence[Element] = [_folded(of, eqn, points)]
         else:
-            parts = _elements(LanePoint(of, eqn, arrays, iteration, kinds, place), eqn)
-        for result, part, var in zip(results, parts, eqn.outputs, strict=True):
-            result.append(of.rounded(part, var))
+            elements = _elements(LanePoint(of, eqn, arrays, iteration, kinds, small_index), eqn)
+        for result, element, var in zip(results, elements, eqn.outputs, strict=True):
+            result.append(of.rounded(element, var))
     shape, out_kinds = eqn.outputs[0].aval.shape, tuple(kinds[d] for d in iteration.out)
     return [LaneArray(shape, out_kinds, object_array(result, sizes)) for result in results]
 
 
 def computed(of: Evaluator, eqn: Eqn, operands: Sequence[Array]) -> ComputedArray:
-    """The output of an equation whose elements are computed when they are wanted.
+    """The output of an equation whose elements are computed on demand.
 
-    Its operands are such arrays of its shape, and numbers; or there are none.
+    Its operands are such arrays of its shape, and scalars; or there are none.
     """
     _check_fusible(eqn)
     iteration = eqn.primitive.lower.iteration(eqn)
     (out,) = eqn.outputs
 
     def element(indices: Sequence[Value]) -> Element:
-        (part,) = _elements(AnyPoint(of, eqn, operands, iteration, indices), eqn)
-        return of.rounded(part, out)
+        (value,) = _elements(AnyPoint(of, eqn, operands, iteration, indices), eqn)
+        return of.rounded(value, out)
 
     return ComputedArray(out.aval.shape, element)
 
@@ -96,8 +98,8 @@ def _check_fusible(eqn: Eqn) -> None:
 
 
 def _elements(point: LanePoint, eqn: Eqn) -> Sequence[Element]:
-    parts = eqn.primitive.lower.emit(point, eqn)
-    return (parts,) if isinstance(parts, Element) else parts
+    results = eqn.primitive.lower.emit(point, eqn)
+    return (results,) if isinstance(results, Element) else results
 
 
 def _folded(of: Evaluator, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
@@ -112,7 +114,7 @@ def _folded(of: Evaluator, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
 
 
 def _kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
-    """The kinds of iteration dimensions: those that the operands have together."""
+    """The kinds of iteration dimensions: the common ones of the operands."""
     del eqn
     kinds = [REPEATED] * len(iteration.sizes)
     for array, pairs in zip(arrays, iteration.reads, strict=True):
@@ -128,7 +130,7 @@ def _kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
 
 
 def _kinds_by_index(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
-    """The same of an op that needs its index: lanes of its operands are, and others are small."""
+    """The same of an op that needs its index: lanes of its operands, else small."""
     rule, out = eqn.primitive.lower, eqn.outputs[0].aval
     links = None
     if rule.partitionable is not None:
@@ -147,38 +149,38 @@ class LanePoint:
     """The context of an equation's code at one point; see ``core.lowering.Context``.
 
     Args:
-        of: receives the code.
+        of: the evaluator that emits.
         eqn, operands: the equation, and its operands as arrays of the lane.
-        iteration, kinds: its dimensions, and what they are.
-        place: the indices along small dimensions.
+        iteration, kinds: its dimensions, and their kinds.
+        small_index: the indices along small dimensions.
     """
 
     def __init__(
         self, of: Evaluator, eqn: Eqn, operands: Sequence[Array], iteration: Iteration,
-        kinds: Kinds, place: Place,
+        kinds: Kinds, small_index: SmallIndex,
     ) -> None:  # fmt: skip
         self._of, self._eqn, self._operands = of, eqn, operands
-        self._iteration, self._kinds, self._place = iteration, kinds, place
+        self._iteration, self._kinds, self._small_index = iteration, kinds, small_index
         self.builder = of.builder
 
     def operand(self, number: int) -> Element:
         """An operand's element at the point."""
         array = self._of.values_of(self._operands[number])
         axis_of = dict(self._iteration.reads[number])
-        index = tuple(self._place.get(axis_of.get(d, -1), 0) for d in array.small)
+        index = tuple(self._small_index.get(axis_of.get(d, -1), 0) for d in array.small)
         return array.items[index]
 
     def index(self, dim: int) -> Value:
         """The output's index along a dimension, as int64."""
-        place = self._place.get(dim)
-        if place is None:
+        position = self._small_index.get(dim)
+        if position is None:
             return self._of.lane_index(self._kinds[dim])
-        return self.builder.const("int64", place)
+        return self.builder.const("int64", position)
 
     def reduced_index(self) -> Value:
         """The index along the axis that the equation reduces."""
         (axis,) = self._iteration.reduced
-        return self.builder.const("int64", self._place[axis])
+        return self.builder.const("int64", self._small_index[axis])
 
     def linear_index(self, first_dim: int = 0) -> Value:
         """The row-major index over output dimensions ``first_dim`` and later."""
@@ -186,16 +188,16 @@ class LanePoint:
         if any(kind >= 0 for kind in self._kinds[first_dim:]):
             raise NotLanesError("it counts over lanes")
         strides = views.contiguous(shape[first_dim:]).strides
-        places = enumerate(strides, first_dim)
-        return self.builder.const("int64", sum(self._place[d] * s for d, s in places))
+        strides_of = enumerate(strides, first_dim)
+        return self.builder.const("int64", sum(self._small_index[d] * s for d, s in strides_of))
 
     def number(self, k: int) -> Value:
-        """The k-th of the numbers that the op declares."""
+        """The k-th size expression that the op declares."""
         numbers = self._eqn.primitive.lower.numbers
         avals = [atom.aval for atom in self._eqn.inputs]
         return self.builder.const("int64", int(numbers(avals, self._eqn.params)[k]))
 
-    def border(self, dim: int, k: int) -> Value:
+    def bound(self, dim: int, k: int) -> Value:
         """The same."""
         del dim
         return self.number(k)
@@ -207,35 +209,35 @@ class LanePoint:
         array = self._operands[operand]
         if not isinstance(array, LaneArray):
             return self._of.load(array, list(indices), where)
-        builder, choices = self.builder, []
+        builder, options = self.builder, []
         for d, (kind, index) in enumerate(zip(array.kinds, indices, strict=True)):
             if kind >= 0:
                 if index != self._of.lane_index(kind):
                     raise NotLanesError("it reads what belongs to other lanes")
             elif kind == SMALL:
-                known = builder.known(index)
-                choices.append((index, [known] if known is not None else range(array.shape[d])))
-        known_where = None if where is None else builder.known(where)
+                static = builder.static_value(index)
+                options.append((index, [static] if static is not None else range(array.shape[d])))
+        static_where = None if where is None else builder.static_value(where)
         dtype = storage_name(self._eqn.inputs[operand].aval.dtype)
-        if known_where == 0 or not array.items.size:
+        if static_where == 0 or not array.items.size:
             return zero(builder, dtype)
 
-        def pick(level: int, place: tuple[int, ...]) -> Element:
-            if level == len(choices):
-                return array.items[place]
-            index, candidates = choices[level]
-            inside = [k for k in candidates if 0 <= k < array.items.shape[level]]
-            if not inside:
+        def pick(level: int, selected: tuple[int, ...]) -> Element:
+            if level == len(options):
+                return array.items[selected]
+            index, candidates = options[level]
+            in_range = [k for k in candidates if 0 <= k < array.items.shape[level]]
+            if not in_range:
                 return zero(builder, dtype)
-            *others, last = inside
-            result = pick(level + 1, (*place, last))
+            *others, last = in_range
+            result = pick(level + 1, (*selected, last))
             for k in reversed(others):
                 is_it = builder.apply("eq", index, builder.const(index.dtype, k))
-                result = builder.select(is_it, pick(level + 1, (*place, k)), result)
+                result = builder.select(is_it, pick(level + 1, (*selected, k)), result)
             return result
 
         element = pick(0, ())
-        if where is None or known_where:
+        if where is None or static_where:
             return element
         return builder.select(where, element, zero(builder, dtype))
 

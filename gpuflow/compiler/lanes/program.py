@@ -1,4 +1,4 @@
-"""The primitive that a loop of lanes becomes: a block of KernelIR at each index."""
+"""The primitive of a batched loop: a block of KernelIR at each index."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class LaneProgram:
             y0, y1, ... with its own offsets, and its results are the other outputs.
         sources: the meaning of each param:
             ("element", operand)          the operand's element at the batch index
-            ("part", operand, part)       a component of it, if it is complex
+            ("part", operand, component)  a component of it, if it is complex
             ("stride", operand, dim)      of an operand in memory, in elements
             ("out stride", output, dim)   of an output that is stored
             ("index", lane)               the batch index
             ("number", k)                 a size expression of the equation
-        reads: of the leading operands, which are read from memory, the lane that each dimension is,
-            or below 0: offsets go along the others.
+        reads: of the leading operands, which are read from memory, the lane of each dimension, or
+            negative for dimensions of its own offsets.
         writes: the same of each output that the block stores; None: it is a result.
         text: equal for programs that do the same.
     """
@@ -43,7 +43,7 @@ class LaneProgram:
 
     @property
     def asks_for_indices(self) -> bool:
-        """Whether it depends on where a lane is."""
+        """Whether it depends on the index of a lane."""
         return any(source[0] == "index" for source in self.sources)
 
     def __eq__(self, other: object) -> bool:

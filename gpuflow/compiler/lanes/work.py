@@ -1,4 +1,4 @@
-"""How much a program does for one lane, about, before any of it is emitted."""
+"""Estimate of the work of a program for one lane, before any of it is emitted."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import Form, block_of
 
 MOST_WORK = 1500  # operations of a lane: a longer text takes long to compile
-WORK_OF_A_TURN = 25
+WORK_PER_ITERATION = 25
 
-# As many elements pass through a turn of a choice in lanes, some 0.1 ns each, as a turn that is run
-# from outside takes, and as it takes to update an element there.
-TURN_AS_ELEMENTS = 4000
+# The cost of an iteration that the host runs, and of an update of an element there, as the count of
+# elements that a select in lanes processes meanwhile, at some 0.1 ns each.
+ITERATION_AS_ELEMENTS = 4000
 UPDATE_AS_ELEMENTS = 8
 
 
 def work(form: Form, lanes: int) -> int:
-    """The operations on single elements that the text of one lane would have.
+    """The count of operations on single elements in the text of one lane.
 
     Args:
         form: a loop, or the programs of a branch.
@@ -34,20 +34,22 @@ def most_work(form: Form) -> int:
     Compiling one takes as long as some iterations of a loop that the host runs: a long text pays
     off for many iterations.
     """
-    turns = _turns(form)
-    return MOST_WORK if turns is None else min(MOST_WORK, WORK_OF_A_TURN * (turns + 4))
+    trip_count = _trip_count(form)
+    if trip_count is None:
+        return MOST_WORK
+    return min(MOST_WORK, WORK_PER_ITERATION * (trip_count + 4))
 
 
-def _turns(form: Form) -> int | None:
-    """How many turns a loop has, with those in it; None: nobody knows."""
+def _trip_count(form: Form) -> int | None:
+    """The trip count of a loop, with those of inner loops; None if it is unknown."""
     total = 0
     for program in form.programs:
         for eqn in program.jaxpr.eqns:
             inner = eqn.primitive.lower.inner(eqn)
-            turns = 0 if inner is None else _turns(inner)
-            if turns is None:
+            trip_count = 0 if inner is None else _trip_count(inner)
+            if trip_count is None:
                 return None
-            total += turns
+            total += trip_count
     return form.trip_count(total)
 
 

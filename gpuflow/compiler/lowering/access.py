@@ -1,4 +1,4 @@
-"""Accesses: layouts of the operands of a kernel in memory, before they have names."""
+"""Accesses: layouts of a kernel's operands in memory, before operands have names."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Strides = tuple[tuple[Key, Number], ...]
 
 @record
 class Access:
-    """How an operand is addressed: a buffer, a first element, and a stride for each axis key.
+    """The addresses of an operand: a buffer, an offset, and a stride for each axis key.
 
-    The strides are sorted by axis; two accesses are equal if they are for all sizes. A number that
-    is passed has its word for an offset.
+    The strides are sorted by axis; two accesses are equal if they are for all sizes. The offset of
+    a scalar is its argument.
     """
 
     buffer: Var | None
@@ -32,16 +32,16 @@ class Access:
 
 
 class Accesses:
-    """The operands that a kernel asks for, in the order of first use."""
+    """The operands that a kernel requests, in the order of first use."""
 
     def __init__(
         self,
         make: Callable[[str, Access], Operand],
         buffer_of: Mapping[Var, Var],
-        read_in_place: Mapping[Var, Strides],
+        inout_strides: Mapping[Var, Strides],
     ) -> None:
         self.make = make
-        self.buffer_of, self.read_in_place = buffer_of, read_in_place
+        self.buffer_of, self.inout_strides = buffer_of, inout_strides
         self.names: dict[Hashable, str] = {}
         self.accesses: dict[str, Access] = {}
         self.table: dict[str, Operand] = {}
@@ -52,14 +52,14 @@ class Accesses:
         self.table[name] = self.make(name, access)
         return name
 
-    def _placed(self, access: Access) -> Access:
-        """The access with the buffer that an output takes, and the mode that follows."""
+    def _resolved(self, access: Access) -> Access:
+        """The access with the buffer that an output reuses, and the mode that follows."""
         buffer = access.buffer
         if buffer is None:
             return access
         if access.mode is Mode.OUT and buffer in self.buffer_of:
             buffer = self.buffer_of[buffer]
-        strides = self.read_in_place.get(buffer)
+        strides = self.inout_strides.get(buffer)
         if strides is None:
             return replace(access, buffer=buffer)
         return replace(access, buffer=buffer, strides=strides, mode=Mode.INOUT)
@@ -69,17 +69,17 @@ class Accesses:
 
     def array(self, access: Access) -> str:
         """The operand name of an access."""
-        access = self._placed(access)
+        access = self._resolved(access)
         if access not in self.names:
             prefix = {Mode.IN: "x", Mode.OUT: "o", Mode.INOUT: "u", Mode.INDEX: "j"}[access.mode]
             self._enter(access, self._new_name(prefix), access)
         return self.names[access]
 
-    def scalar(self, dtype: str, word: Number, slot: Hashable) -> str:
+    def scalar(self, dtype: str, value: Number, slot: Hashable) -> str:
         """The operand name of a size expression; ``slot`` distinguishes equal ones."""
         key = ("scalar", dtype, slot)
         if key not in self.names:
-            self._enter(key, self._new_name("s"), Access(None, word, (), dtype, Mode.SCALAR))
+            self._enter(key, self._new_name("s"), Access(None, value, (), dtype, Mode.SCALAR))
         return self.names[key]
 
 
@@ -89,37 +89,37 @@ def read_access(numbers: Numbers, space: Space, reader: int, operand: int) -> Ac
     eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
     atom = eqn.inputs[operand]
     assert iteration is not None and isinstance(atom, Var)
-    place = numbers.place(atom)
+    layout = numbers.layout(atom)
     strides = []
     for dim, axis in iteration.reads[operand]:
         key = space.classes[reader, axis]
-        if key not in space.units and not place.broadcast[dim]:
-            strides.append((key, place.strides[dim]))
+        if key not in space.units and not layout.broadcast[dim]:
+            strides.append((key, layout.strides[dim]))
     dtype = storage_name(atom.aval.dtype)
-    return Access(place.buffer, place.offset, tuple(sorted(strides)), dtype, Mode.IN)
+    return Access(layout.buffer, layout.offset, tuple(sorted(strides)), dtype, Mode.IN)
 
 
 def memory_reads(numbers: Numbers, space: Space) -> Iterator[tuple[int, Access]]:
     """Each array that an equation of the group reads from memory at its own index.
 
-    Operands of which ops choose elements for themselves are left out.
+    Operands from which ops gather elements are skipped.
     """
-    program, inside = numbers.program, frozenset(space.members)
+    program, members = numbers.program, frozenset(space.members)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
         for k in range(eqn.primitive.lower.operands_in_memory(eqn), len(eqn.inputs)):
             atom = eqn.inputs[k]
-            if type(atom) is not Literal and program.producer.get(atom) not in inside:
+            if type(atom) is not Literal and program.producer.get(atom) not in members:
                 yield e, read_access(numbers, space, e, k)
 
 
 def write_access(numbers: Numbers, space: Space, var: Var) -> Access:
-    """The access of a stored output: its own buffer, row-major. Updates choose their elements."""
+    """The access of a stored output: its own buffer, row-major. Updates have their own offsets."""
     program, dtype = numbers.program, storage_name(var.aval.dtype)
     position = program.producer[var]
     eqn = program.jaxpr.eqns[position]
     if eqn.primitive.lower.is_update:
-        return Access(program.place(var)[0], numbers.zero, (), dtype, Mode.INOUT)
+        return Access(program.storage(var)[0], numbers.zero, (), dtype, Mode.INOUT)
     if eqn.primitive.lower.stores(eqn, var):
         number = eqn.outputs.index(var)
         return lane_writes(numbers, space, position)[number]
@@ -129,24 +129,24 @@ def write_access(numbers: Numbers, space: Space, var: Var) -> Access:
 
 
 def lane_reads(numbers: Numbers, space: Space, position: int) -> list[Access]:
-    """How a program of one lane reads its operands in memory, but for its own offsets."""
+    """The reads of a program of one lane from memory, without its own offsets."""
     eqn = numbers.program.jaxpr.eqns[position]
     keys = space.axes_of_output(numbers.program, position)
     accesses = []
     for k, kinds in enumerate(eqn.primitive.lower.program(eqn.params).reads):
         access = read_access(numbers, space, position, k)
-        place = numbers.place(eqn.inputs[k])
+        layout = numbers.layout(eqn.inputs[k])
         pairs = [
-            (keys[kind], place.strides[d])
+            (keys[kind], layout.strides[d])
             for d, kind in enumerate(kinds)
-            if kind >= 0 and not place.broadcast[d]
+            if kind >= 0 and not layout.broadcast[d]
         ]
         accesses.append(replace(access, strides=_without_units(space, pairs)))
     return accesses
 
 
 def lane_writes(numbers: Numbers, space: Space, position: int) -> dict[int, Access]:
-    """The same for the outputs that it stores, by their numbers."""
+    """The same for the outputs that it stores, by their indices."""
     eqn = numbers.program.jaxpr.eqns[position]
     keys = space.axes_of_output(numbers.program, position)
     accesses = {}
@@ -179,5 +179,5 @@ def index_access(numbers: Numbers, space: Space, pairs: Pairs) -> Access:
 
 
 def _without_units(space: Space, pairs: Pairs) -> Strides:
-    """The axes of a kernel that are among these."""
+    """The pairs whose axes have loops, sorted."""
     return tuple(sorted([pair for pair in pairs if pair[0] not in space.units]))

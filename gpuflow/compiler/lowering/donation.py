@@ -13,10 +13,10 @@ stores, so the kernel is checked (``kir.in_place``), and failures are lowered ag
     column, a value stored next to a sum is stored in the iteration that reads it; results are
     full    stored after all loops
 
-Whatever a platform makes of such a kernel keeps the order within a point and gives a point to one
-worker, or puts a barrier where its members change from reading to writing (cuda_groups). A split
-reduction (split) has all its parts done before it combines them. Turned loops, tiles and blocks
-change the order of points, not that within one.
+Schedules of such a kernel keep the order within a point and assign a point to one worker, or put a
+barrier between the reads and the writes of its members (cuda_groups). A split reduction (split)
+completes all its chunks before it combines them. Interchanged loops, tiles and blocks change the
+order of points, not that within one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class InPlace:
 
     Attributes:
         buffer_of: by output, the donated input or the temporary.
-        read: those that the kernel reads as well, with the strides of the outputs. Those of a read
-            are others where an axis has one index.
+        read: those that the kernel reads as well, with the strides of the outputs, which differ
+            from those of a read along axes of size 1.
     """
 
     buffer_of: Mapping[Var, Var] = field(default_factory=dict)
@@ -46,9 +46,9 @@ class InPlace:
 
     def without(self, buffers: Collection[Var | None]) -> InPlace:
         """The same, but some inputs are not modified."""
-        left = {out: var for out, var in self.buffer_of.items() if var not in buffers}
+        remaining = {out: var for out, var in self.buffer_of.items() if var not in buffers}
         read = {var: strides for var, strides in self.read.items() if var not in buffers}
-        return InPlace(left, read)
+        return InPlace(remaining, read)
 
 
 @record
@@ -56,27 +56,27 @@ class Readers:
     """The groups that read values in memory.
 
     Attributes:
-        last: for each buffer the last group; the number of groups if an output does.
-        inside: the buffers that some group reads.
+        last: for each buffer the last group; the count of groups if an output does.
+        internal: the buffers that some group reads.
     """
 
     last: Mapping[Var, int]
-    inside: Collection[Var]
+    internal: Collection[Var]
 
 
 def readers_of(program: Program, groups: Sequence[Sequence[int]]) -> Readers:
-    """Who reads the buffers of a program."""
+    """The readers of the buffers of a program."""
     last: dict[Var, int] = {}
     for number, members in enumerate(groups):
         for e in members:
             for atom in program.jaxpr.eqns[e].inputs:
                 if type(atom) is not Literal:
-                    last[program.place(atom)[0]] = number
-    inside = frozenset(last)
+                    last[program.storage(atom)[0]] = number
+    internal = frozenset(last)
     for atom in program.jaxpr.outvars:
         if type(atom) is not Literal:
-            last[program.place(atom)[0]] = len(groups)
-    return Readers(last, inside)
+            last[program.storage(atom)[0]] = len(groups)
+    return Readers(last, internal)
 
 
 def choose_in_place(
@@ -87,38 +87,38 @@ def choose_in_place(
     free: dict[Var, Var | None],
     in_temporaries: bool,
 ) -> InPlace:
-    """Which outputs of group ``number`` take which of the ``free`` donated inputs.
+    """Assign ``free`` donated inputs to outputs of group ``number``.
 
-    Chosen inputs are removed from ``free``, which maps each to the single output that may reuse it,
-    or None for any. ``in_temporaries`` is whether temporaries may be reused, too.
+    Assigned inputs are removed from ``free``, which maps each to the single output that may reuse
+    it, or None for any. ``in_temporaries`` is whether temporaries may be reused, too.
     """
     program, last = numbers.program, readers.last
-    chosen: dict[Var, Var] = {}
+    reused: dict[Var, Var] = {}
     for out in space.escaping:
         if out in program.views:
             continue
         eqn = program.jaxpr.eqns[program.producer[out]]
         if eqn.primitive.lower.stores(eqn, out):
-            continue  # in an order of its own
+            continue  # it is stored in another order
         for var in sorted(free, key=program.jaxpr.invars.index) if out in program.outputs else ():
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
             if not same or last.get(var, -1) > number or free[var] not in (None, out):
                 continue
             if last.get(var, -1) == number and not _reads_where_it_writes(numbers, space, var, out):
                 continue
-            chosen[out] = var
+            reused[out] = var
             del free[var]
             break
-        if out not in chosen and in_temporaries:
-            temporary = _temporary(numbers, space, out, number, readers, chosen.values())
+        if out not in reused and in_temporaries:
+            temporary = _temporary(numbers, space, out, number, readers, reused.values())
             if temporary is not None:
-                chosen[out] = temporary
+                reused[out] = temporary
     strides = {
         var: write_access(numbers, space, out).strides
-        for out, var in chosen.items()
+        for out, var in reused.items()
         if last.get(var, -1) == number
     }
-    return InPlace(chosen, strides)
+    return InPlace(reused, strides)
 
 
 def _temporary(
@@ -127,17 +127,17 @@ def _temporary(
 ) -> Var | None:  # fmt: skip
     """A temporary that group ``number`` reads as the last one, and whose memory ``out`` may take.
 
-    Only where no group reads the output: arguments of kernels name buffers, not outputs.
+    Only if no group reads the output: arguments of kernels name buffers, not outputs.
     """
     program = numbers.program
-    if out in readers.inside:
+    if out in readers.internal:
         return None
-    updated = {program.place(var)[0] for var in program.updated()}
+    updated = {program.storage(var)[0] for var in program.updated()}
     for e in space.members:
         for atom in program.jaxpr.eqns[e].inputs:
             if type(atom) is Literal:
                 continue
-            var = program.place(atom)[0]
+            var = program.storage(atom)[0]
             position = program.producer.get(var)
             if (
                 position is not None
@@ -153,24 +153,24 @@ def _temporary(
 
 
 def _reads_where_it_writes(numbers: Numbers, space: Space, var: Var, out: Var) -> bool:
-    program, wanted = numbers.program, write_access(numbers, space, out)
+    program, write = numbers.program, write_access(numbers, space, out)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
         for k, atom in enumerate(eqn.inputs):
-            if type(atom) is Literal or program.place(atom)[0] is not var:
+            if type(atom) is Literal or program.storage(atom)[0] is not var:
                 continue
             if k < eqn.primitive.lower.operands_in_memory(eqn):
                 return False
             access = read_access(numbers, space, e, k)
-            if access.offset != wanted.offset:
+            if access.offset != write.offset:
                 return False
-            if not _same_moves(access.strides, wanted.strides, space):
+            if not _same_strides(access.strides, write.strides, space):
                 return False
     return True
 
 
-def _same_moves(a: Strides, b: Strides, space: Space) -> bool:
-    """Whether they are along the same axes, and equal where an axis has more than one index."""
+def _same_strides(a: Strides, b: Strides, space: Space) -> bool:
+    """Whether strides have the same axes, and are equal for axes larger than 1."""
     return [key for key, _ in a] == [key for key, _ in b] and all(
         space.sizes[key] == 1 or one == other for (key, one), (_, other) in zip(a, b, strict=True)
     )

@@ -36,22 +36,22 @@ from gpuflow.core.lowering import Element
 from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store, Value
 from gpuflow.kir.replay import Replay
-from gpuflow.kir.scalar import PARTS, compute_dtype
+from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype
 
 Values = tuple[Value, ...]
-_PARTS_OF = {1: (None,), 2: (0, 1)}  # what the values are parts of
+_COMPONENTS_OF = {1: (None,), 2: (0, 1)}  # by count of values of an element
 _NAMED_OPS = 5
 
 
 def is_written_in(value: Any) -> bool:
     """Whether a literal of the program is part of the kernel's text.
 
-    Only truth values, zero, infinities and nan do: 1 or 2 may be the size of a batch.
+    Only truth values, zero, infinities and nan are: 1 or 2 may be the size of a batch.
     """
     if isinstance(value, bool | np.bool_):
         return True
     if isinstance(value, complex | np.complexfloating):
-        return False  # not even 0: the signs of its parts would have to be told apart
+        return False  # not even 0: the signs of its components may differ
     number = float(value)
     return number == 0.0 or not np.isfinite(number)
 
@@ -62,7 +62,7 @@ class Emitter:
     Args:
         numbers, space: of the program, and the group.
         facts: receives the facts that the text depends on.
-        operands: where operands are requested; see ``lower.Accesses``.
+        operands: the operands that are requested; see ``access.Accesses``.
         axes: names of the kernel's axes in order.
         axis_of: the kernel axis of each axis key.
     """
@@ -87,7 +87,7 @@ class Emitter:
         self.reduced_axes = tuple(
             dict.fromkeys(axis_of[key] for key in space.order if key in space.reduced)
         )
-        self.kept_axes = tuple(axis for axis in axes if axis not in self.reduced_axes)
+        self.retained_axes = tuple(axis for axis in axes if axis not in self.reduced_axes)
 
     def name(self) -> str:
         """A readable name: the kind and the first few ops."""
@@ -105,7 +105,7 @@ class Emitter:
         with ExitStack() as loops:
             opened: set[str] = set()
             self._emit_invariants(opened)
-            for axis in self.kept_axes:
+            for axis in self.retained_axes:
                 loops.enter_context(self.builder.for_axis(axis))
                 opened.add(axis)
                 self._emit_invariants(opened)
@@ -117,7 +117,7 @@ class Emitter:
 
     def _emit_invariants(self, opened: set[str]) -> None:
         """Emit invariants of the opened loops, except reductions and their dependents."""
-        if opened == set(self.kept_axes) and not self.reduced_axes:
+        if opened == set(self.retained_axes) and not self.reduced_axes:
             return  # the innermost loop of a map: values are emitted as stores need them
         for e in self.space.members:
             eqn = self.program.jaxpr.eqns[e]
@@ -133,7 +133,7 @@ class Emitter:
     def _varies_in(self, access: Access) -> set[str]:
         return {self.axis_of[key] for key, _ in access.strides}
 
-    def _is_inside(self, var: Var) -> bool:
+    def _is_member(self, var: Var) -> bool:
         return self.program.producer.get(var) in self.members
 
     # --- rows and phases -------------------------------------------------------------------
@@ -144,16 +144,16 @@ class Emitter:
         outer = [var for var in space.escaping if var not in full]
         for e in space.members:
             eqn = self.program.jaxpr.eqns[e]
-            # A reduction of dimensions of size 1 has no loop, and may stand in another's.
+            # A reduction of dimensions of size 1 has no loop, and may be in another's.
             if eqn.primitive.lower.is_reduction and self._reduced_names(e):
-                if self._known(eqn.outputs[0]) is None:
-                    beside = [] if space.kind is Kind.ROW else full
-                    self._emit_reductions(self._together(e), beside)
-                    full = [] if beside else full
+                if self._emitted(eqn.outputs[0]) is None:
+                    also_stored = [] if space.kind is Kind.ROW else full
+                    self._emit_reductions(self._joint_reductions(e), also_stored)
+                    full = [] if also_stored else full
             elif not space.domains[e] & space.reduced and self.reduced_axes:
                 self._values(e)
         if outer:
-            self._load_in_place(in_rows=False)
+            self._load_overwritten(in_rows=False)
         for var in outer:
             self._store(var)
         if full:
@@ -168,8 +168,8 @@ class Emitter:
         keys = self.space.axes_of_output(self.program, self.program.producer[var])
         return any(key in self.space.reduced for key in keys)
 
-    def _together(self, position: int) -> list[int]:
-        """Reductions that one loop can do: over the same axes, and none needs another's result."""
+    def _joint_reductions(self, position: int) -> list[int]:
+        """Reductions that share a loop: over the same axes, and independent."""
         names = self._reduced_names(position)
         rule = self.program.jaxpr.eqns[position].primitive.lower
         if not names or not rule.shares_loop:
@@ -180,11 +180,11 @@ class Emitter:
             for e in self.space.members
             if e >= position and self.program.jaxpr.eqns[e].primitive.lower.shares_loop
         ]
-        wanted = (stages[position], names)
-        return [e for e in later if (stages[e], self._reduced_names(e)) == wanted]
+        key = (stages[position], names)
+        return [e for e in later if (stages[e], self._reduced_names(e)) == key]
 
     def _stages(self) -> dict[int, int]:
-        """For each member how many reductions come before it, one after the other."""
+        """For each member the count of reductions that must come before it."""
         stages: dict[int, int] = {}
         for e in self.space.members:
             stages[e] = 0
@@ -195,8 +195,8 @@ class Emitter:
                     stages[e] = max(stages[e], stages[source] + rule.is_reduction)
         return stages
 
-    def _emit_reductions(self, positions: Sequence[int], beside: Sequence[Var] = ()) -> None:
-        """One loop for several reductions, which also stores ``beside`` at its points."""
+    def _emit_reductions(self, positions: Sequence[int], also_stored: Sequence[Var] = ()) -> None:
+        """One loop for several reductions, which also stores other values at its points."""
         axes, builder = self._reduced_names(positions[0]), self.builder
         eqns = [self.program.jaxpr.eqns[e] for e in positions]
 
@@ -209,9 +209,9 @@ class Emitter:
             self.memo[-1][eqn.outputs[0]] = result
             return
         starts = [eqn.primitive.lower.starts(builder, eqn) for eqn in eqns]
-        parts, first = [], 0  # of the values in the loop, those of each reduction
+        ranges, first = [], 0  # of the values in the loop, those of each reduction
         for start in starts:
-            parts.append(slice(first, first + len(start)))
+            ranges.append(slice(first, first + len(start)))
             first += len(start)
 
         def body() -> list[Value]:
@@ -219,7 +219,7 @@ class Emitter:
             every = [
                 value for e, eqn in zip(positions, eqns, strict=True) for value in values(e, eqn)
             ]
-            self._store_in_row(beside)
+            self._store_in_row(also_stored)
             self.memo.pop()
             return every
 
@@ -227,14 +227,14 @@ class Emitter:
             running, new = sides[:first], sides[first:]
             return [
                 value
-                for eqn, part in zip(eqns, parts, strict=True)
-                for value in eqn.primitive.lower.combined(builder, running[part], new[part], eqn)
+                for eqn, span in zip(eqns, ranges, strict=True)
+                for value in eqn.primitive.lower.combined(builder, running[span], new[span], eqn)
             ]
 
         inits = [value for start in starts for value in start]
         results = builder.reduce(axes, inits, combine, body)
-        for eqn, part in zip(eqns, parts, strict=True):
-            result = eqn.primitive.lower.folded(builder, results[part], eqn)
+        for eqn, span in zip(eqns, ranges, strict=True):
+            result = eqn.primitive.lower.folded(builder, results[span], eqn)
             self.memo[-1][eqn.outputs[0]] = self._rounded(eqn.outputs[0], result)
 
     def _reduced_names(self, position: int) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ class Emitter:
     def _store_in_row(self, stored: Sequence[Var]) -> None:
         """Store values of one point of a row; overwritten operands are read before the first."""
         if len(stored) > 1:
-            self._load_in_place(in_rows=True)
+            self._load_overwritten(in_rows=True)
         for var in stored:
             self._store(var)
 
@@ -266,9 +266,10 @@ class Emitter:
         name = self.operands.array(access)
         array = self.operands.table[name]
         self.builder.declare(array)
-        values = _parts(self._variable(var))
-        for part, value in zip(_PARTS_OF[len(values)], values, strict=True):
-            self.builder.store(name, self.builder.unrounded(value, array.dtype), part=part)
+        values = _components(self._variable(var))
+        for component, value in zip(_COMPONENTS_OF[len(values)], values, strict=True):
+            stored = self.builder.unrounded(value, array.dtype)
+            self.builder.store(name, stored, component=component)
 
     def _store_update(self, position: int, access: Access) -> None:
         """Combine the current element of a window with the array's."""
@@ -279,30 +280,30 @@ class Emitter:
         within = window_access(self.numbers, self.space, position)
         if within.strides:
             offset = builder.apply("add", offset, _real(self._load(within)))
-        inside = eqn.inputs[2]
-        is_certain = type(inside) is Literal and bool(inside.value)
+        predicate = eqn.inputs[2]
+        is_certain = type(predicate) is Literal and bool(predicate.value)
         where = None if is_certain else _real(self._operand(position, 2))
-        values = _parts(self._operand(position, 3))
+        values = _components(self._operand(position, 3))
         combine = eqn.primitive.lower.combine(eqn.params)
-        for part, value in zip(_PARTS_OF[len(values)], values, strict=True):
+        for component, value in zip(_COMPONENTS_OF[len(values)], values, strict=True):
             if combine is not None:
-                value = builder.apply(combine, builder.load(name, offset, where, part), value)
-            builder.store(name, value, offset, where, part)
+                value = builder.apply(combine, builder.load(name, offset, where, component), value)
+            builder.store(name, value, offset, where, component)
 
     # --- values ----------------------------------------------------------------------------
 
     def _variable(self, var: Var) -> Element:
-        known = self._known(var)
-        if known is not None:
-            return known
+        found = self._emitted(var)
+        if found is not None:
+            return found
         for position in self._missing(var):
             self._values(position)
         return self.memo[-1][var]
 
-    def _known(self, what: Var | str) -> Element | None:
+    def _emitted(self, key: Var | str) -> Element | None:
         for scope in reversed(self.memo):
-            if what in scope:
-                return scope[what]
+            if key in scope:
+                return scope[key]
         return None
 
     def _missing(self, var: Var) -> list[int]:
@@ -312,18 +313,18 @@ class Emitter:
         while stack:
             var = stack.pop()
             position = self.program.producer[var]
-            if position in missing or self._known(var) is not None:
+            if position in missing or self._emitted(var) is not None:
                 continue
             missing.add(position)
             eqn = self.program.jaxpr.eqns[position]
             if not eqn.primitive.lower.is_reduction:  # it has a loop of its own
-                stack += [x for x in eqn.inputs if type(x) is not Literal and self._is_inside(x)]
+                stack += [x for x in eqn.inputs if type(x) is not Literal and self._is_member(x)]
         return sorted(missing)
 
     def _values(self, position: int) -> None:
         """Emit an equation's outputs into the current scope."""
         eqn = self.program.jaxpr.eqns[position]
-        if self._known(eqn.outputs[0]) is not None:
+        if self._emitted(eqn.outputs[0]) is not None:
             return
         rule = eqn.primitive.lower
         if rule.is_reduction:
@@ -340,13 +341,13 @@ class Emitter:
             return value
         return self.builder.round(value, storage_name(var.aval.dtype))
 
-    def _operand(self, position: int, number: int) -> Element:
-        atom = self.program.jaxpr.eqns[position].inputs[number]
+    def _operand(self, position: int, operand: int) -> Element:
+        atom = self.program.jaxpr.eqns[position].inputs[operand]
         if type(atom) is Literal:
-            return self.literal(atom, position, number)
-        if self._is_inside(atom):
+            return self.literal(atom, position, operand)
+        if self._is_member(atom):
             return self._variable(atom)
-        return self._load(read_access(self.numbers, self.space, position, number))
+        return self._load(read_access(self.numbers, self.space, position, operand))
 
     def _load(
         self, access: Access, offset: Value | None = None, where: Value | None = None
@@ -356,24 +357,24 @@ class Emitter:
         self.builder.declare(operand)
         if operand.mode is not Mode.INOUT:
             return self._element(operand, offset, where)
-        known = self._known(name)
-        if known is None:
-            known = self.memo[-1][name] = self._element(operand)
-        return known
+        found = self._emitted(name)
+        if found is None:
+            found = self.memo[-1][name] = self._element(operand)
+        return found
 
     def _element(
         self, operand: Operand, offset: Value | None = None, where: Value | None = None
     ) -> Element:
-        if operand.dtype not in PARTS:
+        if operand.dtype not in COMPONENT_DTYPES:
             return self.builder.load(operand.name, offset, where)
-        parts = [self.builder.load(operand.name, offset, where, part) for part in (0, 1)]
-        return Pair(*parts)
+        components = [self.builder.load(operand.name, offset, where, k) for k in (0, 1)]
+        return Pair(*components)
 
-    def _load_in_place(self, in_rows: bool) -> None:
-        """Read the operands that are also written, those that vary in rows or the others."""
+    def _load_overwritten(self, in_rows: bool) -> None:
+        """Load the operands that are also written, those that vary in rows or the others."""
         for _, access in self.reads:
-            varies = not self._varies_in(access) <= set(self.kept_axes)
-            if access.buffer in self.operands.read_in_place and varies is in_rows:
+            varies = not self._varies_in(access) <= set(self.retained_axes)
+            if access.buffer in self.operands.inout_strides and varies is in_rows:
                 self._load(access)
 
     def index(self, strides: Sequence[tuple[Key, Number]]) -> Value:
@@ -382,39 +383,40 @@ class Emitter:
         return _real(self._load(access)) if access.strides else self.builder.const("int64", 0)
 
     def literal(self, atom: Literal, position: int, operand: int) -> Element:
-        """A scalar of the program: in the text if it is one of the few, else an operand.
+        """A scalar of the program: in the text if ``is_written_in`` allows it, else an operand.
 
         Equal literals may differ in another program of the key; only those of copies are shared.
         """
         storage = storage_name(atom.aval.dtype)
         value = np.asarray(atom.value).reshape(())[()]
-        if storage not in PARTS and is_written_in(value):
+        if storage not in COMPONENT_DTYPES and is_written_in(value):
             kind = bool if storage == "bool" else (float if "float" in storage else int)
             return self.builder.const(compute_dtype(storage), kind(value))
 
-        def part(dtype: str, value: Any, number: int | None = None) -> Value:
-            word = self.numbers.literal(position, operand, dtype, value, number)
-            return self.scalar(dtype, word, word.source)
+        def scalar(dtype: str, value: Any, number: int | None = None) -> Value:
+            symbol = self.numbers.literal(position, operand, dtype, value, number)
+            return self.scalar(dtype, symbol, symbol.source)
 
-        if storage not in PARTS:
-            return part(storage, value)
-        return Pair(part(PARTS[storage], value.real, 0), part(PARTS[storage], value.imag, 1))
+        if storage not in COMPONENT_DTYPES:
+            return scalar(storage, value)
+        dtype = COMPONENT_DTYPES[storage]
+        return Pair(scalar(dtype, value.real, 0), scalar(dtype, value.imag, 1))
 
-    def scalar(self, storage: str, word: Number, slot: Hashable) -> Value:
-        """A number passed at run time; one operand for each ``slot``."""
-        name = self.operands.scalar(storage, word, slot)
+    def scalar(self, storage: str, value: Number, slot: Hashable) -> Value:
+        """A scalar passed at run time; one operand for each ``slot``."""
+        name = self.operands.scalar(storage, value, slot)
         self.builder.declare(self.operands.table[name])
         return self.builder.load(name)
 
 
 def _real(value: Element) -> Value:
-    """A value that is no complex number: operands of real functions, offsets and predicates."""
+    """Assert that an element is real: operands of real functions, offsets and predicates."""
     assert isinstance(value, Value)
     return value
 
 
-def _parts(value: Element) -> Values:
-    """The values that an element is made of."""
+def _components(value: Element) -> Values:
+    """The components of an element."""
     return (value,) if isinstance(value, Value) else (value.real, value.imag)
 
 
@@ -450,12 +452,12 @@ class Point:
         return self._emitter.index(list(zip(self._keys[first_dim:], strides, strict=True)))
 
     def number(self, k: int) -> Value:
-        """The k-th of the numbers that the op declares, passed at run time."""
+        """The k-th size expression that the op declares, passed at run time."""
         number = self._numbers.declared(self._position)[k]
         return self._emitter.scalar("int64", number, (self._position, "number", k))
 
-    def border(self, dim: int, k: int) -> Value:
-        """The same, where indices along ``dim`` are compared with it: in the text of short ones.
+    def bound(self, dim: int, k: int) -> Value:
+        """The same, if indices along ``dim`` are compared with it: a constant for a short ``dim``.
 
         The loop has a separate text for each size, and comparisons cost nothing.
         """
@@ -466,7 +468,7 @@ class Point:
         return self.builder.const("int64", number)
 
     def _stride(self, operand: int, dim: int, stride: Number) -> Value:
-        """An operand's stride, the same number in all of its loads."""
+        """An operand's stride, the same argument in all of its loads."""
         slot = (self._position, "stride", operand, dim)
         return self._emitter.scalar("int64", stride, slot)
 
@@ -478,13 +480,13 @@ class Point:
         if type(atom) is Literal:
             return self._emitter.literal(atom, self._position, operand)
         access = read_access(self._numbers, self._emitter.space, self._position, operand)
-        strides = self._numbers.place(atom).strides
+        strides = self._numbers.layout(atom).strides
         offset: Value | None = None
         for d, (index, stride) in enumerate(zip(indices, strides, strict=True)):
-            part = index
+            term = index
             if stride != self._numbers.one:
-                part = self.builder.apply("mul", index, self._stride(operand, d, stride))
-            offset = part if offset is None else self.builder.apply("add", offset, part)
+                term = self.builder.apply("mul", index, self._stride(operand, d, stride))
+            offset = term if offset is None else self.builder.apply("add", offset, term)
         return self._emitter._load(access, offset, where)
 
     def element(self, operand: int, dims: Sequence[int]) -> Element:
@@ -495,10 +497,10 @@ class Point:
         if type(atom) is Literal:
             return self._emitter.literal(atom, self._position, operand)
         access = read_access(self._numbers, self._emitter.space, self._position, operand)
-        place = self._numbers.place(atom)
+        layout = self._numbers.layout(atom)
         pairs = [
             (self._keys[d], stride)
-            for d, stride, repeats in zip(dims, place.strides, place.broadcast, strict=True)
+            for d, stride, repeats in zip(dims, layout.strides, layout.broadcast, strict=True)
             if not repeats and self._keys[d] not in self._emitter.space.units
         ]
         return self._emitter._load(replace(access, strides=tuple(sorted(pairs))))
@@ -511,34 +513,34 @@ class Point:
         writes = lane_writes(numbers, emitter.space, position)
 
         def argument(source: tuple[Any, ...]) -> Value:
-            kind, *place = source
+            kind, *details = source
             if kind == "element":
-                return _real(self.operand(place[0]))
+                return _real(self.operand(details[0]))
             if kind == "part":
-                return _parts(self.operand(place[0]))[place[1]]
+                return _components(self.operand(details[0]))[details[1]]
             if kind == "index":
-                return self.index(place[0])
+                return self.index(details[0])
             if kind == "number":
-                return self.number(place[0])
-            which, dim = place
+                return self.number(details[0])
+            index, dim = details
             if kind == "stride":
-                stride = numbers.place(eqn.inputs[which]).strides[dim]
+                stride = numbers.layout(eqn.inputs[index]).strides[dim]
             else:
-                stride = numbers.strides(eqn.outputs[which].aval.shape)[dim]
-            return emitter.scalar("int64", stride, (position, kind, which, dim))
+                stride = numbers.strides(eqn.outputs[index].aval.shape)[dim]
+            return emitter.scalar("int64", stride, (position, kind, index, dim))
 
         def load(s: Load, offset: Value | None, where: Value | None) -> Value:
             name = operands.array(reads[int(s.operand[1:])])
             builder.declare(operands.table[name])
-            return builder.load(name, offset, where, s.part)
+            return builder.load(name, offset, where, s.component)
 
         def store(s: Store, value: Value, offset: Value | None, where: Value | None) -> None:
             number = int(s.operand[1:])
             if eqn.outputs[number] not in emitter.space.escaping:
-                return  # nobody reads it, and it has no memory
+                return  # it is not read, and has no memory
             name = operands.array(writes[number])
             builder.declare(operands.table[name])
-            builder.store(name, value, offset, where, s.part)
+            builder.store(name, value, offset, where, s.component)
 
         values = [argument(source) for source in program.sources]
         results = iter(Replay(builder, load, store).block(program.block, values))
@@ -546,7 +548,7 @@ class Point:
         for k, var in enumerate(eqn.outputs):
             if k in writes:
                 elements.append(builder.const("bool", True))  # it is done
-            elif storage_name(var.aval.dtype) in PARTS:
+            elif storage_name(var.aval.dtype) in COMPONENT_DTYPES:
                 elements.append(Pair(next(results), next(results)))
             else:
                 elements.append(next(results))

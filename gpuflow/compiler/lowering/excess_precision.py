@@ -1,4 +1,4 @@
-"""Which roundings to 16 bits a kernel may leave out between the operations that it holds.
+"""Roundings to 16 bits that a kernel may omit between its operations.
 
     x, y: bfloat16        strict                      with excess precision
     (x * y + x) * y       round(round(round(x * y) + x) * y)    round((x * y + x) * y)
@@ -23,7 +23,7 @@ _HALVES = ("bfloat16", "float16")
 
 def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
     """The values that kernels may hold with more precision than their dtype has."""
-    exact: set[Var] = set()  # rounded, with all that leads there
+    exact: set[Var] = set()  # rounded, with all values that they depend on
     rounded: set[Var] = set()
     unrounded: set[Var] = set()
     for eqn in reversed(jaxpr.eqns):
@@ -44,12 +44,12 @@ def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
 
 
 def unrounded_within(jaxpr: Jaxpr) -> frozenset[Var]:
-    """Of a program inside of a kernel: nothing that it returns, or passes on to other programs."""
-    kept = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+    """The same for a program inside a kernel, without its outputs and operands of calls."""
+    exact = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
     for eqn in jaxpr.eqns:
         if not is_fusible(eqn):
-            kept.update(atom for atom in eqn.inputs if type(atom) is not Literal)
-    return unrounded_values(jaxpr) - kept
+            exact.update(atom for atom in eqn.inputs if type(atom) is not Literal)
+    return unrounded_values(jaxpr) - exact
 
 
 def all_rounded(jaxpr: Jaxpr) -> frozenset[Var]:
@@ -59,7 +59,7 @@ def all_rounded(jaxpr: Jaxpr) -> frozenset[Var]:
 
 
 def _is_continuous(eqn: Eqn) -> bool:
-    """Whether results differ little where operands do, and are floats."""
+    """Whether results are floats, and differ little if operands do."""
     return all(_is_float(var) for var in eqn.outputs) and eqn.primitive.lower.is_continuous
 
 

@@ -1,7 +1,7 @@
 """Scheduling: the loops of one kernel.
 
-Axes of a group that every access walks through as if they were one become one; each gets a role,
-and a short innermost one its exact extent. How loops are spread over a GPU is for the CUDA target.
+Axes of a group that are contiguous in every access are collapsed; each gets a role, and a short
+innermost one its exact extent. The CUDA target maps loops to a grid.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def schedule(
 
 
 def extent(numbers: Numbers, space: Space, keys: Sequence[Key]) -> Number:
-    """How many points some axes have together."""
+    """The count of points of some axes."""
     return numbers.product([numbers.size(space.sizes[key]) for key in keys])
 
 
 def is_written_short(numbers: Numbers, shape: Sequence[int], dim: int, facts: Facts) -> bool:
     """Whether a dimension is a short innermost one, with a size that may be in a kernel's text."""
-    # That a size is 0 or 1 stands in the key.
+    # Whether a size is 0 or 1 is part of the key.
     is_innermost = prod(shape[dim + 1 :]) == 1 and prod(shape[:dim]) > 1
     return is_innermost and facts.if_short(numbers.size(shape[dim])) is not None
 
@@ -63,7 +63,7 @@ def _all_accesses(numbers: Numbers, space: Space) -> list[Access]:
 
 
 def _linear_index(numbers: Numbers, space: Space, position: int) -> Access:
-    """The linear index of an op's output, which lies like a contiguous array."""
+    """The linear index of an op's output: the layout of a contiguous array."""
     keys = space.axes_of_output(numbers.program, position)
     strides = numbers.strides(numbers.program.jaxpr.eqns[position].outputs[0].aval.shape)
     return index_access(numbers, space, zip(keys, strides, strict=True))
@@ -82,11 +82,11 @@ def _each_index(numbers: Numbers, space: Space, position: int) -> list[Access]:
 def _collapse(
     numbers: Numbers, space: Space, accesses: Sequence[Access], facts: Facts
 ) -> list[tuple[Key, ...]]:
-    """Neighbouring axes that every access walks through as if they were one."""
+    """Neighbouring axes that are contiguous in every access, collapsed."""
     tables = [dict(access.strides) for access in accesses]
     axes: list[tuple[Key, ...]] = []
     for key in space.order:
-        pairs = _to_join(numbers, space, tables, axes[-1][-1], key) if axes else None
+        pairs = _equalities(numbers, space, tables, axes[-1][-1], key) if axes else None
         if pairs is not None and all(facts.are_equal(*pair) for pair in pairs):
             axes[-1] = (*axes[-1], key)
         else:
@@ -94,10 +94,10 @@ def _collapse(
     return axes
 
 
-def _to_join(
+def _equalities(
     numbers: Numbers, space: Space, tables: Sequence[Mapping[Key, Number]], outer: Key, inner: Key
 ) -> list[tuple[Number, Number]] | None:
-    """The numbers that have to be equal for two axes to be one; None: they never are."""
+    """The size expressions that must be equal to collapse two axes; None: they never are."""
     if (outer in space.reduced) != (inner in space.reduced):
         return None
     if (outer in space.serial) != (inner in space.serial):
@@ -108,11 +108,11 @@ def _to_join(
             return None
         if outer not in table:
             continue
-        wanted = numbers.product([table[inner], step])
-        if table[outer] != wanted:
-            if not may_be_equal(table[outer], wanted):
+        expected = numbers.product([table[inner], step])
+        if table[outer] != expected:
+            if not may_be_equal(table[outer], expected):
                 return None
-            pairs.append((table[outer], wanted))
+            pairs.append((table[outer], expected))
     return pairs
 
 
@@ -122,10 +122,10 @@ def _kernel_axes(
     inner_role = {Kind.ROW: Role.ROW}.get(space.kind, Role.REDUCE)
     point_role = Role.VECTOR if space.serial else Role.PARALLEL
     result = []
-    for number, keys in enumerate(axes):
+    for position, keys in enumerate(axes):
         role = inner_role if keys[0] in space.reduced else point_role
         role = Role.SERIAL if keys[0] in space.serial else role
-        is_inner = number == len(axes) - 1 and number > 0
+        is_inner = position == len(axes) - 1 and position > 0
         exact = facts.if_short(extent(numbers, space, keys)) if is_inner else None
-        result.append(Axis(f"i{number}", role, exact or None))  # a loop over nothing counts
+        result.append(Axis(f"i{position}", role, exact or None))  # an empty loop is not exact
     return tuple(result)

@@ -25,15 +25,15 @@ class KernelCall(NamedTuple):
 
     Attributes:
         kernel: the kernel to run.
-        words: its argument block: values, and for an address the byte offset from its buffer's
+        slots: its argument block: values, and for an address the byte offset from its buffer's
             start.
         buffers: the id of each operand's buffer, or NO_BUFFER; their argument slots come first.
         extent: of the axis that a launch splits; 1 if there is none.
-        points: how many points all axes have together.
+        points: count of points of all axes.
     """
 
     kernel: Kernel
-    words: tuple[int, ...]
+    slots: tuple[int, ...]
     buffers: tuple[int, ...]
     extent: int
     points: int
@@ -45,7 +45,7 @@ class Use:
 
     Attributes:
         kernel: the kernel.
-        reads, writes: the buffers; an output in place counts under its own number.
+        reads, writes: the buffers; an output in place has its own id.
         overwrites: buffers with older values: donated inputs whose memory outputs take, and
             arrays that are updated.
         in_place: pairs of an output and the donated input whose memory it takes.
@@ -68,7 +68,7 @@ class Lowered:
     """
 
     kernel: Kernel
-    words: tuple[Number, ...]
+    slots: tuple[Number, ...]
     buffers: tuple[Var | None, ...]
     extent: Number
     points: Number
@@ -90,9 +90,9 @@ class Lowered:
             tuple([(number_of[out], number_of[var]) for out, var in self.in_place]),
         )  # fmt: skip
         buffers = tuple([NO_BUFFER if var is None else number_of[var] for var in self.buffers])
-        words = tuple([word.value for word in self.words])
+        slots = tuple([slot.value for slot in self.slots])
         extent, points = self.extent.value, self.points.value
-        return use, KernelCall(self.kernel, words, buffers, extent, points)
+        return use, KernelCall(self.kernel, slots, buffers, extent, points)
 
 
 def lower_group(
@@ -133,12 +133,12 @@ def lower_group(
     parallel = [keys_of[axis.name] for axis in kernel.axes if axis.role is Role.PARALLEL]
     return Lowered(
         kernel,
-        tuple(_words(kernel, operands, keys_of, numbers, space)),
+        tuple(_slots(kernel, operands, keys_of, numbers, space)),
         tuple(operands.accesses[operand.name].buffer for operand in kernel.operands),
         extent(numbers, space, parallel[0] if parallel else ()),
         extent(numbers, space, space.order),
         _reads(kernel, operands),
-        tuple(program.place(var)[0] for var in space.escaping),
+        tuple(program.storage(var)[0] for var in space.escaping),
         (*in_place.buffer_of.values(), *_updated(program, space)),
         tuple(in_place.buffer_of.items()),
         operands,
@@ -147,7 +147,7 @@ def lower_group(
 
 
 def _updated(program: Program, space: Space) -> list[Var]:
-    return [program.place(var)[0] for var in space.escaping if var in program.views]
+    return [program.storage(var)[0] for var in space.escaping if var in program.views]
 
 
 def _operand(
@@ -157,17 +157,17 @@ def _operand(
         return Operand(name, access.dtype, access.mode, (Stride.ZERO,) * len(axes))
     table = dict(access.strides)
     classes = []
-    for number, keys in enumerate(axes):
+    for position, keys in enumerate(axes):
         if keys[-1] not in table:
             classes.append(Stride.ZERO)
-        elif number == len(axes) - 1 and table[keys[-1]] == one:
+        elif position == len(axes) - 1 and table[keys[-1]] == one:
             classes.append(Stride.UNIT)
         else:
             classes.append(Stride.ANY)
     return Operand(name, access.dtype, access.mode, tuple(classes))
 
 
-def _words(
+def _slots(
     kernel: Kernel, operands: Accesses, keys_of: Mapping[str, tuple[Key, ...]], numbers: Numbers,
     space: Space,
 ) -> Iterator[Number]:  # fmt: skip

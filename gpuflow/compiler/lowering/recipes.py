@@ -1,4 +1,4 @@
-"""Recipes: how the argument blocks of a template's kernels follow from the sizes of a program.
+"""Recipes: argument blocks of a template's kernels as functions of a program's sizes.
 
 Lowering a group for one set of sizes leaves a recipe: the kernel, and for each argument slot its
 source. For other sizes the values are looked up and the conditions are checked under which the
@@ -23,11 +23,11 @@ Calls = dict[int, KernelCall]  # by group
 
 
 class Conditions(NamedTuple):
-    """When lowering gives the same kernel; numbers are those of sources.
+    """Conditions under which lowering gives the same kernel, on values of sources by ordinal.
 
     Attributes:
         short: sizes that are written in the text if they are short; None: it is longer.
-        written: other numbers that are written in the text.
+        written: other size expressions that are written in the text.
         equal: pairs that are equal, or that are not.
     """
 
@@ -37,29 +37,29 @@ class Conditions(NamedTuple):
 
     def hold(self, values: Sequence[int]) -> bool:
         """Whether they hold for the values of all sources."""
-        for number, wanted in self.short:
-            size = values[number]
-            if (size if size <= LONGEST_EXACT else None) != wanted:
+        for ordinal, expected in self.short:
+            size = values[ordinal]
+            if (size if size <= LONGEST_EXACT else None) != expected:
                 return False
-        for number, wanted in self.written:
-            if values[number] != wanted:
+        for ordinal, expected in self.written:
+            if values[ordinal] != expected:
                 return False
         return all([(values[a] == values[b]) is answer for a, b, answer in self.equal])
 
 
 @record(eq=False)
 class Recipe:
-    """A kernel and where its arguments come from; numbers are those of sources.
+    """A kernel and the sources of its arguments, by ordinal.
 
     Attributes:
         use: the kernel, and its use of buffers.
-        words, extent, points: of the call; size expressions.
+        slots, extent, points: of the call; size expressions.
         buffers: of the call.
-        conditions: whether it fits.
+        conditions: when it applies.
     """
 
     use: Use
-    words: tuple[int, ...]
+    slots: tuple[int, ...]
     buffers: tuple[int, ...]
     extent: int
     points: int
@@ -67,9 +67,9 @@ class Recipe:
 
     def call(self, values: Sequence[int]) -> KernelCall:
         """The kernel with its arguments."""
-        words = tuple([values[number] for number in self.words])
+        slots = tuple([values[ordinal] for ordinal in self.slots])
         extent, points = values[self.extent], values[self.points]
-        return KernelCall(self.use.kernel, words, self.buffers, extent, points)
+        return KernelCall(self.use.kernel, slots, self.buffers, extent, points)
 
 
 def make_recipe(
@@ -77,71 +77,71 @@ def make_recipe(
 ) -> Recipe:
     """Make the recipe of a lowered group from its ``use`` and ``call``."""
 
-    def number(of: Number) -> int:
+    def ordinal(of: Number) -> int:
         return sources.number(of.source)
 
     facts = lowered.facts
     return Recipe(
-        use, tuple([number(word) for word in lowered.words]), call.buffers,
-        number(lowered.extent), number(lowered.points),
+        use, tuple([ordinal(slot) for slot in lowered.slots]), call.buffers,
+        ordinal(lowered.extent), ordinal(lowered.points),
         Conditions(
-            tuple([(number(size), value) for size, value in facts.short.items()]),
-            tuple([(number(of), value) for of, value in facts.written.items()]),
-            tuple([(number(a), number(b), answer) for (a, b), answer in facts.equal.items()]),
+            tuple([(ordinal(size), value) for size, value in facts.short.items()]),
+            tuple([(ordinal(of), value) for of, value in facts.written.items()]),
+            tuple([(ordinal(a), ordinal(b), answer) for (a, b), answer in facts.equal.items()]),
         ),
     )  # fmt: skip
 
 
 @record
 class Choice:
-    """Recipes for all kernels of a program, taken together.
+    """The merged recipes of all kernels of a program.
 
     Attributes:
         conditions: of all recipes, each once.
-        take: takes the arguments of all calls out of the values of sources.
-        parts: of each call the group, kernel and buffers, the range of its arguments, and the
+        take: selects the arguments of all calls from the values of sources.
+        layout: of each call the group, kernel and buffers, the range of its arguments, and the
             sources of its extent and points.
     """
 
     conditions: Conditions
     take: Callable[[Sequence[int]], tuple[int, ...]]
-    parts: tuple[tuple[int, Kernel, tuple[int, ...], int, int, int, int], ...]
+    layout: tuple[tuple[int, Kernel, tuple[int, ...], int, int, int, int], ...]
 
     def calls(self, values: Sequence[int]) -> Calls:
         """The kernels with their arguments."""
-        words = self.take(values)
+        slots = self.take(values)
         return {
-            group: KernelCall(kernel, words[start:stop], buffers, values[extent], values[points])
-            for group, kernel, buffers, start, stop, extent, points in self.parts
+            group: KernelCall(kernel, slots[start:stop], buffers, values[extent], values[points])
+            for group, kernel, buffers, start, stop, extent, points in self.layout
         }
 
 
 def chosen(recipes: Sequence[Recipe | None]) -> Choice:
-    """The choice of a recipe for each group that has a kernel."""
-    parts, words = [], []
+    """Merge the recipes of all groups that have a kernel."""
+    layout, slots = [], []
     for group, recipe in enumerate(recipes):
         if recipe is not None:
-            start = len(words)
-            words += recipe.words
-            parts.append((group, recipe.use.kernel, recipe.buffers, start, len(words),
+            start = len(slots)
+            slots += recipe.slots
+            layout.append((group, recipe.use.kernel, recipe.buffers, start, len(slots),
                           recipe.extent, recipe.points))  # fmt: skip
     tables = zip(*[recipe.conditions for recipe in recipes if recipe is not None], strict=True)
-    together = [tuple(dict.fromkeys(chain.from_iterable(table))) for table in tables]
+    merged = [tuple(dict.fromkeys(chain.from_iterable(table))) for table in tables]
     return Choice(
-        Conditions(*together) if together else NO_CONDITIONS,
-        taker(words),
-        tuple(parts),
+        Conditions(*merged) if merged else NO_CONDITIONS,
+        taker(slots),
+        tuple(layout),
     )
 
 
 NO_CONDITIONS = Conditions((), (), ())
 
 
-def taker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Return a function that takes the values at some indices, as a tuple."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: tuple([values[place] for place in places])
+def taker(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return a function that selects the values at some indices, as a tuple."""
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda values: tuple([values[index] for index in indices])
 
 
 def check_same(recalled: tuple[Use, KernelCall], lowered: tuple[Use, KernelCall]) -> None:

@@ -1,4 +1,4 @@
-"""Symbols: lowering computes with numbers that know where their values come from.
+"""Symbols: size expressions, values with their sources, that lowering computes with.
 
 A program's key omits its sizes. A kernel that is compiled for one set of sizes can be used for
 another if no decision depended on them, so lowering sees sizes, strides and offsets as ``Number``s
@@ -18,13 +18,13 @@ from gpuflow.compiler.lowering.word_sources import Source, Symbols, declared_num
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Layout
-from gpuflow.kir.interpret import scalar_to_word
+from gpuflow.kir.interpret import scalar_to_slot
 
-LONGEST_EXACT = 16  # of the sizes that stand in a kernel's text
+LONGEST_EXACT = 16  # of the sizes that are written in a kernel's text
 
 
 class Number:
-    """A number of one program and its source; ``Numbers`` makes one object for each source.
+    """A size expression of one program; ``Numbers`` makes one object for each source.
 
     It is equal only to itself, so that 12 is not 3 * 4, whatever the sizes. It has no truth value
     and no order, and is not an int: lowering queries ``Facts`` for decisions that depend on a
@@ -54,8 +54,8 @@ class Facts:
     """Facts about sizes that the lowering of a group has queried, with the answers.
 
     Attributes:
-        short: of each number, its value if it may be in the text, or None: it is longer.
-        written: the values of further numbers that are in the text.
+        short: of each expression, its value if it may be in the text, or None: it is longer.
+        written: the values of further expressions that are in the text.
         equal: of pairs, whether they are equal.
     """
 
@@ -65,33 +65,33 @@ class Facts:
         self.equal: dict[tuple[Number, Number], bool] = {}
 
     def if_short(self, number: Number) -> int | None:
-        """The value of a number that is short enough to be in the text, else None."""
+        """The value of an expression if it is short enough to be in the text, else None."""
         value = number.value if number.value <= LONGEST_EXACT else None
         if not _is_constant(number):
             self.short[number] = value
         return value
 
     def write(self, number: Number) -> int:
-        """The value of a number, for the text."""
+        """The value of an expression, for the text."""
         if not _is_constant(number):
             self.written[number] = number.value
         return number.value
 
     def are_equal(self, a: Number, b: Number) -> bool:
-        """Whether two numbers are equal, of which ``may_be_equal`` is True."""
+        """Whether two expressions for which ``may_be_equal`` holds are equal."""
         self.equal[a, b] = a.value == b.value
         return self.equal[a, b]
 
 
 def may_be_equal(a: Number, b: Number) -> bool:
-    """Whether unequal numbers are worth a question: other multiples of other sizes.
+    """Whether the values of different expressions may be equal: they have different factors.
 
     Rows of 12 have the same stride as every third element of four, and then there is one loop.
     """
     return _factors(a)[0] != _factors(b)[0]
 
 
-class Place(NamedTuple):
+class ArrayLayout(NamedTuple):
     """Layout of the elements of a variable: a ``View`` as size expressions.
 
     Attributes:
@@ -108,7 +108,7 @@ class Place(NamedTuple):
 
 
 class Numbers:
-    """The numbers of a program, each once.
+    """The size expressions of a program, each once.
 
     Args:
         program: the program to lower.
@@ -122,9 +122,9 @@ class Numbers:
         self._strides: dict[tuple[int, ...], tuple[Number, ...]] = {}
         self._declared: dict[int, tuple[Number, ...]] = {}
         self.zero, self.one = self.constant(0), self.constant(1)
-        self._places: dict[Var, Place] = {}
-        for var in program.views:  # an alias comes behind what it is an alias of
-            self._places[var] = self._alias(var)
+        self._layouts: dict[Var, ArrayLayout] = {}
+        for var in program.views:  # an alias comes after its operand
+            self._layouts[var] = self._alias(var)
 
     def _number(self, value: int, source: Source) -> Number:
         number = self._numbers.get(source)
@@ -133,7 +133,7 @@ class Numbers:
         return number
 
     def constant(self, value: int) -> Number:
-        """A number that follows from the key."""
+        """An expression that follows from the key."""
         return self._number(value, ("constant", value))
 
     def size(self, size: int) -> Number:
@@ -157,14 +157,14 @@ class Numbers:
         return self._number(value, source)
 
     def strides(self, shape: Sequence[int]) -> tuple[Number, ...]:
-        """Those of a row-major array, in elements; sizes of 0 count as 1."""
+        """The strides of a row-major array, in elements; sizes of 0 count as 1."""
         shape = tuple(shape)
-        known = self._strides.get(shape)
-        if known is None:
+        cached = self._strides.get(shape)
+        if cached is None:
             sizes = [self.size(max(size, 1)) for size in shape]
-            known = tuple([self.product(sizes[d + 1 :]) for d in range(len(shape))])
-            self._strides[shape] = known
-        return known
+            cached = tuple([self.product(sizes[d + 1 :]) for d in range(len(shape))])
+            self._strides[shape] = cached
+        return cached
 
     def bytes(self, offset: Number, itemsize: int) -> Number:
         """An offset in bytes."""
@@ -176,34 +176,34 @@ class Numbers:
 
     def declared(self, position: int) -> tuple[Number, ...]:
         """Return the size expressions that an ``Indexed`` op passes to its kernel."""
-        known = self._declared.get(position)
-        if known is None:
+        cached = self._declared.get(position)
+        if cached is None:
             values = declared_numbers(self.program.jaxpr.eqns[position])
-            known = tuple(
+            cached = tuple(
                 [self._number(value, ("number", position, k)) for k, value in enumerate(values)]
             )
-            self._declared[position] = known
-        return known
+            self._declared[position] = cached
+        return cached
 
     def literal(
-        self, position: int, operand: int, dtype: str, value: Any, part: int | None = None
+        self, position: int, operand: int, dtype: str, value: Any, component: int | None = None
     ) -> Number:
-        """The argument word of a literal, or of a part of a complex one."""
+        """The argument slot of a literal, or of a component of a complex one."""
         jaxpr = self.program.jaxpr
-        place = jaxpr.memo("literal slots", lambda: _literal_slots(jaxpr))[position][operand]
-        kind = ("literal", place, dtype) if part is None else ("part", place, dtype, part)
-        return self._number(scalar_to_word(dtype, value), kind)
+        slot = jaxpr.memo("literal slots", lambda: _literal_slots(jaxpr))[position][operand]
+        kind = ("literal", slot, dtype) if component is None else ("part", slot, dtype, component)
+        return self._number(scalar_to_slot(dtype, value), kind)
 
-    def place(self, var: Var) -> Place:
+    def layout(self, var: Var) -> ArrayLayout:
         """The layout of a variable."""
-        known = self._places.get(var)
-        if known is None:
+        cached = self._layouts.get(var)
+        if cached is None:
             shape = var.aval.shape
-            known = Place(var, self.zero, self.strides(shape), (False,) * len(shape))
-            self._places[var] = known
-        return known
+            cached = ArrayLayout(var, self.zero, self.strides(shape), (False,) * len(shape))
+            self._layouts[var] = cached
+        return cached
 
-    def _alias(self, var: Var) -> Place:
+    def _alias(self, var: Var) -> ArrayLayout:
         position = self.program.producer[var]
         eqn = self.program.jaxpr.eqns[position]
         number, done = eqn.outputs.index(var), self.program.updates.get(position)
@@ -211,37 +211,37 @@ class Numbers:
             (number,) = [operand for operand, out in done.pairs if out == number]
         operand = eqn.inputs[number]
         assert type(operand) is Var  # or it would be no alias
-        lies, rule = self.place(operand), eqn.primitive.lower
+        operand_layout, rule = self.layout(operand), eqn.primitive.lower
         if rule.view is None:
-            return lies
+            return operand_layout
         view, avals = self.program.views[var][1], (operand.aval, var.aval)
-        offset = lies.offset
+        offset = operand_layout.offset
         if rule.steps is not None:
             steps = rule.steps(*avals, **eqn.params)
             strides = [
                 self.product([stride, self.constant(step)])
-                for stride, step in zip(lies.strides, steps, strict=True)
+                for stride, step in zip(operand_layout.strides, steps, strict=True)
             ]
             offset = self._number(view.offset, ("offset", position, 1))
         else:
-            strides = _followed(self, lies, view.broadcast, rule, avals, eqn)
+            strides = _followed(self, operand_layout, view.broadcast, rule, avals, eqn)
         numbers = [number.value for number in (*strides, offset)]
         assert numbers == [*view.strides, view.offset], f"[lower] {eqn} has the layout {view}"
-        return Place(lies.buffer, offset, tuple(strides), view.broadcast)
+        return ArrayLayout(operand_layout.buffer, offset, tuple(strides), view.broadcast)
 
 
 def _followed(
-    numbers: Numbers, lies: Place, broadcast: Sequence[bool], rule: Layout,
+    numbers: Numbers, operand_layout: ArrayLayout, broadcast: Sequence[bool], rule: Layout,
     avals: tuple[ShapedArray, ShapedArray], eqn: Eqn,
 ) -> list[Number]:  # fmt: skip
-    """The strides of an alias that keeps its operand's dimensions, or lies row-major as that."""
+    """The strides of an alias: those of its operand's dimensions, else row-major."""
     strides = list(numbers.strides(avals[1].shape))
     links = rule.links(*avals, **eqn.params)
     for d, repeats in enumerate(broadcast):
         if repeats:
             strides[d] = numbers.zero
     for operand_dim, dim in links or ():
-        strides[dim] = lies.strides[operand_dim]
+        strides[dim] = operand_layout.strides[operand_dim]
     return strides
 
 
@@ -265,7 +265,7 @@ def _literal_slots(jaxpr: Jaxpr) -> list[dict[int, int]]:
 
 
 def _factors(number: Number) -> tuple[int, Sequence[int]]:
-    """Of a product of sizes its factor and its symbols."""
+    """The constant factor and the symbols of a product of sizes."""
     kind, *rest = number.source
     if kind == "product":
         return 1, rest

@@ -1,6 +1,6 @@
-"""Sources: where the numbers in the argument blocks of a template's kernels come from.
+"""Sources of the values in the argument blocks of a template's kernels.
 
-Recipes refer to sources by number. For a new size all of them are looked up at once.
+Recipes refer to sources by ordinal. For a new size all of them are evaluated at once.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.views import View
-from gpuflow.kir.interpret import scalar_to_word
+from gpuflow.kir.interpret import scalar_to_slot
 
-# Where a number comes from; an equation is named by its position.
+# The source of a size expression; an equation is named by its position.
 #   ("constant", number)
 #   ("product", *symbols)           sizes multiplied
 #   ("multiple", factor, *symbols)  a multiple of that: a stride
 #   ("offset", position, itemsize)  of a view that an equation is, in units of that size
 #   ("number", position, k)         that an Indexed op declares
-#   ("literal", number, dtype)      a scalar of the program
-#   ("part", number, dtype, part)   the real part of one (0), or the imaginary part (1)
+#   ("literal", slot, dtype)        a scalar of the program
+#   ("part", slot, dtype, component)   the real component of one (0), or the imaginary one (1)
 Source = tuple[Any, ...]
 
 
@@ -45,12 +45,12 @@ class Symbols:
 
 @record
 class _Tables:
-    """Sources by kind, each with its number.
+    """Sources by kind, each with its ordinal.
 
     Attributes:
-        count: of the sources that are here.
-        fixed: the numbers that are constants, and places for all others.
-        sizes: one size each.
+        count: count of the sources in the tables.
+        fixed: the values of constants, and zeros for all others.
+        sizes: products of one size.
     """
 
     count: int
@@ -58,7 +58,7 @@ class _Tables:
     sizes: list[tuple[int, int]]
     products: list[tuple[int, int, tuple[int, ...]]]
     literals: list[tuple[int, int, str]]
-    parts: list[tuple[int, int, str, int]]
+    components: list[tuple[int, int, str, int]]
     offsets: list[tuple[int, int, int]]
     declared: list[tuple[int, int, int]]
 
@@ -69,7 +69,7 @@ def _no_tables() -> _Tables:
 
 @record(frozen=False)
 class Sources:
-    """The sources of all recipes of a template; recipes refer to them by number."""
+    """The sources of all recipes of a template; recipes refer to them by ordinal."""
 
     numbers: dict[Source, int] = field(default_factory=dict)
     literals: dict[int, tuple[Any, int]] = field(default_factory=dict)
@@ -82,83 +82,83 @@ class Sources:
         return self.numbers.setdefault(source, next(self.counter)) if number is None else number
 
     def values(self, bound: BoundSizes) -> list[int]:
-        """The value of every source, by its number."""
+        """The value of every source, by its ordinal."""
         tables = self.tables
         if tables.count != len(self.numbers):
             tables = self.tables = _tables(tuple(self.numbers.items()))
         values = tables.fixed.copy()
         sizes = bound.symbols.sizes
-        for number, symbol in tables.sizes:
-            values[number] = sizes[symbol]
-        for number, factor, symbols in tables.products:
-            values[number] = prod([sizes[k] for k in symbols], start=factor)
+        for ordinal, symbol in tables.sizes:
+            values[ordinal] = sizes[symbol]
+        for ordinal, factor, symbols in tables.products:
+            values[ordinal] = prod([sizes[k] for k in symbols], start=factor)
         self._literals(tables, values, bound.symbols.literals)
-        for number, position, itemsize in tables.offsets:
-            values[number] = bound.offset(position) * itemsize
-        for number, position, k in tables.declared:
-            values[number] = bound.declared(position)[k]
+        for ordinal, position, itemsize in tables.offsets:
+            values[ordinal] = bound.offset(position) * itemsize
+        for ordinal, position, k in tables.declared:
+            values[ordinal] = bound.declared(position)[k]
         return values
 
     def _literals(self, tables: _Tables, values: list[int], literals: Sequence[Any]) -> None:
-        known = self.literals
-        for number, place, dtype in tables.literals:
-            value = literals[place]
-            last, word = known.get(number, (None, 0))
-            # Zeros and nans stand in the text: what is equal has equal bits.
+        cached = self.literals
+        for ordinal, slot, dtype in tables.literals:
+            value = literals[slot]
+            last, bits = cached.get(ordinal, (None, 0))
+            # Zeros and nans are in the text: equal values have equal bits.
             if last != value or type(last) is not type(value):
-                word = scalar_to_word(dtype, value)
-                known[number] = value, word
-            values[number] = word
-        for number, place, dtype, part in tables.parts:
-            value = literals[place]
-            values[number] = scalar_to_word(dtype, value.imag if part else value.real)
+                bits = scalar_to_slot(dtype, value)
+                cached[ordinal] = value, bits
+            values[ordinal] = bits
+        for ordinal, slot, dtype, component in tables.components:
+            value = literals[slot]
+            values[ordinal] = scalar_to_slot(dtype, value.imag if component else value.real)
 
 
 def _tables(sources: Sequence[tuple[Source, int]]) -> _Tables:
     """The sources by kind."""
-    fixed = [0] * (1 + max([number for _, number in sources], default=-1))
+    fixed = [0] * (1 + max([ordinal for _, ordinal in sources], default=-1))
     tables = _Tables(len(sources), fixed, [], [], [], [], [], [])
     by_kind: dict[str, list[Any]] = {
-        "literal": tables.literals, "part": tables.parts, "offset": tables.offsets,
+        "literal": tables.literals, "part": tables.components, "offset": tables.offsets,
         "number": tables.declared,
     }  # fmt: skip
-    for source, number in sources:
+    for source, ordinal in sources:
         kind, *rest = source
         if kind == "constant":
-            fixed[number] = rest[0]
+            fixed[ordinal] = rest[0]
         elif kind == "product" and len(rest) == 1:
-            tables.sizes.append((number, rest[0]))
+            tables.sizes.append((ordinal, rest[0]))
         elif kind == "product":
-            tables.products.append((number, 1, tuple(rest)))
+            tables.products.append((ordinal, 1, tuple(rest)))
         elif kind == "multiple":
-            tables.products.append((number, rest[0], tuple(rest[1:])))
+            tables.products.append((ordinal, rest[0], tuple(rest[1:])))
         else:
-            by_kind[kind].append((number, *rest))
+            by_kind[kind].append((ordinal, *rest))
     return tables
 
 
 @record
 class BoundSizes:
-    """One program, as far as recipes need it."""
+    """The sizes and views of one program."""
 
     jaxpr: Jaxpr
     symbols: Symbols
     views: Mapping[Var, tuple[Var, View]]
-    known: dict[int, list[int]] = field(default_factory=dict)
+    declared_values: dict[int, list[int]] = field(default_factory=dict)
 
     def declared(self, position: int) -> list[int]:
-        """The numbers that an Indexed op passes to its kernel."""
-        if position not in self.known:
-            self.known[position] = declared_numbers(self.jaxpr.eqns[position])
-        return self.known[position]
+        """The size expressions that an Indexed op passes to its kernel."""
+        if position not in self.declared_values:
+            self.declared_values[position] = declared_numbers(self.jaxpr.eqns[position])
+        return self.declared_values[position]
 
     def offset(self, position: int) -> int:
-        """The first element of a view that an equation is."""
+        """The offset of an equation's view, in elements."""
         return self.views[self.jaxpr.eqns[position].outputs[0]][1].offset
 
 
 def declared_numbers(eqn: Eqn) -> list[int]:
-    """The numbers that an ``Indexed`` op passes to its kernel."""
+    """The size expressions that an ``Indexed`` op passes to its kernel."""
     declare = eqn.primitive.lower.numbers
     if declare is None:
         return []

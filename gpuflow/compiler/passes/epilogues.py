@@ -1,4 +1,4 @@
-"""Fuses library calls with the readers of their results, where a target has such calls.
+"""Fusion of library calls with the readers of their results, if a target has such calls.
 
 The rule of a lowering class (``Library.fuse_epilogue``) searches for patterns: small programs that
 are compared with the equations after the same passes.

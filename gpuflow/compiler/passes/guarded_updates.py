@@ -1,4 +1,4 @@
-"""Updates in place that a flag turns off: the body of a loop may run once too often.
+"""In-place updates guarded by a flag: a loop's body may run one iteration too many.
 
 See docs/design/0031-loops-on-gpus.md. A speculative iteration must leave the carries unchanged.
 Carries that alternate between two arrays are not touched; in-place updates are only applied if the

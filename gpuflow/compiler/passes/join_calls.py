@@ -1,7 +1,7 @@
 """Merge small copies between memories: the cost of a call exceeds that of its data.
 
-Gradients make a sum for each parameter. Those of small ones wait for each other, as long as nothing
-reads them. Which ones follows from the program alone, so that it is the same in all memories.
+Gradients have a sum for each parameter. Those of small ones are delayed and merged, as long as
+nothing reads them. The groups follow from the program alone: they are the same in all memories.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Hashable
 
 from gpuflow.compiler.passes.program import Replacement
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Begun
+from gpuflow.core.lowering import AsyncCall
 
 
 def join_calls(jaxpr: Jaxpr) -> Jaxpr:
-    """Join small calls with equal params, where the last one of them is."""
+    """Merge small calls with equal params, at the position of the last one."""
     groups = [group for group in _groups(jaxpr) if len(group) > 1]
     if not groups:
         return jaxpr
     last = {group[-1]: group for group in groups}
-    joined = {eqn for group in groups for eqn in group}
+    merged = {eqn for group in groups for eqn in group}
     eqns: list[Eqn] = []
     for eqn in jaxpr.eqns:
         if eqn in last:
-            eqns += _together(last[eqn])
-        elif eqn not in joined:
+            eqns += _merged_call(last[eqn])
+        elif eqn not in merged:
             eqns.append(eqn)
     return jaxpr.replace(eqns=tuple(eqns))
 
 
 def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
-    """Calls that may be merged: none is needed by the steps between them."""
+    """Calls that may be merged: no equation between them reads their results."""
     groups: list[list[Eqn]] = []
     open_groups: dict[Hashable, list[Eqn]] = {}
     waiting: dict[Var, Hashable] = {}  # results of open groups, and the keys of these
@@ -51,22 +51,22 @@ def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
     return groups
 
 
-def _small(eqn: Eqn) -> Begun | None:
+def _small(eqn: Eqn) -> AsyncCall | None:
     rule = eqn.primitive.lower
-    begun = rule.begun if rule.is_library else None
+    begun = rule.async_call if rule.is_library else None
     if begun is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
         return None
     return begun if 0 < eqn.inputs[0].aval.nbytes <= begun.small else None
 
 
-def _together(group: list[Eqn]) -> list[Eqn]:
-    """The equations of one call in place of several, with their outputs."""
+def _merged_call(group: list[Eqn]) -> list[Eqn]:
+    """The equations of one call that replaces several, with their outputs."""
     begun = _small(group[0])
     assert begun is not None
     build = Replacement(group[-1].source)
-    pieces = begun.joined(build, [eqn.inputs[0] for eqn in group], group[0].params)
-    wanted = {piece: eqn.outputs for piece, eqn in zip(pieces, group, strict=True)}
+    results = begun.merged(build, [eqn.inputs[0] for eqn in group], group[0].params)
+    outputs_of = {result: eqn.outputs for result, eqn in zip(results, group, strict=True)}
     return [
-        eqn.replace(outputs=wanted[eqn.outputs[0]]) if eqn.outputs[0] in wanted else eqn
+        eqn.replace(outputs=outputs_of[eqn.outputs[0]]) if eqn.outputs[0] in outputs_of else eqn
         for eqn in build.eqns
     ]

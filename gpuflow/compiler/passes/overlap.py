@@ -1,7 +1,7 @@
 """Overlapping calls: started as soon as their operand is ready, ended before their first reader.
 
 A gradient's sum over memories can run while the rest of the backward pass is computed. The order in
-which calls are begun follows from the program alone, so that it is the same in all memories.
+which calls start follows from the program alone, so that it is the same in all memories.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from gpuflow.compiler.passes.program import Replacement, uses
 from gpuflow.core.effects import COMMUNICATION
 from gpuflow.core.jaxpr import DropVar, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Begun
+from gpuflow.core.lowering import AsyncCall
 
 
 def overlap(jaxpr: Jaxpr) -> Jaxpr:
@@ -20,36 +20,36 @@ def overlap(jaxpr: Jaxpr) -> Jaxpr:
     readers = uses(jaxpr)
     count = len(jaxpr.eqns)
     heavy = [_is_heavy(eqn) for eqn in jaxpr.eqns]
-    behind: dict[int, list[Eqn]] = {}  # what comes right after an equation
-    before: dict[int, list[Eqn]] = {}  # and before one
+    following: dict[int, list[Eqn]] = {}  # equations to insert right after one
+    before: dict[int, list[Eqn]] = {}  # and right before one
     taken: set[int] = set()
     for k, eqn in enumerate(jaxpr.eqns):
         begun = _begun(eqn)
         if begun is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
             continue
-        first, moved = _behind(jaxpr, producer, eqn.inputs[0])
-        depends = not taken.isdisjoint((first, *moved))
+        first, views = _producer_and_views(jaxpr, producer, eqn.inputs[0])
+        depends = not taken.isdisjoint((first, *views))
         if depends:  # on a call that was split too: its conversions are after its end
-            first, moved = k, []
+            first, views = k, []
         last, delayed = _first_reader(jaxpr, readers, k)
         if eqn.inputs[0].aval.size and any(heavy[first + 1 : last]):
-            start, end = _apart(eqn, begun)
-            lead = before if depends else behind
-            lead.setdefault(first, []).extend([*[jaxpr.eqns[m] for m in moved], start])
+            start, end = _started_and_ended(eqn, begun)
+            lead = before if depends else following
+            lead.setdefault(first, []).extend([*[jaxpr.eqns[m] for m in views], start])
             before.setdefault(last, []).extend([*end, *[jaxpr.eqns[m] for m in delayed]])
-            taken.update((k, *moved, *delayed))
-    eqns = list(behind.get(-1, ()))
+            taken.update((k, *views, *delayed))
+    eqns = list(following.get(-1, ()))
     for k, eqn in enumerate(jaxpr.eqns):
         eqns += before.get(k, ())
         if k not in taken:
             eqns.append(eqn)
-        eqns += behind.get(k, ())
+        eqns += following.get(k, ())
     eqns += before.get(count, ())
     return jaxpr.replace(eqns=tuple(eqns))
 
 
-def _behind(jaxpr: Jaxpr, producer: dict[Var, int], var: Var) -> tuple[int, list[int]]:
-    """The equation that computes a value, and those behind it that only look at it otherwise."""
+def _producer_and_views(jaxpr: Jaxpr, producer: dict[Var, int], var: Var) -> tuple[int, list[int]]:
+    """The equation that computes a value, and those after it that are only views of it."""
     views: list[int] = []
     while True:
         k = producer.get(var, -1)
@@ -84,27 +84,27 @@ def _first_reader(
 
 
 def _converts(eqn: Eqn) -> bool:
-    """Whether an equation reads one value, and computes little from it."""
+    """Whether an equation reads one value, and is cheap."""
     inputs = [atom for atom in eqn.inputs if type(atom) is not Literal]
     rule = eqn.primitive.lower
     is_light = rule.view is not None or rule.is_elementwise
     return is_light and len(inputs) == len(eqn.outputs) == 1 and not eqn.effects
 
 
-def _begun(eqn: Eqn) -> Begun | None:
-    return eqn.primitive.lower.begun
+def _begun(eqn: Eqn) -> AsyncCall | None:
+    return eqn.primitive.lower.async_call
 
 
 def _is_heavy(eqn: Eqn) -> bool:
-    """Whether it takes so long that something else should run beside it."""
+    """Whether it takes long enough that a call should overlap with it."""
     if COMMUNICATION in eqn.effects:
         return False
     rule = eqn.primitive.lower
     return rule.form is not None or rule.flops is not None
 
 
-def _apart(eqn: Eqn, begun: Begun) -> tuple[Eqn, list[Eqn]]:
-    """The equation that begins a call, and those that end it and give its output."""
+def _started_and_ended(eqn: Eqn, begun: AsyncCall) -> tuple[Eqn, list[Eqn]]:
+    """The equation that starts a call, and those that end it and give its output."""
     build = Replacement(eqn.source)
     (x,) = eqn.inputs
     total = build.apply(begun.begin, x, **eqn.params)
@@ -113,5 +113,5 @@ def _apart(eqn: Eqn, begun: Begun) -> tuple[Eqn, list[Eqn]]:
     start, end, last = build.eqns
     (out,) = eqn.outputs
     assert isinstance(out, Var)
-    # The barrier's output is the result, where it lies.
+    # The barrier's output is the result, in the same memory.
     return start, [end, last.replace(outputs=(out, DropVar(done.aval)))]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.dtypes import is_extended
-from gpuflow.base.util import SourceLine
+from gpuflow.base.util import SourceLocation
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
@@ -54,7 +54,7 @@ def renamed(jaxpr: Jaxpr, env: dict[Var, Atom]) -> tuple[list[Eqn], list[Atom]]:
 
 
 def resolved(env: dict[Var, Atom], atom: Atom) -> Atom:
-    """What replaces an atom: itself, unless it is a variable in ``env``."""
+    """The replacement of an atom: itself, unless it is a variable in ``env``."""
     return atom if type(atom) is Literal else env.get(atom, atom)
 
 
@@ -123,7 +123,7 @@ def _is_array(literal: Literal) -> bool:
 class Replacement:
     """Builds the equations that replace one; given to a primitive's ``simplify`` rule."""
 
-    def __init__(self, source: SourceLine | None) -> None:
+    def __init__(self, source: SourceLocation | None) -> None:
         self.eqns: list[Eqn] = []
         self._source = source
 
@@ -177,7 +177,7 @@ class Definitions:
         return self.original_readers(atom)
 
     def original_readers(self, var: Var) -> list[Eqn]:
-        """The equations of the program, without those that rules have added, that read ``var``."""
+        """The original equations of the program that read ``var``, without those of rules."""
         return [self._original_eqns[k] for k in self._reads.get(var, ()) if k >= 0]
 
     def is_read(self, atom: Var) -> bool:
@@ -198,9 +198,9 @@ class Definitions:
 
 
 def folded(eqn: Eqn) -> Literal | None:
-    """The number that an equation of numbers gives, or None.
+    """The scalar result of an equation of literals, or None.
 
-    The op's own ``impl`` computes it. Numbers that follow from sizes stay arguments of kernels.
+    The op's own ``impl`` computes it. Size expressions remain arguments of kernels.
     """
     primitive, aval = eqn.primitive, eqn.outputs[0].aval if eqn.outputs else None
     if primitive.impl is None or primitive.multiple_results or aval is None or aval.shape:
@@ -208,32 +208,31 @@ def folded(eqn: Eqn) -> Literal | None:
     rule = primitive.lower
     if not (rule.is_elementwise or rule.view is not None) or is_extended(aval.dtype):
         return None
-    numbers = [atom for atom in eqn.inputs if type(atom) is Literal]
-    if not numbers or len(numbers) != len(eqn.inputs):
+    literals = [atom for atom in eqn.inputs if type(atom) is Literal]
+    if not literals or len(literals) != len(eqn.inputs):
         return None
-    if any(_is_array(number) or is_extended(number.aval.dtype) for number in numbers):
+    if any(_is_array(literal) or is_extended(literal.aval.dtype) for literal in literals):
         return None
-    operands = [np.asarray(number.value, number.aval.dtype) for number in numbers]
+    operands = [np.asarray(literal.value, literal.aval.dtype) for literal in literals]
     with np.errstate(all="ignore"):
         value = np.asarray(primitive.impl(np, *operands, **eqn.params))
     return Literal(value.astype(aval.dtype)[()], aval)
 
 
 def simplify_for_gpu(jaxpr: Jaxpr) -> Jaxpr:
-    """``simplify``, where rules of lowering classes are those for GPUs."""
+    """``simplify`` with the rules of lowering classes for GPUs."""
     return simplify(jaxpr, ("on_gpu",))
 
 
 def simplify_with_atomics(jaxpr: Jaxpr) -> Jaxpr:
-    """``simplify_for_gpu``, where sums may be atomic."""
+    """``simplify_for_gpu`` with atomic sums."""
     return simplify(jaxpr, ("with_atomics", "on_gpu"))
 
 
 def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
     """Apply each primitive's own ``simplify`` rule in order, also to the results of rules.
 
-    Rules of its lowering class for the platform, which are in the fields that are named, come
-    before.
+    Rules of its lowering class for the platform, in the fields that ``platform`` names, come first.
 
     A rule is ``(eqn, definition, build) -> None | list of atoms``: ``definition`` is a
     ``Definitions``, ``build`` makes new equations.
@@ -245,9 +244,9 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
     def visit(eqn: Eqn) -> None:
         if any(type(atom) is Var and atom in env for atom in eqn.inputs):
             eqn = eqn.replace(inputs=tuple(resolved(env, atom) for atom in eqn.inputs))
-        known = folded(eqn)
-        if known is not None:
-            env[eqn.outputs[0]] = known
+        literal = folded(eqn)
+        if literal is not None:
+            env[eqn.outputs[0]] = literal
             return
         for rule in _rules_of(eqn.primitive, platform):
             build = Replacement(eqn.source)
@@ -279,24 +278,24 @@ def _rules_of(primitive: Primitive, platform: Sequence[str]) -> list[Callable[..
 def cse(jaxpr: Jaxpr) -> Jaxpr:
     """Compute equal expressions once. Equations with observable effects are never merged."""
     env: dict[Var, Atom] = {}
-    known: dict[Hashable, tuple[Var, ...]] = {}
+    available: dict[Hashable, tuple[Var, ...]] = {}
     eqns: list[Eqn] = []
     for eqn in jaxpr.eqns:
         inputs = tuple(resolved(env, atom) for atom in eqn.inputs)
         if inputs != eqn.inputs:
             eqn = eqn.replace(inputs=inputs)
         key = None if is_observable(eqn.effects) else _expression_key(eqn)
-        equal_outputs = known.get(key) if key is not None else None
+        equal_outputs = available.get(key) if key is not None else None
         if equal_outputs is not None:
             env.update(zip(eqn.outputs, equal_outputs, strict=True))
             continue
         if key is not None:
-            # A later equal expression may read what this one dropped.
+            # A later equal expression may read an output that this one dropped.
             outputs = tuple(
                 Var(var.aval) if isinstance(var, DropVar) else var for var in eqn.outputs
             )
             eqn = eqn if outputs == eqn.outputs else eqn.replace(outputs=outputs)
-            known[key] = outputs
+            available[key] = outputs
         eqns.append(eqn)
     outvars = tuple(resolved(env, atom) for atom in jaxpr.outvars)
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
@@ -323,20 +322,20 @@ def _expression_key(eqn: Eqn) -> Hashable | None:
 
 
 def dce(jaxpr: Jaxpr) -> Jaxpr:
-    """Drop equations without observable effects whose outputs nobody reads.
+    """Drop equations without observable effects whose outputs are not read.
 
-    Loops and branches lose the results that nobody reads, by their primitive's ``prune``.
+    Loops and branches lose unused results, by their primitive's ``prune``.
     """
     live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
-    kept: list[Eqn] = []
+    live_eqns: list[Eqn] = []
     for eqn in reversed(jaxpr.eqns):
         used = [var in live for var in eqn.outputs]
         if is_observable(eqn.effects) or any(used):
             if eqn.primitive.prune is not None:
                 eqn = eqn.primitive.prune(eqn, used)
-            kept.append(eqn)
+            live_eqns.append(eqn)
             live.update(atom for atom in eqn.inputs if type(atom) is not Literal)
-    return jaxpr.replace(eqns=tuple(reversed(kept)))
+    return jaxpr.replace(eqns=tuple(reversed(live_eqns)))
 
 
 def uses(jaxpr: Jaxpr) -> dict[Var, list[int]]:

@@ -14,7 +14,7 @@ from gpuflow.core.jaxpr import Jaxpr, Literal, Var
 
 
 def reads_first(jaxpr: Jaxpr) -> Jaxpr:
-    """Move in front of each update all that reads its operand, where no value depends on that."""
+    """Move the readers of each update's operand before it, if they do not depend on it."""
     readers = uses(jaxpr)
     late = [k for k in _updates(jaxpr) if _has_late_readers(jaxpr, readers, k)]
     if not late:
@@ -22,12 +22,12 @@ def reads_first(jaxpr: Jaxpr) -> Jaxpr:
     after = _edges(jaxpr, readers)
     for update in late:
         operand = _operand(jaxpr, update)
-        behind = _reachable(after, update)
+        after_update = _reachable(after, update)
         direct = set(readers[operand]) - {update}
-        if direct.isdisjoint(behind):
-            # Parts of the array that are read behind the update are stored before it.
-            parts = _readers_of_parts(jaxpr, readers, operand) - behind
-            for reader in (direct | parts) - {update}:
+        if direct.isdisjoint(after_update):
+            # Slices of the array that are read after the update are stored before it.
+            view_readers = _readers_of_views(jaxpr, readers, operand) - after_update
+            for reader in (direct | view_readers) - {update}:
                 after[reader].add(update)
     order = _in_order(after)
     return jaxpr.replace(eqns=tuple([jaxpr.eqns[k] for k in order]))
@@ -52,7 +52,7 @@ def _has_late_readers(
 ) -> bool:
     operand = _operand(jaxpr, update)
     late = max(readers[operand])
-    return max(_readers_of_parts(jaxpr, readers, operand), default=late) > update or late > update
+    return max(_readers_of_views(jaxpr, readers, operand), default=late) > update or late > update
 
 
 def _edges(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]:
@@ -69,7 +69,7 @@ def _edges(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]
     return after
 
 
-def _readers_of_parts(
+def _readers_of_views(
     jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], var: Var
 ) -> set[int]:
     """Readers of possible aliases of slices of a variable."""
@@ -94,7 +94,7 @@ def _reachable(after: Sequence[set[int]], start: int) -> set[int]:
 
 
 def _in_order(after: Sequence[set[int]]) -> list[int]:
-    """Positions so that edges lead forward; of those that may come next, the smallest."""
+    """Positions in topological order; of those that may come next, the smallest."""
     missing = [0] * len(after)
     for targets in after:
         for k in targets:

@@ -1,4 +1,4 @@
-"""Which updates happen in the memory of their operand.
+"""Updates that happen in the memory of their operand.
 
 An update may overwrite its operand if the old values are not needed afterwards: the operand was
 computed by this program, or was donated; it is not an output; and all its other readers come
@@ -16,32 +16,32 @@ from typing import NamedTuple
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 
 Donations = Mapping[Var, Var | None]
-Pairs = tuple[tuple[int, int], ...]  # numbers of an operand and of the output that has its memory
-Kept = Mapping[Eqn, Pairs]  # of loops and branches: what their programs change where it lies
-NOTHING_KEPT: Kept = MappingProxyType({})
+Pairs = tuple[tuple[int, int], ...]  # indices of an operand and of the output that has its memory
+InnerAliases = Mapping[Eqn, Pairs]  # operands that programs of loops and branches update in place
+NO_INNER_ALIASES: InnerAliases = MappingProxyType({})
 
 
 def carry_donations(program: Jaxpr, first: int, count: int) -> dict[Var, Var | None]:
-    """The carries of a loop's body whose next value may take their memory.
+    """The carries of a loop's body whose next value may reuse their memory.
 
-    One value may be that of several carries, and is then computed into the memory of the first.
+    The next value of several carries is computed into the memory of the first.
     """
     donations: dict[Var, Var | None] = {}
-    known: set[Atom] = set(program.invars)
+    seen: set[Atom] = set(program.invars)
     pairs = zip(program.invars[first : first + count], program.outvars, strict=False)
     for var, out in pairs:
-        if type(out) is Var and out not in known:
+        if type(out) is Var and out not in seen:
             donations[var] = out
-            known.add(out)
+            seen.add(out)
     return donations
 
 
-def updated_pairs(eqn: Eqn, kept: Kept) -> Pairs:
-    """The operands that live on in outputs of an equation, if nobody else needs them."""
+def updated_pairs(eqn: Eqn, inner_aliases: InnerAliases) -> Pairs:
+    """Operands and outputs of an equation that share memory, if nothing else reads the operand."""
     rule = eqn.primitive.lower
     if rule.is_update:
         return ((0, 0),)
-    return kept.get(eqn, ()) if rule.updates is None else rule.updates(eqn.params)
+    return inner_aliases.get(eqn, ()) if rule.updates is None else rule.updates(eqn.params)
 
 
 class InMemory(NamedTuple):
@@ -49,7 +49,7 @@ class InMemory(NamedTuple):
 
     Attributes:
         pairs: of operands and outputs.
-        earlier: equations that read these operands besides, all of them before.
+        earlier: other equations that read these operands, all before the update.
     """
 
     pairs: Pairs
@@ -64,19 +64,21 @@ class UpdateRule:
         readers: for each variable the positions of equations that read it.
         donations: inputs whose memory was given away; each with the one output that may take it, or
             None for any output.
-        kept: the operands that programs of loops and branches modify in place.
+        inner_aliases: the operands that programs of loops and branches modify in place.
     """
 
     def __init__(
-        self, jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], donations: Donations, kept: Kept
-    ) -> None:
-        self.jaxpr, self.readers, self.donations, self.kept = jaxpr, readers, donations, kept
+        self, jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], donations: Donations,
+        inner_aliases: InnerAliases,
+    ) -> None:  # fmt: skip
+        self.jaxpr, self.readers = jaxpr, readers
+        self.donations, self.inner_aliases = donations, inner_aliases
         self.outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
         self.inputs = frozenset(jaxpr.invars)
         self.names: dict[Var, list[Var]] = {}
 
     def add_alias(self, alias: Var, var: Var) -> None:
-        """Note that ``alias`` is ``var`` or a part of it under another name."""
+        """Note that ``alias`` is a view of ``var``."""
         self.names.setdefault(var, []).append(alias)
 
     def in_memory(self, position: int) -> InMemory | None:
@@ -84,7 +86,7 @@ class UpdateRule:
         eqn = self.jaxpr.eqns[position]
         pairs: list[tuple[int, int]] = []
         earlier: dict[int, None] = {}
-        for operand, out in updated_pairs(eqn, self.kept):
+        for operand, out in updated_pairs(eqn, self.inner_aliases):
             readers = self._earlier_readers(position, eqn.inputs[operand], eqn.outputs[out])
             if readers is not None:
                 pairs.append((operand, out))
@@ -118,7 +120,7 @@ class UpdateRule:
         while var not in self.outputs:
             readers = self.readers.get(var, ())
             last = max(readers, default=-1)
-            if readers.count(last) != 1 or self._is_seen_behind(var, last):
+            if readers.count(last) != 1 or self._is_read_after(var, last):
                 return None
             after = self._updated(last, var)
             if after is None:
@@ -126,8 +128,8 @@ class UpdateRule:
             var = after
         return var
 
-    def _is_seen_behind(self, var: Var, position: int) -> bool:
-        """Whether a part of ``var`` under another name is an output, or read behind an equation."""
+    def _is_read_after(self, var: Var, position: int) -> bool:
+        """Whether a view of ``var`` is an output, or is read after an equation."""
         names = [var]
         for name in names:
             readers = self.readers.get(name, ())
@@ -140,7 +142,7 @@ class UpdateRule:
     def _updated(self, position: int, var: Var) -> Var | None:
         """The updated value of a variable of an equation."""
         eqn = self.jaxpr.eqns[position]
-        for operand, out in updated_pairs(eqn, self.kept):
+        for operand, out in updated_pairs(eqn, self.inner_aliases):
             if eqn.inputs[operand] is var:
                 return eqn.outputs[out]
         return None

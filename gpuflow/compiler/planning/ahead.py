@@ -1,4 +1,4 @@
-"""Which bodies of a while_loop may run once more than the loop goes on, see 0031-loops-on-gpus.md.
+"""Bodies of a while_loop that may run one extra, speculative iteration, see 0031-loops-on-gpus.md.
 
 While a device runs one iteration, the host launches the next, before it knows whether there is one.
 """
@@ -16,8 +16,8 @@ from gpuflow.compiler.planning.plan import (
 )
 from gpuflow.core.jaxpr import Eqn
 
-# A turn that is too much must not take longer than what waiting for each flag would, which is about
-# 10 us on an H100. That moves 4e11 elements in a second, and does some 1e14 operations of products
+# An extra iteration must not take longer than waiting for each flag, which is about 10 us
+# on an H100. An H100 moves 4e11 elements in a second, and does some 1e14 operations of products
 # in that time: so many elements, each as long as so many operations, are about 40 us. Estimates.
 _MOST_ELEMENTS = 1 << 24
 _OPERATIONS = 256
@@ -26,8 +26,8 @@ _OPERATIONS = 256
 def has_no_effect(eqn: Eqn) -> bool:
     """Whether an equation has no observable effect, and certainly ends.
 
-    A loop may never end with carries that the user's loop would not have reached; a branch makes
-    the host wait for its index, so that nothing is won.
+    With speculative carries, an inner loop may never end; a branch makes the host wait for its
+    index, so that nothing is gained.
     """
     rule = eqn.primitive.lower
     may_wait = rule.runs_programs or rule.is_host_call or rule.is_lane_program
@@ -35,13 +35,13 @@ def has_no_effect(eqn: Eqn) -> bool:
 
 
 def is_short(plan: Plan) -> bool:
-    """Whether all steps are launches, and together take little more than a wait of the host."""
+    """Whether all steps are launches, and take little longer than a wait of the host."""
     work = [_work(plan, step) for step in plan.steps]
     return sum(work) <= _MOST_ELEMENTS
 
 
 def _work(plan: Plan, step: Step) -> float:
-    """About how many elements a step goes over; infinity for a call that Python makes."""
+    """Estimated count of elements that a step processes; infinity for a call from Python."""
     if isinstance(step, KernelStep):
         return sum(call.points for call in step.calls)
     if isinstance(step, CopyStep):

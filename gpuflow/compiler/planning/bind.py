@@ -19,9 +19,9 @@ from gpuflow.compiler.lowering.lower import KernelCall, Lowered, Use, lower_grou
 from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, chosen, make_recipe
 from gpuflow.compiler.lowering.symbols import Facts, Numbers
 from gpuflow.compiler.lowering.word_sources import BoundSizes, Symbols
-from gpuflow.compiler.passes.updates_in_place import Donations, Kept
+from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases
 from gpuflow.compiler.planning.fill import filled
-from gpuflow.compiler.planning.plan import CallStep, Plan, Programs, kept_by
+from gpuflow.compiler.planning.plan import CallStep, Plan, Programs, inner_aliases_of
 from gpuflow.compiler.planning.structure import Kind, Structure, decisions, make_structure
 from gpuflow.compiler.planning.template import Template, alias_positions
 from gpuflow.compiler.target import Target
@@ -45,14 +45,14 @@ def bind(
         target: the platform.
         symbols: the sizes that the key omits.
     """
-    binder = _Binder(template, jaxpr, donations, kept_by(programs), symbols)
+    binder = _Binder(template, jaxpr, donations, inner_aliases_of(programs), symbols)
     program = binder.program
     decided = decisions(template.undecided, jaxpr, program.views)
     kind = Kind(target, into_destinations, decided)
-    known = binder.known_structure(kind)
-    structure, calls = known or binder.new_structure(kind)
+    cached = binder.cached_structure(kind)
+    structure, calls = cached or binder.new_structure(kind)
     plan = filled(structure, program, donations, symbols, calls, programs)
-    if known is None:
+    if cached is None:
         template.keep(structure)
     elif binder.check:
         structure, calls = binder.new_structure(kind)
@@ -74,23 +74,25 @@ class _Binder:
     """Kernels of a program's groups: by their recipes, or lowered."""
 
     def __init__(
-        self, template: Template, jaxpr: Jaxpr, donations: Donations, kept: Kept, symbols: Symbols
-    ) -> None:
-        self.template, self.jaxpr, self.donations, self.kept = template, jaxpr, donations, kept
+        self, template: Template, jaxpr: Jaxpr, donations: Donations,
+        inner_aliases: InnerAliases, symbols: Symbols,
+    ) -> None:  # fmt: skip
+        self.template, self.jaxpr = template, jaxpr
+        self.donations, self.inner_aliases = donations, inner_aliases
         self.symbols, self.check = symbols, config.environment.check
         self.program = template.describe(jaxpr)
         self.taken: dict[int, int] = {}
-        # Other threads may add recipes; these know no sources but the ones that are there.
+        # Other threads may add recipes with new sources, so the current ones are copied first.
         self.recipes, self.structures = template.recipes.copy(), tuple(template.structures)
         self.values = template.sources.values(BoundSizes(jaxpr, symbols, self.program.views))
 
     @cached_property
     def whole(self) -> Program:
-        """All that lowering has to know."""
+        """The description of the program for lowering."""
         excess = self.template.excess_precision
         unrounded = unrounded_values(self.jaxpr) if excess else frozenset()
         whole = describe_program(
-            self.jaxpr, self.donations, self.kept, unrounded
+            self.jaxpr, self.donations, self.inner_aliases, unrounded
         )
         aliases = self.template.aliases
         assert alias_positions(whole) == aliases, "[bind] the key does not determine the views"
@@ -103,7 +105,7 @@ class _Binder:
 
     @cached_property
     def number_of(self) -> dict[Var, int]:
-        """The number of each variable's buffer."""
+        """The id of each variable's buffer."""
         return {var: k for k, var in enumerate(self.symbols.variables)}
 
     @cached_property
@@ -111,8 +113,8 @@ class _Binder:
         """The groups that read values in memory."""
         return readers_of(self.whole, [group.members for group in self.template.groups])
 
-    def known_structure(self, kind: Kind) -> tuple[Structure, Calls] | None:
-        """The structure that an earlier program has left and the arguments of its kernels."""
+    def cached_structure(self, kind: Kind) -> tuple[Structure, Calls] | None:
+        """The cached structure of an earlier program, and the arguments of its kernels."""
         for structure in self.structures:
             choice = structure.choice
             if structure.kind == kind and choice.conditions.hold(self.values):
@@ -125,37 +127,38 @@ class _Binder:
         recipes: list[Recipe | None] = [None] * len(groups)
         uses: list[Use | None] = [None] * len(groups)
         calls: Calls = {}
-        for number, group in enumerate(groups):
+        for index, group in enumerate(groups):
             if group.space is not None:
-                recipes[number], uses[number], calls[number] = self._kernel(number, group)
+                recipes[index], uses[index], calls[index] = self._kernel(index, group)
         choice = chosen(recipes)
         structure = make_structure(
-            self.program, self.donations, self.kept, groups, uses, self.number_of, kind, choice
-        )
+            self.program, self.donations, self.inner_aliases, groups, uses, self.number_of, kind,
+            choice,
+        )  # fmt: skip
         return structure, calls
 
-    def _kernel(self, number: int, group: Group) -> tuple[Recipe, Use, KernelCall]:
+    def _kernel(self, index: int, group: Group) -> tuple[Recipe, Use, KernelCall]:
         """The recipe of a group, its kernel and the arguments."""
-        for recipe in self.recipes.get(number, ()):
+        for recipe in self.recipes.get(index, ()):
             if recipe.conditions.hold(self.values):
                 use, call = recipe.use, recipe.call(self.values)
                 if self.check:
-                    check_same((use, call), self._lowered(number, group).numbered(self.number_of))
+                    check_same((use, call), self._lowered(index, group).numbered(self.number_of))
                 break
         else:
-            lowered = self._lowered(number, group)
+            lowered = self._lowered(index, group)
             use, call = lowered.numbered(self.number_of)
             recipe = make_recipe(lowered, use, call, self.template.sources)
-            self.template.remember(number, recipe)
+            self.template.remember(index, recipe)
         self.taken.update(use.in_place)
         return recipe, use, call
 
-    def _lowered(self, number: int, group: Group) -> Lowered:
+    def _lowered(self, index: int, group: Group) -> Lowered:
         """The group's kernel."""
         assert group.space is not None
         space = _with_sizes(self.whole, group.space)
         in_place = choose_in_place(
-            self.numbers, space, number, self.readers, self._free(), self.template.in_temporaries
+            self.numbers, space, index, self.readers, self._free(), self.template.in_temporaries
         )  # fmt: skip
         facts = Facts()
         lowered = lower_group(self.numbers, space, in_place, facts)
@@ -167,8 +170,8 @@ class _Binder:
         return lowered
 
     def _free(self) -> dict[Var, Var | None]:
-        """The donated inputs that nothing has taken so far, and is not updated."""
-        taken = {self.program.place(var)[0] for var in self.program.updated()}
+        """The donated inputs that are not yet reused, and are not updated."""
+        taken = {self.program.storage(var)[0] for var in self.program.updated()}
         taken.update(self.symbols.variables[buffer] for buffer in self.taken.values())
         return {var: out for var, out in self.donations.items() if var not in taken}
 

@@ -18,12 +18,12 @@ class Arrangement:
     Attributes:
         buffers: in order of appearance.
         itemsizes: item sizes of the contents, in bytes.
-        together: for each of them, in bits, the indices of those that are alive with it.
+        overlaps: for each, as bits, the indices of those that are alive at the same time.
     """
 
     buffers: tuple[int, ...]
     itemsizes: tuple[int, ...]
-    together: tuple[int, ...]
+    overlaps: tuple[int, ...]
 
     def offsets(self, shapes: Iterable[tuple[int, ...]]) -> tuple[Mapping[int, int], int]:
         """First-fit offsets, the largest buffers first, and the size of the arena.
@@ -38,7 +38,7 @@ class Arrangement:
         starts, total = [0] * len(rounded), 0
         placed: list[tuple[int, int, int]] = []  # start, end and bit of a buffer; by start
         for k in sorted(range(len(rounded)), key=rounded.__getitem__, reverse=True):
-            size, others = rounded[k], self.together[k]
+            size, others = rounded[k], self.overlaps[k]
             start, end = 0, size
             for begin, stop, bit in placed:
                 if begin >= end:
@@ -58,13 +58,13 @@ def arrange(steps: Sequence[Sequence[int]], aval_of: Callable[[int], ShapedArray
     for position, needed in enumerate(steps):
         for buffer in needed:
             lifetimes.setdefault(buffer, [position, position])[1] = position
-    born, dead = [0] * len(steps), [0] * (len(steps) + 1)  # in bits, by that step; before it
+    born, dead = [0] * len(steps), [0] * (len(steps) + 1)  # as bits: by that step; before it
     for k, (first, last) in enumerate(lifetimes.values()):
         born[first] |= 1 << k
         dead[last + 1] |= 1 << k
     for position in range(1, len(steps)):
         born[position] |= born[position - 1]
         dead[position] |= dead[position - 1]
-    together = [born[last] & ~dead[first] for first, last in lifetimes.values()]
+    overlaps = [born[last] & ~dead[first] for first, last in lifetimes.values()]
     itemsizes = tuple([storage_dtype(aval_of(buffer).dtype).itemsize for buffer in lifetimes])
-    return Arrangement(tuple(lifetimes), itemsizes, tuple(together))
+    return Arrangement(tuple(lifetimes), itemsizes, tuple(overlaps))

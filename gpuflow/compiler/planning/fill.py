@@ -43,7 +43,7 @@ def filled(
         structure: of the program.
         program: its views are needed.
         donations: for the plan, see there.
-        symbols: the numbers of its variables.
+        symbols: the ids of its variables.
         calls: the kernels of its groups.
         programs: the compiled programs of loops and branches.
     """
@@ -64,7 +64,7 @@ def filled(
 
 
 class _Filler:
-    """Makes the steps, one after the other; ``allocate`` gives scratch memory to that at hand."""
+    """Builder of the steps, in order; ``allocate`` gives scratch memory to the current one."""
 
     def __init__(
         self, structure: Structure, program: Program, symbols: Symbols,
@@ -75,9 +75,9 @@ class _Filler:
         self.target = structure.kind.target
         self.added: dict[int, ShapedArray] = {}
         self.eqns = program.jaxpr.eqns
-        self.scratch: list[int] = []  # of the step at hand
+        self.scratch: list[int] = []  # of the current step
         self.all_scratch: list[int] = []
-        self.group, self.count = 0, 0  # at hand, and how many buffers it has got
+        self.group, self.count = 0, 0  # the current one, and its count of buffers
 
     def step(self, shape: Shape) -> Step:
         """The step of a shape."""
@@ -98,18 +98,19 @@ class _Filler:
         self.scratch = []
         if len(calls) == 1:
             launches = self._launches(groups[0], calls[0])
-            together = (launches,) if len(launches) == 1 else tuple([(one,) for one in launches])
+            is_one = len(launches) == 1
+            joint_launches = (launches,) if is_one else tuple([(one,) for one in launches])
         else:
             pairs = zip(groups, calls, strict=True)
-            together = by_kernel([one for pair in pairs for one in self._launches(*pair)])
-        return KernelStep(shape, jaxpr, calls, together, tuple(self.scratch))
+            joint_launches = by_kernel([one for pair in pairs for one in self._launches(*pair)])
+        return KernelStep(shape, jaxpr, calls, joint_launches, tuple(self.scratch))
 
     def _launches(self, group: int, call: KernelCall) -> tuple[KernelCall, ...]:
         self.group, self.count = group, 0
         return scheduled(call, self.allocate, self.target.schedules)
 
     def allocate(self, count: int) -> int:
-        """A scratch buffer of so many bytes, for the launches of the group at hand."""
+        """A scratch buffer of so many bytes, for the launches of the current group."""
         variables, owners = len(self.variables), self.structure.owners
         buffer = added_number(variables, owners, self.group, self.count)
         self.added[buffer] = memory(count)
@@ -137,24 +138,24 @@ class _Filler:
         return step._replace(workspace=workspace, choice=choice)
 
     def _operand(self, slot: Slot) -> Operand:
-        position, number, buffer, is_view = slot
+        position, index, buffer, is_view = slot
         atoms = self.program.jaxpr.outvars if position is None else self.eqns[position].inputs
-        atom = atoms[number]
+        atom = atoms[index]
         if type(atom) is not Literal:
             return Operand(buffer, atom.aval, self.program.views[atom][1] if is_view else None)
-        # What updates a literal has got a copy of it.
+        # An update of a literal has a copy of it as operand.
         value = atom.value if buffer == NO_BUFFER else None
         return Operand(buffer, atom.aval, None, value)
 
     def offsets(self, steps: Sequence[Step]) -> tuple[Mapping[int, int], int]:
-        """Where the temporaries lie, and the size of the arena."""
-        known = self.structure.arrangements
+        """The offsets of the temporaries, and the size of the arena."""
+        cached = self.structure.arrangements
         scratch = tuple(self.all_scratch)
-        arrangement = known.get(scratch)
+        arrangement = cached.get(scratch)
         if arrangement is None:
-            if len(known) >= _MOST_ARRANGEMENTS:
-                known.clear()
-            arrangement = known[scratch] = self._arranged(steps)
+            if len(cached) >= _MOST_ARRANGEMENTS:
+                cached.clear()
+            arrangement = cached[scratch] = self._arranged(steps)
         variables, added, count = self.variables, self.added, len(self.variables)
         avals = [variables[b].aval if b < count else added[b] for b in arrangement.buffers]
         return arrangement.offsets([aval.shape for aval in avals])

@@ -19,7 +19,7 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.fuse import describe_program
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.passes.updates_in_place import Donations, Kept, Pairs
+from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases, Pairs
 from gpuflow.compiler.planning.step_shapes import KernelShape
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
@@ -46,7 +46,7 @@ class Operand(NamedTuple):
     value: Any = None
 
     @property
-    def lies(self) -> View:
+    def layout(self) -> View:
         """Layout: strides and offset; row-major for a literal."""
         return contiguous(self.aval.shape) if self.view is None else self.view
 
@@ -60,7 +60,7 @@ class KernelStep(NamedTuple):
         calls: of the kernel.
         launches: the launches of the platform, in order: each is one kernel for one call or
             several.
-        scratch: buffers that only the launches know.
+        scratch: buffers that only the launches use.
     """
 
     shape: KernelShape
@@ -92,7 +92,7 @@ class Choice(Protocol):
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory that it needs besides operands and outputs."""
+        """Bytes that it needs in addition to operands and outputs."""
         ...
 
 
@@ -141,7 +141,7 @@ class Inner:
 
     Attributes:
         plan: of the program.
-        values: constants that are inputs besides.
+        values: constants that are additional inputs.
         ahead: it is the body of a while_loop, and may run once more than the loop iterates; it
             takes, after the carries, the flag for whether its results are used.
     """
@@ -157,7 +157,7 @@ class ProgramStep(NamedTuple):
     Attributes:
         eqn: the equation; its ``lower`` defines how the programs are run.
         operands: as for a library call; row-major. An operand that the programs modify in place is
-            in the buffer of its output, see ``kept_pairs``.
+            in the buffer of its output, see ``alias_pairs``.
         outputs: buffers of the results.
         programs: the compiled programs.
         workspace: a buffer for the memory of the programs while they run.
@@ -215,9 +215,9 @@ class Plan:
 
     @cached_property
     def program(self) -> Program:
-        """Facts of fusion about the program."""
+        """The program described for fusion."""
         programs = {s.eqn: s.programs for s in self.steps if isinstance(s, ProgramStep)}
-        return describe_program(self.jaxpr, self.donated, kept_by(programs))
+        return describe_program(self.jaxpr, self.donated, inner_aliases_of(programs))
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
@@ -253,12 +253,12 @@ def aliased_outputs(plan: Plan) -> list[Atom]:
 
 
 def carry_count(eqn: Eqn) -> int:
-    """How many of a step's first outputs a loop carries from one iteration to the next."""
+    """The count of a step's first outputs that are carries of its loop."""
     rule = eqn.primitive.lower
     return 0 if rule.form is None else rule.form(eqn.params).num_carry
 
 
-def kept_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
+def alias_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
     """The operands that the programs of a loop or branch modify in place.
 
     Each with the output that then has its memory: of a branch all programs do that, of a loop all
@@ -273,21 +273,21 @@ def kept_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
     )
 
 
-def kept_by(programs: Programs) -> Kept:
+def inner_aliases_of(programs: Programs) -> InnerAliases:
     """The same for all loops and branches of a program."""
-    return {eqn: kept_pairs(eqn, inner) for eqn, inner in programs.items()}
+    return {eqn: alias_pairs(eqn, inner) for eqn, inner in programs.items()}
 
 
-def kept_outputs(eqn: Eqn, programs: Sequence[Inner]) -> list[bool]:
-    """For each output whether it has the memory of an operand; other carries need two arrays."""
-    kept = {out for _, out in kept_pairs(eqn, programs)}
-    return [k in kept for k in range(len(eqn.outputs))]
+def aliasing_outputs(eqn: Eqn, programs: Sequence[Inner]) -> list[bool]:
+    """For each output whether it shares memory with an operand; other carries need two arrays."""
+    aliased = {out for _, out in alias_pairs(eqn, programs)}
+    return [k in aliased for k in range(len(eqn.outputs))]
 
 
 def alternating(eqn: Eqn, programs: Sequence[Inner]) -> list[int]:
     """The indices of the double-buffered carries, of which each iteration reads one array."""
-    kept = kept_outputs(eqn, programs)
-    return [k for k in range(carry_count(eqn)) if not kept[k]]
+    aliased = aliasing_outputs(eqn, programs)
+    return [k for k in range(carry_count(eqn)) if not aliased[k]]
 
 
 def rounded_bytes(aval: ShapedArray) -> int:
@@ -295,11 +295,11 @@ def rounded_bytes(aval: ShapedArray) -> int:
     return -(-max(nbytes(aval), 1) // ALIGNMENT) * ALIGNMENT
 
 
-def carried_places(step: ProgramStep, start: int) -> tuple[tuple[int, int], list[int]]:
+def workspace_layout(step: ProgramStep, start: int) -> tuple[tuple[int, int], list[int]]:
     """Layout of a step's workspace: memory of its programs, and its second carries.
 
     Args:
-        start: where the workspace is in the arena.
+        start: offset of the workspace in the arena.
 
     Returns:
         (offset, bytes) of the programs' memory, and the offsets of the carries that alternate.
@@ -338,20 +338,20 @@ def writes_of(step: Step) -> tuple[int, ...]:
 
 
 def scratch_of(step: Step) -> tuple[int, ...]:
-    """The buffers besides that a step needs while it runs."""
+    """The additional buffers that a step needs while it runs."""
     if isinstance(step, KernelStep):
         return step.scratch
     workspace = step.workspace if isinstance(step, CallStep) else None
     return () if workspace is None else (workspace,)
 
 
-def operand_places(plan: Plan) -> dict[int, int]:
-    """The buffers in arrays passed by a call: inputs, followed by destinations."""
+def argument_positions(plan: Plan) -> dict[int, int]:
+    """The buffers in arrays passed by a call, and their positions: inputs, then destinations."""
     inputs = len(plan.jaxpr.invars)
-    places = {k: k for k in range(inputs)}
-    places.update(plan.in_place)
-    places.update({out: k for k, out in enumerate(plan.destinations, inputs)})
-    return places
+    positions = {k: k for k in range(inputs)}
+    positions.update(plan.in_place)
+    positions.update({out: k for k, out in enumerate(plan.destinations, inputs)})
+    return positions
 
 
 def kernels_of(step: KernelStep) -> list[Kernel]:

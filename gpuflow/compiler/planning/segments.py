@@ -1,8 +1,8 @@
-"""Equal kernels that do not need each other run as one step, over many sets of arrays.
+"""Merging of equal, independent kernels into one step over many sets of arrays.
 
 An optimizer does the same to each parameter, and a norm over all of them sums each one's squares.
-Maps over one axis, and reductions of one axis to a number, join where their text is the same:
-matrices, vectors and numbers in a row do, as their dimensions became one axis.
+Maps over one axis, and reductions of one axis to a scalar, are merged if their text is the same:
+those of contiguous matrices, vectors and scalars are, because their dimensions are collapsed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuflow.kir.text import kernel_text
 
 @record(frozen=False, eq=False)
 class _Joint:
-    """Equal steps, which run where the last of them stands."""
+    """Equal steps, which run at the position of the last one."""
 
     text: str
     steps: list[KernelShape]
@@ -26,7 +26,7 @@ class _Joint:
 
 
 class _Joints:
-    """Steps that later ones may join: their results are not needed since."""
+    """Steps that later ones may join: their results have not been read yet."""
 
     def __init__(self) -> None:
         self.open: dict[str, _Joint] = {}
@@ -88,20 +88,21 @@ def _joined(steps: Sequence[KernelShape]) -> KernelShape:
     if len(steps) == 1:
         return steps[0]
 
-    def together(name: str) -> tuple[int, ...]:
+    def concatenated(name: str) -> tuple[int, ...]:
         return tuple(chain.from_iterable([getattr(step, name) for step in steps]))
 
     return KernelShape(
-        together("groups"), segmented(steps[0].kernel), together("members"), together("reads"),
-        together("writes"), together("overwrites"), all([step.is_plain for step in steps]),
+        concatenated("groups"), segmented(steps[0].kernel), concatenated("members"),
+        concatenated("reads"), concatenated("writes"), concatenated("overwrites"),
+        all([step.is_plain for step in steps]),
     )  # fmt: skip
 
 
 def by_kernel(launches: Sequence[KernelCall]) -> tuple[tuple[KernelCall, ...], ...]:
-    """The launches of several calls, those of one kernel together.
+    """The launches of several calls, grouped by kernel.
 
     The launches of a call are the kernel itself, or for long reductions the partial sums and then
-    their combination: that order is kept.
+    their combination; their order is preserved.
     """
     groups: dict[str, list[KernelCall]] = {}
     for launch in launches:

@@ -9,11 +9,11 @@ from gpuflow.kir.nodes import Kernel
 
 
 class Slot(NamedTuple):
-    """Where an operand is written in the program, and its buffer.
+    """The position of an operand in the program, and its buffer.
 
     Attributes:
         position: of the equation; None for an output of the program.
-        number: of the operand or output.
+        number: index of the operand or output.
         buffer: its buffer; NO_BUFFER for a literal.
         is_view: whether it is a view of that.
     """
@@ -31,7 +31,7 @@ class KernelShape(NamedTuple):
         groups: whose calls it makes.
         kernel: the kernel to run, a segmented one for several groups.
         members: positions of its equations.
-        reads, writes: its buffers; an output in place counts under its own number.
+        reads, writes: its buffers; an output in place has its own id.
         overwrites: buffers with older values.
         is_plain: whether its calls are launched unchanged, whatever their sizes.
     """

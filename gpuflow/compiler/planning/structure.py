@@ -16,7 +16,7 @@ from gpuflow.compiler.fusion.fuse import Group
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, Use
 from gpuflow.compiler.lowering.recipes import Choice
-from gpuflow.compiler.passes.updates_in_place import Donations, Kept, updated_pairs
+from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases, updated_pairs
 from gpuflow.compiler.planning.buffers import Arrangement
 from gpuflow.compiler.planning.segments import join_equal
 from gpuflow.compiler.planning.step_shapes import CallShape, CopyShape, KernelShape, Shape, Slot
@@ -29,7 +29,7 @@ Views = Mapping[Var, tuple[Var, View]]
 
 
 class Kind(NamedTuple):
-    """Common data of plans of one structure, besides the kernels.
+    """Common data of plans of one structure, except for the kernels.
 
     Attributes:
         target: the platform.
@@ -47,15 +47,15 @@ class Structure:
     """A plan without sizes.
 
     Attributes:
-        kind: the key of the structure besides the kernels.
+        kind: the key of the structure, except for the kernels.
         choice: the recipes of its kernels.
         steps: in order.
         groups: the equations of each group.
         outputs: buffers; None for a literal.
         in_place: outputs that take the memory of inputs.
         owned, destinations: outputs with separate memory, see ``Plan``.
-        owners: how many groups and outputs may add buffers, see ``added_number``.
-        arrangements: by the numbers of scratch buffers of each step.
+        owners: count of groups and outputs that may add buffers, see ``added_number``.
+        arrangements: by the ids of scratch buffers of all steps.
     """
 
     kind: Kind
@@ -71,7 +71,7 @@ class Structure:
 
 
 def added_number(variables: int, owners: int, owner: int, k: int) -> int:
-    """The number of the buffer that a group or an output adds as its ``k``-th.
+    """The id of the ``k``-th buffer that a group or an output adds.
 
     It does not depend on other groups. Owners are the groups, followed by the outputs.
     """
@@ -79,7 +79,7 @@ def added_number(variables: int, owners: int, owner: int, k: int) -> int:
 
 
 def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool, ...]:
-    """Decisions by sizes about steps that are not kernels: all other data is size-independent.
+    """Size-dependent decisions about steps that are not kernels.
 
     Args:
         groups: those that ``depends_on_sizes`` names.
@@ -98,13 +98,13 @@ def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool
 
 
 def depends_on_sizes(group: Group, jaxpr: Jaxpr) -> bool:
-    """Whether ``decisions`` has to look at a group."""
+    """Whether ``decisions`` depends on a group."""
     rule = jaxpr.eqns[group.members[0]].primitive.lower
     return group.space is None and (rule.view is not None or _takes_rows(rule))
 
 
 def _takes_rows(rule: object) -> bool:
-    """Whether operands must lie row-major."""
+    """Whether operands must be row-major."""
     return rule.runs_programs or (rule.row_major)
 
 
@@ -131,31 +131,31 @@ def _is_row_major_copy(eqn: Eqn) -> bool:
 
 
 def make_structure(
-    program: Program, donations: Donations, kept: Kept, groups: Sequence[Group],
+    program: Program, donations: Donations, inner_aliases: InnerAliases, groups: Sequence[Group],
     uses: Sequence[Use | None], number_of: Mapping[Var, int], kind: Kind, choice: Choice,
 ) -> Structure:  # fmt: skip
     """The structure of a program.
 
     Args:
         program: its indices of variables and its updates are needed.
-        donations, kept: of the program.
+        donations, inner_aliases: of the program.
         groups: of the template.
         uses: for each group its kernel, if it has one.
         number_of: the buffers.
         kind: see there.
         choice: the recipes of the kernels.
     """
-    maker = _Maker(program, donations, kept, groups, number_of)
+    maker = _Maker(program, donations, inner_aliases, groups, number_of)
     return maker.structure(uses, kind, choice)
 
 
 class _Maker:
     def __init__(
-        self, program: Program, donations: Donations, kept: Kept, groups: Sequence[Group],
-        number_of: Mapping[Var, int],
+        self, program: Program, donations: Donations, inner_aliases: InnerAliases,
+        groups: Sequence[Group], number_of: Mapping[Var, int],
     ) -> None:  # fmt: skip
         self.program, self.groups, self.number_of = program, groups, number_of
-        self.donations, self.kept = donations, kept
+        self.donations, self.inner_aliases = donations, inner_aliases
         self.jaxpr = program.jaxpr
         self.owners = len(groups) + len(self.jaxpr.outvars)
         self.in_temporaries: dict[int, int] = {}  # outputs, and the temporaries that become them
@@ -165,9 +165,9 @@ class _Maker:
     ) -> Structure:
         steps: list[Shape] = []
         in_place, inputs = self._updated_inputs(), len(self.jaxpr.invars)
-        for number, (group, use) in enumerate(zip(self.groups, uses, strict=True)):
+        for index, (group, use) in enumerate(zip(self.groups, uses, strict=True)):
             if use is None:
-                steps += self._call(number, group.members[0])
+                steps += self._call(index, group.members[0])
                 continue
             steps += self._copied_operands(group.members)
             for out, buffer in use.in_place:
@@ -175,7 +175,7 @@ class _Maker:
             writes = tuple([self.in_temporaries.get(out, out) for out in use.writes])
             steps.append(
                 KernelShape(
-                    (number,), use.kernel, group.members, use.reads, writes, use.overwrites,
+                    (index,), use.kernel, group.members, use.reads, writes, use.overwrites,
                     is_plain(use.kernel, kind.target.schedules),
                 )
             )  # fmt: skip
@@ -192,16 +192,16 @@ class _Maker:
     def _added(self, owner: int, k: int) -> int:
         return added_number(len(self.number_of), self.owners, owner, k)
 
-    def _slot(self, position: int | None, number: int) -> Slot:
+    def _slot(self, position: int | None, index: int) -> Slot:
         if position is None:
-            atom = self.jaxpr.outvars[number]
+            atom = self.jaxpr.outvars[index]
         else:
-            atom = self.jaxpr.eqns[position].inputs[number]
+            atom = self.jaxpr.eqns[position].inputs[index]
         if type(atom) is Literal:
-            return Slot(position, number, NO_BUFFER, False)
-        buffer = self.number_of[self.program.place(atom)[0]]
+            return Slot(position, index, NO_BUFFER, False)
+        buffer = self.number_of[self.program.storage(atom)[0]]
         buffer = self.in_temporaries.get(buffer, buffer)
-        return Slot(position, number, buffer, atom in self.program.views)
+        return Slot(position, index, buffer, atom in self.program.views)
 
     def _call(self, group: int, position: int) -> Iterator[Shape]:
         eqn = self.jaxpr.eqns[position]
@@ -214,7 +214,7 @@ class _Maker:
             yield CopyShape(slots[0], outputs[0])
             return
         yield from self._copied_operands([position])
-        for k, out in updated_pairs(eqn, self.kept):
+        for k, out in updated_pairs(eqn, self.inner_aliases):
             outputs[out] = self._updated_buffer(eqn.outputs[out])
             slots[k] = Slot(position, k, outputs[out], False)
         for k, slot in enumerate(slots if _takes_rows(rule) else ()):
@@ -233,13 +233,13 @@ class _Maker:
         """Copies of operands that updates of a group may not overwrite, in separate buffers."""
         for e in members:
             eqn, done = self.jaxpr.eqns[e], self.program.updates.get(e)
-            for operand, out in updated_pairs(eqn, self.kept):
+            for operand, out in updated_pairs(eqn, self.inner_aliases):
                 if done is None or (operand, out) not in done.pairs:
                     yield CopyShape(self._slot(e, operand), self.number_of[eqn.outputs[out]])
 
     def _updated_buffer(self, var: Var) -> int:
-        """Where an updated array is: in its operand's memory, or in that of a copy."""
-        return self.number_of[self.program.place(var)[0]]
+        """The buffer of an updated array: its operand's, or that of a copy."""
+        return self.number_of[self.program.storage(var)[0]]
 
     def _updated_inputs(self) -> dict[int, int]:
         """Outputs that are donated inputs: updated, or returned unmodified."""
@@ -254,9 +254,9 @@ class _Maker:
     def _outputs(
         self, into_destinations: bool
     ) -> tuple[tuple[int | None, ...], list[CopyShape]]:
-        """Where each output comes from; aliases and repeated outputs are copied.
+        """The buffer of each output, and copies for aliases and repeated outputs.
 
-        An alias of a whole array that is no input is that array, in another shape.
+        An alias of a whole array that is not an input is that array, in another shape.
         """
         jaxpr, program, number_of = self.jaxpr, self.program, self.number_of
         inputs = len(jaxpr.invars)
@@ -274,8 +274,8 @@ class _Maker:
             if number is not None:
                 number = self.in_temporaries.get(number, number)
             fixed = number is None or number < inputs
-            stays = type(atom) is Var and self.donations.get(atom) is atom
-            if fixed and (stays or not into_destinations):
+            is_unchanged = type(atom) is Var and self.donations.get(atom) is atom
+            if fixed and (is_unchanged or not into_destinations):
                 outputs.append(number)
                 continue
             buffer = self._updated_buffer(atom) if atom in updated else None

@@ -13,7 +13,12 @@ from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.emit import is_written_in
 from gpuflow.compiler.lowering.recipes import Recipe
 from gpuflow.compiler.lowering.word_sources import Sources, Symbols
-from gpuflow.compiler.passes.updates_in_place import NOTHING_KEPT, Donations, InMemory, Kept
+from gpuflow.compiler.passes.updates_in_place import (
+    NO_INNER_ALIASES,
+    Donations,
+    InMemory,
+    InnerAliases,
+)
 from gpuflow.compiler.planning.structure import Structure, depends_on_sizes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
@@ -21,7 +26,7 @@ from gpuflow.core.lowering import Layout
 from gpuflow.core.views import View, contiguous
 
 _MOST_RECIPES = 64  # of one group: a class of sizes each
-MOST_STRUCTURES = 16  # of one template: each is tried in turn
+MOST_STRUCTURES = 16  # of one template: they are tried in order
 
 
 @record
@@ -32,11 +37,11 @@ class Template:
         groups: of equation positions, in order.
         aliases: indices of equations with outputs that alias values in memory.
         updates: see ``Program``.
-        undecided: groups that ``structures.decisions`` looks at.
+        undecided: groups that ``structure.decisions`` depends on.
         excess_precision: whether kernels may leave out roundings, see ``excess_precision.py``.
         in_temporaries: whether outputs may reuse temporaries, see ``donation.py``.
         sources: the sources of the recipes' arguments.
-        recipes: of each group, one for each class of sizes that was met.
+        recipes: of each group, one for each class of sizes so far.
         structures: those of the last programs, the newest first.
         views: of each alias of the last program: its operand's, its type, its parameters, its own.
         lock: held while something is added to these.
@@ -79,10 +84,10 @@ class Template:
     def _view(
         self, position: int, rule: Layout, operand: View, out: ShapedArray, params: dict[str, Any]
     ) -> View | None:
-        """The view of an alias: that of the last program where nothing has changed."""
-        known = self.views.get(position)
-        if known is not None and known[0] is operand and known[1] is out and known[2] == params:
-            return known[3]
+        """The view of an alias, cached for the last program."""
+        cached = self.views.get(position)
+        if cached is not None and cached[0] is operand and cached[1] is out and cached[2] == params:
+            return cached[3]
         view = rule.view(operand, out, **params)
         self.views[position] = operand, out, params, view
         return view
@@ -90,26 +95,26 @@ class Template:
     def remember(self, number: int, recipe: Recipe) -> None:
         """Add the recipe of a group."""
         with self.lock:
-            known = self.recipes.get(number, ())
-            if len(known) < _MOST_RECIPES:
-                self.recipes[number] = (*known, recipe)
+            cached = self.recipes.get(number, ())
+            if len(cached) < _MOST_RECIPES:
+                self.recipes[number] = (*cached, recipe)
 
     def keep(self, structure: Structure) -> None:
-        """Add a structure; where there are too many, the oldest goes."""
+        """Add a structure; if there are too many, drop the oldest."""
         with self.lock:
             self.structures[:] = (structure, *self.structures[: MOST_STRUCTURES - 1])
 
 
 def make_template(
-    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT, excess_precision: bool = False,
-    in_temporaries: bool = False,
+    jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases = NO_INNER_ALIASES,
+    excess_precision: bool = False, in_temporaries: bool = False,
 ) -> Template:  # fmt: skip
     """Group the equations of a program."""
-    program = describe_program(jaxpr, donations, kept)
+    program = describe_program(jaxpr, donations, inner_aliases)
     groups = tuple(fuse(program))
     undecided = tuple([group for group in groups if depends_on_sizes(group, jaxpr)])
-    known = alias_positions(program), dict(program.updates), undecided
-    return Template(groups, *known, excess_precision, in_temporaries)
+    cached = alias_positions(program), dict(program.updates), undecided
+    return Template(groups, *cached, excess_precision, in_temporaries)
 
 
 def alias_positions(program: Program) -> tuple[int, ...]:
@@ -119,18 +124,18 @@ def alias_positions(program: Program) -> tuple[int, ...]:
 
 
 def template_key(
-    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT
+    jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases = NO_INNER_ALIASES
 ) -> Hashable | None:
     """The program with its sizes erased: equal keys have equal templates.
 
-    Sizes become ordinals of first appearance (0 and 1 are kept), literals keep only the values that
+    Sizes become ordinals of first appearance (except 0 and 1), literals keep only the values that
     kernels contain as text. None if a parameter is not hashable.
     """
-    return erase_sizes(jaxpr, donations, kept)[0]
+    return erase_sizes(jaxpr, donations, inner_aliases)[0]
 
 
 def erase_sizes(
-    jaxpr: Jaxpr, donations: Donations, kept: Kept = NOTHING_KEPT
+    jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases = NO_INNER_ALIASES
 ) -> tuple[Hashable | None, Symbols]:
     """The key of a program, see ``template_key``, and the sizes that it omits."""
     symbols: dict[int, int] = {}
@@ -156,14 +161,14 @@ def erase_sizes(
             return ("literal", atom.aval.dtype, str(value) if fixed else first)
         return numbers.setdefault(atom, len(numbers))
 
-    parts: list[Hashable] = [tuple([(code(v), typed(v)) for v in jaxpr.invars])]
+    items: list[Hashable] = [tuple([(code(v), typed(v)) for v in jaxpr.invars])]
     for eqn in jaxpr.eqns:
         outs = tuple([(code(v), typed(v)) for v in eqn.outputs])
         ins = tuple([code(a) for a in eqn.inputs])
-        parts.append((eqn.primitive, ins, outs, _params(eqn, kept), _links(eqn)))
-    parts.append(tuple(code(atom) for atom in jaxpr.outvars))
-    parts.append(tuple((code(var), out and code(out)) for var, out in donations.items()))
-    key: Hashable | None = tuple(parts)
+        items.append((eqn.primitive, ins, outs, _params(eqn, inner_aliases), _links(eqn)))
+    items.append(tuple(code(atom) for atom in jaxpr.outvars))
+    items.append(tuple((code(var), out and code(out)) for var, out in donations.items()))
+    key: Hashable | None = tuple(items)
     try:
         hash(key)
     except TypeError:
@@ -171,13 +176,13 @@ def erase_sizes(
     return key, Symbols(tuple(symbols), tuple(numbers), tuple(literals))
 
 
-def _params(eqn: Eqn, kept: Kept) -> Hashable:
-    """Further facts for fusion about an equation: params that are not sizes.
+def _params(eqn: Eqn, inner_aliases: InnerAliases) -> Hashable:
+    """Params of an equation that are not sizes.
 
-    The programs of loops and branches have templates of their own.
+    The programs of loops and branches have separate templates.
     """
     if eqn.primitive.lower.runs_programs:
-        return eqn.effects, kept.get(eqn, ())
+        return eqn.effects, inner_aliases.get(eqn, ())
     if not eqn.params:
         return ()
     sizes = eqn.primitive.size_params
@@ -185,7 +190,7 @@ def _params(eqn: Eqn, kept: Kept) -> Hashable:
 
 
 def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
-    """Which dimensions a layout op keeps: a slice of a whole dimension keeps it."""
+    """The dimensions that a layout op preserves, as a slice of a whole dimension does."""
     rule = eqn.primitive.lower
     if rule.view is None:
         return None

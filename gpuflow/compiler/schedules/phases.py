@@ -40,7 +40,7 @@ class Phases:
 
     Attributes:
         kernels: reductions, and last a map, if elements of rows are stored.
-        rows: the axes along which there are rows.
+        rows: the axes of which each point is a row.
         results: the operands with the results of reductions, in any of the kernels.
     """
 
@@ -59,12 +59,12 @@ def phases_of(kernel: Kernel, rows_stay: bool) -> Phases | None:
     rows = tuple(axis.name for axis in kernel.axes if axis.role is Role.PARALLEL)
     along = tuple(axis.name for axis in kernel.axes if axis.role is not Role.PARALLEL)
     if any(o.mode is Mode.INOUT and not _varies(kernel, o, along) for o in kernel.operands):
-        return None  # a later phase would read again what an earlier one has overwritten
+        return None  # a later phase would read elements that an earlier one has overwritten
     items = tuple(_flat(kernel.body, rows))
     loops = [s for s in items if isinstance(s, For)]
     stages = _stages(items)
-    is_known = all(isinstance(s, Reduce) or s in loops for s in items if _has_blocks(s))
-    if not is_known or len(loops) > 1 or len(stages) + len(loops) < 2:
+    is_supported = all(isinstance(s, Reduce) or s in loops for s in items if _has_blocks(s))
+    if not is_supported or len(loops) > 1 or len(stages) + len(loops) < 2:
         return None
     if any(s.axes != along for stage in stages for s in stage):
         return None
@@ -76,15 +76,15 @@ def phases_of(kernel: Kernel, rows_stay: bool) -> Phases | None:
         for out in reduce.outs
     }
     stores = [s for s in items if isinstance(s, Store)]
-    maker = _Maker(kernel, rows if rows_stay else (), along, tuple(results.values()))
-    kernels, known = [], {}
-    for number, stage in enumerate(stages):
-        chosen = [*stage, *(stores if number == len(stages) - 1 else [])]
+    builder = _Builder(kernel, rows if rows_stay else (), along, tuple(results.values()))
+    kernels, loaded = [], {}
+    for index, stage in enumerate(stages):
+        roots = [*stage, *(stores if index == len(stages) - 1 else [])]
         outputs = {out: results[out].name for reduce in stage for out in reduce.outs}
-        kernels.append(maker.reduction(number, _body(items, known, chosen, outputs)))
-        known.update(outputs)
+        kernels.append(builder.reduction(index, _body(items, loaded, roots, outputs)))
+        loaded.update(outputs)
     if loops:
-        kernels.append(maker.map(len(stages), _body(items, known, loops, {})))
+        kernels.append(builder.map(len(stages), _body(items, loaded, loops, {})))
     return Phases(tuple(kernels), rows, tuple(results.values()))
 
 
@@ -98,7 +98,7 @@ def _varies(kernel: Kernel, operand: Operand, axes: Sequence[str]) -> bool:
 
 
 def _flat(block: Block, rows: Sequence[str]) -> Iterator[Statement]:
-    """The statements for one row, those of the loops over rows among them."""
+    """The statements for one row, without the loops over rows."""
     for statement in block.body:
         if isinstance(statement, For) and statement.axis in rows:
             yield from _flat(statement.body, rows)
@@ -128,30 +128,30 @@ def _stages(items: Sequence[Statement]) -> list[list[Reduce]]:
 
 
 def _body(
-    items: Sequence[Statement], known: dict[Value, str], chosen: Sequence[Statement],
+    items: Sequence[Statement], loaded: dict[Value, str], roots: Sequence[Statement],
     outputs: dict[Value, str],
 ) -> Block:  # fmt: skip
     """The body of a phase: the selected statements of a row and their dependences.
 
     Args:
         items: of the row.
-        known: results of earlier phases and their operands, which it loads.
-        chosen: reductions, loops and stores.
+        loaded: results of earlier phases and their operands, which it loads.
+        roots: reductions, loops and stores.
         outputs: its results, which it stores.
     """
-    loads = [Load(out, name) for out, name in known.items()]
-    kept = [s for s in items if not isinstance(s, Reduce | For | Store) or s in chosen]
+    loads = [Load(out, name) for out, name in loaded.items()]
+    selected = [s for s in items if not isinstance(s, Reduce | For | Store) or s in roots]
     stores = [Store(name, out) for out, name in outputs.items()]
-    return Block(body=needed([*loads, *kept, *stores]))
+    return Block(body=needed([*loads, *selected, *stores]))
 
 
 @record
-class _Maker:
-    """Makes the kernels of phases.
+class _Builder:
+    """Builder of the kernels of phases.
 
     Attributes:
-        kernel: the whole one.
-        rows: its loops over rows that each phase has, too.
+        kernel: the kernel that is split.
+        rows: its axes of rows, which each phase has too.
         along: its axes along a row.
         results: the operands between phases.
     """
@@ -161,28 +161,28 @@ class _Maker:
     along: tuple[str, ...]
     results: tuple[Operand, ...]
 
-    def reduction(self, number: int, body: Block) -> Kernel:
+    def reduction(self, index: int, body: Block) -> Kernel:
         kind = "row" if self.rows else "full"
-        return self._kernel(number, self._in_loops(body), Role.REDUCE, kind)
+        return self._kernel(index, self._in_loops(body), Role.REDUCE, kind)
 
-    def map(self, number: int, body: Block) -> Kernel:
-        # A map does all of its work in the innermost loop.
+    def map(self, index: int, body: Block) -> Kernel:
+        # A map computes in its innermost loop only.
         body = _innermost(body) if self.rows else body
-        return self._kernel(number, self._in_loops(body), Role.PARALLEL, "map")
+        return self._kernel(index, self._in_loops(body), Role.PARALLEL, "map")
 
     def _in_loops(self, body: Block) -> Block:
         for axis in reversed(self.rows):
             body = Block(body=(For(axis, body),))
         return body
 
-    def _kernel(self, number: int, body: Block, role: Role, kind: str) -> Kernel:
-        kernel, kept = self.kernel, {*self.rows, *self.along}
+    def _kernel(self, index: int, body: Block, role: Role, kind: str) -> Kernel:
+        kernel, axis_names = self.kernel, {*self.rows, *self.along}
         axes = tuple(
             replace(axis, role=role) if axis.name in self.along else axis
             for axis in kernel.axes
-            if axis.name in kept
+            if axis.name in axis_names
         )
-        places = [k for k, axis in enumerate(kernel.axes) if axis.name in kept]
+        positions = [k for k, axis in enumerate(kernel.axes) if axis.name in axis_names]
         every = [s for s in statements(body) if isinstance(s, Load | Store)]
         read = {s.operand for s in every if isinstance(s, Load)}
         written = {s.operand for s in every if isinstance(s, Store)}
@@ -195,10 +195,10 @@ class _Maker:
             mode = operand.mode
             if mode not in (Mode.INDEX, Mode.SCALAR):
                 mode = modes[operand.name in read, operand.name in written]
-            strides = tuple(padded[place] for place in places)
+            strides = tuple(padded[position] for position in positions)
             operands.append(replace(operand, mode=mode, strides=strides))
         return Kernel(
-            f"{kernel.name}_phase{number}", axes, tuple(operands), body,
+            f"{kernel.name}_phase{index}", axes, tuple(operands), body,
             index_bits=kernel.index_bits, kind=kind,
         )  # fmt: skip
 
@@ -208,5 +208,5 @@ def _innermost(body: Block) -> Block:
     *before, loop = body.body
     if not isinstance(loop, For):
         return body
-    inside = replace(loop.body, body=(*before, *loop.body.body))
-    return Block(body=(replace(loop, body=_innermost(inside)),))
+    nested = replace(loop.body, body=(*before, *loop.body.body))
+    return Block(body=(replace(loop, body=_innermost(nested)),))

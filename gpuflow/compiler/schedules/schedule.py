@@ -1,8 +1,8 @@
-"""Schedules: how a kernel's work is spread over launches, loops and vectors. See docs/design/0027.
+"""Schedules: mapping of a kernel's work to launches, loops and vectors. See docs/design/0027.
 
-A schedule is asked in three steps. ``applies`` looks at the kernel alone, and its answer is kept
-with the kernel. ``choose`` looks at one call, whose sizes and strides are known, and gives a small
-record of numbers, or None. ``rewrite`` makes the calls that do the work instead.
+A schedule has three steps. ``applies`` checks the kernel alone, and its result is cached with the
+kernel. ``choose`` checks one call, whose sizes and strides are known, and returns a small record of
+integers, or None. ``rewrite`` makes the calls that replace it.
 
 A rewrite that follows from a kernel alone, whatever its calls, is a ``KernelRewrite``. It is
 applied when the kernel's text is generated, so that cached code costs nothing.
@@ -17,19 +17,19 @@ from gpuflow.base.records import record
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.kir.nodes import Kernel, remembered
 
-Allocate = Callable[[int], int]  # a buffer of so many bytes; its number
+Allocate = Callable[[int], int]  # a buffer of so many bytes; its id
 
 
 @record(eq=False)
 class Schedule:
-    """One way to do the work of a kernel call.
+    """One rewrite of kernel calls.
 
     Attributes:
         name: for people.
         applies: whether any call of a kernel may be rewritten.
         choose: the rewrite of a call, or None.
-        rewrite: the calls that do the work of one as chosen. They have a kernel for each choice,
-            which is kept with the one that it was made from.
+        rewrite: the calls that replace one, given the result of ``choose``. Their kernels are
+            cached with the kernel that they are made from.
         is_last: whether no other schedule is applied to its result.
     """
 
@@ -42,18 +42,18 @@ class Schedule:
 
 @record(eq=False)
 class KernelRewrite:
-    """A better way to write a kernel for a target.
+    """A rewrite of a kernel for a target.
 
     Attributes:
         name: for people.
-        rewrite: the kernel with equal operands; itself where there is nothing to do.
+        rewrite: returns a kernel with equal operands; the same one if nothing changes.
     """
 
     name: str
     rewrite: Callable[[Kernel], Kernel]
 
 
-KernelRewrites = tuple[KernelRewrite, ...]  # of a target, in the order in which they are done
+KernelRewrites = tuple[KernelRewrite, ...]  # of a target, in the order in which they are applied
 
 
 def rewritten(kernel: Kernel, rewrites: KernelRewrites) -> Kernel:
@@ -84,7 +84,7 @@ def scheduled(
     call: KernelCall, allocate: Allocate, schedules: Schedules, first: int = 0,
     report: Callable[[Rewriting], None] | None = None,
 ) -> tuple[KernelCall, ...]:  # fmt: skip
-    """The calls that do the work of one.
+    """The calls that replace one.
 
     Args:
         call: of any kernel.
@@ -93,7 +93,7 @@ def scheduled(
         first: the first of them to try.
         report: called with each call that is rewritten.
     """
-    for place, schedule in remembered(call.kernel, _applicable, schedules, first):
+    for position, schedule in remembered(call.kernel, _applicable, schedules, first):
         choice = schedule.choose(call)
         if choice is None:
             continue
@@ -105,7 +105,7 @@ def scheduled(
         return tuple([
             launch
             for one in calls
-            for launch in scheduled(one, allocate, schedules, place + 1, report)
+            for launch in scheduled(one, allocate, schedules, position + 1, report)
         ])
     return (call,)
 
@@ -122,9 +122,9 @@ def rewritings(
 def _applicable(
     kernel: Kernel, schedules: Schedules, first: int
 ) -> tuple[tuple[int, Schedule], ...]:
-    """The schedules that may rewrite calls of a kernel, from the first on, with their places."""
+    """The schedules from ``first`` on that may rewrite calls of a kernel, with their indices."""
     return tuple([
-        (place, schedule)
-        for place, schedule in enumerate(schedules)
-        if place >= first and schedule.applies(kernel)
+        (position, schedule)
+        for position, schedule in enumerate(schedules)
+        if position >= first and schedule.applies(kernel)
     ])  # fmt: skip

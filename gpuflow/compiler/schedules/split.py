@@ -1,13 +1,13 @@
-"""Long reductions in two launches: parts of the reduced axis, and their combination.
+"""Long reductions in two launches: chunks of the reduced axis, and their combination.
 
-A launch splits the first PARALLEL axis, of which a full reduction has none, and a reduction to a
-few columns too little. Such a kernel becomes two, which any printer prints like others:
+A launch splits the first PARALLEL axis, but a full reduction has none, and that of a reduction to a
+few columns is short. Such a kernel becomes two ordinary ones:
 
-    parts     the same kernel with one more PARALLEL axis: item k reduces its chunk of the first
+    partial   the same kernel with one more PARALLEL axis: item k reduces its chunk of the first
               reduced axis and stores the partial result in scratch memory
     combine   reduces the partial results, in order, and applies the epilogue
 
-``launches`` decides which calls are split, and how.
+Targets decide which calls are split (``split_reductions``, ``splits``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.walk import all_uses, needed, results_of, statements
 
-PART = "part"  # the axis of the parts
+CHUNK_AXIS = "part"  # in the text of kernels
 
 
 @record
@@ -42,16 +42,16 @@ class SplitKernels:
     """The two kernels of a reduction.
 
     Attributes:
-        parts, combine: the kernels.
+        partial, combine: the kernels.
         rows: the reduced axis that is split.
-        kept: the axes that are not reduced.
-        scratch: the operands of both kernels that hold the parts' results, one for each value.
+        retained: the axes that are not reduced.
+        scratch: the operands of both kernels that hold partial results, one for each value.
     """
 
-    parts: Kernel
+    partial: Kernel
     combine: Kernel
     rows: str
-    kept: tuple[str, ...]
+    retained: tuple[str, ...]
     scratch: tuple[Operand, ...]
 
 
@@ -75,14 +75,14 @@ def _split_kernel(kernel: Kernel) -> SplitKernels | None:
     rows = next(axis for axis in kernel.axes if axis.name in reduced)
     if rows.exact is not None:
         return None
-    kept = tuple(axis for axis in kernel.axes if axis.name not in reduced)
+    retained = tuple(axis for axis in kernel.axes if axis.name not in reduced)
     outs = [out for reduce in stages.reduces for out in reduce.outs]
-    scratch = tuple(Operand(f"{PART}{k}", out.dtype, Mode.OUT) for k, out in enumerate(outs))
+    scratch = tuple(Operand(f"{CHUNK_AXIS}{k}", out.dtype, Mode.OUT) for k, out in enumerate(outs))
     return SplitKernels(
-        _parts_kernel(kernel, stages, scratch, kept),
-        _combine_kernel(kernel, stages, scratch, kept),
+        _partial_kernel(kernel, stages, scratch, retained),
+        _combine_kernel(kernel, stages, scratch, retained),
         rows.name,
-        tuple(axis.name for axis in kept),
+        tuple(axis.name for axis in retained),
         scratch,
     )
 
@@ -97,7 +97,7 @@ def _is_one_pass(kernel: Kernel) -> bool:
 
 
 def _innermost(block: Block) -> Block:
-    """The body of the loops over kept axes."""
+    """The body of the loops over retained axes."""
     last = block.body[-1] if block.body else None
     if isinstance(last, For) and last.axis is not None:
         return _innermost(last.body)
@@ -124,28 +124,28 @@ def _stages(block: Block) -> _Stages | None:
     return _Stages(tuple(before), tuple(reduces), tuple(after)) if reduces else None
 
 
-def _parts_kernel(
-    kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], kept: Sequence[Axis]
+def _partial_kernel(
+    kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], retained: Sequence[Axis]
 ) -> Kernel:
     outs = [out for reduce in stages.reduces for out in reduce.outs]
-    stores = [Store(part.name, out) for part, out in zip(scratch, outs, strict=True)]
+    stores = [Store(operand.name, out) for operand, out in zip(scratch, outs, strict=True)]
     body = _rebuilt(kernel.body, [*stages.before, *stages.reduces, *stores])
-    body = Block(body=(For(PART, body),))
-    # Kept axes may be run with groups of rows, and so at another extent.
-    kernel_axes = [replace(axis, exact=None) if axis in kept else axis for axis in kernel.axes]
-    axes = (Axis(PART, Role.PARALLEL), *kernel_axes)
-    varying = {axis.name for axis in kernel.axes} - {axis.name for axis in kept}
+    body = Block(body=(For(CHUNK_AXIS, body),))
+    # Retained axes may be run with groups of rows, and so at another extent.
+    kernel_axes = [replace(axis, exact=None) if axis in retained else axis for axis in kernel.axes]
+    axes = (Axis(CHUNK_AXIS, Role.PARALLEL), *kernel_axes)
+    varying = {axis.name for axis in kernel.axes} - {axis.name for axis in retained}
     rows = next(k for k, axis in enumerate(kernel.axes) if axis.name in varying)
     operands = []
     stored = {s.operand for s in statements(body) if isinstance(s, Store)}
     for operand in _used(kernel.operands, body):
         strides = _padded(operand, len(kernel.axes))
         first = Stride.ZERO if strides[rows] is Stride.ZERO else Stride.ANY
-        # What is written in place after the sums is only read before.
+        # An operand that is written in place after the sums is only read here.
         is_read = operand.mode is Mode.INOUT and operand.name not in stored
         mode = Mode.IN if is_read else operand.mode
         operands.append(replace(operand, mode=mode, strides=(first, *strides)))
-    operands += _scratch_operands(scratch, axes, kept, Mode.OUT)
+    operands += _scratch_operands(scratch, axes, retained, Mode.OUT)
     kind = "column" if kernel.kind == "column" else "row"
     return Kernel(
         f"{kernel.name}_parts", axes, tuple(operands), body, index_bits=kernel.index_bits, kind=kind
@@ -153,27 +153,27 @@ def _parts_kernel(
 
 
 def _combine_kernel(
-    kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], kept: Sequence[Axis]
+    kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], retained: Sequence[Axis]
 ) -> Kernel:
-    number = 1 + max(value.number for s in statements(kernel.body) for value in _defined(s))
+    next_id = 1 + max(value.number for s in statements(kernel.body) for value in _defined(s))
     names = iter(scratch)
     reduces = []
     for reduce in stages.reduces:
-        values = [Value(number + k, out.dtype) for k, out in enumerate(reduce.outs)]
-        number += len(values)
+        values = [Value(next_id + k, out.dtype) for k, out in enumerate(reduce.outs)]
+        next_id += len(values)
         loads = tuple(Load(value, next(names).name) for value in values)
         body = Block(body=loads, results=tuple(values))
-        reduces.append(replace(reduce, axes=(PART,), body=body))
+        reduces.append(replace(reduce, axes=(CHUNK_AXIS,), body=body))
     body = _rebuilt(kernel.body, [*stages.before, *reduces, *stages.after])
-    axes = (Axis(PART, Role.REDUCE), *(replace(axis, exact=None) for axis in kept))
-    places = [kernel.axes.index(axis) for axis in kept]
+    axes = (Axis(CHUNK_AXIS, Role.REDUCE), *(replace(axis, exact=None) for axis in retained))
+    positions = [kernel.axes.index(axis) for axis in retained]
     operands = []
     for operand in _used(kernel.operands, body):
         strides = _padded(operand, len(kernel.axes))
-        chosen = (Stride.ZERO, *(strides[place] for place in places))
-        operands.append(replace(operand, strides=chosen))
-    operands += _scratch_operands(scratch, axes, kept, Mode.IN)
-    kind = "column" if kept else "full"
+        selected = (Stride.ZERO, *(strides[position] for position in positions))
+        operands.append(replace(operand, strides=selected))
+    operands += _scratch_operands(scratch, axes, retained, Mode.IN)
+    kind = "column" if retained else "full"
     return Kernel(
         f"{kernel.name}_combine", axes, tuple(operands), body, index_bits=kernel.index_bits,
         kind=kind,
@@ -188,7 +188,7 @@ def _defined(statement: Statement) -> tuple[Value, ...]:
 
 
 def _rebuilt(block: Block, innermost: Sequence[Statement]) -> Block:
-    """The loops over kept axes around other statements, without unneeded ones."""
+    """The loops over retained axes around other statements, without unneeded ones."""
     last = block.body[-1]
     if isinstance(last, For) and last.axis is not None:
         loop = replace(last, body=_rebuilt(last.body, innermost))
@@ -206,10 +206,10 @@ def _padded(operand: Operand, count: int) -> tuple[Stride, ...]:
 
 
 def _scratch_operands(
-    scratch: Sequence[Operand], axes: Sequence[Axis], kept: Sequence[Axis], mode: Mode
+    scratch: Sequence[Operand], axes: Sequence[Axis], retained: Sequence[Axis], mode: Mode
 ) -> list[Operand]:
-    names = {PART, *(axis.name for axis in kept)}
+    names = {CHUNK_AXIS, *(axis.name for axis in retained)}
     strides = [Stride.ANY if axis.name in names else Stride.ZERO for axis in axes]
     if axes[-1].name in names:
         strides[-1] = Stride.UNIT
-    return [replace(part, mode=mode, strides=tuple(strides)) for part in scratch]
+    return [replace(operand, mode=mode, strides=tuple(strides)) for operand in scratch]

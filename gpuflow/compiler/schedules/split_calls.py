@@ -9,44 +9,44 @@ from typing import NamedTuple
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate
 from gpuflow.compiler.schedules.split import SplitKernels
-from gpuflow.compiler.schedules.split_words import Blocks, PartWords
+from gpuflow.compiler.schedules.split_slots import SlotMaps, SlotWriter
 
 
 class Cut(NamedTuple):
-    """How a reduction of one size is split.
+    """Chunks of a reduction of one size.
 
     Attributes:
-        parts: their number.
-        rows: of a part; those of a group count as one.
-        group: neighbouring rows that are taken as one long row.
-        left: rows that the parts leave over.
+        chunks: number of chunks.
+        rows: rows of a chunk; a group counts as one.
+        group: neighbouring rows that are treated as one long row.
+        remainder: rows after the last chunk.
     """
 
-    parts: int
+    chunks: int
     rows: int
     group: int
-    left: int
+    remainder: int
 
 
 def split_calls(
-    call: KernelCall, split: SplitKernels, cut: Cut, sizes: Mapping[str, int], blocks: Blocks,
+    call: KernelCall, split: SplitKernels, cut: Cut, sizes: Mapping[str, int], blocks: SlotMaps,
     allocate: Allocate,
 ) -> tuple[KernelCall, ...]:  # fmt: skip
     """The calls of the two kernels of a reduction that is split."""
-    kept = prod([sizes[axis] for axis in split.kept])
-    results = cut.parts * cut.group + (cut.left > 0)
-    places = [allocate(results * kept * itemsize) for itemsize in blocks.itemsizes]
-    done = cut.parts * cut.rows * cut.group
-    writer = PartWords(split, sizes, call.words, blocks)
+    retained = prod([sizes[axis] for axis in split.retained])
+    results = cut.chunks * cut.group + (cut.remainder > 0)
+    scratch = [allocate(results * retained * itemsize) for itemsize in blocks.itemsizes]
+    done = cut.chunks * cut.rows * cut.group
+    writer = SlotWriter(split, sizes, call.slots, blocks)
     per_row = call.points // max(sizes[split.rows], 1)
-    parts, combine = blocks.parts.buffers_of, blocks.combine.buffers_of
-    buffers = (*call.buffers, *places)
-    words = writer.parts(cut.parts, cut.rows, cut.group, 0, 0)
-    calls = [KernelCall(split.parts, words, parts(buffers), cut.parts, done * per_row)]
-    if cut.left:
-        words = writer.parts(1, cut.left, 1, done, cut.parts * cut.group * kept)
-        calls.append(KernelCall(split.parts, words, parts(buffers), 1, cut.left * per_row))
-    extent = sizes[split.kept[0]] if split.kept else 1
-    words = writer.combine(results)
-    calls.append(KernelCall(split.combine, words, combine(buffers), extent, results * kept))
+    partial, combine = blocks.partial.buffers_of, blocks.combine.buffers_of
+    buffers = (*call.buffers, *scratch)
+    slots = writer.partial(cut.chunks, cut.rows, cut.group, 0, 0)
+    calls = [KernelCall(split.partial, slots, partial(buffers), cut.chunks, done * per_row)]
+    if cut.remainder:
+        slots = writer.partial(1, cut.remainder, 1, done, cut.chunks * cut.group * retained)
+        calls.append(KernelCall(split.partial, slots, partial(buffers), 1, cut.remainder * per_row))
+    extent = sizes[split.retained[0]] if split.retained else 1
+    slots = writer.combine(results)
+    calls.append(KernelCall(split.combine, slots, combine(buffers), extent, results * retained))
     return tuple(calls)

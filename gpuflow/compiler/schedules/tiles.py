@@ -4,8 +4,8 @@
         for j:                          copy tile x: tile[i, j] = x[j, i] for all i and j
             y[i, j] = f(x[j, i])        for i: for j: y[i, j] = f(tile[i, j])
 
-Where the output goes along a row, a transposed operand goes down a column. The tile of such an
-operand is in the output's order; a target copies it as it can.
+While the output advances along a row, a transposed operand advances down a column. The tile of such
+an operand is in the output's order; the copy is up to the target.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tiled(kernel: Kernel, side: int, band: int = 0) -> Kernel:
     Args:
         kernel: for which ``can_be_tiled`` holds.
         side: points of a tile along both axes.
-        band: rows whose tiles are done before the next, if that is not one row of tiles.
+        band: rows whose tiles are computed before the next ones, if not one row of tiles.
     """
     down, along = (axis.name for axis in kernel.axes[-2:])
     operands = across_operands(kernel)

@@ -1,6 +1,6 @@
 """Common code of custom_jvp and custom_vjp: flat functions, arguments, and call equations.
 
-Such an equation holds the user's function, as Python or as a jaxpr, together with the rules.
+Such an equation holds the user's function, as Python or as a jaxpr, and the rules.
 Captured values of the function become leading operands before the equation is recorded or batched.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base import tree
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import close_over
 from gpuflow.control.programs import as_array
@@ -65,12 +65,12 @@ class FlatCall:
 def check_leaves(op: str, name: str, leaves: Sequence[Any]) -> None:
     """Raise TypeError for leaves of differentiable arguments that are neither arrays nor refs."""
     for leaf in leaves:
-        # What says with __jax_array__ which array it is asks for it in the function.
+        # An object with __jax_array__ is converted inside the function.
         is_array = is_value(leaf) or type(leaf) is Ref or hasattr(type(leaf), "__jax_array__")
         if not is_array:
             raise TypeError(
                 f"[{op}] arguments of {name} must be arrays, numbers, or in nondiff_argnums; got "
-                f"{told(leaf)}. Fix: {mend(leaf, 'nondiff_argnums=(1,)')}."
+                f"{brief(leaf)}. Fix: {fix_for(leaf, 'nondiff_argnums=(1,)')}."
             )
 
 
@@ -88,14 +88,14 @@ def with_refs(leaves: Sequence[Any], others: dict[int, Any]) -> list[Any]:
 
 
 class UsesRefsError(Exception):
-    """A function with its own derivative uses refs of outside, so that it is not an equation."""
+    """Raised for a custom derivative that uses enclosing refs, so that it is not an equation."""
 
 
 class NoDerivative:
-    """A rule that refuses.
+    """A rule that always raises.
 
-    A program has the refs of a function with its own derivative as inputs and outputs, of which
-    its rule knows nothing.
+    A program has the refs of a function with its own derivative as inputs and outputs, which its
+    rule does not support.
     """
 
     symbolic_zeros = True
@@ -224,13 +224,13 @@ def batch_with_zeros(
             shape = value.aval.shape
             inner = shape if dim is None else (*shape[:dim], *shape[dim + 1 :])
             zeros[k] = Zero(value.aval.update(shape=inner))
-    places = [k for k in range(len(operands)) if k not in zeros]
+    positions = [k for k in range(len(operands)) if k not in zeros]
 
     def filled(*values: Any) -> Sequence[Any]:
-        full: dict[int, Any] = {**zeros, **dict(safe_zip(places, values))}
+        full: dict[int, Any] = {**zeros, **dict(safe_zip(positions, values))}
         return function(*[full[k] for k in range(len(operands))])
 
-    return batch_flat(filled, axis, [operands[k] for k in places], [dims[k] for k in places])
+    return batch_flat(filled, axis, [operands[k] for k in positions], [dims[k] for k in positions])
 
 
 def call_shape(*avals: ShapedArray, call_jaxpr: Any, **params: Any) -> list[ShapedArray]:
@@ -245,7 +245,7 @@ def call_execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
 
 
 class _Unchecked:
-    """A user's rule without the checks in it: they belong to a program that was collected from."""
+    """A user's rule without its checks: they were moved to the checked program already."""
 
     def __init__(self, rule: Any) -> None:
         self.rule = rule
@@ -254,18 +254,18 @@ class _Unchecked:
         return getattr(self.rule, name)
 
     def __call__(self, *operands: Any) -> list[Any]:
-        places = [k for k, operand in enumerate(operands) if is_value(operand)]
+        positions = [k for k, operand in enumerate(operands) if is_value(operand)]
         present: list[bool] = []
 
         def run(*values: Any) -> list[Any]:
             full = list(operands)
-            for place, value in safe_zip(places, values):
-                full[place] = value
+            for position, value in safe_zip(positions, values):
+                full[position] = value
             results = self.rule(*full)
             present[:] = [result is not None for result in results]
             return [result for result in results if result is not None]
 
-        values = [operands[k] for k in places]
+        values = [operands[k] for k in positions]
         jaxpr, consts = trace_to_jaxpr(run, [aval_of(value) for value in values])
         program, _ = checked_jaxpr(ClosedJaxpr(jaxpr, tuple(consts)), frozenset())
         outs = iter(program(*values))

@@ -1,4 +1,4 @@
-"""custom_gradient: a function that returns its result together with its reverse-mode rule."""
+"""custom_gradient: a function that returns a pair of its result and its reverse-mode rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ tree.register_node(
 
 
 def custom_gradient(fun: Callable[_P, tuple[_T, Any]]) -> Callable[_P, _T]:
-    """Define a function together with its gradient rule, both returned by ``fun``.
+    """Define a function and its gradient rule, both returned by ``fun``.
 
     Args:
         fun: ``(*args) -> (out, rule)`` with ``rule(cotangent of out) -> cotangents``: a tuple with

@@ -211,17 +211,17 @@ def _flat(function: Function, in_tree: tree.TreeDef, *leaves: Any) -> list[Any]:
     return tree.leaves(function(*tree.unflatten(in_tree, leaves)))
 
 
-def _parts(values: Sequence[Any], counts: tuple[int, ...]) -> list[list[Any]]:
+def _split(values: Sequence[Any], counts: tuple[int, ...]) -> list[list[Any]]:
     """The captured values of f, solve and tangent_solve, and the guess."""
-    parts, start = [], 0
+    groups, start = [], 0
     for count in counts:
-        parts.append(list(values[start : start + count]))
+        groups.append(list(values[start : start + count]))
         start += count
-    return [*parts, list(values[start:])]
+    return [*groups, list(values[start:])]
 
 
 def _solve_root(counts: Any, jaxprs: Any, *values: Any) -> list[Any]:
-    _, for_solve, _, guess = _parts(values, counts)
+    _, for_solve, _, guess = _split(values, counts)
     return jaxprs[1](*for_solve, *guess)
 
 
@@ -233,8 +233,8 @@ def _root_jvp(counts: Any, jaxprs: Any, primals: Any, tangents: Any) -> tuple[An
     """``df/dx x' = -df/dp p'``, by the implicit function theorem."""
     outs = list(_root(counts, jaxprs, *primals))
     f, _, tangent_solve = jaxprs
-    for_f, _, for_tangent_solve, guess = _parts(primals, counts)
-    f_tangents = _parts(tangents, counts)[0]
+    for_f, _, for_tangent_solve, guess = _split(primals, counts)
+    f_tangents = _split(tangents, counts)[0]
     x, aux = outs[: len(guess)], outs[len(guess) :]
     zeros = [Zero(aval_of(value).tangent()) for value in x]
     typed = [

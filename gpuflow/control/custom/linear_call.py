@@ -91,11 +91,11 @@ def _check_transpose(
 
 def _split(values: Sequence[Any], counts: Counts) -> list[list[Any]]:
     """The own operands of both programs, the residuals, the linear operands."""
-    parts, start = [], 0
+    groups, start = [], 0
     for count in counts:
-        parts.append(list(values[start : start + count]))
+        groups.append(list(values[start : start + count]))
         start += count
-    return [*parts, list(values[start:])]
+    return [*groups, list(values[start:])]
 
 
 def _shape(*avals: ShapedArray, programs: Programs, counts: Counts) -> list[ShapedArray]:
@@ -146,8 +146,8 @@ def _transpose(
         *transpose_consts, *consts, *residuals, *instantiated,
         programs=(programs[1], programs[0]), counts=(counts[1], counts[0], counts[2]),
     )  # fmt: skip
-    kept = [out if is_undefined(value) else None for out, value in safe_zip(outs, linear)]
-    return [*nothing, *kept]
+    in_cotangents = [out if is_undefined(value) else None for out, value in safe_zip(outs, linear)]
+    return [*nothing, *in_cotangents]
 
 
 def _batch(

@@ -41,21 +41,21 @@ class Solve(NamedTuple):
 
 def _split(values: Sequence[Any], counts: Solve) -> tuple[Solve, list[Any]]:
     """The operands of each program, and ``b``."""
-    parts, start = [], 0
+    groups, start = [], 0
     for count in counts:
-        parts.append(list(values[start : start + count]))
+        groups.append(list(values[start : start + count]))
         start += count
-    return Solve(*parts), list(values[start:])
+    return Solve(*groups), list(values[start:])
 
 
-def _joined(parts: Solve) -> list[Any]:
-    return [value for part in parts for value in part]
+def _concatenated(groups: Solve) -> list[Any]:
+    return [value for group in groups for value in group]
 
 
 def bind_solve(programs: Solve, consts: Solve, b: Sequence[Any]) -> list[Any]:
     """Solve; the last two programs may be None, where nothing is transposed."""
     counts = Solve(*[len(values) for values in consts])
-    return linear_solve_p.bind(*_joined(consts), *b, programs=programs, counts=counts)
+    return linear_solve_p.bind(*_concatenated(consts), *b, programs=programs, counts=counts)
 
 
 def _shape(*avals: ShapedArray, programs: Solve, counts: Solve) -> list[ShapedArray]:
@@ -83,7 +83,7 @@ def _jvp(
     if all(type(value) is Zero for value in right):
         return outs, [*zeros, *aux_tangents]
     instantiated = [instantiate(value) for value in right]
-    x_tangents = linear_solve_p.bind(*_joined(consts), *instantiated, **params)[: len(b)]
+    x_tangents = linear_solve_p.bind(*_concatenated(consts), *instantiated, **params)[: len(b)]
     return outs, [*x_tangents, *aux_tangents]
 
 
@@ -109,7 +109,7 @@ def _transpose(
             "none. Fix: transpose_solve=..., or symmetric=True."
         )
     consts, b = _split(operands, counts)
-    if any(is_undefined(value) for value in _joined(consts)):
+    if any(is_undefined(value) for value in _concatenated(consts)):
         raise NotImplementedError(
             "[custom_linear_solve] the solution is not linear in the values that matvec and solve "
             "close over; got a transposition with respect to it. Fix: grad or vjp instead of "
@@ -134,7 +134,7 @@ def _batch(
         if (x_new, b_new) == (x_flags, b_flags):
             break
         x_flags, b_flags = x_new, b_new
-    operand_flags = [*_joined(const_flags), *b_flags]
+    operand_flags = [*_concatenated(const_flags), *b_flags]
     moved = [
         batch_to_dim(value, dim, 0, axis.size) if flag else value
         for value, dim, flag in safe_zip(operands, dims, operand_flags)
@@ -186,7 +186,7 @@ def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
             for program, count in safe_zip(programs, counts)
         ]
         unread[2] = list(consts)
-        return with_inputs(solve, [*_joined(Solve(*unread)), *b])
+        return with_inputs(solve, [*_concatenated(Solve(*unread)), *b])
 
     key = ("solve alone", tuple(p and p.jaxpr for p in programs), counts)
     return solve.jaxpr.memo(key, make)

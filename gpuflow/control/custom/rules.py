@@ -82,8 +82,8 @@ def _custom_jvp_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *,
     call_jaxpr: ClosedJaxpr, jvp: Any, name: str, num_consts: int,
 ) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
-    # Every output is mapped, also one that does not depend on what is mapped: its tangent may,
-    # and only the rule knows.
+    # Every output is mapped, even if it does not depend on mapped operands: its tangent may, which
+    # only the rule determines.
     moved, call, rule_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
     return custom_jvp_p.bind(*moved, **call, jvp=_MappedRule(jvp, axis, rule_dims)), out_dims
 
@@ -191,8 +191,8 @@ class custom_jvp(Generic[_P, _T]):
             for rule, tangent in safe_zip(jvps, tangents):
                 # A tangent that is zero is left out: times an infinite derivative it would be nan.
                 if rule is not None and not _is_zero(tangent):
-                    part = rule(tree.tree_map(_without_symbol, tangent), out, *primals)
-                    total = part if total is None else tree.tree_map(_plus, total, part)
+                    term = rule(tree.tree_map(_without_symbol, tangent), out, *primals)
+                    total = term if total is None else tree.tree_map(_plus, total, term)
             if total is None:
                 total = tree.tree_map(lambda x: instantiate(Zero(aval_of(x).tangent())), out)
             return out, total
@@ -210,13 +210,13 @@ class custom_jvp(Generic[_P, _T]):
             )
         bound = bind_arguments(self.fun, args, kwargs)
         count = len(bound)
-        for number in self.nondiff_argnums:
-            if not -count <= number < count:
+        for argnum in self.nondiff_argnums:
+            if not -count <= argnum < count:
                 raise ValueError(
                     f"[custom_jvp] nondiff_argnums must name arguments of {self.name}; got "
-                    f"{number} for a call with {count}. Fix: pass the argument by position."
+                    f"{argnum} for a call with {count}. Fix: pass the argument by position."
                 )
-        positions = sorted({number % count for number in self.nondiff_argnums})
+        positions = sorted({argnum % count for argnum in self.nondiff_argnums})
         fixed = {k: tree.tree_map(_without_derivative, bound[k]) for k in positions}
         dynamic = tuple(arg for k, arg in enumerate(bound) if k not in fixed)
         leaves, treedef = tree.flatten(dynamic)
@@ -235,7 +235,7 @@ class custom_jvp(Generic[_P, _T]):
 
 
 def _without_derivative(value: Any) -> Any:
-    """A part of an argument that is not differentiated, without the tangent that it may carry."""
+    """A leaf of a nondifferentiated argument, without the tangent that it may carry."""
     return stop_gradient(value) if isinstance(value, Tracer) else value
 
 

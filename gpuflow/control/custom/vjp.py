@@ -169,14 +169,14 @@ class _Backward:
         arguments = tree.unflatten(rules.call.treedef, rules.in_avals)
         flat: list[Any] = []
         for name, argument, result in safe_zip(rules.argument_names, arguments, results):
-            for number, item in enumerate(self._spread(name, argument, result)):
+            for leaf_index, item in enumerate(self._broadcast(name, argument, result)):
                 aval = next(avals)
                 if type(aval) is not AbstractRef:  # which have no cotangents
-                    flat.append(self._typed((name, argument, number), aval, item))
+                    flat.append(self._typed((name, argument, leaf_index), aval, item))
         return flat
 
-    def _spread(self, argument_name: str, argument: Any, result: Any) -> list[Any]:
-        """One cotangent for each leaf; one value may stand for a whole subtree."""
+    def _broadcast(self, argument_name: str, argument: Any, result: Any) -> list[Any]:
+        """One cotangent for each leaf; a value of a tree prefix is used for its whole subtree."""
         try:
             return tree.broadcast_prefix(result, argument, "custom_vjp")
         except ValueError:
@@ -187,46 +187,46 @@ class _Backward:
                 "Fix: return the same containers, None for zero."
             ) from None
 
-    def _typed(self, place: tuple[str, Any, int], aval: ShapedArray, cotangent: Any) -> Any:
-        """The cotangent of one leaf, which is ``place``: an argument, its tree, and a number."""
+    def _typed(self, leaf: tuple[str, Any, int], aval: ShapedArray, cotangent: Any) -> Any:
+        """The cotangent of ``leaf``, converted: its argument's name and tree, and its index."""
         want = aval.tangent()
         if cotangent is None or isinstance(cotangent, SymbolicZero) or want.dtype == dtypes.float0:
             return None
         got = aval_of(cotangent) if is_value(cotangent) else None
         if got is not None and got.shape == want.shape:
-            self._check_varying(place, want, got)
+            self._check_varying(leaf, want, got)
             if got.dtype == want.dtype:
                 is_array = isinstance(cotangent, HasAval)
                 return cotangent if is_array else convert(cotangent, want.dtype)
-            # Numbers take the dtype that is wanted, but no real one holds a complex one.
-            is_number = not dtypes.is_extended(got.dtype)
-            if is_number and (got.dtype.kind != "c" or want.dtype.kind == "c"):
+            # Values are converted to the expected dtype, but never from complex to real.
+            is_numeric = not dtypes.is_extended(got.dtype)
+            if is_numeric and (got.dtype.kind != "c" or want.dtype.kind == "c"):
                 return convert(cotangent, want.dtype)
-            mend = f"convert it with .real or .astype({want.dtype})"
+            fix = f"convert it with .real or .astype({want.dtype})"
         else:
-            mend = "sum over the axes that were broadcast, or return None for zero"
-        name, argument, number = place
+            fix = "sum over the axes that were broadcast, or return None for zero"
+        name, argument, leaf_index = leaf
         raise (TypeError if got is None else ValueError)(
             f"[custom_vjp] bwd of {self.rules.name} must return a cotangent of type {want} for "
-            f"{name}{tree.paths(argument)[number]}; got "
-            f"{repr(cotangent) if got is None else got}. Fix: {mend}."
+            f"{name}{tree.paths(argument)[leaf_index]}; got "
+            f"{repr(cotangent) if got is None else got}. Fix: {fix}."
         )
 
 
     def _check_varying(
-        self, place: tuple[str, Any, int], want: ShapedArray, got: ShapedArray
+        self, leaf: tuple[str, Any, int], want: ShapedArray, got: ShapedArray
     ) -> None:
         """Check that in shard_map a cotangent varies as its argument does.
 
         Raises:
             ValueError: it varies along other axes.
         """
-        name, argument, number = place
+        name, argument, leaf_index = leaf
         check(
             got.mat.varying == want.mat.varying,
             lambda: (
                 f"[custom_vjp] bwd of {self.rules.name} must return a cotangent that varies along "
-                f"the mesh axes of {name}{tree.paths(argument)[number]}, {want}; got {got}. "
+                f"the mesh axes of {name}{tree.paths(argument)[leaf_index]}, {want}; got {got}. "
                 "Fix: lax.psum where it varies along more, lax.pcast along less."
             ),
             ValueError,
@@ -345,25 +345,25 @@ class custom_vjp(Generic[_P, _T]):
             outs = without_rule(self.name, call, leaves)
         return tree.unflatten(forward.out_tree if call.out_tree is None else call.out_tree, outs)
 
-    def _argument_name(self, number: int) -> str:
-        known = number < len(self.parameter_names)
-        return self.parameter_names[number] if known else f"argument {number}"
+    def _argument_name(self, position: int) -> str:
+        is_named = position < len(self.parameter_names)
+        return self.parameter_names[position] if is_named else f"argument {position}"
 
     def _fixed(self, args: tuple[Any, ...]) -> dict[int, Any]:
         """The arguments that are not differentiated, by position."""
         count = len(args)
-        for number in self.nondiff_argnums:
-            if not -count <= number < count:
+        for argnum in self.nondiff_argnums:
+            if not -count <= argnum < count:
                 raise ValueError(
                     f"[custom_vjp] nondiff_argnums must name arguments of {self.name}; got "
-                    f"{number} for a call with {count}. Fix: pass the argument by position."
+                    f"{argnum} for a call with {count}. Fix: pass the argument by position."
                 )
         fixed = {k: args[k] for k in sorted({n % count for n in self.nondiff_argnums})}
-        for number, value in fixed.items():
+        for argnum, value in fixed.items():
             if any(isinstance(leaf, Tracer) for leaf in tree.leaves(value)):
                 raise UnexpectedTracerError(
                     "[custom_vjp] arguments in nondiff_argnums must not be traced; got a traced "
-                    f"value for argument {number} of {self.name}. Fix: drop it from "
+                    f"value for argument {argnum} of {self.name}. Fix: drop it from "
                     "nondiff_argnums, and return None as its cotangent."
                 )
         return fixed

@@ -1,8 +1,8 @@
-"""The equations of custom_vjp: the call, and the map of tangents that only bwd knows.
+"""The equations of custom_vjp: the call, and the map of tangents, defined by bwd alone.
 
 The jvp rule of a call runs the user's ``fwd`` and binds ``custom_vjp_linear`` on the tangents. That
 equation has no value: it can only be transposed, which runs ``bwd``. Linearization records it,
-while forward mode, which wants its value, ends in an error.
+while forward mode, which needs its value, raises an error.
 
 Rules are flat here: ``fwd(perturbed, *primals) -> (*outs, *residuals)``, with ``fwd.out_count``
 known once it has run and with a flag for each primal that has a tangent; and
@@ -157,11 +157,11 @@ class _MappedBackward:
                 inputs[k] = _total(inputs[k])
         results, out_dims = batch_with_zeros(self.backward, self.axis, inputs, dims)
         return [
-            None if result is None else self._placed(result, dim, target)
+            None if result is None else self._with_batch_dim(result, dim, target)
             for result, dim, target in safe_zip(results, out_dims, self.in_dims)
         ]
 
-    def _placed(self, result: Any, dim: int | None, target: int | None) -> Any:
+    def _with_batch_dim(self, result: Any, dim: int | None, target: int | None) -> Any:
         if dim is None and target is None and self.is_one:
             return result
         full = batch_to_dim(result, dim, target or 0, self.axis.size)
@@ -244,12 +244,12 @@ def _linear_transpose(
     if not bwd.symbolic_zeros:
         out_cotangents = [instantiate(cotangent) for cotangent in out_cotangents]
     results = bwd(*residuals, *out_cotangents)
-    wanted = [result for result, zero in safe_zip(results, in_zeros) if not zero]
+    in_cotangents = [result for result, zero in safe_zip(results, in_zeros) if not zero]
     return [
         *[None] * num_residuals,
         *[
             _cotangent_of(tangent, result) if is_undefined(tangent) else None
-            for tangent, result in safe_zip(tangents, wanted)
+            for tangent, result in safe_zip(tangents, in_cotangents)
         ],
     ]
 

@@ -71,7 +71,7 @@ def _jvp(
     derivative, out_nonzeros = jvp_jaxpr(call, nonzeros, False)
     nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
     if any(nonzeros[:num_consts]):
-        # The rule knows nothing of closed-over values: the function is taken apart.
+        # The rule does not cover closed-over values: the function is differentiated op by op.
         results = derivative(*primals, *nonzero_tangents)
     else:
         derivative, closed = close(derivative)
@@ -98,10 +98,10 @@ def _linearize(
         results = known(*primals)
         split = len(results) - count
 
-        def taken_apart(residuals: Sequence[Any], *tangents: Any) -> list[Any]:
+        def linear_map(residuals: Sequence[Any], *tangents: Any) -> list[Any]:
             return evaluate(linear, (), [*residuals, *tangents])
 
-        return results[:split], out_nonzeros, results[split:], taken_apart
+        return results[:split], out_nonzeros, results[split:], linear_map
 
     outs = custom_vmap_p.bind(*primals, call=call, rule=rule, num_consts=num_consts, name=name)
     map_of_tangents, out_nonzeros = tangent_program(call, nonzeros)

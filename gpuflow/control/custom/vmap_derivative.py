@@ -1,8 +1,8 @@
-"""Rules of custom_vmap for derivatives of a function: derivatives of the function's own rule.
+"""Batching rules for derivatives of a custom_vmap function: derivatives of its own rule.
 
 Rules are flat here: ``(axis size, is mapped of each operand, *operands) -> (outs, is mapped of
-each)``, with mapped dimensions in front. A primal is mapped together with its tangent or
-cotangent, so that one rule serves both.
+each)``, with mapped dimensions in front. A primal is mapped if its tangent or cotangent is, and
+the reverse, so that one rule serves both.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ class _TangentRule:
     ) -> tuple[Callable[..., list[Any]], list[bool], list[Any], list[Any]]:
         """The rule as a function of primals; its out flags once called; primals and tangents."""
         count = len(self.nonzeros)
-        places = [k for k, flag in enumerate(self.nonzeros) if flag]
-        together = list(flags[:count])
-        for k, flag in safe_zip(places, flags[count:]):
-            together[k] = together[k] or flag
-        wanted = [*together, *[together[k] for k in places]]
+        nonzero_positions = [k for k, flag in enumerate(self.nonzeros) if flag]
+        mapped = list(flags[:count])
+        for k, flag in safe_zip(nonzero_positions, flags[count:]):
+            mapped[k] = mapped[k] or flag
+        full_flags = [*mapped, *[mapped[k] for k in nonzero_positions]]
         full = [
             batch_to_dim(x, None, 0, size) if want and not flag else x
-            for x, flag, want in safe_zip(operands, flags, wanted)
+            for x, flag, want in safe_zip(operands, flags, full_flags)
         ]
         out_flags: list[bool] = []
 
         def call(*values: Any) -> list[Any]:
-            outs, out_flags[:] = self.rule(size, tuple(together), *values)
+            outs, out_flags[:] = self.rule(size, tuple(mapped), *values)
             return outs
 
         return call, out_flags, full[:count], full[count:]
@@ -88,9 +88,9 @@ class DerivativeRule(_TangentRule):
             for x, flag in safe_zip(primals, self.nonzeros)
         ]
         outs, out_tangents = jvp_flat(call, primals, tangents)
-        kept = [k for k, flag in enumerate(self.out_nonzeros) if flag]
-        kept_tangents = [instantiate(out_tangents[k]) for k in kept]
-        return [*outs, *kept_tangents], [*out_flags, *[out_flags[k] for k in kept]]
+        nonzero_outs = [k for k, flag in enumerate(self.out_nonzeros) if flag]
+        nonzero_out_tangents = [instantiate(out_tangents[k]) for k in nonzero_outs]
+        return [*outs, *nonzero_out_tangents], [*out_flags, *[out_flags[k] for k in nonzero_outs]]
 
 
 class TangentRule(_TangentRule):
@@ -102,8 +102,8 @@ class TangentRule(_TangentRule):
         call, out_flags, primals, tangents = self._prepare(size, flags, operands)
         _, linear, residuals, _ = linearize_flat(call, primals, self.nonzeros)
         out_tangents = evaluate(linear, residuals, tangents)
-        kept = [k for k, flag in enumerate(self.out_nonzeros) if flag]
-        return [out_tangents[k] for k in kept], [out_flags[k] for k in kept]
+        nonzero_outs = [k for k, flag in enumerate(self.out_nonzeros) if flag]
+        return [out_tangents[k] for k in nonzero_outs], [out_flags[k] for k in nonzero_outs]
 
 
 class CotangentRule:
@@ -152,8 +152,9 @@ class CotangentRule:
         jaxpr, consts = trace_to_jaxpr(call, avals)
         results = backward_pass(jaxpr, consts, inputs, self._cotangents(size, operands, flags))
         in_cotangents = [x for x, is_unknown in safe_zip(results, self.undefined) if is_unknown]
-        kept = [instantiate(x) for x, flag in safe_zip(in_cotangents, self.out_nonzeros) if flag]
-        return kept, [True] * len(kept)
+        pairs = safe_zip(in_cotangents, self.out_nonzeros)
+        nonzero_cotangents = [instantiate(x) for x, flag in pairs if flag]
+        return nonzero_cotangents, [True] * len(nonzero_cotangents)
 
     def _cotangents(
         self, size: int, operands: Sequence[Any], flags: Sequence[bool]

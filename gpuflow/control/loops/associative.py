@@ -18,7 +18,7 @@ from gpuflow.ops.layout.slicing import slice_in_dim
 
 _T = TypeVar("_T")
 
-Parts = list[Any]
+Leaves = list[Any]
 
 
 @explained
@@ -67,7 +67,7 @@ def associative_scan(
     if reverse:
         leaves = [rev(x, (d,)) for x, d in safe_zip(leaves, axes)]
 
-    def combine(first: Parts, second: Parts) -> Parts:
+    def combine(first: Leaves, second: Leaves) -> Leaves:
         result = fn(tree.unflatten(treedef, first), tree.unflatten(treedef, second))
         return tree.leaves(result)
 
@@ -77,34 +77,36 @@ def associative_scan(
     return tree.unflatten(treedef, outs)
 
 
-def _prefixes(combine: Callable[[Parts, Parts], Parts], parts: Parts, axes: Sequence[int]) -> Parts:
-    count = aval_of(parts[0]).shape[axes[0]]
+def _prefixes(
+    combine: Callable[[Leaves, Leaves], Leaves], elements: Leaves, axes: Sequence[int]
+) -> Leaves:
+    count = aval_of(elements[0]).shape[axes[0]]
     if count < 2:
-        return parts
+        return elements
 
-    def every_second(values: Parts, start: int, stop: int) -> Parts:
+    def every_second(values: Leaves, start: int, stop: int) -> Leaves:
         return [slice_in_dim(x, start, stop, 2, d) for x, d in safe_zip(values, axes)]
 
-    pairs = combine(every_second(parts, 0, count - 1), every_second(parts, 1, count))
+    pairs = combine(every_second(elements, 0, count - 1), every_second(elements, 1, count))
     odd = _prefixes(combine, pairs, axes)  # prefixes that end at 1, 3, 5, ...
     before = odd
     if count % 2 == 0:
         before = [slice_in_dim(x, 0, count // 2 - 1, 1, d) for x, d in safe_zip(odd, axes)]
-    even = every_second(parts, 2, count)
+    even = every_second(elements, 2, count)
     if aval_of(even[0]).shape[axes[0]]:
         even = combine(before, even)
-    first = [slice_in_dim(x, 0, 1, 1, d) for x, d in safe_zip(parts, axes)]
+    first = [slice_in_dim(x, 0, 1, 1, d) for x, d in safe_zip(elements, axes)]
     even = [concatenate([x, y], d) for x, y, d in safe_zip(first, even, axes)]
     return [_interleave(x, y, d) for x, y, d in safe_zip(even, odd, axes)]
 
 
 def _interleave(even: Any, odd: Any, axis: int) -> Any:
-    """``even[0], odd[0], even[1], odd[1], ...`` along ``axis``; ``even`` may have one more."""
+    """Interleave ``even[0], odd[0], even[1], ...`` along ``axis``; ``even`` may be one longer."""
     shape = aval_of(odd).shape
     count, size = shape[axis], aval_of(even).shape[axis]
-    kept = [d for d in range(len(shape) + 1) if d != axis + 1]
+    dims = [d for d in range(len(shape) + 1) if d != axis + 1]
     pairs = (*shape[: axis + 1], 1, *shape[axis + 1 :])
-    sides = [broadcast_in_dim(x, pairs, kept) for x in (slice_in_dim(even, 0, count, 1, axis), odd)]
+    sides = [broadcast_in_dim(x, pairs, dims) for x in (slice_in_dim(even, 0, count, 1, axis), odd)]
     merged = (*shape[:axis], 2 * count, *shape[axis + 1 :])
     both = reshape(concatenate(sides, axis + 1), merged)
     if size == count:

@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.util import safe_zip
 from gpuflow.control.loops.carries import check_varying
 from gpuflow.control.loops.cond import bind_cond
@@ -39,7 +39,7 @@ def cond(
     """Call ``true_fun(*operands)`` if ``pred`` is True, else ``false_fun(*operands)``.
 
     Args:
-        pred: a bool scalar, or a number, which is True unless it is 0.
+        pred: a bool scalar; a number is converted to bool.
         true_fun, false_fun: functions with results of the same structure, shapes and dtypes.
         operands: pytrees of arrays.
         operand: a single operand, by keyword.
@@ -67,10 +67,10 @@ def cond(
     if not callable(true_fun) and len(operands) == 2 and callable(false_fun):
         # The older form: cond(pred, true_operand, true_fun, false_operand, false_fun).
         return _older_cond(pred, true_fun, false_fun, *operands)
-    number = _predicate(pred)
+    branch_index = _predicate(pred)
     if config.trace_context().disable_jit and not isinstance(pred, Tracer):
         return (true_fun if bool(pred) else false_fun)(*as_arrays(operands))
-    return _choose("cond", number, (false_fun, true_fun), operands, ("false_fun", "true_fun"))
+    return _choose("cond", branch_index, (false_fun, true_fun), operands, ("false_fun", "true_fun"))
 
 
 def _older_cond(
@@ -161,16 +161,16 @@ def switch(
     if len(branches) == 1:
         return branches[0](*as_arrays(operands))
     if config.trace_context().disable_jit and not isinstance(index, Tracer):
-        chosen = branches[min(max(int(index), 0), len(branches) - 1)]
-        return chosen(*as_arrays(operands))
+        selected = branches[min(max(int(index), 0), len(branches) - 1)]
+        return selected(*as_arrays(operands))
     low, high = np.asarray([0, len(branches) - 1], aval.dtype)
-    number = convert_element_type(clamp(low, index, high), np.dtype(np.int32))
+    branch_index = convert_element_type(clamp(low, index, high), np.dtype(np.int32))
     names = [f"branches[{k}]" for k in range(len(branches))]
-    return _choose("switch", number, branches, operands, names)
+    return _choose("switch", branch_index, branches, operands, names)
 
 
 def _choose(
-    op: str, number: Any, functions: Sequence[Callable[..., Any]], operands: tuple[Any, ...],
+    op: str, branch_index: Any, functions: Sequence[Callable[..., Any]], operands: tuple[Any, ...],
     names: Sequence[str],
 ) -> Any:  # fmt: skip
     leaves, in_tree = tree.flatten(operands)
@@ -178,8 +178,8 @@ def _choose(
         check(
             is_value(leaf) or type(leaf) is Ref,
             lambda leaf=leaf: (
-                f"[{op}] operands must be arrays or trees of them; got {told(leaf)}. "
-                f"Fix: {mend(leaf, 'close over it')}."
+                f"[{op}] operands must be arrays or trees of them; got {brief(leaf)}. "
+                f"Fix: {fix_for(leaf, 'close over it')}."
             ),
         )
     avals = [type_of(leaf) for leaf in leaves]
@@ -195,8 +195,8 @@ def _choose(
         )  # fmt: skip
     programs, changed = with_ref_outputs(op, programs, leaves)
     jaxprs, closed = [p.jaxpr for p in programs], [p.consts for p in programs]
-    joined, consts = join_consts(jaxprs, closed)
-    outs = bind_cond(joined, number, [*consts, *values_of(leaves)])
+    merged, consts = join_consts(jaxprs, closed)
+    outs = bind_cond(merged, branch_index, [*consts, *values_of(leaves)])
     out_tree = programs[0].out_tree
     for ref, new in safe_zip(changed, outs[out_tree.num_leaves :]):
         write(ref, new)

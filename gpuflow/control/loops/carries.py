@@ -1,4 +1,4 @@
-"""Carries keep their structure, shapes and dtypes from one iteration to the next."""
+"""Types of carries: structure, shapes and dtypes must be the same after each iteration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def carry_types(
     trace: Callable[[list[ShapedArray]], tuple[Program, list[ShapedArray]]],
     function: Callable[..., Any],
 ) -> tuple[Program, list[Any]]:
-    """Trace a body for carries; Python numbers take a dtype that fits the results of the body.
+    """Trace a body for carries; weakly typed scalars are promoted with the results of the body.
 
     In shard_map the carries of this package's own functions vary like the values that they are
     combined with. Those of users' functions must vary from the beginning (``check_carry``): their
@@ -46,7 +46,7 @@ def carry_types(
         if promoted != avals:
             avals = promoted
             program, outs = trace(avals)
-        while not _vary_alike(avals, outs) and not is_users(function):
+        while not _vary_equally(avals, outs) and not is_users(function):
             avals = [_widened(a, b) for a, b in safe_zip(avals, outs)]
             program, outs = trace(avals)
     values = [
@@ -57,8 +57,8 @@ def carry_types(
     return program, [vary_along(x, aval.mat.varying) for x, aval in safe_zip(values, avals)]
 
 
-def _vary_alike(before: Sequence[ShapedArray], after: Sequence[ShapedArray]) -> bool:
-    """Whether carries vary at first wherever they do behind the body."""
+def _vary_equally(before: Sequence[ShapedArray], after: Sequence[ShapedArray]) -> bool:
+    """Whether initial carries vary along all axes along which the results of the body vary."""
     return all(b.mat.varying <= a.mat.varying for a, b in safe_zip(before, after))
 
 
@@ -109,9 +109,9 @@ def check_varying(
     """Raise TypeError where types of a user's function vary along different axes of shard_map.
 
     Args:
-        op: whose function it is.
-        what: the compared values, and ``where`` there are two types of them.
-        function: a user's; this package's own are not held to it.
+        op: the op that takes the function.
+        what: name of the compared values; ``where``: the origins of the two types.
+        function: a user's; functions of this package are exempt.
         first, second: the types.
     """
     if all(a.mat is b.mat or a.mat == b.mat for a, b in safe_zip(first, second)):

@@ -14,7 +14,6 @@ import numpy as np
 
 from gpuflow.base.util import safe_zip
 from gpuflow.control.loops.cond_derivative import linearize_cond, partial_cond
-from gpuflow.control.loops.keeping import keep_cond
 from gpuflow.control.loops.lanes import (
     Lane,
     Lanes,
@@ -24,6 +23,7 @@ from gpuflow.control.loops.lanes import (
     lane_shape,
     over_lanes,
 )
+from gpuflow.control.loops.partial_evaluation import recompute_cond
 from gpuflow.control.loops.pruning import prune_cond
 from gpuflow.control.program_rules import check_types
 from gpuflow.control.programs import close, execute_alone, join_consts
@@ -35,8 +35,8 @@ from gpuflow.core.key_use import (
     alternatives,
     copied,
     follow_program,
-    parts,
     restored,
+    slice_states,
     spend,
 )
 from gpuflow.core.lowering import Branch, BranchForm, Inline, LaneForm
@@ -53,7 +53,7 @@ from gpuflow.transforms.checking import (
     State,
     blank,
     checked_jaxpr,
-    moved_code,
+    shifted_code,
     split_state,
 )
 from gpuflow.transforms.jvp import jvp_jaxpr
@@ -67,12 +67,12 @@ def bind_cond(
 ) -> list[Any]:
     """Bind branches; their own constants become leading operands, common to all."""
     pairs = [close(branch) for branch in branches]
-    joined, values = join_consts([branch for branch, _ in pairs], [closed for _, closed in pairs])
+    merged, values = join_consts([branch for branch, _ in pairs], [closed for _, closed in pairs])
     if not lanes:
-        return cond_p.bind(index, *values, *operands, branches=tuple(joined))
+        return cond_p.bind(index, *values, *operands, branches=tuple(merged))
     mapped = [(*[False] * len(values), *lane.mapped) for lane in lanes]
     full = tuple(Lane(lane.axis, flags) for lane, flags in safe_zip(lanes, mapped))
-    return lane_cond_p.bind(index, *values, *operands, branches=tuple(joined), lanes=full)
+    return lane_cond_p.bind(index, *values, *operands, branches=tuple(merged), lanes=full)
 
 
 def _shape(
@@ -95,13 +95,13 @@ def _shape(
         check_types("cond", "inputs of branches", branch.in_avals, branches[0].in_avals)
         check_types("cond", "results of branches", branch.out_avals, branches[0].out_avals)
     return [
-        _chosen_among(index, outs).update(shape=(*lanes_shape, *outs[0].shape))
+        _selected_type(index, outs).update(shape=(*lanes_shape, *outs[0].shape))
         for outs in zip(*[branch.out_avals for branch in branches], strict=True)
     ]
 
 
-def _chosen_among(index: ShapedArray, outs: Sequence[ShapedArray]) -> ShapedArray:
-    """The type of one of several values: it varies where the choice or one of them does."""
+def _selected_type(index: ShapedArray, outs: Sequence[ShapedArray]) -> ShapedArray:
+    """The type of a selected value: it varies along the axes of the index and of all values."""
     first = outs[0]
     if index.mat is NOT_MANUAL and all(out.mat is NOT_MANUAL for out in outs):
         return first
@@ -113,17 +113,17 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:
     index, *operands = primals
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents[1:])
-    wanted = _any_nonzero([jvp_jaxpr(branch, nonzeros, False)[1] for branch in branches])
-    derivatives = [jvp_jaxpr(branch, nonzeros, wanted)[0] for branch in branches]
+    out_nonzeros = _any_nonzero([jvp_jaxpr(branch, nonzeros, False)[1] for branch in branches])
+    derivatives = [jvp_jaxpr(branch, nonzeros, out_nonzeros)[0] for branch in branches]
     nonzero_tangents = [tangent for tangent in tangents[1:] if type(tangent) is not Zero]
-    chosen = [*range(len(operands)), *[k for k, flag in enumerate(nonzeros) if flag]]
-    results = bind_cond(derivatives, index, [*operands, *nonzero_tangents], extend(lanes, chosen))
-    count = len(wanted)
+    sources = [*range(len(operands)), *[k for k, flag in enumerate(nonzeros) if flag]]
+    results = bind_cond(derivatives, index, [*operands, *nonzero_tangents], extend(lanes, sources))
+    count = len(out_nonzeros)
     out_tangents = iter(results[count:])
     outs = results[:count]
     return outs, [
         next(out_tangents) if flag else Zero(aval_of(out).tangent())
-        for out, flag in safe_zip(outs, wanted)
+        for out, flag in safe_zip(outs, out_nonzeros)
     ]
 
 
@@ -138,16 +138,16 @@ def _transpose(
     shared = [k for k, flag in enumerate(undefined) if flag]
     if any(not lane.mapped[k] for lane in lanes for k in shared):
         # The cotangent of an operand that lanes share is a sum over them, which the mapped
-        # program makes without storing the terms.
+        # program computes without storing the terms.
         program = _over_lanes(branches, lanes)
         values = [index, *operands]
         return backward_pass(program.jaxpr, program.consts, values, cotangents)
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
     backwards = [_backward(branch, undefined, nonzeros) for branch in branches]
     known = [x for x, flag in safe_zip(operands, undefined) if not flag]
-    nonzero_cotangents = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
-    chosen = [*[k for k, flag in enumerate(undefined) if not flag], *[-1] * len(nonzero_cotangents)]
-    results = bind_cond(backwards, index, [*known, *nonzero_cotangents], extend(lanes, chosen))
+    nonzero_cts = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    sources = [*[k for k, flag in enumerate(undefined) if not flag], *[-1] * len(nonzero_cts)]
+    results = bind_cond(backwards, index, [*known, *nonzero_cts], extend(lanes, sources))
     in_cotangents = iter(results)
     return [None, *[next(in_cotangents) if flag else None for flag in undefined]]
 
@@ -196,8 +196,8 @@ def _batch(
         else:
             outs = bind_cond(branches, moved[0], moved[1:], all_lanes)
         return outs, [0] * len(outs)
-    wanted = _any_nonzero([batch_jaxpr(branch, axis, mapped)[1] for branch in branches])
-    pairs = [batch_jaxpr_dims(branch, axis, mapped, wanted) for branch in branches]
+    out_mapped = _any_nonzero([batch_jaxpr(branch, axis, mapped)[1] for branch in branches])
+    pairs = [batch_jaxpr_dims(branch, axis, mapped, out_mapped) for branch in branches]
     batched = [branch for branch, _ in pairs]
     moved = [
         x if dim is None else move_axis(x, dim, count)
@@ -205,11 +205,11 @@ def _batch(
     ]
     outs = bind_cond(batched, index, moved, lanes)
     out_dims = zip(*(branch_dims for _, branch_dims in pairs), strict=True)
-    return outs, [_joined_dim(dims_by_branch, len(lanes)) for dims_by_branch in out_dims]
+    return outs, [_merged_dim(dims_by_branch, len(lanes)) for dims_by_branch in out_dims]
 
 
-def _joined_dim(dims: Sequence[int | Uniform | None], lanes: int) -> int | Uniform | None:
-    """Where an output of all branches is mapped; ``lanes`` dimensions come before."""
+def _merged_dim(dims: Sequence[int | Uniform | None], lanes: int) -> int | Uniform | None:
+    """The mapped dimension of an output of all branches, after ``lanes`` dimensions."""
     if dims[0] is None:
         return None
     is_uniform = all(isinstance(dim, Uniform) for dim in dims)
@@ -217,11 +217,11 @@ def _joined_dim(dims: Sequence[int | Uniform | None], lanes: int) -> int | Unifo
 
 
 def _over_lanes(branches: Branches, lanes: Lanes) -> ClosedJaxpr:
-    """``(index, *operands) -> outs``: every branch for all lanes, then a choice for each lane."""
+    """``(index, *operands) -> outs``: every branch for all lanes, then a select for each lane."""
 
     def choose(index: Any, *operands: Any) -> list[Any]:
-        chosen = range(len(operands))
-        cases = [over_lanes(branch, lanes, chosen)(*operands) for branch in branches]
+        sources = range(len(operands))
+        cases = [over_lanes(branch, lanes, sources)(*operands) for branch in branches]
         lane_dims = tuple(range(len(lanes)))
         outs = []
         for values in zip(*cases, strict=True):
@@ -245,7 +245,7 @@ def _over_lanes(branches: Branches, lanes: Lanes) -> ClosedJaxpr:
 def _checked(
     categories: Categories, operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State | None]:
-    """Each branch gives the state of all of them, of which only its own part may say something."""
+    """Each branch returns the state of all branches, with failures at its own sites only."""
     lanes = params.get("lanes", ())
     pairs = [checked_jaxpr(branch, categories) for branch in params["branches"]]
     sites = tuple(site for _, branch_sites in pairs for site in branch_sites)
@@ -254,10 +254,10 @@ def _checked(
     for program, branch_sites in pairs:
         avals += program.out_avals[count + 1 :] if branch_sites else []
 
-    def with_all(number: int) -> ClosedJaxpr:
-        program, branch_sites = pairs[number]
-        sites_before = sum(len(other) for _, other in pairs[:number])
-        start = 1 + sum(site.count for _, other in pairs[:number] for site in other)
+    def with_all(ordinal: int) -> ClosedJaxpr:
+        program, branch_sites = pairs[ordinal]
+        sites_before = sum(len(other) for _, other in pairs[:ordinal])
+        start = 1 + sum(site.count for _, other in pairs[:ordinal] for site in other)
 
         def branch(*values: Any) -> list[Any]:
             results = program(*values)
@@ -266,7 +266,7 @@ def _checked(
             state = blank(avals)
             if branch_sites:
                 code, *site_values = results[count:]
-                state[0] = moved_code(code, sites_before)
+                state[0] = shifted_code(code, sites_before)
                 state[start : start + len(site_values)] = site_values
             return [*results[:count], *state]
 
@@ -287,7 +287,7 @@ def _keys(flow: Flow) -> States | None:
     branches, operands = flow.params["branches"], flow.states[1:]
     has_lanes = "lanes" in flow.params
     if has_lanes:
-        operands = parts(operands, branches[0].in_avals)
+        operands = slice_states(operands, branches[0].in_avals)
     before, after, results = copied(operands), [], []
     for branch in branches:
         restored(operands, before)
@@ -315,7 +315,7 @@ def _define(
             batch=_batch,
             lower=lower,
             prune=prune,
-            keep=keep_cond,
+            recompute=recompute_cond,
             multiple_results=True,
             effects=_effects,
             checked=_checked,

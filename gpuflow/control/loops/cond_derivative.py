@@ -19,69 +19,72 @@ def linearize_cond(
     bind: Callable[..., list[Any]], nonzeros: tuple[bool, ...], index: Any, *operands: Any,
     branches: tuple[ClosedJaxpr, ...], lanes: Lanes = (),
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The linearize rule: a cond evaluates and gives residuals, another maps tangents.
+    """The linearize rule: a cond evaluates and returns residuals, another maps tangents.
 
-    A residual that is an operand is read again; the others go through slots, one for each type and
-    number that some branch needs. Slots that a branch does not need are zeros.
+    A residual that is an operand is read again. The others are stored in slots, as many of each
+    type as some branch needs. Slots that a branch does not need are zeros.
     """
     flags = tuple(nonzeros[1:])
     nonzero_outs = [linearize_jaxpr(branch, flags)[2] for branch in branches]
-    wanted = tuple(any(column) for column in zip(*nonzero_outs, strict=True))
-    splits = [linearize_jaxpr(branch, flags, wanted) for branch in branches]
+    out_nonzeros = tuple(any(column) for column in zip(*nonzero_outs, strict=True))
+    splits = [linearize_jaxpr(branch, flags, out_nonzeros) for branch in branches]
     slots = _Slots([(known, count) for known, _, _, count in splits], len(operands))
     evaluations = [
-        slots.evaluation(number, known, count)
-        for number, (known, _, _, count) in enumerate(splits)
+        slots.evaluation(ordinal, known, count)
+        for ordinal, (known, _, _, count) in enumerate(splits)
     ]
     results = bind(evaluations, index, operands, lanes)
-    num_outs = len(wanted)
-    linears = [slots.linear(number, linear) for number, (_, linear, _, _) in enumerate(splits)]
+    num_outs = len(out_nonzeros)
+    linears = [slots.linear(ordinal, linear) for ordinal, (_, linear, _, _) in enumerate(splits)]
     tangent_positions = [k for k, flag in enumerate(flags) if flag]
-    chosen = [*slots.operands, *[-1] * len(slots.avals), *tangent_positions]
+    sources = [*slots.operands, *[-1] * len(slots.avals), *tangent_positions]
     residuals = [index, *[operands[k] for k in slots.operands], *results[num_outs:]]
 
     def tangent_function(values: Sequence[Any], *tangents: Any) -> list[Any]:
-        return bind(linears, values[0], [*values[1:], *tangents], extend(lanes, chosen))
+        return bind(linears, values[0], [*values[1:], *tangents], extend(lanes, sources))
 
-    return results[:num_outs], wanted, residuals, tangent_function
+    return results[:num_outs], out_nonzeros, residuals, tangent_function
 
 
 def partial_cond(
     bind: Callable[..., list[Any]], unknowns: tuple[bool, ...], index: Any, *operands: Any,
     branches: tuple[ClosedJaxpr, ...], lanes: Lanes = (),
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The partial_eval rule: a cond computes the known outputs, another the others."""
+    """The partial_eval rule: a cond computes the known outputs, another one the others."""
     flags = tuple(unknowns[1:])
     if unknowns[0]:
         return _all_unknown(bind, flags, operands, branches, lanes)
     out_flags = [partial_jaxpr(branch, flags)[2] for branch in branches]
-    wanted = tuple(any(column) for column in zip(*out_flags, strict=True))
-    splits = [partial_jaxpr(branch, flags, wanted) for branch in branches]
-    places = [k for k, flag in enumerate(flags) if not flag]
-    slots = _Slots([(known, count) for known, _, _, count in splits], len(places))
+    out_unknowns = tuple(any(column) for column in zip(*out_flags, strict=True))
+    splits = [partial_jaxpr(branch, flags, out_unknowns) for branch in branches]
+    known_positions = [k for k, flag in enumerate(flags) if not flag]
+    slots = _Slots([(known, count) for known, _, _, count in splits], len(known_positions))
     evaluations = [
-        slots.evaluation(number, known, count)
-        for number, (known, _, _, count) in enumerate(splits)
+        slots.evaluation(ordinal, known, count)
+        for ordinal, (known, _, _, count) in enumerate(splits)
     ]
-    known_operands = [operands[k] for k in places]
-    results = bind(evaluations, index, known_operands, extend(lanes, places))
-    num_outs = len(wanted) - sum(wanted)
-    rest = [slots.linear(number, unknown) for number, (_, unknown, _, _) in enumerate(splits)]
-    again = [places[k] for k in slots.operands]
-    chosen = [*again, *[-1] * len(slots.avals), *[k for k, flag in enumerate(flags) if flag]]
+    known_operands = [operands[k] for k in known_positions]
+    results = bind(evaluations, index, known_operands, extend(lanes, known_positions))
+    num_outs = len(out_unknowns) - sum(out_unknowns)
+    unknown_branches = [
+        slots.linear(ordinal, unknown) for ordinal, (_, unknown, _, _) in enumerate(splits)
+    ]
+    again = [known_positions[k] for k in slots.operands]
+    sources = [*again, *[-1] * len(slots.avals), *[k for k, flag in enumerate(flags) if flag]]
     residuals = [index, *[operands[k] for k in again], *results[num_outs:]]
 
     def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
-        return bind(rest, values[0], [*values[1:], *unknown_operands], extend(lanes, chosen))
+        inner_operands = [*values[1:], *unknown_operands]
+        return bind(unknown_branches, values[0], inner_operands, extend(lanes, sources))
 
-    return results[:num_outs], wanted, residuals, unknown_function
+    return results[:num_outs], out_unknowns, residuals, unknown_function
 
 
 def _all_unknown(
     bind: Callable[..., list[Any]], flags: Sequence[bool], operands: Sequence[Any],
     branches: tuple[ClosedJaxpr, ...], lanes: Lanes,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Which branch runs is unknown, and with it every output."""
+    """The partial_eval rule for an unknown index: every output is unknown."""
 
     def unknown_function(values: Sequence[Any], index: Any, *unknown_operands: Any) -> list[Any]:
         known, unknown = iter(values), iter(unknown_operands)
@@ -93,7 +96,7 @@ def _all_unknown(
 
 
 class _Slots:
-    """Where the residuals of all branches travel.
+    """The assignment of the residuals of all branches to shared slots.
 
     Attributes:
         operands: positions of operands that some linear map reads again.
@@ -131,20 +134,20 @@ class _Slots:
         self.avals.append(aval)
         return len(self.avals) - 1
 
-    def _plan_key(self, number: int) -> tuple[Any, ...]:
-        plan = self.plans[number]
-        return tuple((kind, None if kind == "literal" else place) for kind, place in plan)
+    def _plan_key(self, ordinal: int) -> tuple[Any, ...]:
+        plan = self.plans[ordinal]
+        return tuple((kind, None if kind == "literal" else source) for kind, source in plan)
 
-    def evaluation(self, number: int, known: ClosedJaxpr, count: int) -> ClosedJaxpr:
+    def evaluation(self, ordinal: int, known: ClosedJaxpr, count: int) -> ClosedJaxpr:
         """The branch with the slots as further outputs."""
-        plan = self.plans[number]
+        plan = self.plans[ordinal]
 
         def evaluate_branch(*operands: Any) -> list[Any]:
             outs = known(*operands)
             split = len(outs) - count
             filled = {
-                place: out
-                for (kind, place), out in safe_zip(plan, outs[split:])
+                source: out
+                for (kind, source), out in safe_zip(plan, outs[split:])
                 if kind == "slot"
             }
             slots = [
@@ -153,12 +156,12 @@ class _Slots:
             ]
             return [*outs[:split], *slots]
 
-        key = ("cond evaluation", self._plan_key(number), tuple(self.avals))
+        key = ("cond evaluation", self._plan_key(ordinal), tuple(self.avals))
         return known.jaxpr.memo(key, lambda: _traced(evaluate_branch, known.in_avals))
 
-    def linear(self, number: int, linear: Jaxpr) -> ClosedJaxpr:
+    def linear(self, ordinal: int, linear: Jaxpr) -> ClosedJaxpr:
         """The branch's linear map ``(*operands read again, *slots, *tangents) -> tangents``."""
-        plan = self.plans[number]
+        plan = self.plans[ordinal]
         tangents = linear.invars[len(plan) :]
         num_operands = len(self.operands)
 
@@ -166,16 +169,16 @@ class _Slots:
             again, rest = values[:num_operands], values[num_operands:]
             slots, tangent_values = rest[: len(self.avals)], rest[len(self.avals) :]
             residuals = []
-            for kind, place in plan:
+            for kind, source in plan:
                 if kind == "operand":
-                    residuals.append(again[self.operands.index(place)])
+                    residuals.append(again[self.operands.index(source)])
                 elif kind == "slot":
-                    residuals.append(slots[place])
+                    residuals.append(slots[source])
                 else:
-                    residuals.append(place.operand)
+                    residuals.append(source.operand)
             return evaluate(linear, (), [*residuals, *tangent_values])
 
-        key = ("cond linear", self._plan_key(number), tuple(self.operands), tuple(self.avals))
+        key = ("cond linear", self._plan_key(ordinal), tuple(self.operands), tuple(self.avals))
         avals = [*[self.in_avals[k] for k in self.operands], *self.avals]
         return linear.memo(key, lambda: _traced(apply, [*avals, *[v.aval for v in tangents]]))
 

@@ -81,10 +81,10 @@ def _while_as(
         ValueError,
     )
     if config.trace_context().disable_jit:
-        known, init_val, done = _while_in_python(
+        is_done, init_val, done = _while_in_python(
             cond_fun, body_fun, as_arrays(init_val), max_steps
         )
-        if known:
+        if is_done:
             return init_val
         leaves = tree.leaves(init_val)
         max_steps = None if max_steps is None else max_steps - done
@@ -107,17 +107,17 @@ def _while_as(
     condition = trace_program(
         op, cond_fun, args_tree, avals, "cond_fun", takes_refs=True
     )
-    body, carried = with_ref_carries(op, body, values)
-    condition = condition_of_carries(condition, carried)
+    body, carried_refs = with_ref_carries(op, body, values)
+    condition = condition_of_carries(condition, carried_refs)
     _check_condition(condition)
-    values = [*values_of(carried), *values]
+    values = [*values_of(carried_refs), *values]
     if max_steps is not None:
         outs = _bounded(condition, body, values, max_steps)
     else:
         outs = bind_while(condition.jaxpr, body.jaxpr, condition.consts, body.consts, values)
-    for ref, new in zip(carried, outs, strict=False):
+    for ref, new in zip(carried_refs, outs, strict=False):
         write(ref, new)
-    return tree.unflatten(in_tree, outs[len(carried) :])
+    return tree.unflatten(in_tree, outs[len(carried_refs) :])
 
 
 def _check_condition(condition: Program) -> None:
@@ -151,11 +151,11 @@ def _bounded(condition: Program, body: Program, init: list[Any], max_steps: int)
 def _while_in_python(
     cond_fun: Any, body_fun: Any, value: Any, max_steps: int | None
 ) -> tuple[bool, Any, int]:
-    """disable_jit: iterations run in Python as long as the condition is a known value.
+    """disable_jit: iterations run in Python as long as the condition is concrete.
 
     Returns:
-        Whether the loop came to its end, the value then, and the number of iterations. The
-        condition of a mapped loop has many values, so that such a loop runs as a whole.
+        Whether the loop has finished, its value, and the number of iterations. The condition of a
+        mapped loop has many values, so that such a loop runs as a whole.
     """
     done = 0
     while max_steps is None or done < max_steps:
@@ -228,27 +228,27 @@ def fori_loop(
         return _dynamic_fori(first, last, body_fun, init_val)
     start, stop = static
     count = max(stop - start, 0)
-    # Numbers of known bounds are Python ints: they take the dtype of what they meet.
-    number = dtypes.canonicalize(int)
-    _check_bound("lower", start, start, number)
+    # Indices of static bounds are weakly typed, as Python ints.
+    index_dtype = dtypes.canonicalize(int)
+    _check_bound("lower", start, start, index_dtype)
     if count:
-        _check_bound("upper", stop, stop - 1, number)  # the last index
+        _check_bound("upper", stop, stop - 1, index_dtype)  # the last index
     if config.trace_context().disable_jit:
         init_val = as_arrays(init_val)
         for k in range(start, stop):
-            index = convert_element_type(np.asarray(k, number), number, weak_type=True)
+            index = convert_element_type(np.asarray(k, index_dtype), index_dtype, weak_type=True)
             init_val = body_fun(index, init_val)
         return init_val
-    counted = iota(number, (count,), 0)
+    counted = iota(index_dtype, (count,), 0)
     if start != 0:
-        counted = counted + int(np.asarray(start, number))
-    numbers = convert_element_type(counted, number, weak_type=True)
+        counted = counted + int(np.asarray(start, index_dtype))
+    indices = convert_element_type(counted, index_dtype, weak_type=True)
 
     def step(carry: Any, k: Any) -> tuple[Any, None]:
         return body_fun(k, carry), None
 
     return scan_as(
-        "fori_loop", step, body_fun, init_val, numbers, count, False, unroll or 1
+        "fori_loop", step, body_fun, init_val, indices, count, False, unroll or 1
     )[0]
 
 
@@ -256,7 +256,7 @@ def _is_real(dtype: Any) -> bool:
     return dtypes.is_integer(dtype) or dtypes.is_floating(dtype)
 
 
-def _is_known_bool(bound: Any) -> bool:
+def _is_static_bool(bound: Any) -> bool:
     return dtypes.is_bool(aval_of(bound).dtype) and not isinstance(bound, Tracer)
 
 
@@ -265,7 +265,7 @@ def _bound_dtype(lower: Any, upper: Any) -> Any:
         check(
             is_value(bound)
             and not aval_of(bound).shape
-            and (_is_real(aval_of(bound).dtype) or _is_known_bool(bound)),
+            and (_is_real(aval_of(bound).dtype) or _is_static_bool(bound)),
             lambda name=name, bound=bound: (
                 f"[fori_loop] {name} must be an integer or float scalar; got {bound!r}. "
                 f"Fix: int({name})."

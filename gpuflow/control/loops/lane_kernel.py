@@ -62,7 +62,7 @@ def bind_kernel(
 
 
 def _split(items: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Batch axes of the program's inputs, without the indices; and those of indices."""
+    """Split items of the program's inputs into those of operands and those of indices."""
     first, count = params["first_index"], len(params["grid"])
     return [*items[:first], *items[first + count :]], [*items[first : first + count]]
 
@@ -92,8 +92,8 @@ def mapped_program(params: dict[str, Any]) -> ClosedJaxpr:
         mapped = over_lanes(program, tuple(rows), range(inputs))
 
         def whole(*operands: Any) -> list[Any]:
-            numbers = [iota(np.int32, size) for size in grid]
-            return mapped(*_with_indices(operands, numbers, params))
+            indices = [iota(np.int32, size) for size in grid]
+            return mapped(*_with_indices(operands, indices, params))
 
         full = [
             aval.update(shape=(*[lane.axis.size for lane in lanes if lane.mapped[k]], *aval.shape))
@@ -108,8 +108,8 @@ def mapped_program(params: dict[str, Any]) -> ClosedJaxpr:
 
 def _shape(*avals: ShapedArray, **params: Any) -> list[ShapedArray]:
     program, lanes = params["program"], params["lanes"]
-    wanted, _ = _split(program.in_avals, params)
-    for aval, one, count in safe_zip(avals, wanted, lane_counts(lanes, len(avals))):
+    expected_avals, _ = _split(program.in_avals, params)
+    for aval, one, count in safe_zip(avals, expected_avals, lane_counts(lanes, len(avals))):
         if (aval.shape[count:], aval.dtype) != (one.shape, one.dtype):
             raise TypeError(
                 f"[kernel] operands must match the traced program; got {aval} for {one}. "
@@ -126,11 +126,11 @@ def _jvp(
     nonzeros = [type(tangent) is not Zero for tangent in tangents]
     flags = _with_indices(nonzeros, [False] * len(grid), params)
     derivative, out_nonzeros = jvp_jaxpr(program, tuple(flags), False)
-    chosen = [*range(len(primals)), *[k for k, flag in enumerate(nonzeros) if flag]]
+    sources = [*range(len(primals)), *[k for k, flag in enumerate(nonzeros) if flag]]
     results = bind_kernel(
         derivative, params["first_index"],
         [*primals, *[tangent for tangent in tangents if type(tangent) is not Zero]], grid,
-        f"jvp({params['name']})", extend(params["lanes"], chosen),
+        f"jvp({params['name']})", extend(params["lanes"], sources),
     )  # fmt: skip
     count = len(program.out_avals)
     out_tangents = iter(results[count:])

@@ -1,8 +1,8 @@
 """Lanes: control flow whose predicate is mapped by vmap.
 
-A branch or loop with a mapped predicate keeps its programs for one batch element, and marks the
-operands with a leading batch dimension: a vmap that is not carried out yet. All rules work on the
-programs of one element; only lowering chooses the treatment of the batch.
+A branch or loop with a mapped predicate keeps its programs for one batch element, and flags the
+operands with a leading batch dimension: the vmap is deferred. All rules work on the programs of
+one element; only lowering decides how the batch is executed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Lanes = tuple[Lane, ...]
 def communicate(programs: Sequence[ClosedJaxpr]) -> bool:
     """Whether programs hold collectives.
 
-    The results of one batch element then reach elements that took another branch or have stopped,
-    so that the vmap must be carried out immediately: derivatives of the programs for one element
-    would be wrong.
+    The results of one batch element then reach elements that took another branch or have stopped.
+    The vmap must be applied immediately: derivatives of the programs for one element would be
+    wrong.
     """
     return any(isinstance(effect, AxisUse) for program in programs for effect in program.effects)
 
@@ -53,7 +53,7 @@ def lane_shape(lanes: Lanes) -> tuple[int, ...]:
 
 
 def lane_counts(lanes: Lanes, count: int) -> list[int]:
-    """For each of ``count`` operands, how many dimensions lanes give it."""
+    """For each of ``count`` operands the number of its lane dimensions."""
     return [sum(lane.mapped[k] for lane in lanes) for k in range(count)]
 
 
@@ -62,21 +62,21 @@ def with_operands(lanes: Lanes, mapped: Sequence[Sequence[bool]]) -> Lanes:
     return tuple(Lane(lane.axis, tuple(flags)) for lane, flags in safe_zip(lanes, mapped))
 
 
-def extend(lanes: Lanes, chosen: Sequence[int]) -> Lanes:
-    """Lanes for operands taken from the present ones by position; -1 is one that all lanes map."""
+def extend(lanes: Lanes, sources: Sequence[int]) -> Lanes:
+    """Lanes for operands gathered from the current ones; -1 is one that all lanes map."""
     return with_operands(
-        lanes, [[k < 0 or lane.mapped[k] for k in chosen] for lane in lanes]
+        lanes, [[k < 0 or lane.mapped[k] for k in sources] for lane in lanes]
     )
 
 
-def over_lanes(jaxpr: ClosedJaxpr, lanes: Lanes, chosen: Sequence[int]) -> ClosedJaxpr:
+def over_lanes(jaxpr: ClosedJaxpr, lanes: Lanes, sources: Sequence[int]) -> ClosedJaxpr:
     """A program of one lane, mapped over all of them; every output has all lane dimensions.
 
     Args:
-        chosen: for each input its position in ``Lane.mapped``; -1 is one that all lanes map.
+        sources: for each input its position in ``Lane.mapped``; -1 is one that all lanes map.
     """
     count = len(jaxpr.out_avals)
     for lane in reversed(lanes):
-        flags = tuple(k < 0 or lane.mapped[k] for k in chosen)
+        flags = tuple(k < 0 or lane.mapped[k] for k in sources)
         jaxpr, _ = batch_jaxpr(jaxpr, lane.axis, flags, (True,) * count)
     return jaxpr

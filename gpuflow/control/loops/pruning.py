@@ -1,4 +1,4 @@
-"""Loops and branches without unused results, and without the computations of these."""
+"""Prune unused results of loops and branches, and the computations of these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Flags = Sequence[bool]
 
 
 def prune_scan(eqn: Eqn, used: Flags) -> Eqn:
-    """A scan with the carries and ys that are read, or that another one needs."""
+    """A scan with only those carries and ys that are read, or that other ones need."""
     params, body = eqn.params, eqn.params["jaxpr"].jaxpr
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     split = num_consts + num_carry
@@ -33,13 +33,13 @@ def prune_scan(eqn: Eqn, used: Flags) -> Eqn:
 
 
 def prune_while(eqn: Eqn, used: Flags) -> Eqn:
-    """A while loop with the carries that are read, or that its condition or another one needs."""
+    """A while loop with only those carries that are read, or needed by others or the condition."""
     params, body, test = eqn.params, eqn.params["body"].jaxpr, eqn.params["condition"].jaxpr
     first, second = params["num_condition_consts"], params["num_body_consts"]
     test_read = _read(test)
     tested = [var in test_read for var in test.invars[first:]]
-    wanted = [a or b for a, b in safe_zip(used, tested)]
-    program, carry = _settled(body, wanted, [], second)
+    required = [a or b for a, b in safe_zip(used, tested)]
+    program, carry = _settled(body, required, [], second)
     read = _read(program)
     consts = [var in read for var in body.invars[:second]]
     all_tested = [*[True] * first, *carry]
@@ -52,7 +52,7 @@ def prune_while(eqn: Eqn, used: Flags) -> Eqn:
 
 
 def prune_cond(eqn: Eqn, used: Flags) -> Eqn:
-    """A branch with the results that are read and the operands that one of its programs reads."""
+    """A cond with only those results that are read, and the operands that its programs read."""
     branches = eqn.params["branches"]
     programs = [_with_outputs(branch.jaxpr, used) for branch in branches]
     reads = [_read(program) for program in programs]
@@ -74,10 +74,10 @@ def _settled(
         program = _with_outputs(body, [*carry, *ys])
         read = _read(program)
         inputs = body.invars[num_consts : num_consts + len(carry)]
-        wanted = [flag or var in read for flag, var in safe_zip(carry, inputs)]
-        if wanted == carry:
+        required = [flag or var in read for flag, var in safe_zip(carry, inputs)]
+        if required == carry:
             return program, carry
-        carry = wanted
+        carry = required
 
 
 def _with_outputs(jaxpr: Jaxpr, used: Flags) -> Jaxpr:

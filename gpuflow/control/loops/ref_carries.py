@@ -37,25 +37,25 @@ def with_ref_carries(op: str, program: Program, leaves: Sequence[Any]) -> tuple[
     if use is None:
         return program, []
     check_once(op, use, leaves)
-    carried = [k for k in use.written if k < len(use.closed)]
-    fixed = [k for k in range(len(use.closed)) if k not in carried]
+    carried_refs = [k for k in use.written if k < len(use.closed)]
+    fixed = [k for k in range(len(use.closed)) if k not in carried_refs]
 
     def arrange() -> Any:
         inner, split = program.jaxpr.jaxpr, len(program.consts)
         refs = inner.invars[split : split + len(use.closed)]
         arguments = inner.invars[split + len(use.closed) :]
-        invars = [*inner.invars[:split], *[refs[k] for k in (*fixed, *carried)], *arguments]
+        invars = [*inner.invars[:split], *[refs[k] for k in (*fixed, *carried_refs)], *arguments]
         count = program.out_tree.num_leaves
         results, finals = inner.outvars[:count], inner.outvars[count:]
-        outvars = [*finals[: len(carried)], *results, *finals[len(carried) :]]
+        outvars = [*finals[: len(carried_refs)], *results, *finals[len(carried_refs) :]]
         return with_inputs(program.jaxpr, invars, outvars)
 
     body = program.jaxpr.jaxpr.memo(("ref carries", len(use.closed), use.written), arrange)
     consts = (*program.consts, *[read(use.closed[k]) for k in fixed])
-    return Program(body, consts, program.out_tree), [use.closed[k] for k in carried]
+    return Program(body, consts, program.out_tree), [use.closed[k] for k in carried_refs]
 
 
-def condition_of_carries(condition: Program, carried: Sequence[Ref]) -> Program:
+def condition_of_carries(condition: Program, carried_refs: Sequence[Ref]) -> Program:
     """The condition of a while_loop, which gets carried refs in front of its arguments.
 
     Raises:
@@ -68,24 +68,24 @@ def condition_of_carries(condition: Program, carried: Sequence[Ref]) -> Program:
             "Fix: write it in body_fun."
         )
     closed = () if use is None else use.closed
-    if not closed and not carried:
+    if not closed and not carried_refs:
         return condition
-    places = tuple(closed.index(ref) if ref in closed else -1 for ref in carried)
-    fixed = [k for k in range(len(closed)) if k not in places]
+    positions = tuple(closed.index(ref) if ref in closed else -1 for ref in carried_refs)
+    fixed = [k for k in range(len(closed)) if k not in positions]
 
     def arrange() -> Any:
         inner, split = condition.jaxpr.jaxpr, len(condition.consts)
         refs = inner.invars[split : split + len(closed)]
         lead = [
             refs[k] if k >= 0 else Var(ref.aval.inner_aval)
-            for k, ref in safe_zip(places, carried)
+            for k, ref in safe_zip(positions, carried_refs)
         ]
         arguments = inner.invars[split + len(closed) :]
         invars = [*inner.invars[:split], *[refs[k] for k in fixed], *lead, *arguments]
         return with_inputs(condition.jaxpr, invars)
 
-    avals = tuple(ref.aval for ref in carried)
-    program = condition.jaxpr.jaxpr.memo(("ref condition", places, avals), arrange)
+    avals = tuple(ref.aval for ref in carried_refs)
+    program = condition.jaxpr.jaxpr.memo(("ref condition", positions, avals), arrange)
     consts = (*condition.consts, *[read(closed[k]) for k in fixed])
     return Program(program, consts, condition.out_tree)
 
@@ -93,7 +93,7 @@ def condition_of_carries(condition: Program, carried: Sequence[Ref]) -> Program:
 def with_ref_outputs(
     op: str, programs: Sequence[Program], leaves: Sequence[Any]
 ) -> tuple[list[Program], list[Ref]]:
-    """Branches that all return new values of the refs that any of them writes.
+    """Make all branches return new values of the refs that any of them writes.
 
     Args:
         op: for errors.
@@ -119,12 +119,12 @@ def _with_outputs(
 ) -> Program:
     closed = () if program.refs is None else program.refs.closed
     known = [*closed, *leaves]
-    places = {ref: k for k, ref in enumerate(known) if type(ref) is Ref}
-    missing = [ref for ref in targets if ref not in places]
-    # For each target a number among the program's new values, or among its refs and arguments.
+    positions = {ref: k for k, ref in enumerate(known) if type(ref) is Ref}
+    missing = [ref for ref in targets if ref not in positions]
+    # For each target an index into the program's new values, or into its refs and arguments.
     sources = tuple(
         (True, changed.index(ref)) if ref in changed
-        else (False, len(known) + missing.index(ref) if ref in missing else places[ref])
+        else (False, len(known) + missing.index(ref) if ref in missing else positions[ref])
         for ref in targets
     )  # fmt: skip
 

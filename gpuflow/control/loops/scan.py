@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.loops.keeping import keep_scan
+from gpuflow.control.loops.partial_evaluation import recompute_scan
 from gpuflow.control.loops.pruning import prune_scan
-from gpuflow.control.loops.scan_consts import consts_made_inside, updated_elements
+from gpuflow.control.loops.scan_consts import recompute_consts, updated_elements
 from gpuflow.control.loops.scan_derivative import linearize_scan, partial_scan, transpose_scan
-from gpuflow.control.loops.scan_independent import turns_apart
+from gpuflow.control.loops.scan_independent import independent_iterations
 from gpuflow.control.loops.scan_shared_sums import shared_sums
 from gpuflow.control.loops.scan_simplify import simplify_scan
 from gpuflow.control.loops.scan_unroll import unroll_scan
@@ -24,7 +24,7 @@ from gpuflow.control.program_rules import check_types
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
-from gpuflow.core.key_use import Flow, KeyState, States, follow_program, parts, spend
+from gpuflow.core.key_use import Flow, KeyState, States, follow_program, slice_states, spend
 from gpuflow.core.lowering import Loop, ScanForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
@@ -32,7 +32,7 @@ from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_jaxpr
-from gpuflow.transforms.checking import Categories, State, blank, checked_jaxpr, kept
+from gpuflow.transforms.checking import Categories, State, blank, checked_jaxpr, first_failure
 from gpuflow.transforms.jvp import jvp_jaxpr
 
 
@@ -61,8 +61,9 @@ def _shape(
 ) -> list[ShapedArray]:  # fmt: skip
     del params
     split = num_consts + num_carry
-    wanted = [*jaxpr.in_avals[:split], *[stacked(a, length) for a in jaxpr.in_avals[split:]]]
-    for operand, expected in safe_zip(avals, wanted):
+    ins = jaxpr.in_avals
+    expected_avals = [*ins[:split], *[stacked(aval, length) for aval in ins[split:]]]
+    for operand, expected in safe_zip(avals, expected_avals):
         if (operand.shape, operand.dtype) != (expected.shape, expected.dtype):
             raise TypeError(
                 f"[scan] operands must match the traced body; got {operand} for {expected}. "
@@ -86,16 +87,16 @@ def _jvp(
     split = num_consts + num_carry
     num_ys = len(jaxpr.out_avals) - num_carry
     while True:
-        wanted = (*nonzeros[num_consts:split], *[False] * num_ys)
-        body, out_nonzeros = jvp_jaxpr(jaxpr, tuple(nonzeros), wanted)
+        requested = (*nonzeros[num_consts:split], *[False] * num_ys)
+        body, out_nonzeros = jvp_jaxpr(jaxpr, tuple(nonzeros), requested)
         if list(out_nonzeros[:num_carry]) == nonzeros[num_consts:split]:
             break
         nonzeros[num_consts:split] = out_nonzeros[:num_carry]
     full_tangents = [instantiate(t) if flag else None for t, flag in safe_zip(tangents, nonzeros)]
     body = _interleave_jvp(body, nonzeros, out_nonzeros, num_consts, num_carry)
-    parts = [slice(0, num_consts), slice(num_consts, split), slice(split, None)]
+    roles = [slice(0, num_consts), slice(num_consts, split), slice(split, None)]
     consts, init, xs = [
-        [*primals[part], *[t for t in full_tangents[part] if t is not None]] for part in parts
+        [*primals[role], *[t for t in full_tangents[role] if t is not None]] for role in roles
     ]
     results = bind_scan(body, consts, init, xs, **params)
     carry_end = num_carry + sum(out_nonzeros[:num_carry])
@@ -112,7 +113,7 @@ def _interleave_jvp(
     body: ClosedJaxpr, nonzeros: Sequence[bool], out_nonzeros: Sequence[bool],
     num_consts: int, num_carry: int,
 ) -> ClosedJaxpr:  # fmt: skip
-    """From ``(*primals, *tangents)`` to consts, carries and xs, each with tangents behind."""
+    """Reorder ``(*primals, *tangents)``: consts, carries and xs, each followed by tangents."""
 
     def arranged(atoms: Sequence[Any], flags: Sequence[bool], ends: Sequence[int]) -> list[Any]:
         primals, remaining = atoms[: len(flags)], iter(atoms[len(flags) :])
@@ -140,8 +141,8 @@ def _batch(
     batched = [dim is not None for dim in dims]
     num_ys = len(jaxpr.out_avals) - num_carry
     while True:
-        wanted = (*batched[num_consts:split], *[False] * num_ys)
-        body, out_batched = batch_jaxpr(jaxpr, axis, tuple(batched), wanted)
+        requested = (*batched[num_consts:split], *[False] * num_ys)
+        body, out_batched = batch_jaxpr(jaxpr, axis, tuple(batched), requested)
         if list(out_batched[:num_carry]) == batched[num_consts:split]:
             break
         batched[num_consts:split] = out_batched[:num_carry]
@@ -158,7 +159,7 @@ def _batch(
 def _checked(
     categories: Categories, operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State | None]:
-    """The first failure is a further carry."""
+    """Carry the first failure as an additional carry."""
     body, sites = checked_jaxpr(params["jaxpr"], categories)
     count, num_carry = params["num_consts"], params["num_carry"]
     num_outs = len(params["jaxpr"].out_avals)
@@ -167,7 +168,7 @@ def _checked(
     def step(*values: Any) -> list[Any]:
         consts, held = values[:count], values[count : count + len(avals)]
         results = body(*consts, *values[count + len(avals) :])
-        return [*kept(held, results[num_outs:]), *results[:num_outs]] if sites else results
+        return [*first_failure(held, results[num_outs:]), *results[:num_outs]] if sites else results
 
     def make() -> ClosedJaxpr:
         in_avals = body.in_avals
@@ -190,7 +191,7 @@ def _keys(flow: Flow) -> States | None:
     consts, carry, xs = flow.states[:count], flow.states[count:split], flow.states[split:]
     outs: Sequence[KeyState | None] = []
     for _ in range(min(flow.params["length"], 2)):
-        slices = parts(xs, body.in_avals[split:])
+        slices = slice_states(xs, body.in_avals[split:])
         outs = follow_program(body, [*consts, *carry, *slices])
         carry = outs[:num_carry]
     if outs:
@@ -206,13 +207,10 @@ def _form(params: dict[str, Any]) -> ScanForm:
 
 
 def _simplify(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
-    """Move invariants out of the body, and known facts into it.
-
-    Then several iterations become one.
-    """
+    """Move invariants out of the body and recompute masks in it; then unroll iterations."""
     simplified = simplify_scan(eqn, definition, build)
     if simplified is None:
-        simplified = consts_made_inside(eqn, definition, build)
+        simplified = recompute_consts(eqn, definition, build)
     return unroll_scan(bind_scan, eqn, build) if simplified is None else simplified
 
 
@@ -226,10 +224,10 @@ scan_p = register(
         partial_eval=partial(partial_scan, bind_scan),
         transpose=partial(transpose_scan, bind_scan),
         batch=_batch,
-        lower=Loop(_form, shared_sums, turns_apart, updated_elements),
+        lower=Loop(_form, shared_sums, independent_iterations, updated_elements),
         simplify=_simplify,
         prune=prune_scan,
-        keep=keep_scan,
+        recompute=recompute_scan,
         checked=_checked,
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,

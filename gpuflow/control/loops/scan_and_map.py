@@ -9,7 +9,7 @@ from gpuflow.base import tree
 from gpuflow.base.arguments import as_count
 from gpuflow.base.config import config
 from gpuflow.base.errors import ConcretizationTypeError, check
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.util import safe_zip
 from gpuflow.control.loops.carries import carry_types, check_carry
 from gpuflow.control.loops.ref_carries import changed_refs, with_ref_carries
@@ -36,8 +36,8 @@ def check_arrays(op: str, leaves: list[Any], what: str) -> None:
         check(
             is_value(leaf),
             lambda leaf=leaf: (
-                f"[{op}] {what} must be arrays or trees of them; got {told(leaf)}. "
-                f"Fix: {mend(leaf, 'convert it with jnp.asarray, or close over it')}."
+                f"[{op}] {what} must be arrays or trees of them; got {brief(leaf)}. "
+                f"Fix: {fix_for(leaf, 'convert it with jnp.asarray, or close over it')}."
             ),
         )
 
@@ -97,7 +97,7 @@ def scan_as(
     op: str, f: Callable[[Any, Any], tuple[Any, Any]], identity: Any, init: Any, xs: Any,
     length: int | None, reverse: bool, unroll: int | bool,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """``scan`` for ``op``; ``identity`` is the user's function that ``f`` was made of."""
+    """``scan`` for ``op``; ``identity`` is the user's function that ``f`` wraps."""
     unroll = _unroll(op, unroll)
     x_leaves = tree.leaves(xs)
     init_leaves, init_tree = tree.flatten(init)
@@ -125,10 +125,10 @@ def scan_as(
         op, identity, init_tree, [aval_of(x) for x in values], carry_tree, carry_avals
     )
     written = changed_refs(program, [*values, *x_leaves])
-    program, carried = with_ref_carries(op, program, [*values, *x_leaves])
-    split, end = len(carried), len(carried) + program.out_tree.num_leaves
+    program, carried_refs = with_ref_carries(op, program, [*values, *x_leaves])
+    split, end = len(carried_refs), len(carried_refs) + program.out_tree.num_leaves
     outs = bind_scan(
-        program.jaxpr, program.consts, [*values_of(carried), *values], values_of(x_leaves),
+        program.jaxpr, program.consts, [*values_of(carried_refs), *values], values_of(x_leaves),
         length=length, reverse=bool(reverse),
         unroll=max(length if unroll is True else min(unroll, length), 1),
     )  # fmt: skip
@@ -165,13 +165,13 @@ def _unroll(op: str, unroll: Any) -> int | bool:
         lambda: f"[{op}] unroll must be an int or a bool; got {unroll!r}. Fix: unroll=1.",
         ConcretizationTypeError if isinstance(unroll, Tracer) else TypeError,
     )
-    number = unroll.__index__()
+    count = unroll.__index__()
     check(
-        number >= 0,
-        lambda: f"[{op}] unroll must not be negative; got {number}. Fix: unroll=1.",
+        count >= 0,
+        lambda: f"[{op}] unroll must not be negative; got {count}. Fix: unroll=1.",
         ValueError,
     )
-    return number
+    return count
 
 
 def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
@@ -221,7 +221,7 @@ def _static_length(op: str, length: Any) -> int:
 
 
 def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
-    """disable_jit: the loop runs in Python, so that values can be looked at."""
+    """disable_jit: the loop runs in Python, so that values can be inspected."""
     ys = []
     for k in reversed(range(length)) if reverse else range(length):
         element = tree.tree_map(lambda x, k=k: squeeze(slice_in_dim(x, k, k + 1), (0,)), xs)
@@ -235,9 +235,10 @@ def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> 
             "Fix: enable jit."
         )
 
-    def stack(*parts: Any) -> Any:
-        shape = aval_of(parts[0]).shape
-        rows = [broadcast_in_dim(part, (1, *shape), range(1, len(shape) + 1)) for part in parts]
+    def stack(*slices: Any) -> Any:
+        shape = aval_of(slices[0]).shape
+        dims = range(1, len(shape) + 1)
+        rows = [broadcast_in_dim(slice_, (1, *shape), dims) for slice_ in slices]
         return concatenate(rows, 0)
 
     return carry, tree.tree_map(stack, *ys)
@@ -278,18 +279,18 @@ def map(f: Callable[[Any], _Y], xs: Any, *, batch_size: int | None = None) -> _Y
         lambda: f"[map] batch_size must not be negative; got {batch_size}. Fix: batch_size=1.",
         ValueError,
     )
-    chunks, rest = divmod(length, batch_size)
-    parts = []
+    chunks, remainder = divmod(length, batch_size)
+    results = []
     if chunks:
         whole = tree.tree_map(lambda x: _in_chunks(x, chunks, batch_size), xs)
         stacked = scan(lambda _, x: ((), _mapped(f, x)), (), whole)[1]
-        parts.append(tree.tree_map(lambda y: _joined(y, chunks * batch_size), stacked))
-    if rest or not chunks:
-        tail = tree.tree_map(lambda x: slice_in_dim(x, length - rest, length), xs)
-        parts.append(_mapped(f, tail) if rest else one_by_one(tail))
-    if len(parts) == 1:
-        return parts[0]
-    return tree.tree_map(lambda *ys: concatenate(ys, 0), *parts)
+        results.append(tree.tree_map(lambda y: _merged_axes(y, chunks * batch_size), stacked))
+    if remainder or not chunks:
+        tail = tree.tree_map(lambda x: slice_in_dim(x, length - remainder, length), xs)
+        results.append(_mapped(f, tail) if remainder else one_by_one(tail))
+    if len(results) == 1:
+        return results[0]
+    return tree.tree_map(lambda *ys: concatenate(ys, 0), *results)
 
 
 def _mapped(f: Callable[[Any], Any], xs: Any) -> Any:
@@ -312,5 +313,5 @@ def _in_chunks(x: Any, chunks: int, size: int) -> Any:
     return reshape(slice_in_dim(x, 0, chunks * size), (chunks, size, *aval_of(x).shape[1:]))
 
 
-def _joined(y: Any, count: int) -> Any:
+def _merged_axes(y: Any, count: int) -> Any:
     return reshape(y, (count, *aval_of(y).shape[2:]))

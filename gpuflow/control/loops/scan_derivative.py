@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.loops.scan_again import computed_again
+from gpuflow.control.loops.scan_recompute import recomputed_residuals
 from gpuflow.control.programs import close, split_independent, with_inputs
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal
@@ -34,14 +34,14 @@ def linearize_scan(
     flags = list(nonzeros)
     num_outs = len(jaxpr.out_avals)
     while True:
-        wanted = (*flags[num_consts:split], *[False] * (num_outs - num_carry))
-        known, linear, out_nonzeros, _ = linearize_jaxpr(jaxpr, tuple(flags), wanted)
+        requested = (*flags[num_consts:split], *[False] * (num_outs - num_carry))
+        known, linear, out_nonzeros, _ = linearize_jaxpr(jaxpr, tuple(flags), requested)
         if list(out_nonzeros[:num_carry]) == flags[num_consts:split]:
             break
         flags[num_consts:split] = out_nonzeros[:num_carry]
     known, closed = close(known)
     consts, init, xs = [*closed, *primals[:num_consts]], primals[num_consts:split], primals[split:]
-    evaluation, linear = computed_again(known.jaxpr, linear, num_outs, len(consts), num_carry)
+    evaluation, linear = recomputed_residuals(known.jaxpr, linear, num_outs, len(consts), num_carry)
     residuals = _Residuals(evaluation, num_outs, len(consts), num_carry)
     results = bind(residuals.evaluation, consts, init, xs, **params)
     fixed, stacks = residuals.values(consts, xs, results[num_outs:])
@@ -55,9 +55,9 @@ def linearize_scan(
                 full.append(next(remaining))
             else:
                 full.append(zeros_of(aval_of(primal).tangent()) if flag else None)
-        parts = full[:num_consts], full[num_consts:split], full[split:]
+        groups = full[:num_consts], full[num_consts:split], full[split:]
         const_tangents, carry_tangents, x_tangents = (
-            [tangent for tangent in part if tangent is not None] for part in parts
+            [tangent for tangent in group if tangent is not None] for group in groups
         )
         count = len(fixed)
         consts, xs = [*values[:count], *const_tangents], [*values[count:], *x_tangents]
@@ -70,19 +70,19 @@ def partial_scan(
     bind: BindScan, unknowns: Sequence[bool], *operands: Any, jaxpr: ClosedJaxpr,
     num_consts: int, num_carry: int, **params: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The partial_eval rule: one scan over known values, another over the others."""
+    """The partial_eval rule: one scan over known values, another one over unknown values."""
     split = num_consts + num_carry
     flags = list(unknowns)
     while True:
-        wanted = (*flags[num_consts:split], *[False] * (len(jaxpr.out_avals) - num_carry))
-        known, unknown, out_unknowns, _ = partial_jaxpr(jaxpr, tuple(flags), wanted)
+        requested = (*flags[num_consts:split], *[False] * (len(jaxpr.out_avals) - num_carry))
+        known, unknown, out_unknowns, _ = partial_jaxpr(jaxpr, tuple(flags), requested)
         if list(out_unknowns[:num_carry]) == flags[num_consts:split]:
             break
         flags[num_consts:split] = out_unknowns[:num_carry]
     known, closed = close(known)
-    parts = slice(0, num_consts), slice(num_consts, split), slice(split, None)
+    roles = slice(0, num_consts), slice(num_consts, split), slice(split, None)
     known_consts, init, xs = [
-        [x for x, flag in safe_zip(operands[part], flags[part]) if not flag] for part in parts
+        [x for x, flag in safe_zip(operands[role], flags[role]) if not flag] for role in roles
     ]
     consts = [*closed, *known_consts]
     num_outs = len(out_unknowns) - sum(out_unknowns)
@@ -99,7 +99,7 @@ def partial_scan(
         for k, value in safe_zip(started, values[len(values) - len(started) :]):
             full[k] = value
         consts, init, xs = [
-            [x for x, flag in safe_zip(full[part], flags[part]) if flag] for part in parts
+            [x for x, flag in safe_zip(full[role], flags[role]) if flag] for role in roles
         ]
         first, last = values[: len(fixed)], values[len(fixed) : len(fixed) + len(stacks)]
         return bind(body, [*first, *consts], init, [*last, *xs], **params)
@@ -109,10 +109,10 @@ def partial_scan(
 
 
 class _Residuals:
-    """Where the residuals of a split body come from.
+    """The sources of the residuals of a split body: consts, xs, or ys of the evaluating scan.
 
     Attributes:
-        evaluation: the body with those residuals as ys that only an iteration can make.
+        evaluation: the body with those residuals as ys that depend on the iteration.
         is_stacked: for each residual, whether it has one value for each iteration.
     """
 
@@ -144,12 +144,13 @@ class _Residuals:
         self, consts: Sequence[Any], xs: Sequence[Any], stacked_values: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Residuals without and with a value for each iteration, in their order."""
-        wanted = tuple(a for a, stacked in safe_zip(self.atoms, self.is_stacked) if not stacked)
-        program = Jaxpr((), self.consts, wanted, self.fixed_eqns)
+        pairs = safe_zip(self.atoms, self.is_stacked)
+        fixed_atoms = tuple(atom for atom, stacked in pairs if not stacked)
+        program = Jaxpr((), self.consts, fixed_atoms, self.fixed_eqns)
         fixed = ClosedJaxpr(program)(*consts)
         remaining = iter(stacked_values)
         stacks = []
-        for atom, stacked in safe_zip(self.atoms, self.is_stacked):
+        for atom, stacked in pairs:
             if stacked:
                 stacks.append(
                     xs[self.xs.index(atom)] if atom in self.xs else next(remaining)
@@ -187,12 +188,12 @@ def transpose_scan(
     undefined = [is_undefined(operand) for operand in operands]
     linear = _linear_carries(jaxpr.jaxpr, undefined, num_consts, num_carry)
     if not all(linear):
-        body, values, kept = _without_known_carries(
+        body, values, linear_cotangents = _without_known_carries(
             bind, jaxpr, operands, cotangents, linear, num_consts, num_carry, reverse, params
         )
         count = sum(linear)
         reordered = transpose_scan(
-            bind, kept, *values, jaxpr=body, num_consts=num_consts, num_carry=count,
+            bind, linear_cotangents, *values, jaxpr=body, num_consts=num_consts, num_carry=count,
             reverse=reverse, **params,
         )  # fmt: skip
         return _with_known_carries(reordered, linear, num_consts, count)
@@ -229,7 +230,7 @@ def transpose_scan(
 def _linear_carries(
     jaxpr: Jaxpr, undefined: Sequence[bool], num_consts: int, num_carry: int
 ) -> list[bool]:
-    """Which carries depend on an undefined operand."""
+    """For each carry, whether it depends on an undefined operand."""
     varying = list(undefined)
     while True:
         fixed = {var for var, flag in safe_zip(jaxpr.invars, varying) if not flag}
@@ -246,7 +247,7 @@ def _without_known_carries(
     bind: BindScan, jaxpr: ClosedJaxpr, operands: Sequence[Any], cotangents: Sequence[Any],
     linear: Sequence[bool], num_consts: int, num_carry: int, reverse: bool, params: dict[str, Any],
 ) -> tuple[ClosedJaxpr, list[Any], list[Any]]:  # fmt: skip
-    """Run the carries that are known (counters) ahead; their values become xs."""
+    """Compute the known carries (counters) in a separate scan; their values become xs."""
     inner, split = jaxpr.jaxpr, num_consts + num_carry
     invars = list(inner.invars)
     varying = [
@@ -254,19 +255,19 @@ def _without_known_carries(
         for k, x in enumerate(operands)
     ]
     eqns, _ = split_independent(inner, varying)
-    kept = [k for k, flag in enumerate(varying) if not flag]
+    known_inputs = [k for k, flag in enumerate(varying) if not flag]
     carried = [k for k, flag in enumerate(linear) if not flag]
     counters = [invars[num_consts + k] for k in carried]
     ahead = Jaxpr(
         (),
-        tuple(invars[k] for k in kept),
+        tuple(invars[k] for k in known_inputs),
         (*[inner.outvars[k] for k in carried], *counters),
         eqns,
     )
-    parts = ([k for k in kept if k < num_consts], [num_consts + k for k in carried])
-    xs = [k for k in kept if k >= split]
+    groups = ([k for k in known_inputs if k < num_consts], [num_consts + k for k in carried])
+    xs = [k for k in known_inputs if k >= split]
     results = bind(
-        ClosedJaxpr(ahead), *[[operands[k] for k in part] for part in (*parts, xs)],
+        ClosedJaxpr(ahead), *[[operands[k] for k in group] for group in (*groups, xs)],
         reverse=reverse, **params,
     )  # fmt: skip
     linear_inputs = [num_consts + k for k, flag in enumerate(linear) if flag]
@@ -280,8 +281,8 @@ def _without_known_carries(
         ],
     )
     values = [*[operands[k] for k in order], *results[len(carried) :], *operands[split:]]
-    kept_cotangents = [ct for ct, flag in safe_zip(cotangents[:num_carry], linear) if flag]
-    return body, values, [*kept_cotangents, *cotangents[num_carry:]]
+    linear_cotangents = [ct for ct, flag in safe_zip(cotangents[:num_carry], linear) if flag]
+    return body, values, [*linear_cotangents, *cotangents[num_carry:]]
 
 
 def _with_known_carries(

@@ -1,7 +1,7 @@
-"""Work that need not wait for an iteration leaves a scan, where a library does it all at once.
+"""Fission of a scan: products that do not depend on carries become one library call outside.
 
-A product of xs and consts alone is made for all elements before the loop. A carry that only adds up
-products (the cotangent of a weight) becomes one product after the loop, of the stacked factors:
+A product of xs and consts alone is computed for all elements before the loop. A carry that only
+adds up products (the cotangent of a weight) becomes one product of the stacked factors after it:
 
     total += outer(x[t], ct[t])   becomes   total + contract(x, ct) over t and the batch
 """
@@ -23,12 +23,12 @@ from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.transforms.batching import batch_jaxpr
 
-# What leaves the loop may take this many times the memory of the xs that it is made of.
+# Hoisted products may take this many times the memory of the xs that they depend on.
 MOST_GROWTH = 2
 
 
 @record
-class Parts:
+class DecomposedScan:
     """A decomposed scan: variables of the body with their outer operands.
 
     Attributes:
@@ -49,7 +49,7 @@ class Parts:
 
 
 def copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
-    """Repeat an equation outside; ``outer`` maps its variables, and gets its outputs."""
+    """Copy an equation to the outer program; ``outer`` maps its variables, and gets its outputs."""
     inputs = [atom if type(atom) is Literal else outer[atom] for atom in eqn.inputs]
     outs = build.apply(eqn.primitive, *inputs, **eqn.params)
     outs = outs if eqn.primitive.multiple_results else (outs,)
@@ -57,9 +57,9 @@ def copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
 
 
 def copy_program(build: Any, program: ClosedJaxpr, operands: Sequence[Atom]) -> list[Atom]:
-    """Repeat a program's equations outside; its outputs for ``operands``.
+    """Copy a program's equations to the outer program; returns its outputs for ``operands``.
 
-    Programs in them, which batching may have made, are opened: nobody does that later.
+    Calls in them, which batching may have made, are inlined: no later pass does that.
     """
     inner = inline(program.jaxpr)
     outer: dict[Var, Atom] = dict(safe_zip(inner.invars, operands))
@@ -71,19 +71,19 @@ def copy_program(build: Any, program: ClosedJaxpr, operands: Sequence[Atom]) -> 
 # --- before the loop -----------------------------------------------------------------------
 
 
-def products_first(parts: Parts, build: Any) -> Parts | None:
-    """Make products of xs and consts for all elements at once; None if there are none."""
-    origin: dict[Var, frozenset[Var]] = {var: frozenset([var]) for var in parts.xs}
-    origin.update({var: frozenset() for var in parts.consts})
+def products_first(loop: DecomposedScan, build: Any) -> DecomposedScan | None:
+    """Compute products of xs and consts for all elements at once; None if there are none."""
+    origin: dict[Var, frozenset[Var]] = {var: frozenset([var]) for var in loop.xs}
+    origin.update({var: frozenset() for var in loop.consts})
     producers: dict[Var, Eqn] = {}
-    xs = dict(parts.xs)
-    kept: list[Eqn] = []
-    for eqn in parts.eqns:
-        kept.append(eqn)
-        known = all(type(a) is Literal or a in origin for a in eqn.inputs)
-        # What simplifying made for the compiler alone has no rule for all elements at once. Of a
-        # branch or loop each element does its own.
-        if eqn.effects or eqn.primitive.batch is None or not known:
+    xs = dict(loop.xs)
+    remaining: list[Eqn] = []
+    for eqn in loop.eqns:
+        remaining.append(eqn)
+        is_invariant = all(type(a) is Literal or a in origin for a in eqn.inputs)
+        # Equations that simplification made for the compiler have no batching rule. Branches and
+        # loops run separately for each element.
+        if eqn.effects or eqn.primitive.batch is None or not is_invariant:
             continue
         if eqn.primitive.lower.runs_programs:
             continue
@@ -96,16 +96,16 @@ def products_first(parts: Parts, build: Any) -> Parts | None:
         if not (summable and leaves and growth[0] <= MOST_GROWTH * growth[1]):
             continue
         needed = _closure(eqn.outputs, producers)
-        products = _for_all_elements(parts, build, needed, eqn.outputs)
-        kept.pop()
+        products = _for_all_elements(loop, build, needed, eqn.outputs)
+        remaining.pop()
         xs.update(safe_zip(eqn.outputs, products))
-    if len(xs) == len(parts.xs):
+    if len(xs) == len(loop.xs):
         return None
-    return replace(parts, eqns=tuple(kept), xs=xs)
+    return replace(loop, eqns=tuple(remaining), xs=xs)
 
 
 def _closure(outputs: Sequence[Var], producers: dict[Var, Eqn]) -> list[Eqn]:
-    """The equations that make ``outputs``, in order."""
+    """The equations that compute ``outputs``, in order."""
     needed: dict[int, Eqn] = {}
 
     def visit(var: Atom) -> None:
@@ -121,20 +121,20 @@ def _closure(outputs: Sequence[Var], producers: dict[Var, Eqn]) -> list[Eqn]:
 
 
 def _for_all_elements(
-    parts: Parts, build: Any, eqns: Sequence[Eqn], outputs: Sequence[Var]
+    loop: DecomposedScan, build: Any, eqns: Sequence[Eqn], outputs: Sequence[Var]
 ) -> list[Atom]:
     """The outputs of equations of xs and consts, with the scanned axis in front."""
-    inputs = [*parts.consts, *parts.xs]
+    inputs = [*loop.consts, *loop.xs]
     program = ClosedJaxpr(Jaxpr((), tuple(inputs), tuple(outputs), tuple(eqns)))
-    flags = (*[False] * len(parts.consts), *[True] * len(parts.xs))
-    return _over_iterations(parts, build, program, flags, summed=False)
+    flags = (*[False] * len(loop.consts), *[True] * len(loop.xs))
+    return _over_iterations(loop, build, program, flags, summed=False)
 
 
 def _over_iterations(
-    parts: Parts, build: Any, program: ClosedJaxpr, flags: tuple[bool, ...], summed: bool,
+    loop: DecomposedScan, build: Any, program: ClosedJaxpr, flags: tuple[bool, ...], summed: bool,
     operands: Sequence[Atom] = (),
 ) -> list[Atom]:  # fmt: skip
-    axis = AxisData(None, parts.length)
+    axis = AxisData(None, loop.length)
     count = len(program.out_avals)
     batched, _ = batch_jaxpr(program, axis, flags, (True,) * count)
     if summed:
@@ -143,7 +143,7 @@ def _over_iterations(
         )
     assert not batched.jaxpr.constvars  # rules of library and layout ops make no arrays
     return copy_program(
-        build, batched, operands or [*parts.consts.values(), *parts.xs.values()]
+        build, batched, operands or [*loop.consts.values(), *loop.xs.values()]
     )
 
 
@@ -169,11 +169,11 @@ class Sum:
 
 @record
 class Uses:
-    """Who makes and who reads the variables of a body.
+    """Producers and readers of the variables of a body.
 
     Attributes:
-        producers: of each variable the equation that makes it.
-        readers: of each variable how often it is read, as a result of the body, too.
+        producers: of each variable the equation that computes it.
+        readers: of each variable the number of reads, including results of the body.
     """
 
     producers: dict[Var, Eqn]
@@ -188,9 +188,9 @@ def uses_in(eqns: Sequence[Eqn], outs: Iterable[Atom]) -> Uses:
 
 
 def added_term(carry: Var, out: Atom, uses: Uses) -> Atom | None:
-    """The summand of an iteration to a carry with the next value ``out``.
+    """The term that an iteration adds to a carry with the next value ``out``.
 
-    None: it does something else with it, or something else reads one of the two. Only derivatives
+    None if the carry is not a sum, or anything else reads the carry or ``out``. Only derivatives
     add up with ``add_any``; users' sums keep their order.
     """
     eqn = uses.producers.get(out) if type(out) is Var else None
@@ -201,20 +201,20 @@ def added_term(carry: Var, out: Atom, uses: Uses) -> Atom | None:
     return eqn.inputs[1 - eqn.inputs.index(carry)]
 
 
-def find_sums(parts: Parts) -> list[Sum]:
+def find_sums(loop: DecomposedScan) -> list[Sum]:
     """The carries that may leave the loop."""
-    uses = uses_in(parts.eqns, (*parts.carry_out, *parts.ys))
+    uses = uses_in(loop.eqns, (*loop.carry_out, *loop.ys))
     sums = []
-    for carry, out in safe_zip(parts.carry, parts.carry_out):
+    for carry, out in safe_zip(loop.carry, loop.carry_out):
         term = added_term(carry, out, uses)
         product = _product(term, uses) if isinstance(term, Var) else None
-        if product is not None and isinstance(term, Var) and _is_worthwhile(product, parts):
+        if product is not None and isinstance(term, Var) and _is_worthwhile(product, loop):
             sums.append(Sum(carry, tuple(product), term, _factors(product)))
     return sums
 
 
 def _product(term: Var, uses: Uses) -> list[Eqn] | None:
-    """The library equation behind ``term``, and layout operations between; nobody else reads."""
+    """The library equation of ``term`` and layout operations after it, without other readers."""
     eqns: list[Eqn] = []
     while True:
         eqn = uses.producers.get(term)
@@ -233,21 +233,21 @@ def _factors(eqns: Sequence[Eqn]) -> tuple[Var, ...]:
     return tuple(dict.fromkeys(a for a in eqns[0].inputs if type(a) is not Literal))
 
 
-def _is_worthwhile(eqns: Sequence[Eqn], parts: Parts) -> bool:
+def _is_worthwhile(eqns: Sequence[Eqn], loop: DecomposedScan) -> bool:
     """Stacking the factors must not take more memory traffic than adding up the products."""
-    outside = {**parts.consts, **parts.xs}
-    stacked = sum(a.aval.size for a in _factors(eqns) if a not in outside)
+    external = {**loop.consts, **loop.xs}
+    stacked = sum(a.aval.size for a in _factors(eqns) if a not in external)
     return stacked <= eqns[0].outputs[0].aval.size
 
 
 def sum_afterwards(
-    parts: Parts, build: Any, total: Sum, stacks: dict[Var, Atom], init: Atom
+    loop: DecomposedScan, build: Any, total: Sum, stacks: dict[Var, Atom], init: Atom
 ) -> Atom:
     """``init`` and the sum of all terms; ``stacks`` holds factors that the loop has stacked."""
-    outside = {**parts.consts, **parts.xs, **stacks}
+    external = {**loop.consts, **loop.xs, **stacks}
     program = ClosedJaxpr(Jaxpr((), total.factors, (total.term,), total.eqns))
-    flags = tuple(factor not in parts.consts for factor in total.factors)
+    flags = tuple(factor not in loop.consts for factor in total.factors)
     summed = _over_iterations(
-        parts, build, program, flags, True, [outside[factor] for factor in total.factors]
+        loop, build, program, flags, True, [external[factor] for factor in total.factors]
     )
     return build.apply(add_any_p, init, summed[0])

@@ -1,4 +1,4 @@
-"""A scan with independent iterations, and the shared computations before and after it.
+"""Rewrite a scan into independent iterations, with shared computations before and after it.
 
     total += f(x[t])      becomes      reduce_sum of f(x[t]) for all t, after the loop
 
@@ -11,49 +11,49 @@ from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.passes.program import Replacement, dce
-from gpuflow.control.loops.scan_fission import Parts, added_term, copy_program, uses_in
-from gpuflow.control.loops.scan_simplify import simplified_body, simplify_scan, take_apart
+from gpuflow.control.loops.scan_fission import DecomposedScan, added_term, copy_program, uses_in
+from gpuflow.control.loops.scan_simplify import decompose_scan, simplified_body, simplify_scan
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.layout.axes import reduce_sum
 
-MOST_TERMS = 16  # elements that a turn adds: they are stored for all turns
+MOST_TERMS = 16  # elements that an iteration adds: they are stored for all iterations
 
 
-def turns_apart(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
-    """Equations of which the loop carries nothing, and their outputs; None: there are none.
+def independent_iterations(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
+    """Equations equivalent to the scan, whose loop has no carries, and their outputs; or None.
 
     Args:
         eqn: a scan.
     """
-    if not _may_leave(take_apart(eqn, simplified_body(eqn))):
+    if not _may_leave(decompose_scan(eqn, simplified_body(eqn))):
         return None
     build = Replacement(eqn.source)
     outs = simplify_scan(eqn, None, build)
     if outs is None:
-        return _sums_behind(eqn)
+        return _sums_after(eqn)
     made: list[Eqn] = []
     names: dict[Atom, Atom] = {}
     for inner in build.eqns:
         inner = inner.replace(inputs=tuple(_named(atom, names) for atom in inner.inputs))
         eqns = [inner]
         if inner.primitive is eqn.primitive and inner.params["num_carry"]:
-            moved = _sums_behind(inner)
-            if moved is None:
+            extracted = _sums_after(inner)
+            if extracted is None:
                 return None
-            eqns, new = moved
+            eqns, new = extracted
             names.update(safe_zip(inner.outputs, new))
         made += eqns
     return made, [_named(atom, names) for atom in outs]
 
 
-def _may_leave(parts: Parts) -> bool:
-    """Whether each carry is only passed on or added to: asked first, for it takes no building."""
-    uses = uses_in(parts.eqns, (*parts.carry_out, *parts.ys))
+def _may_leave(loop: DecomposedScan) -> bool:
+    """Whether each carry is only passed on or added to: a cheap test before the rewrite."""
+    uses = uses_in(loop.eqns, (*loop.carry_out, *loop.ys))
     return all(
         out is carry or added_term(carry, out, uses) is not None
-        for carry, out in safe_zip(parts.carry, parts.carry_out)
+        for carry, out in safe_zip(loop.carry, loop.carry_out)
     )
 
 
@@ -61,23 +61,23 @@ def _named(atom: Atom, names: dict[Atom, Atom]) -> Atom:
     return names.get(atom, atom) if type(atom) is Var else atom
 
 
-def _sums_behind(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
+def _sums_after(eqn: Eqn) -> tuple[list[Eqn], list[Atom]] | None:
     """A scan without carries, and the sums of its carries' terms; None if not possible."""
     body = simplified_body(eqn)
     if body.constvars or not eqn.params["num_carry"]:
         return None
-    parts = take_apart(eqn, body)
-    terms = _terms(parts)
+    loop = decompose_scan(eqn, body)
+    terms = _terms(loop)
     if terms is None:
         return None
     build = Replacement(eqn.source)
-    program = Jaxpr((), (*parts.consts, *parts.xs), (*parts.ys, *terms), parts.eqns, eqn.effects)
+    program = Jaxpr((), (*loop.consts, *loop.xs), (*loop.ys, *terms), loop.eqns, eqn.effects)
     params = {**eqn.params, "jaxpr": ClosedJaxpr(dce(program)), "num_carry": 0}
-    operands = [*parts.consts.values(), *parts.xs.values()]
+    operands = [*loop.consts.values(), *loop.xs.values()]
     outs = list(build.apply(eqn.primitive, *operands, **params))
-    count = len(parts.ys)
+    count = len(loop.ys)
     totals = []
-    for stack, init in safe_zip(outs[count:], parts.carry.values()):
+    for stack, init in safe_zip(outs[count:], loop.carry.values()):
         summed = trace_closed(_total, [init.aval, stack.aval])
         totals += copy_program(build, summed, [init, stack])
     return build.eqns, [*totals, *outs[:count]]
@@ -87,11 +87,11 @@ def _total(init: Any, stack: Any) -> list[Any]:
     return [add_any_p.bind(init, reduce_sum(stack, (0,)))]
 
 
-def _terms(parts: Parts) -> list[Var] | None:
+def _terms(loop: DecomposedScan) -> list[Var] | None:
     """The term that each carry adds, in order; None if one is not a sum."""
-    uses = uses_in(parts.eqns, (*parts.carry_out, *parts.ys))
+    uses = uses_in(loop.eqns, (*loop.carry_out, *loop.ys))
     terms = []
-    for carry, out in safe_zip(parts.carry, parts.carry_out):
+    for carry, out in safe_zip(loop.carry, loop.carry_out):
         term = added_term(carry, out, uses)
         if type(term) is not Var or carry.aval.size > MOST_TERMS:
             return None

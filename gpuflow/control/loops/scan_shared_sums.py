@@ -50,7 +50,7 @@ class _Sum:
 
     Attributes:
         eqn: the equation.
-        dims: of each operand, which of its dimensions each lane that is summed over is.
+        dims: of each operand, from a lane that is summed over to its dimension.
     """
 
     eqn: Eqn
@@ -62,13 +62,13 @@ class _Total:
     """A carry that only adds up sums over lanes.
 
     Attributes:
-        place: its number among the carries.
+        index: its position among the carries.
         term: the summand.
         shape: of the carry of all lanes.
-        axes: where that has the lanes that are summed over.
+        axes: the axes of ``shape`` that are the lanes that are summed over.
     """
 
-    place: int
+    index: int
     term: Atom
     shape: Shape
     axes: tuple[int, ...]
@@ -85,22 +85,21 @@ class _Group:
 def shared_sums(
     eqn: Eqn, lanes: Shape, definition: Definition
 ) -> tuple[list[Eqn], list[Atom]] | None:
-    """A scan in which no sums over lanes are left, and its outputs; None: none can be moved.
+    """Move sums over lanes out of a scan: new equations and outputs; None: there are none.
 
     Args:
         eqn: the scan.
-        lanes: the sizes of the lanes' dimensions; where there are several of such a size, each
-            choice means the same.
-        definition: from an atom to the equation that makes it, or None.
+        lanes: the sizes of the lanes' dimensions; dimensions of equal size are interchangeable.
+        definition: from an atom to the equation that computes it, or None.
     """
     params = eqn.params
     program = inline(params["jaxpr"].jaxpr, is_call)
     if program.constvars or program.effects:
         return None
-    body, changed = _inner_moved(program, lanes)
+    body, changed = _inner_extracted(program, lanes)
     body = dce(body)
     first, count = params["num_consts"], params["num_carry"]
-    operands, moved = list(eqn.inputs), []
+    operands, extracted = list(eqn.inputs), []
     starts: list[tuple[int, ShapedArray]] = []
     for group in _groups(body, lanes, first, count):
         held = sum(prod(total.shape) for total in group.totals)
@@ -109,19 +108,19 @@ def shared_sums(
         if wide is None:
             continue
         body = wide
-        moved += group.totals
+        extracted += group.totals
         for total in group.totals:
-            starts.append((first + total.place, body.in_avals[first + total.place]))
-    if not moved and not changed:
+            starts.append((first + total.index, body.in_avals[first + total.index]))
+    if not extracted and not changed:
         return None
     build = Replacement(eqn.source)
     for k, aval in starts:
         (operands[k],) = copy_program(build, trace_closed(partial(_zeros, aval), []), [])
     changes = {**params, "jaxpr": ClosedJaxpr(body)}
     outs = list(build.apply(eqn.primitive, *operands, **changes))
-    for total in moved:
-        init = eqn.inputs[first + total.place]
-        outs[total.place] = _summed(build, total, outs[total.place], init, definition)
+    for total in extracted:
+        init = eqn.inputs[first + total.index]
+        outs[total.index] = _summed(build, total, outs[total.index], init, definition)
     return build.eqns, outs
 
 
@@ -151,8 +150,8 @@ def _summed(
     return copy_program(build, program, [out, init])[0]
 
 
-def _inner_moved(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
-    """The body, with sums over lanes behind the loops in it."""
+def _inner_extracted(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
+    """The body, with sums over lanes moved after the loops in it."""
     eqns: list[Eqn] = []
     env: dict[Var, Atom] = {}
     around: dict[Var, Eqn] = {}
@@ -160,11 +159,11 @@ def _inner_moved(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
         if env:
             inputs = tuple(env.get(a, a) if type(a) is Var else a for a in eqn.inputs)
             eqn = eqn.replace(inputs=inputs)
-        rule, moved, made = eqn.primitive.lower, None, [eqn]
+        rule, extracted, made = eqn.primitive.lower, None, [eqn]
         if rule.shared_sums is not None:
-            moved = rule.shared_sums(eqn, lanes, around.get)
-        if moved is not None:
-            made, outs = moved
+            extracted = rule.shared_sums(eqn, lanes, around.get)
+        if extracted is not None:
+            made, outs = extracted
             env.update(safe_zip(eqn.outputs, outs))
         around.update({var: source for source in made for var in source.outputs})
         eqns += made
@@ -174,13 +173,13 @@ def _inner_moved(body: Jaxpr, lanes: Shape) -> tuple[Jaxpr, bool]:
     return body.replace(eqns=tuple(eqns), outvars=outvars), True
 
 
-# --- which carries ---------------------------------------------------------------------------
+# --- the carries -----------------------------------------------------------------------------
 
 
 def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
     """The carries that only add up sums over lanes, which nothing else reads, by these lanes."""
     uses = uses_in(body.eqns, body.outvars)
-    missing: dict[Atom, frozenset[int]] = {}  # of what depends on sums, the lanes that are gone
+    missing: dict[Atom, frozenset[int]] = {}  # of values that depend on sums, the summed lanes
     sums: dict[frozenset[int], list[_Sum]] = {}
     for eqn in body.eqns:
         gone = {missing[a] for a in eqn.inputs if a in missing}
@@ -192,17 +191,17 @@ def _groups(body: Jaxpr, lanes: Shape, first: int, count: int) -> list[_Group]:
             return []
         missing.update({var: lost for var in eqn.outputs for lost in gone})
     totals: dict[frozenset[int], list[_Total]] = {}
-    for place, out in enumerate(body.outvars):
+    for index, out in enumerate(body.outvars):
         if out not in missing:
             continue
-        if place >= count:
-            return []  # a slice of each turn
-        carry = body.invars[first + place]
+        if index >= count:
+            return []  # a slice of each iteration
+        carry = body.invars[first + index]
         term = added_term(carry, out, uses)
         if term is None or term not in missing:
             return []
-        shape, axes = _placed(carry.aval.shape, lanes, missing[out])
-        totals.setdefault(missing[out], []).append(_Total(place, term, shape, axes))
+        shape, axes = _shape_with_lanes(carry.aval.shape, lanes, missing[out])
+        totals.setdefault(missing[out], []).append(_Total(index, term, shape, axes))
     return [_Group(totals[lost], sums[lost]) for lost in totals]
 
 
@@ -218,39 +217,39 @@ def _sum_over_lanes(eqn: Eqn, lanes: Shape) -> _Sum | None:
         summed = [block.left[2], block.right[1]]
     else:
         return None
-    shape, rest = eqn.inputs[0].aval.shape, list(lanes)
-    of_lane: dict[int, int] = {}  # a dimension of the first operand: the lane's number
+    shape, unmatched = eqn.inputs[0].aval.shape, list(lanes)
+    of_lane: dict[int, int] = {}  # from a dimension of the first operand to its lane
     for d, size in enumerate(shape):
-        if size in rest:
-            of_lane[d] = rest.index(size)
-            rest[of_lane[d]] = -1
-    places = [k for k, d in enumerate(summed[0]) if d in of_lane]
-    if not places:
+        if size in unmatched:
+            of_lane[d] = unmatched.index(size)
+            unmatched[of_lane[d]] = -1
+    positions = [k for k, d in enumerate(summed[0]) if d in of_lane]
+    if not positions:
         return None
-    numbers = [of_lane[summed[0][k]] for k in places]
-    dims = [{n: each[k] for n, k in safe_zip(numbers, places)} for each in summed]
+    lane_ids = [of_lane[summed[0][k]] for k in positions]
+    dims = [{n: each[k] for n, k in safe_zip(lane_ids, positions)} for each in summed]
     return _Sum(eqn, tuple(dims))
 
 
-def _placed(shape: Shape, lanes: Shape, missing: frozenset[int]) -> tuple[Shape, Shape]:
-    """A shape with lanes in front, and where those are that were missing."""
+def _shape_with_lanes(shape: Shape, lanes: Shape, missing: frozenset[int]) -> tuple[Shape, Shape]:
+    """A shape with lanes in front, and the axes of the lanes that were missing."""
     sizes: list[int] = []
     axes: list[int] = []
-    rest = list(shape)
-    for number, size in enumerate(lanes):
-        if number in missing:
+    remaining = list(shape)
+    for lane, size in enumerate(lanes):
+        if lane in missing:
             axes.append(len(sizes))
             sizes.append(size)
-        elif rest and rest[0] == size:
-            sizes.append(rest.pop(0))
-    return (*sizes, *rest), tuple(axes)
+        elif remaining and remaining[0] == size:
+            sizes.append(remaining.pop(0))
+    return (*sizes, *remaining), tuple(axes)
 
 
 # --- the new body ------------------------------------------------------------------------------
 
 
 def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | None:
-    """The body with totals of each lane; None: they are no linear maps of sums over lanes."""
+    """The body with separate totals of each lane; None: they are not linear in the sums."""
     totals, sums = group.totals, group.sums
     points = [total.eqn.outputs[0] for total in sums]
     late: set[Atom] = set(points)
@@ -270,7 +269,7 @@ def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | 
     if not _is_linear(program, len(others)):
         return None
     factors = [atom for total in sums for atom in total.eqn.inputs]
-    carries = [body.invars[first + total.place] for total in totals]
+    carries = [body.invars[first + total.index] for total in totals]
     wide = [Var(_held(v.aval, t.shape)) for v, t in safe_zip(carries, totals)]
     step = _step(ClosedJaxpr(program), lanes, group, len(others))
     operands = [*others, *factors, *wide]
@@ -278,25 +277,25 @@ def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | 
     new = copy_program(build, trace_closed(step, [a.aval for a in operands]), operands)
     outvars, invars = list(body.outvars), list(body.invars)
     for total, var, out in safe_zip(totals, wide, new):
-        invars[first + total.place], outvars[total.place] = var, out
+        invars[first + total.index], outvars[total.index] = var, out
     eqns = (*early, *build.eqns)
     return dce(body.replace(invars=tuple(invars), outvars=tuple(outvars), eqns=eqns))
 
 
 def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) -> Any:
-    """``(*others, *factors, *carries) -> new carries``: for each lane by itself.
+    """``(*others, *factors, *carries) -> new carries``, separately for each lane.
 
     Args:
         program: ``(*others, *sums) -> terms``.
         lanes: their sizes.
         group: the carries and sums.
-        num_others: how many inputs do not depend on lanes that are summed over.
+        num_others: the number of inputs that do not depend on lanes that are summed over.
     """
     factors = [dims for total in group.sums for dims in total.dims]
-    places = sorted(factors[0])
+    lane_ids = sorted(factors[0])
 
     def of_one_lane(*values: Any) -> list[Any]:
-        """An equation of a single lane is its part of the sum."""
+        """The terms of one lane: an equation over a single lane is its term of the sum."""
         remaining = iter(values[num_others:])
         points = []
         for total in group.sums:
@@ -311,22 +310,22 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
 
     def step(*values: Any) -> list[Any]:
         end = len(values) - len(group.totals)
-        moved = list(values[:end])
+        extracted = list(values[:end])
         for k, dims in enumerate(factors, num_others):
-            front = [dims[number] for number in places]
+            front = [dims[lane] for lane in lane_ids]
             rest = [d for d in range(aval_of(values[k]).ndim) if d not in front]
-            moved[k] = transpose(values[k], (*front, *rest))
+            extracted[k] = transpose(values[k], (*front, *rest))
         is_mapped = (*[False] * num_others, *[True] * len(factors))
-        avals = [aval_of(value) for value in moved]
+        avals = [aval_of(value) for value in extracted]
         batched = trace_closed(
             of_one_lane,
-            [a.update(shape=a.shape[len(places) * f :]) for a, f in safe_zip(avals, is_mapped)],
+            [a.update(shape=a.shape[len(lane_ids) * f :]) for a, f in safe_zip(avals, is_mapped)],
         )
-        for number in reversed(places):
-            axis = AxisData(None, lanes[number])
+        for lane in reversed(lane_ids):
+            axis = AxisData(None, lanes[lane])
             batched, _ = batch_jaxpr(batched, axis, is_mapped, (True,) * len(group.totals))
         results = []
-        for total, term, carry in safe_zip(group.totals, batched(*moved), values[end:]):
+        for total, term, carry in safe_zip(group.totals, batched(*extracted), values[end:]):
             rest = [d for d in range(len(total.shape)) if d not in total.axes]
             order = np.argsort([*total.axes, *rest]).tolist()
             held = convert_element_type(transpose(term, order), aval_of(carry).dtype)
@@ -340,7 +339,7 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
 
 
 def _is_linear(program: Jaxpr, num_fixed: int) -> bool:
-    """Whether a program is a linear map of its inputs behind the first ones.
+    """Whether a program is linear in its inputs after the first ``num_fixed``.
 
     Such a program is its own derivative.
     """
@@ -359,21 +358,21 @@ def _is_linear(program: Jaxpr, num_fixed: int) -> bool:
 
 
 def _are_same(one: Jaxpr, other: Jaxpr) -> bool:
-    """Whether two programs do the same with the same inputs, one equation after the other."""
+    """Whether two programs have the same equations in the same order."""
     same: dict[Atom, Var] = dict(safe_zip(one.invars, other.invars))
-    known, known_of_other = (
+    of_one, of_other = (
         {var: eqn for eqn in program.eqns for var in eqn.outputs}.get for program in (one, other)
     )
 
     def equal(a: Atom, b: Atom) -> bool:
-        if _is_zero(a, known) and _is_zero(b, known_of_other):
+        if _is_zero(a, of_one) and _is_zero(b, of_other):
             return True
         if type(a) is Literal and type(b) is Literal:
             return np.array_equal(np.asarray(a.value), np.asarray(b.value))
         return type(a) is Var and same.get(a) is b
 
-    eqns = [eqn for eqn in one.eqns if not _is_zero(eqn.outputs[0], known)]
-    others = [eqn for eqn in other.eqns if not _is_zero(eqn.outputs[0], known_of_other)]
+    eqns = [eqn for eqn in one.eqns if not _is_zero(eqn.outputs[0], of_one)]
+    others = [eqn for eqn in other.eqns if not _is_zero(eqn.outputs[0], of_other)]
     if len(eqns) != len(others):
         return False
     for first, second in safe_zip(eqns, others):
@@ -386,7 +385,7 @@ def _are_same(one: Jaxpr, other: Jaxpr) -> bool:
 
 
 def _is_zero(atom: Atom, definition: Definition) -> bool:
-    """Whether an atom is 0 throughout, according to its equations."""
+    """Whether all elements of an atom are 0, according to its equations."""
     if type(atom) is Literal:
         return bool(np.all(np.asarray(atom.value) == 0))
     eqn = definition(atom)

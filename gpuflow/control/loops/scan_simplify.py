@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.fusion.choices import places_in_place
+from gpuflow.compiler.fusion.select_updates import update_predicates
 from gpuflow.compiler.passes.program import dce, inline, simplify
 from gpuflow.control.loops.scan_fission import (
-    Parts,
+    DecomposedScan,
     copy_into,
     find_sums,
     products_first,
@@ -21,20 +21,20 @@ from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, 
 
 
 def simplify_scan(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
-    """Carries that are passed on become consts; fixed equations and products leave the loop."""
+    """Convert constant carries to consts, and hoist invariant equations and products."""
     del definition
-    known = simplified_body(eqn)
-    if known.constvars or eqn.params["length"] == 0:
+    body = simplified_body(eqn)
+    if body.constvars or eqn.params["length"] == 0:
         return None
-    before = take_apart(eqn, known)
-    parts, passed = _without_passed_carries(before)
-    parts, hoisted = _hoist(parts, build)
-    earlier = products_first(parts, build)
-    parts = earlier or parts
-    sums = find_sums(parts)
+    before = decompose_scan(eqn, body)
+    loop, passed = _without_passed_carries(before)
+    loop, hoisted = _hoist(loop, build)
+    earlier = products_first(loop, build)
+    loop = earlier or loop
+    sums = find_sums(loop)
     if not passed and not hoisted and earlier is None and not sums:
         return None
-    return _put_together(eqn, build, before, parts, sums)
+    return _rebuilt_scan(eqn, build, before, loop, sums)
 
 
 def simplified_body(eqn: Eqn) -> Jaxpr:
@@ -43,27 +43,27 @@ def simplified_body(eqn: Eqn) -> Jaxpr:
     return body.jaxpr.memo("simplified", lambda: dce(simplify(inline(body.jaxpr))))
 
 
-def take_apart(eqn: Eqn, body: Jaxpr) -> Parts:
+def decompose_scan(eqn: Eqn, body: Jaxpr) -> DecomposedScan:
     """The inputs and outputs of a scan, by role."""
     num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
     split = num_consts + num_carry
     pairs = safe_zip(body.invars, eqn.inputs)
-    return Parts(
+    return DecomposedScan(
         body.eqns, dict(pairs[:num_consts]), dict(pairs[num_consts:split]), dict(pairs[split:]),
         body.outvars[:num_carry], body.outvars[num_carry:], eqn.params["length"],
     )  # fmt: skip
 
 
-def _without_passed_carries(parts: Parts) -> tuple[Parts, bool]:
-    """Carries whose next value is their value become consts."""
-    pairs = safe_zip(parts.carry.items(), parts.carry_out)
+def _without_passed_carries(loop: DecomposedScan) -> tuple[DecomposedScan, bool]:
+    """Convert carries whose next value is their value to consts."""
+    pairs = safe_zip(loop.carry.items(), loop.carry_out)
     passed = {var: atom for (var, atom), out in pairs if out is var}
-    kept = [(item, out) for item, out in pairs if item[0] not in passed]
+    remaining = [(item, out) for item, out in pairs if item[0] not in passed]
     changed = replace(
-        parts,
-        consts={**parts.consts, **passed},
-        carry=dict(item for item, _ in kept),
-        carry_out=tuple(out for _, out in kept),
+        loop,
+        consts={**loop.consts, **passed},
+        carry=dict(item for item, _ in remaining),
+        carry_out=tuple(out for _, out in remaining),
     )
     return changed, bool(passed)
 
@@ -71,31 +71,31 @@ def _without_passed_carries(parts: Parts) -> tuple[Parts, bool]:
 # --- fixed equations -----------------------------------------------------------------------
 
 
-def _hoist(parts: Parts, build: Any) -> tuple[Parts, bool]:
-    """Equations of consts alone move in front, if storing their results is worth it."""
-    inputs = (*parts.consts, *parts.carry, *parts.xs)
-    outs = (*parts.carry_out, *parts.ys)
-    body = Jaxpr((), inputs, outs, parts.eqns)
-    fixed, crossing = _hoistable(body, len(parts.consts), {})
+def _hoist(loop: DecomposedScan, build: Any) -> tuple[DecomposedScan, bool]:
+    """Hoist equations of consts alone, if storing their results is worth it."""
+    inputs = (*loop.consts, *loop.carry, *loop.xs)
+    outs = (*loop.carry_out, *loop.ys)
+    body = Jaxpr((), inputs, outs, loop.eqns)
+    fixed, crossing = _hoistable(body, len(loop.consts), {})
     if crossing:
-        places = places_in_place(body, len(parts.consts), len(parts.carry))
-        fixed, crossing = _hoistable(body, len(parts.consts), places)
+        masks = update_predicates(body, len(loop.consts), len(loop.carry))
+        fixed, crossing = _hoistable(body, len(loop.consts), masks)
     if not crossing:
-        return parts, False
-    outer = dict(parts.consts)
+        return loop, False
+    outer = dict(loop.consts)
     for eqn in fixed:
         copy_into(build, eqn, outer)
-    consts = {**parts.consts, **{var: outer[var] for var in crossing}}
-    return replace(parts, eqns=_without(parts.eqns, crossing), consts=consts), True
+    consts = {**loop.consts, **{var: outer[var] for var in crossing}}
+    return replace(loop, eqns=_without(loop.eqns, crossing), consts=consts), True
 
 
 def _hoistable(
-    body: Jaxpr, num_consts: int, places: Mapping[Eqn, Atom]
+    body: Jaxpr, num_consts: int, masks: Mapping[Eqn, Atom]
 ) -> tuple[list[Eqn], list[Var]]:
     """Equations of consts alone that are worth storing, in order, and the body's reads of them.
 
-    Cheap values are computed inside: storing them would cost more. So are ``places``, which become
-    updates at known indices: they are not computed at all.
+    Cheap values are computed in the body: storing them would cost more. So are ``masks``, which
+    become updates at static indices: they are never computed.
     """
     varying = [k >= num_consts for k in range(len(body.invars))]
     fixed, _ = split_independent(body, varying)
@@ -126,7 +126,7 @@ def _hoistable(
     for eqn in body.eqns:
         if id(eqn) not in is_fixed:
             for atom in eqn.inputs:
-                if atom is not places.get(eqn):
+                if atom is not masks.get(eqn):
                     read(atom)
     for atom in body.outvars:
         read(atom)
@@ -139,56 +139,56 @@ def is_cheap(eqn: Eqn) -> bool:
 
 
 def _without(eqns: Sequence[Eqn], defined: Sequence[Var]) -> tuple[Eqn, ...]:
-    """The equations without those of values that are inputs now."""
+    """The equations without those of the values that are inputs now."""
     taken = set(defined)
-    kept = []
+    remaining = []
     for eqn in eqns:
         if taken.isdisjoint(eqn.outputs):
-            kept.append(eqn)
+            remaining.append(eqn)
         elif not taken.issuperset(eqn.outputs):
-            # Some outputs are inputs now, others are still made here.
+            # Some outputs are inputs now, others are still computed here.
             outputs = tuple(DropVar(v.aval) if v in taken else v for v in eqn.outputs)
-            kept.append(eqn.replace(outputs=outputs))
-    return tuple(kept)
+            remaining.append(eqn.replace(outputs=outputs))
+    return tuple(remaining)
 
 
 # --- the new scan --------------------------------------------------------------------------
 
 
-def _put_together(
-    eqn: Eqn, build: Any, before: Parts, parts: Parts, sums: Sequence[Any]
+def _rebuilt_scan(
+    eqn: Eqn, build: Any, before: DecomposedScan, loop: DecomposedScan, sums: Sequence[Any]
 ) -> list[Atom]:
-    """The scan without moved equations, and the sums after it; the outputs of the old one."""
+    """Bind the new scan and the sums after it; returns the outputs of the old scan."""
     gone = {total.carry for total in sums}
-    kept = [
-        (var, out) for var, out in safe_zip(parts.carry, parts.carry_out) if var not in gone
+    remaining = [
+        (var, out) for var, out in safe_zip(loop.carry, loop.carry_out) if var not in gone
     ]
-    outside = {**parts.consts, **parts.xs}
+    external = {**loop.consts, **loop.xs}
     extra = dict.fromkeys(
-        factor for total in sums for factor in total.factors if factor not in outside
+        factor for total in sums for factor in total.factors if factor not in external
     )
     body = Jaxpr(
         (),
-        (*parts.consts, *[var for var, _ in kept], *parts.xs),
-        (*[out for _, out in kept], *parts.ys, *extra),
-        parts.eqns,
+        (*loop.consts, *[var for var, _ in remaining], *loop.xs),
+        (*[out for _, out in remaining], *loop.ys, *extra),
+        loop.eqns,
         eqn.effects,
     )
     operands = [
-        *parts.consts.values(), *[parts.carry[var] for var, _ in kept], *parts.xs.values(),
+        *loop.consts.values(), *[loop.carry[var] for var, _ in remaining], *loop.xs.values(),
     ]  # fmt: skip
     params = {
         **eqn.params,
         "jaxpr": ClosedJaxpr(dce(body)),
-        "num_consts": len(parts.consts),
-        "num_carry": len(kept),
+        "num_consts": len(loop.consts),
+        "num_carry": len(remaining),
     }
     outs = list(build.apply(eqn.primitive, *operands, **params))
-    num_ys = len(parts.ys)
-    last = dict(safe_zip([var for var, _ in kept], outs[: len(kept)]))
-    stacks = dict(safe_zip(extra, outs[len(kept) + num_ys :]))
+    num_ys = len(loop.ys)
+    last = dict(safe_zip([var for var, _ in remaining], outs[: len(remaining)]))
+    stacks = dict(safe_zip(extra, outs[len(remaining) + num_ys :]))
     for total in sums:
-        init = parts.carry[total.carry]
-        last[total.carry] = sum_afterwards(parts, build, total, stacks, init)
+        init = loop.carry[total.carry]
+        last[total.carry] = sum_afterwards(loop, build, total, stacks, init)
     carries = [last.get(var, atom) for var, atom in before.carry.items()]
-    return [*carries, *outs[len(kept) : len(kept) + num_ys]]
+    return [*carries, *outs[len(remaining) : len(remaining) + num_ys]]

@@ -1,4 +1,4 @@
-"""``unroll``: an iteration of the compiled loop does several of the scan's."""
+"""``unroll``: an iteration of the compiled loop runs several iterations of the scan."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ BindScan = Callable[..., list[Any]]
 
 
 def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
-    """The outputs of a scan whose body does ``unroll`` iterations; the rest follow the loop.
+    """The outputs of a scan whose body runs ``unroll`` iterations; the remainder follows the loop.
 
-    So a scan of one element is not a loop, unless there are loops in it: those are batched only if
+    So a scan of one element is not a loop, unless it contains loops: those are batched only if
     they are separate programs. Loops with effects are unchanged: unrolling is for speed, which is
     irrelevant for calls of Python.
     """
@@ -35,7 +35,7 @@ def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
 
     def make() -> ClosedJaxpr:
         unrolled = trace_closed(lambda *operands: _unrolled(bind, operands, **params), avals)
-        # Iterations that stand outside of the loop may not bring calls of jit there.
+        # Iterations outside of the loop must not contain calls of jit.
         return ClosedJaxpr(inline(unrolled.jaxpr), unrolled.consts)
 
     return copy_program(build, body.jaxpr.memo(key, make), eqn.inputs)
@@ -55,7 +55,7 @@ def _unrolled(
     consts, carry, xs = operands[:num_consts], operands[num_consts:split], operands[split:]
     blocks, rest = divmod(length, unroll)
     whole = length - rest
-    # A reverse scan starts at the end, so that its rest is in front.
+    # A reverse scan starts at the end, so that its remainder is in front.
     start = rest if reverse else 0
 
     def run(values: Sequence[Any], state: Sequence[Any], elements: Sequence[Any], count: int):

@@ -17,10 +17,10 @@ from gpuflow.transforms.checking import (
     State,
     blank,
     checked_jaxpr,
-    joined,
-    kept,
-    moved_code,
+    first_failure,
+    merged,
     of_mapped,
+    shifted_code,
 )
 
 Bind = Callable[..., list[Any]]
@@ -29,7 +29,7 @@ Bind = Callable[..., list[Any]]
 def check_while(
     bind: Bind, categories: Categories, operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], State | None]:
-    """The loop with the first failure as further carries; each batch element has its own."""
+    """The loop with the first failure as additional carries, one for each batch element."""
     lanes: Lanes = params.get("lanes", ())
     first, second = params["num_condition_consts"], params["num_body_consts"]
     condition, after_test = checked_jaxpr(params["condition"], categories)
@@ -50,29 +50,29 @@ def check_while(
         if after_test:
             tested = condition(*values[:first], *outs)
             states.append(State(tuple(tested[1:]), after_test))
-        state = joined(states)
-        return outs if state is None else [*kept(held, state.values), *outs]
+        state = merged(states)
+        return outs if state is None else [*first_failure(held, state.values), *outs]
 
     def make() -> list[ClosedJaxpr]:
-        inside = [*avals, *body.in_avals[second:]]
+        carry_avals = [*avals, *body.in_avals[second:]]
         before = condition.in_avals[:first]
-        test = trace_to_jaxpr(goes_on, [*before, *inside])
-        looped = trace_to_jaxpr(step, [*before, *body.in_avals[:second], *inside])
+        test = trace_to_jaxpr(goes_on, [*before, *carry_avals])
+        looped = trace_to_jaxpr(step, [*before, *body.in_avals[:second], *carry_avals])
         return [ClosedJaxpr(jaxpr, tuple(closed)) for jaxpr, closed in (test, looped)]
 
     key = ("checked while", condition.jaxpr, first, second)
     programs = body.jaxpr.memo(key, make)
     start = [_in_lanes(value, lanes) for value in blank(avals)]
     if after_test:
-        chosen = [*range(first), *[-1] * count]
-        tested = over_lanes(condition, lanes, chosen)(*consts, *init)[1:]
-        start[0] = moved_code(tested[0], len(in_body))
+        sources = [*range(first), *[-1] * count]
+        tested = over_lanes(condition, lanes, sources)(*consts, *init)[1:]
+        start[0] = shifted_code(tested[0], len(in_body))
         start[len(start) - len(tested) + 1 :] = tested[1:]
     both, rest = range(first + second), range(first + second, len(operands))
-    chosen = [*range(first), *both, *[-1] * len(avals), *rest]
+    sources = [*range(first), *both, *[-1] * len(avals), *rest]
     results = bind(
         *programs, consts, list(operands[: first + second]), [*start, *init],
-        extend(lanes, chosen),
+        extend(lanes, sources),
     )  # fmt: skip
     outs, values = results[len(avals) :], results[: len(avals)]
     return outs, of_mapped(State(tuple(values), sites)) if sites else None

@@ -29,7 +29,7 @@ from gpuflow.control.program_rules import check_types
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
-from gpuflow.core.key_use import Flow, States, follow_program, parts, spend
+from gpuflow.core.key_use import Flow, States, follow_program, slice_states, spend
 from gpuflow.core.lowering import Inline, LaneForm, Loop, WhileForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
@@ -109,7 +109,7 @@ def _split(
 def _derivative(
     nonzeros: Sequence[bool], params: dict[str, Any]
 ) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool], list[bool]]:
-    """Condition and body that carry tangents; which body consts and carries have one."""
+    """Condition and body that carry tangents, and flags of the body consts and carries with one."""
     _, const_flags, carry_flags = _split(nonzeros, params)
     body = params["body"]
     while True:
@@ -149,12 +149,12 @@ def _bind_derivative(
     moved = [t for t, flag in safe_zip(const_tangents, const_flags) if flag]
     carried = [instantiate(t) for t, flag in safe_zip(carry_tangents, carry_flags) if flag]
     ends = len(first), len(first) + len(second)
-    chosen = [
+    sources = [
         *range(ends[1]), *[ends[0] + k for k, flag in enumerate(const_flags) if flag],
         *[-1] * (len(init) + len(carried)),
     ]  # fmt: skip
     results = bind_while(
-        condition, body, first, [*second, *moved], [*init, *carried], extend(lanes, chosen)
+        condition, body, first, [*second, *moved], [*init, *carried], extend(lanes, sources)
     )
     outs = results[: len(init)]
     out_tangents = iter(results[len(init) :])
@@ -173,7 +173,7 @@ def _jvp(
 def _linearize(
     nonzeros: tuple[bool, ...], *primals: Any, lanes: Lanes = (), **params: Any
 ) -> tuple[Any, ...]:
-    """The linear map runs the whole loop again: its length is unknown, nothing can be stored."""
+    """The linear map runs the whole loop again: its trip count is unknown, nothing is stored."""
     outs = _bind(primals, lanes, params)
     out_nonzeros = _derivative(nonzeros, params)[3]
 
@@ -204,15 +204,15 @@ def _partial_eval(
         carry = [True] * len(carry)
     known: list[Any] = []
     if not all(carry):
-        kept = [k for k, flag in enumerate((*first, *second, *carry)) if not flag]
-        places = len(first), len(first) + len(second)
-        parts = [
-            [operands[k] for k in kept if start <= k < end]
-            for start, end in ((0, places[0]), places, (places[1], len(operands)))
+        known_positions = [k for k, flag in enumerate((*first, *second, *carry)) if not flag]
+        ends = len(first), len(first) + len(second)
+        groups = [
+            [operands[k] for k in known_positions if start <= k < end]
+            for start, end in ((0, ends[0]), ends, (ends[1], len(operands)))
         ]
         count = len(carry) - sum(carry)
         programs = [_first_outputs(condition, 1), _first_outputs(body, count)]
-        known = bind_while(*programs, *parts, extend(lanes, kept))
+        known = bind_while(*programs, *groups, extend(lanes, known_positions))
 
     def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
         known_values, unknown_values = iter(values), iter(unknown_operands)
@@ -231,8 +231,8 @@ def _first_outputs(jaxpr: ClosedJaxpr, count: int) -> ClosedJaxpr:
 
 
 def _bind(operands: Sequence[Any], lanes: Lanes, params: dict[str, Any]) -> list[Any]:
-    parts = _split(operands, params)
-    return bind_while(params["condition"], params["body"], *parts, lanes)
+    groups = _split(operands, params)
+    return bind_while(params["condition"], params["body"], *groups, lanes)
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
@@ -273,13 +273,13 @@ def _batch(
         batch_to_dim(x, dim, count, axis.size) if flag else x
         for x, dim, count, flag in safe_zip(operands, dims, counts, [*first, *second, *carry])
     ]
-    parts = _split(moved, params)
-    outs = bind_while(mapped_condition, mapped, *parts, lanes)
+    groups = _split(moved, params)
+    outs = bind_while(mapped_condition, mapped, *groups, lanes)
     return outs, [len(lanes) if flag else None for flag in carry]
 
 
 def _over_lanes(params: dict[str, Any]) -> ClosedJaxpr:
-    """The loop over all lanes, as long as one goes on; lanes that have stopped keep their carry."""
+    """The loop over all lanes, until all have stopped; stopped lanes keep their carry."""
     lanes: Lanes = params["lanes"]
     first, second = params["num_condition_consts"], params["num_body_consts"]
     count = len(params["body"].out_avals)
@@ -328,7 +328,7 @@ def _over_lanes(params: dict[str, Any]) -> ClosedJaxpr:
 
 
 def _inputs(params: dict[str, Any]) -> list[ShapedArray]:
-    """The types of the operands, of one lane where there are lanes."""
+    """The types of the operands, without lane dimensions."""
     consts = params["condition"].in_avals[: params["num_condition_consts"]]
     return [*consts, *params["body"].in_avals]
 
@@ -338,7 +338,7 @@ def _keys(flow: Flow) -> States | None:
     first, second = flow.params["num_condition_consts"], flow.params["num_body_consts"]
     states: States = flow.states
     if "lanes" in flow.params:
-        states = parts(states, _inputs(flow.params))
+        states = slice_states(states, _inputs(flow.params))
     carry = states[first + second :]
     for _ in range(2):
         follow_program(flow.params["condition"], [*states[:first], *carry])

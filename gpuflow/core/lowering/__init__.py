@@ -25,8 +25,8 @@ from gpuflow.core.lowering.fused import Update as Update
 from gpuflow.core.lowering.reductions import Folded as Folded
 from gpuflow.core.lowering.reductions import Reduction as Reduction
 from gpuflow.core.lowering.reductions import TupleReduction as TupleReduction
+from gpuflow.core.lowering.steps import AsyncCall as AsyncCall
 from gpuflow.core.lowering.steps import Barrier as Barrier
-from gpuflow.core.lowering.steps import Begun as Begun
 from gpuflow.core.lowering.steps import Branch as Branch
 from gpuflow.core.lowering.steps import Distributed as Distributed
 from gpuflow.core.lowering.steps import HostCall as HostCall

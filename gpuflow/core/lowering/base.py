@@ -1,4 +1,4 @@
-"""The part of lowering that all ops share: what the compiler asks of each, and defaults."""
+"""The interface of lowering rules, and defaults."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpuflow.kir.nodes import Value
 if TYPE_CHECKING:
     from gpuflow.core.jaxpr import Eqn, Var
     from gpuflow.core.lowering.forms import Form, LaneForm, ScanForm, WhileForm
-    from gpuflow.core.lowering.steps import Begun
+    from gpuflow.core.lowering.steps import AsyncCall
 
-Element = Value | Pair  # a number of a kernel: a pair if it is complex
+Element = Value | Pair  # a scalar of a kernel: a pair if it is complex
 
 
 @record
 class Iteration:
-    """How one equation iterates.
+    """The iteration space of an equation.
 
     Attributes:
         sizes: of its iteration dimensions.
@@ -37,7 +37,7 @@ class Iteration:
 
 
 class Context(Protocol):
-    """What the code of an equation is emitted in, at one point of its iteration.
+    """The context in which the code of an equation is emitted, at one point of its iteration.
 
     Kernels of a group are one (compiler/lowering/emit.py), programs of one lane another
     (compiler/lanes/points.py). Indices are int64.
@@ -61,10 +61,10 @@ class Context(Protocol):
         """The row-major index over output dimensions ``first_dim`` and later."""
 
     def number(self, k: int) -> Value:
-        """The k-th of the numbers that the op declares, passed at run time."""
+        """The k-th of the size expressions (``numbers``) of the op, passed at run time."""
 
-    def border(self, dim: int, k: int) -> Value:
-        """The same, where indices along ``dim`` are compared with it."""
+    def bound(self, dim: int, k: int) -> Value:
+        """The same, for a bound of indices along ``dim``."""
 
     def load(
         self, operand: int, indices: Sequence[Value], where: Value | None = None
@@ -79,14 +79,14 @@ class Context(Protocol):
 
 
 class Lowering:
-    """What holds where a class or an op says nothing else: the op is a step of its own.
+    """Defaults of lowering rules: the op is a separate step.
 
     Attributes:
         is_reduction: it combines values along dimensions, in a loop; see ``Folded``.
         is_update: it writes elements of an operand's memory.
         is_lane_program: it is a program of one lane, which counts its own loops.
         is_barrier, is_unwritten: it is a Barrier, or memory that is Unwritten.
-        is_split: it is a program over several memories.
+        is_split: it is a program that runs in several memories.
         is_host_call: it calls Python.
         runs_programs: it is a step that runs compiled programs: a loop or a branch.
         is_continuous: its float results change little if its operands do, and it takes floats that
@@ -97,7 +97,7 @@ class Lowering:
         costly: kernels should not compute it a second time.
         price: the operations for each element, if it may be computed again; None: it may not.
 
-    The other attributes are rules that the classes below describe; None: there is none.
+    The other attributes are rules, documented in the subclasses; None: not supported.
     """
 
     is_reduction = is_update = is_lane_program = shares_loop = False
@@ -119,7 +119,7 @@ class Lowering:
     transposed: Callable[..., Any] | None = None
     image: Callable[..., Any] | None = None
     added: Callable[..., Any] | None = None
-    in_parts: Callable[..., Any] | None = None
+    as_updates: Callable[..., Any] | None = None
     partitionable: Callable[..., Any] | None = None
     call: Callable[..., None] | None = None
     prepare: Callable[..., Callable[..., None]] | None = None
@@ -128,7 +128,7 @@ class Lowering:
     on_gpu: Callable[..., Any] | None = None
     on_cpu: Callable[..., Any] | None = None
     with_atomics: Callable[..., Any] | None = None
-    begun: Begun | None = None
+    async_call: AsyncCall | None = None
     fuse_epilogue: Callable[..., Sequence[Any]] | None = None
     updates: Callable[[dict[str, Any]], tuple[tuple[int, int], ...]] | None = None
     dtype_param: str | None = None
@@ -137,7 +137,7 @@ class Lowering:
     jaxpr: Callable[[Sequence[Any], dict[str, Any]], Any] | None = None
     lanes: Callable[[dict[str, Any]], LaneForm] | None = None
     shared_sums: Callable[..., Any] | None = None
-    turns_apart: Callable[..., Any] | None = None
+    independent_iterations: Callable[..., Any] | None = None
     updated: Callable[..., int | None] | None = None
 
     def is_fusible(self, eqn: Eqn) -> bool:
@@ -146,22 +146,22 @@ class Lowering:
         return False
 
     def uses_indices(self, eqn: Eqn) -> bool:
-        """Whether its code asks for indices along output dimensions."""
+        """Whether its code uses indices along output dimensions."""
         del eqn
         return False
 
     def has_addresses(self, eqn: Eqn) -> bool:
-        """Whether its code computes places in memory, from indices along dimensions of any size."""
+        """Whether its code computes memory offsets, from indices along dimensions of any size."""
         del eqn
         return False
 
     def operands_in_memory(self, eqn: Eqn) -> int:
-        """How many leading operands an equation needs in memory, whoever computes them."""
+        """The number of leading operands that an equation needs in memory."""
         del eqn
         return 0
 
     def stores(self, eqn: Eqn, var: Var) -> bool:
-        """Whether the equation's own code stores an output, so that none reads it in its kernel."""
+        """Whether the equation's own code stores an output, which its kernel cannot read."""
         del eqn, var
         return False
 

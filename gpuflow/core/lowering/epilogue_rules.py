@@ -1,4 +1,4 @@
-"""Library calls that are fused with readers of their results: the interface of the rules."""
+"""The interface of rules that fuse library calls with readers of their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Match(NamedTuple):
 
     Attributes:
         outs: the variables that are its outputs.
-        operands: those of its inputs that were not given.
+        operands: its inputs that were not passed to ``match``.
         eqns: its equations.
     """
 

@@ -18,9 +18,9 @@ class Form:
 
     Attributes:
         is_loop: whether they run more than once.
-        is_parallel: whether turns of a loop do not depend on each other.
+        is_parallel: whether iterations of a loop are independent.
         kernel: as of a LaneForm.
-        sizes: of the lanes' dimensions, if each lane runs them for itself.
+        sizes: of the lanes' dimensions, if each lane runs them separately.
         programs: the programs.
     """
 
@@ -30,11 +30,11 @@ class Form:
     programs: tuple[ClosedJaxpr, ...]
 
     def trip_count(self, inner: int) -> int | None:
-        """How many turns run, if one run of the programs has ``inner``; None: nobody knows."""
+        """The trip count, if one run of the programs has ``inner``; None: unknown."""
         return inner
 
     def total(self, costs: Sequence[int]) -> int:
-        """A cost of all turns, at least, from the costs of one run of each program."""
+        """A lower bound of the cost of all iterations, from the costs of each program."""
         return max(costs)
 
     def in_lane(self, lane: Any, operands: Sequence[Any]) -> Sequence[Any]:
@@ -58,7 +58,7 @@ class ProgramForm(Form):
 
 @record
 class BranchForm(Form):
-    """Several programs, one of which runs: the first operand is its number."""
+    """Several programs, one of which runs: the first operand is its index."""
 
     programs: tuple[ClosedJaxpr, ...]
 
@@ -68,7 +68,7 @@ class BranchForm(Form):
 
 @record
 class LaneForm(Form):
-    """A loop or branch that each lane does for itself.
+    """A loop or branch that each lane runs separately.
 
     Attributes:
         form: of one lane: a WhileForm, BranchForm, or ProgramForm.
@@ -76,7 +76,7 @@ class LaneForm(Form):
         lanes: for each of these dimensions, the operands that have it before inner ones.
         first_index: of a kernel, the index of the innermost dimensions' indices among its program's
             inputs; they are not operands.
-        indices: how many there are.
+        indices: their count.
         kernel: the name of a program that must become one kernel; None: it may be several steps.
     """
 
@@ -163,7 +163,7 @@ class WhileForm(Form):
     num_condition_consts: int
     num_body_consts: int
     is_loop = True
-    length = None  # nobody knows it before it has run
+    length = None  # unknown before it has run
 
     @property
     def programs(self) -> tuple[ClosedJaxpr, ...]:  # type: ignore[override]
@@ -171,7 +171,7 @@ class WhileForm(Form):
 
     @property
     def num_carry(self) -> int:
-        """How many carries there are: all outputs are."""
+        """The number of carries: all outputs are carries."""
         return len(self.body.out_avals)
 
     @property

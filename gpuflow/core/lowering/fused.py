@@ -1,4 +1,4 @@
-"""Ops that generated kernels hold, point by point."""
+"""Ops that generated kernels compute, point by point."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 class Fused(Lowering):
-    """Ops that generated kernels hold."""
+    """Base class of ops that generated kernels compute."""
 
     def is_fusible(self, eqn: Eqn) -> bool:
         return self.takes_complex(eqn) or not has_complex(eqn)
 
     def takes_complex(self, eqn: Eqn) -> bool:
-        """Whether it has a form for complex numbers."""
+        """Whether it has a form for complex operands or results."""
         del eqn
         return False
 
     def iteration(self, eqn: Eqn) -> Iteration:
-        """How a fusible equation iterates: over its output, at whose indices it reads operands."""
+        """The iteration of a fusible equation: over its output, with operands at its indices."""
         return self._over(eqn, eqn.outputs[0].aval.shape)
 
     def _over(self, eqn: Eqn, sizes: tuple[int, ...]) -> Iteration:
-        chosen = self.operands_in_memory(eqn)
+        in_memory = self.operands_in_memory(eqn)
         reads = tuple(
-            () if k < chosen else tuple((d, d) for d in range(atom.aval.ndim))
+            () if k < in_memory else tuple((d, d) for d in range(atom.aval.ndim))
             for k, atom in enumerate(eqn.inputs)
         )
         return Iteration(sizes, tuple(range(len(sizes))), reads)
@@ -55,13 +55,13 @@ class Elementwise(Fused):
     Attributes:
         body: the name of a function in kir.scalar, or
             ``(builder, values, in_avals, out_aval, params) -> value or tuple of values``.
-        cheap: cheap enough to be computed again in each kernel that wants it.
+        cheap: cheap enough to be computed again in each kernel that reads it.
         image: ``(eqn, map, build) -> atom``, the image of the output under a linear map of integer
             arrays, made from images of operands, or None where it cannot; see ops/linear_maps.py.
         pair: the body where an operand or the output is complex, in the second form; complex values
-            are ``kir.builder.Pair``. None: kernels hold the op for real numbers only.
-        holds: ``(*in_avals, out_aval) -> bool``, whether kernels hold the op for these; None: they
-            do for all dtypes that they have.
+            are ``kir.builder.Pair``. None: kernels support the op for real values only.
+        holds: ``(*in_avals, out_aval) -> bool``, whether kernels support the op for these; None:
+            they do for all dtypes that they have.
         continuous: of a body in the second form: its float results change little if its operands
             do, and it takes floats that are not values of their dtype.
     """
@@ -161,22 +161,22 @@ class Layout(Fused):
 
 @record
 class Indexed(Fused):
-    """A map that computes for itself which elements of its operands to load.
+    """A map whose code computes the indices of the operand elements to load.
 
     Attributes:
         body: ``(context, in_avals, out_aval, params) -> value or tuple of values``, with a
             ``core.lowering.Context``. A kernel serves all sizes, so a body may branch on ranks,
             dtypes, params that are not ``size_params``, and on which sizes are 0, 1 or equal: on
             nothing else of its avals.
-        numbers: ``(in_avals, params) -> numbers``, ints that follow from sizes; a kernel gets those
-            that the body asks for when it runs. None: there are none.
-        in_memory: how many leading operands it chooses elements of; None: all. The others it reads
-            at the output's index along its first dimensions, so that its kernel may compute them.
+        numbers: ``(in_avals, params) -> ints``, size expressions; a kernel gets those that the body
+            uses at run time. None: there are none.
+        in_memory: the number of leading operands that it indexes; None: all. It reads others at
+            the output's index along its first dimensions, so that its kernel may compute them.
         cheap: as in Elementwise; for ops without array operands.
-        selects: it only chooses elements and selects between them, so that kernels hold it for
-            complex numbers too.
-        linear: it asks for the linear index over all output dimensions and for nothing else that
-            depends on an index, so that its axes may collapse.
+        selects: it only loads elements and selects between them, so that kernels support it for
+            complex values too.
+        linear: it uses the linear index over all output dimensions and nothing else that depends
+            on an index, so that its axes may collapse.
         sliced: ``(eqn, bounds, cut, definition, build) -> atom``, a slice of the output made
             directly, or None where it cannot or that would not be less. Bounds are (start, limit,
             stride) of each dimension; ``cut(atom, bounds)`` slices an operand.
@@ -185,12 +185,12 @@ class Indexed(Fused):
         converted: ``(eqn, dtype, build) -> atom``, the output in another dtype, made directly.
         added: ``(eqn, other eqn, definition, build) -> atom``, the sum of the outputs of two
             equations of the op, made directly, or None.
-        in_parts: ``(eqn, build) -> atom``, of an op each of whose operands is a part of the output:
-            the same by updates of memory that is Unwritten, one for each operand, which their
-            kernels may compute; or None where that cannot be.
+        as_updates: ``(eqn, build) -> atom``, of an op each of whose operands is a chunk of the
+            output: equivalent updates of memory that is Unwritten, one for each operand, which
+            their kernels may compute; or None if not possible.
         partitionable: ``(in_avals, out_aval, params) -> [(operand dim, output dim), ...]`` for each
-            operand: partitionable dimensions, of equal sizes, along which the op does the same at
-            each index, and needs nothing else. None: unknown. Dimensions "of the output" after its
+            operand: partitionable dimensions, of equal sizes, along which the op computes each
+            index independently. None: unknown. Dimensions "of the output" after its
             last one are summed over: outputs of shards are summed. The same lists for outputs after
             the first one follow.
     """
@@ -206,7 +206,7 @@ class Indexed(Fused):
     broadcast: Callable[..., Any] | None = None
     converted: Callable[..., Any] | None = None
     added: Callable[..., Any] | None = None
-    in_parts: Callable[..., Any] | None = None
+    as_updates: Callable[..., Any] | None = None
     partitionable: Callable[..., Any] | None = None
     is_indexed = True
     combine_shards = "add"
@@ -290,7 +290,7 @@ class Update(Fused):
 class Laned(Fused):
     """A program of one lane at each index of the lanes: loops and branches inside of a kernel.
 
-    Equations of it are made by compiler/lanes/; see docs/design/0029-lanes.md.
+    Its equations are made by compiler/lanes/; see docs/design/0029-lanes.md.
 
     Attributes:
         program: ``params -> LaneProgram``.

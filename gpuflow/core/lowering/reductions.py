@@ -11,14 +11,14 @@ from gpuflow.core.lowering.base import Context, Element, Iteration
 from gpuflow.core.lowering.fused import Fused
 from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.nodes import Value
-from gpuflow.kir.scalar import PARTS, compute_dtype
+from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype
 
 if TYPE_CHECKING:
     from gpuflow.core.jaxpr import Eqn
 
 
 class Folded(Fused):
-    """Reductions over ``params["axes"]``: each element gives values, which are combined.
+    """Reductions over ``params["axes"]``: each element is mapped to values, which are combined.
 
     Attributes:
         shares_loop: several of them may be computed in one loop.
@@ -29,9 +29,9 @@ class Folded(Fused):
 
     def iteration(self, eqn: Eqn) -> Iteration:
         operand, axes = eqn.inputs[0].aval, tuple(eqn.params["axes"])
-        kept = tuple(d for d in range(operand.ndim) if d not in axes)
+        remaining = tuple(d for d in range(operand.ndim) if d not in axes)
         identity = tuple((d, d) for d in range(operand.ndim))
-        return Iteration(operand.shape, kept, (identity,), axes)
+        return Iteration(operand.shape, remaining, (identity,), axes)
 
     def starts(self, builder: Builder, eqn: Eqn) -> Sequence[Value]:
         """The neutral values."""
@@ -44,7 +44,7 @@ class Folded(Fused):
     def combined(
         self, builder: Builder, running: Sequence[Value], new: Sequence[Value], eqn: Eqn
     ) -> Sequence[Value]:
-        """The values of two sets of elements together."""
+        """The combined values of two sets of elements."""
         raise NotImplementedError
 
     def folded(self, builder: Builder, values: Sequence[Value], eqn: Eqn) -> Element:
@@ -59,12 +59,12 @@ class Reduction(Folded):
     Attributes:
         combine: a commutative, associative function of kir.scalar.
         init: ``dtype -> neutral element``.
-        by_parts: complex numbers are combined by combining their parts.
+        by_components: complex values are combined by combining real and imaginary components.
     """
 
     combine: str
     init: Callable[[Any], Any]
-    by_parts: bool = False
+    by_components: bool = False
     shares_loop = True
 
     @property
@@ -77,13 +77,13 @@ class Reduction(Folded):
 
     def takes_complex(self, eqn: Eqn) -> bool:
         del eqn
-        return self.by_parts
+        return self.by_components
 
     def starts(self, builder: Builder, eqn: Eqn) -> Sequence[Value]:
         dtype = eqn.inputs[0].aval.dtype
         storage = storage_name(dtype)
         start = builder.const(compute_dtype(storage), self.init(storage_dtype(dtype)))
-        return [start] * (2 if storage in PARTS else 1)
+        return [start] * (2 if storage in COMPONENT_DTYPES else 1)
 
     def values(self, context: Context, eqn: Eqn) -> Sequence[Value]:
         del eqn

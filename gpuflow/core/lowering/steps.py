@@ -1,4 +1,4 @@
-"""Ops that are steps of their own, or none: library calls, loops, branches, calls of the host."""
+"""Ops that are separate steps, or no step: library calls, loops, branches, calls of the host."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 @record
-class Begun:
+class AsyncCall:
     """The components of a call that may overlap with later steps.
 
     Attributes:
         begin: a primitive with the operand and params of the call, and its result, which may not
             be read yet.
-        end: a primitive of the operand and that result; it gives a number when both may be used.
+        end: a primitive of the operand and that result; it returns a scalar when both are usable.
         barrier: optimization_barrier, after which the result is read.
-        joined: ``(build, operands, params) -> outputs``: several calls on operands of one dtype
+        merged: ``(build, operands, params) -> outputs``: several calls on operands of one dtype
             as one.
-        small: the most bytes of an operand whose call is worth joining.
+        small: the most bytes of an operand whose call is worth merging.
     """
 
     begin: Any
     end: Any
     barrier: Any
-    joined: Callable[..., Any]
+    merged: Callable[..., Any]
     small: int
 
 
@@ -42,26 +42,26 @@ class Library(Lowering):
 
     Attributes:
         call: ``(xp, out_arrays, *arrays, **params) -> None`` writing into given outputs; None:
-            call ``impl`` and copy its result. NumPy's warnings are off.
+            call ``impl`` and copy its result. NumPy's warnings are disabled.
         prepare: ``(in_avals, out_avals, params) -> (xp, out_arrays, *arrays) -> None``, instead of
             ``call``: computations that depend only on types are done once.
         flops: ``(in_avals, out_avals, params) -> int``.
         what: ``(in_avals, out_avals, params) -> Block``, or None: the description of the call, for
             the providers of targets. The annotation of its result names the class.
         transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
-            directly, or None where it cannot.
+            directly, or None if not possible.
         on_gpu: as ``Primitive.simplify``, for platforms of GPUs and before it.
         on_cpu: the same for other platforms.
         summed: ``(eqn, axes, build) -> atom``, the output summed over axes made directly, or None
-            where it cannot.
-        begun: how it overlaps with other calls; see compiler/passes/overlap.py.
+            if not possible.
+        async_call: its asynchronous form, if any; see compiler/passes/overlap.py.
         partitionable: as in Indexed.
-        updates: ``params -> ((operand, output), ...)``: outputs that the call finds with their
-            operand's elements in them, in its memory where that is free. ``impl`` copies them.
+        updates: ``params -> ((operand, output), ...)``: outputs that initially hold their operand's
+            elements, in its memory if that is free. ``impl`` copies them.
         row_major: the call requires operands that are row-major without gaps, as loops do; others
             are copied first.
-        expanded: ``eqn -> ClosedJaxpr``, the call of ops that a lane of a kernel can do, on its
-            small state; or None where it cannot.
+        expanded: ``eqn -> ClosedJaxpr``, the call as ops that a lane of a kernel can run, on its
+            small state; or None if not possible.
         dtype_param: the param that sets the dtype of the result, of calls that sum.
         fuse_epilogue: ``(eqn, matcher, build) -> calls`` that compute readers of the result as
             well, for targets that have such calls; see epilogue_rules.py.
@@ -75,7 +75,7 @@ class Library(Lowering):
     on_cpu: Callable[..., Any] | None = None
     transposed: Callable[..., Any] | None = None
     summed: Callable[..., Any] | None = None
-    begun: Begun | None = None
+    async_call: AsyncCall | None = None
     partitionable: Callable[..., Any] | None = None
     updates: Callable[[dict[str, Any]], tuple[tuple[int, int], ...]] | None = None
     row_major: bool = False
@@ -138,17 +138,17 @@ class Loop(Lowering):
         shared_sums: ``(eqn, lanes, definition) -> (equations, outputs)``, for a loop that
             accumulates sums over the batch per element, and the sums after it; None if there are
             none. ``lanes`` are sizes of dimensions. None as the field: never.
-        turns_apart: ``eqn -> (equations, outputs)`` for a loop without carries, and the shared
-            computations of its iterations before and after it; None if iterations depend on each
-            other, or share nothing. None as the field: never.
-        updated: ``(eqn, definition) -> number``, for a loop that learns from the surrounding
-            program where it updates its carries in place: the approximate number of elements
-            computed by an iteration; None if it does not. None as the field: never.
+        independent_iterations: ``eqn -> (equations, outputs)`` for a loop without carries, and the
+            shared computations of its iterations before and after it; None if iterations depend on
+            each other, or share nothing. None as the field: never.
+        updated: ``(eqn, definition) -> count``, for a loop whose in-place updates of carries follow
+            from the surrounding program: the approximate number of elements that an iteration
+            computes; None for other loops. None as the field: never.
     """
 
     form: Callable[[dict[str, Any]], ScanForm | WhileForm] = field()
     shared_sums: Callable[..., Any] | None = None
-    turns_apart: Callable[..., Any] | None = None
+    independent_iterations: Callable[..., Any] | None = None
     updated: Callable[..., int | None] | None = None
     runs_programs = True
 
@@ -161,7 +161,7 @@ class Branch(Lowering):
     """Cond and switch: a step that runs one of several compiled programs.
 
     Attributes:
-        branches: ``params -> programs``; the first operand is the number of the one to run.
+        branches: ``params -> programs``; the first operand is the index of the one to run.
     """
 
     branches: Callable[[dict[str, Any]], tuple[Any, ...]] = field()
@@ -183,7 +183,7 @@ class Barrier(Lowering):
 
 @record
 class Unwritten(Lowering):
-    """Memory for the output, whatever is in it: no step runs. Updates write all of it."""
+    """Uninitialized memory for the output: no step runs. Updates write all of it."""
 
     is_unwritten = True
 

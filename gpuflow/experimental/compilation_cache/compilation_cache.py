@@ -1,4 +1,4 @@
-"""Where compiled programs are kept: always, in the folder that GPUFLOW_CACHE_DIR names."""
+"""JAX's settings of the compilation cache, which is always in GPUFLOW_CACHE_DIR."""
 
 from __future__ import annotations
 

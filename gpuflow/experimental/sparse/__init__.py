@@ -23,6 +23,10 @@ from gpuflow.experimental.sparse.bcsr import bcsr_extract as bcsr_extract
 from gpuflow.experimental.sparse.bcsr import bcsr_fromdense as bcsr_fromdense
 from gpuflow.experimental.sparse.bcsr import bcsr_sum_duplicates as bcsr_sum_duplicates
 from gpuflow.experimental.sparse.bcsr import bcsr_todense as bcsr_todense
+from gpuflow.experimental.sparse.creation import empty as empty
+from gpuflow.experimental.sparse.creation import eye as eye
+from gpuflow.experimental.sparse.creation import random_bcoo as random_bcoo
+from gpuflow.experimental.sparse.creation import todense as todense
 from gpuflow.experimental.sparse.derivatives import grad as grad
 from gpuflow.experimental.sparse.derivatives import jacfwd as jacfwd
 from gpuflow.experimental.sparse.derivatives import jacobian as jacobian
@@ -40,10 +44,6 @@ from gpuflow.experimental.sparse.layout import bcoo_squeeze as bcoo_squeeze
 from gpuflow.experimental.sparse.layout import bcoo_sum_duplicates as bcoo_sum_duplicates
 from gpuflow.experimental.sparse.layout import bcoo_transpose as bcoo_transpose
 from gpuflow.experimental.sparse.layout import bcoo_update_layout as bcoo_update_layout
-from gpuflow.experimental.sparse.making import empty as empty
-from gpuflow.experimental.sparse.making import eye as eye
-from gpuflow.experimental.sparse.making import random_bcoo as random_bcoo
-from gpuflow.experimental.sparse.making import todense as todense
 from gpuflow.experimental.sparse.products import bcoo_dot_general as bcoo_dot_general
 from gpuflow.experimental.sparse.products import (
     bcoo_dot_general_sampled as bcoo_dot_general_sampled,

@@ -105,7 +105,7 @@ class JAXSparse:
 
 
 def batch_axis(array: Any, axis: int, what: str) -> int:
-    """The rule of mapped axes: a batch dimension, or where a result can have one.
+    """Return the mapped axis: a batch dimension, or the one that a result can have.
 
     Raises:
         ValueError: another axis.

@@ -17,7 +17,7 @@ from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
-from gpuflow.experimental.sparse import places
+from gpuflow.experimental.sparse import elements
 from gpuflow.experimental.sparse.base import JAXSparse, batch_axis
 from gpuflow.experimental.sparse.layout import (
     bcoo_broadcast_in_dim,
@@ -72,8 +72,8 @@ class BCOO(JAXSparse):
             and a.shape[n_batch:] == (b.shape[-2], *sizes[end:])
             and all(
                 batch == n or batch == 1
-                for part in (a, b)
-                for batch, n in zip(part.shape[:n_batch], sizes, strict=False)
+                for aval in (a, b)
+                for batch, n in zip(aval.shape[:n_batch], sizes, strict=False)
             ),
             lambda: "[BCOO] data must be (*batch, nse, *dense) and indices integers, "
             f"(*batch, nse, n_sparse); got {a} and {b} for shape {sizes}. Fix: "
@@ -142,8 +142,8 @@ class BCOO(JAXSparse):
     def shape(self) -> tuple[int, ...]:
         """Shape of the dense array."""
         n_batch = self.n_batch
-        parts = [aval_of(part).shape[:n_batch] for part in (self.data, self.indices)]
-        return (*np.broadcast_shapes(*parts), *self.sparse_shape, *self.dense_shape)
+        batch_shapes = [aval_of(array).shape[:n_batch] for array in (self.data, self.indices)]
+        return (*np.broadcast_shapes(*batch_shapes), *self.sparse_shape, *self.dense_shape)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
         """Return data and indices, and the static data."""
@@ -224,9 +224,9 @@ class BCOO(JAXSparse):
         if n_batch == n_dense == 0:
             return mat
         if n_batch + n_dense < 2 and n_batch:
-            place = np.where((np.arange(N) + k >= 0) & (np.arange(N) + k < M), np.arange(N) + k, M)
-            data = jnp.asarray(place < M, dtype or mat.dtype)
-            batched = place.astype(aval_of(mat.indices).dtype)[:, None, None]
+            column = np.where((np.arange(N) + k >= 0) & (np.arange(N) + k < M), np.arange(N) + k, M)
+            data = jnp.asarray(column < M, dtype or mat.dtype)
+            batched = column.astype(aval_of(mat.indices).dtype)[:, None, None]
             return cls(
                 (data[:, None], batched), shape=(N, M), indices_sorted=True, unique_indices=True
             )
@@ -268,8 +268,8 @@ class BCOO(JAXSparse):
         """Reshape the array; one size may be -1. See ``bcoo_reshape``."""
         sizes = args[0] if len(args) == 1 and isinstance(args[0], tuple | list) else args
         sizes = kwargs.get("shape", sizes)
-        known = int(np.prod([size for size in sizes if size != -1]))
-        whole = [self.size // max(known, 1) if size == -1 else size for size in sizes]
+        product = int(np.prod([size for size in sizes if size != -1]))
+        whole = [self.size // max(product, 1) if size == -1 else size for size in sizes]
         return bcoo_reshape(self, new_sizes=whole)
 
     def astype(self, dtype: DTypeLike) -> BCOO:
@@ -395,7 +395,7 @@ class BCOO(JAXSparse):
         return iter([self[k] for k in range(self.shape[0])])
 
     def __getitem__(self, item: Any) -> Any:
-        """Part of the array, by integers, slices and None."""
+        """Index the array by integers, slices and None."""
         items = list(item) if isinstance(item, tuple) else [item]
         ellipsis = [at for at, k in enumerate(items) if k is Ellipsis]
         missing = self.ndim - sum(k is not None and k is not Ellipsis for k in items)
@@ -410,30 +410,30 @@ class BCOO(JAXSparse):
             NotImplementedError,
         )
         taken = [k for k in items if k is not None]
-        parts = [_range_of(k, size) for k, size in zip(taken, self.shape, strict=True)]
+        ranges = [_range_of(k, size) for k, size in zip(taken, self.shape, strict=True)]
         out = bcoo_slice(
-            self, start_indices=[part.start for part in parts],
-            limit_indices=[part.stop for part in parts], strides=[part.step for part in parts],
+            self, start_indices=[span.start for span in ranges],
+            limit_indices=[span.stop for span in ranges], strides=[span.step for span in ranges],
         )  # fmt: skip
-        turned = [d for d, k in enumerate(taken) if isinstance(k, slice) and (k.step or 1) < 0]
-        out = bcoo_rev(out, turned) if turned else out
+        flipped = [d for d, k in enumerate(taken) if isinstance(k, slice) and (k.step or 1) < 0]
+        out = bcoo_rev(out, flipped) if flipped else out
         gone = [d for d, k in enumerate(taken) if not isinstance(k, slice)]
         out = bcoo_squeeze(out, dimensions=gone) if gone else out
-        kept = [k for k in items if k is None or isinstance(k, slice)]
-        if None not in kept:
+        retained = [k for k in items if k is None or isinstance(k, slice)]
+        if None not in retained:
             return out
-        places_of = [d for d, k in enumerate(kept) if k is not None]
-        sizes = [1] * len(kept)
-        for d, size in zip(places_of, out.shape, strict=True):
+        positions = [d for d, k in enumerate(retained) if k is not None]
+        sizes = [1] * len(retained)
+        for d, size in zip(positions, out.shape, strict=True):
             sizes[d] = size
-        return bcoo_broadcast_in_dim(out, shape=sizes, broadcast_dimensions=places_of)
+        return bcoo_broadcast_in_dim(out, shape=sizes, broadcast_dimensions=positions)
 
 
 register_axes(BCOO, batch_axis)
 
 
 def _range_of(k: Any, size: int) -> range:
-    """The places that a subscript takes, ascending. Integers out of bounds are moved into them."""
+    """The indices that a subscript selects, ascending. Integers out of bounds are clamped."""
     if isinstance(k, slice):
         found = range(size)[k]
         found = found[::-1] if found.step < 0 else found
@@ -459,7 +459,7 @@ def _is_operand(x: Any) -> bool:
 
 
 def _added(lhs: BCOO, rhs: BCOO) -> BCOO:
-    """The elements of both; those of one place are not added up yet."""
+    """Concatenate the elements of both; equal indices are not summed yet."""
     check(
         lhs.shape == rhs.shape and lhs.n_batch == rhs.n_batch and lhs.n_dense == rhs.n_dense,
         lambda: "[BCOO] sparse arrays that are added must have equal shapes, batch and dense "
@@ -468,20 +468,20 @@ def _added(lhs: BCOO, rhs: BCOO) -> BCOO:
     )
     if lhs.indices is rhs.indices:
         return lhs.with_data(lhs.data + rhs.data)
-    parts = [[], []]
+    stacks = [[], []]
     for mat in (lhs, rhs):
         sizes = mat.shape[: mat.n_batch]
-        for part, array in zip(parts, (mat.data, mat.indices), strict=True):
-            rest = aval_of(array).shape[mat.n_batch :]
-            part.append(jnp.broadcast_to(array, (*sizes, *rest)))
-    data, indices = (jnp.concatenate(part, lhs.n_batch) for part in parts)
+        for stack, array in zip(stacks, (mat.data, mat.indices), strict=True):
+            trailing = aval_of(array).shape[mat.n_batch :]
+            stack.append(jnp.broadcast_to(array, (*sizes, *trailing)))
+    data, indices = (jnp.concatenate(stack, lhs.n_batch) for stack in stacks)
     return lhs.like(data, indices)
 
 
 @explained
 def bcoo_todense(mat: BCOO) -> Array:
     """Convert to a dense array."""
-    return places.dense_of(mat.data, mat.indices, mat.shape)
+    return elements.dense_of(mat.data, mat.indices, mat.shape)
 
 
 @explained
@@ -508,7 +508,7 @@ def bcoo_fromdense(
         ValueError,
     )
     if nse is None:
-        count = places.stored_count(mat, n_batch, n_dense)
+        count = elements.stored_count(mat, n_batch, n_dense)
         check(
             not isinstance(count, Tracer),
             lambda: "[bcoo_fromdense] nse must be given in traced functions, where elements are "
@@ -516,7 +516,7 @@ def bcoo_fromdense(
             ConcretizationTypeError,
         )
         nse = int(count)
-    parts = places.stored_of(
+    stored = elements.stored_of(
         mat, to_int(nse), n_batch, n_dense, dtypes.canonicalize(index_dtype)
     )
-    return BCOO(parts, shape=aval_of(mat).shape, indices_sorted=True, unique_indices=True)
+    return BCOO(stored, shape=aval_of(mat).shape, indices_sorted=True, unique_indices=True)

@@ -16,10 +16,14 @@ from gpuflow.control.mapped_axes import register_axes
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
-from gpuflow.experimental.sparse import places
+from gpuflow.experimental.sparse import elements
 from gpuflow.experimental.sparse.base import JAXSparse, batch_axis
 from gpuflow.experimental.sparse.bcoo import BCOO, bcoo_fromdense
-from gpuflow.experimental.sparse.layout import bcoo_broadcast_in_dim, bcoo_concatenate, spread
+from gpuflow.experimental.sparse.layout import (
+    bcoo_broadcast_in_dim,
+    bcoo_concatenate,
+    broadcast_batches,
+)
 from gpuflow.experimental.sparse.products import bcoo_dot_general, matmul
 from gpuflow.tree_util import register_pytree_node_class
 
@@ -39,7 +43,7 @@ class BCSR(JAXSparse):
         self, args: tuple[Any, Any, Any], *, shape: Sequence[int], indices_sorted: bool = False,
         unique_indices: bool = False,
     ) -> None:  # fmt: skip
-        data, indices, indptr = (jnp.asarray(part) for part in args)
+        data, indices, indptr = (jnp.asarray(array) for array in args)
         sizes = as_integers("BCSR", "shape", shape)
         a, b, c = aval_of(data), aval_of(indices), aval_of(indptr)
         n_batch = b.ndim - 1
@@ -51,7 +55,7 @@ class BCSR(JAXSparse):
             and dtypes.is_integer(c.dtype)
             and c.shape[-1] == sizes[n_batch] + 1
             and a.shape[n_batch:] == (b.shape[-1], *sizes[n_batch + 2 :])
-            and all(part.shape[:n_batch] == sizes[:n_batch] for part in (a, b, c)),
+            and all(array.shape[:n_batch] == sizes[:n_batch] for array in (a, b, c)),
             lambda: "[BCSR] data must be (*batch, nse, *dense), indices (*batch, nse) and indptr "
             f"(*batch, rows + 1); got {a}, {b} and {c} for shape {sizes}. Fix: "
             "BCSR((data, indices, indptr), shape=...).",
@@ -124,8 +128,8 @@ class BCSR(JAXSparse):
         )
         mat = mat.tocsr()
         kind = dtypes.canonicalize(index_dtype or np.int32)
-        parts = (jnp.asarray(mat.data), mat.indices.astype(kind), mat.indptr.astype(kind))
-        return cls(parts, shape=mat.shape)
+        arrays = (jnp.asarray(mat.data), mat.indices.astype(kind), mat.indptr.astype(kind))
+        return cls(arrays, shape=mat.shape)
 
     @classmethod
     def from_bcoo(cls, arr: BCOO) -> BCSR:
@@ -136,7 +140,7 @@ class BCSR(JAXSparse):
             "Fix: update_layout.",
             NotImplementedError,
         )
-        arr = spread(arr if arr.indices_sorted else arr.sort_indices())
+        arr = broadcast_batches(arr if arr.indices_sorted else arr.sort_indices())
         columns, indptr = _compressed(arr.indices, arr.sparse_shape)
         return cls(
             (arr.data, columns, indptr), shape=arr.shape, indices_sorted=True,
@@ -203,29 +207,29 @@ def _as_bcoo(x: Any) -> Any:
 
 @composite
 def _compressed(indices: Any, sizes: tuple[int, ...]) -> tuple[Array, Array]:
-    """Columns of sorted places, and where rows start."""
+    """Columns of sorted indices, and the start of each row."""
 
     def compress(indices: Any) -> Any:
         dtype = aval_of(indices).dtype
-        real = places.inside(indices, sizes)
+        real = elements.in_bounds(indices, sizes)
         row = jnp.where(real, indices[:, 0], np.asarray(sizes[0], dtype))
         counts = jnp.zeros(sizes[0] + 1, dtype).at[row + 1].add(1, mode="drop")
         return jnp.where(real, indices[:, 1], np.asarray(sizes[1], dtype)), jnp.cumsum(counts)
 
-    columns, indptr = places.over_batches(compress, aval_of(indices).ndim - 2)(indices)
+    columns, indptr = elements.over_batches(compress, aval_of(indices).ndim - 2)(indices)
     return columns, indptr.astype(aval_of(indices).dtype)
 
 
 @composite
 def _expanded(indices: Any, indptr: Any) -> Array:
-    """Places, of columns and of where rows start; elements behind the last row are out of it."""
+    """Indices from columns and row starts; elements after the last row are out of bounds."""
 
     def expand(indices: Any, indptr: Any) -> Any:
         dtype = aval_of(indices).dtype
         starts = jnp.zeros(aval_of(indices).shape, dtype).at[indptr].add(1, mode="drop")
         return jnp.stack([(jnp.cumsum(starts) - 1).astype(dtype), indices], -1)
 
-    return places.over_batches(expand, aval_of(indices).ndim - 1)(indices, indptr)
+    return elements.over_batches(expand, aval_of(indices).ndim - 1)(indices, indptr)
 
 
 @explained
@@ -253,7 +257,7 @@ def bcsr_sum_duplicates(mat: BCSR, nse: int | None = None) -> BCSR:
 @explained
 def bcsr_extract(indices: ArrayLike, indptr: ArrayLike, mat: ArrayLike) -> Array:
     """Return the elements of a dense array at the indices of a BCSR array."""
-    return places.taken_at(_expanded(indices, indptr), mat, aval_of(mat).shape)
+    return elements.taken_at(_expanded(indices, indptr), mat, aval_of(mat).shape)
 
 
 @explained

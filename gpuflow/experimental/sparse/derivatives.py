@@ -19,7 +19,7 @@ def _is_sparse(x: Any) -> bool:
 
 
 def _elements(tree: Any) -> Any:
-    """A tree with the data of sparse arrays in their place."""
+    """A tree in which the data replace sparse arrays."""
     return tree_map(lambda x: x.data if _is_sparse(x) else x, tree, is_leaf=_is_sparse)
 
 
@@ -29,7 +29,7 @@ def _restored(old: Any, new: Any) -> Any:
         return new
     (data, *rest), structure = tree_flatten(old)
     extra = aval_of(new).shape[: aval_of(new).ndim - aval_of(data).ndim]
-    rest = [jnp.broadcast_to(part, (*extra, *aval_of(part).shape)) for part in rest]
+    rest = [jnp.broadcast_to(leaf, (*extra, *aval_of(leaf).shape)) for leaf in rest]
     return tree_unflatten(structure, [new, *rest])
 
 
@@ -40,18 +40,18 @@ def _like(tree: Any, elements: Any) -> Any:
 def _prepared(
     fun: Callable[..., Any], argnums: int | Sequence[int], args: tuple[Any, ...], kwargs: Any
 ) -> tuple[Callable[..., Any], tuple[Any, ...], list[Any], bool]:
-    """``fun`` of the elements of chosen arguments, those, the arguments, and if there is one."""
+    """``fun`` of the selected elements, these, the selected arguments, and whether it is one."""
     single = not isinstance(argnums, Sequence)
     numbers = [n % len(args) for n in ([argnums] if single else argnums)]
-    chosen = [args[n] for n in numbers]
+    selected = [args[n] for n in numbers]
 
     def of_elements(*elements: Any) -> Any:
         whole = list(args)
-        for n, tree, new in zip(numbers, chosen, elements, strict=True):
+        for n, tree, new in zip(numbers, selected, elements, strict=True):
             whole[n] = _like(tree, new)
         return fun(*whole, **kwargs)
 
-    return of_elements, tuple(_elements(tree) for tree in chosen), chosen, single
+    return of_elements, tuple(_elements(tree) for tree in selected), selected, single
 
 
 def value_and_grad(
@@ -60,12 +60,12 @@ def value_and_grad(
     """``gpuflow.value_and_grad`` with sparse gradients for sparse arguments."""
 
     def value_and_grad_of(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        function, elements, chosen, single = _prepared(fun, argnums, args, kwargs)
+        function, elements, selected, single = _prepared(fun, argnums, args, kwargs)
         take = dense_value_and_grad(
-            function, tuple(range(len(chosen))), has_aux, **options
+            function, tuple(range(len(selected))), has_aux, **options
         )
         value, grads = take(*elements)
-        grads = tuple(_like(tree, g) for tree, g in zip(chosen, grads, strict=True))
+        grads = tuple(_like(tree, g) for tree, g in zip(selected, grads, strict=True))
         return value, grads[0] if single else grads
 
     return value_and_grad_of
@@ -89,12 +89,13 @@ def _jacobian(
     has_aux: bool, options: dict[str, Any],
 ) -> Callable[..., Any]:  # fmt: skip
     def jacobian_of(*args: Any, **kwargs: Any) -> Any:
-        function, elements, chosen, single = _prepared(fun, argnums, args, kwargs)
-        take = transform(function, tuple(range(len(chosen))), has_aux=has_aux, **options)
+        function, elements, selected, single = _prepared(fun, argnums, args, kwargs)
+        take = transform(function, tuple(range(len(selected))), has_aux=has_aux, **options)
         out = take(*elements)
-        parts, aux = out if has_aux else (out, None)
-        parts = tuple(_like(tree, part) for tree, part in zip(chosen, parts, strict=True))
-        result = parts[0] if single else parts
+        jacobians, aux = out if has_aux else (out, None)
+        pairs = zip(selected, jacobians, strict=True)
+        jacobians = tuple(_like(tree, jacobian) for tree, jacobian in pairs)
+        result = jacobians[0] if single else jacobians
         return (result, aux) if has_aux else result
 
     return jacobian_of

@@ -21,7 +21,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
-from gpuflow.experimental.sparse import places
+from gpuflow.experimental.sparse import elements
 from gpuflow.experimental.sparse.base import SparseEfficiencyError, SparseEfficiencyWarning
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 zip = safe_zip
 
 
-def spread(mat: BCOO) -> BCOO:
-    """With batch dimensions of full size in the data and in the indices."""
+def broadcast_batches(mat: BCOO) -> BCOO:
+    """Broadcast batch dimensions to full size in the data and in the indices."""
     batches = mat.shape[: mat.n_batch]
     data = jnp.broadcast_to(mat.data, (*batches, *aval_of(mat.data).shape[mat.n_batch :]))
     indices = jnp.broadcast_to(mat.indices, (*batches, *aval_of(mat.indices).shape[-2:]))
@@ -39,10 +39,10 @@ def spread(mat: BCOO) -> BCOO:
 
 
 def unbatched(mat: BCOO) -> BCOO:
-    """With sparse dimensions instead of batch dimensions."""
+    """Convert batch dimensions to sparse ones."""
     if mat.n_batch == 0:
         return mat
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     batches = mat.shape[: mat.n_batch]
     shape, dtype = (*batches, mat.nse), aval_of(mat.indices).dtype
     counts = [lax.broadcasted_iota(dtype, shape, d) for d in range(mat.n_batch)]
@@ -54,8 +54,8 @@ def unbatched(mat: BCOO) -> BCOO:
 @explained
 def bcoo_sort_indices(mat: BCOO) -> BCOO:
     """Sort the indices in ascending order, with padding last."""
-    mat = spread(mat)
-    data, indices = places.sorted_places(mat.data, mat.indices, mat.sparse_shape)
+    mat = broadcast_batches(mat)
+    data, indices = elements.sorted_by_index(mat.data, mat.indices, mat.sparse_shape)
     return mat.like(
         data, indices, indices_sorted=True, unique_indices=mat.unique_indices
     )
@@ -72,12 +72,12 @@ def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
     Raises:
         ValueError: if ``nse`` is needed and not given.
     """
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     if mat.n_sparse == 0:
         data = jnp.sum(mat.data, mat.n_batch, keepdims=True, dtype=mat.dtype)
         indices = jnp.zeros((*mat.shape[: mat.n_batch], 1, 0), aval_of(mat.indices).dtype)
         return mat.like(data, indices, indices_sorted=True, unique_indices=True)
-    data, indices, number, counts = places.grouped(mat.data, mat.indices, mat.sparse_shape)
+    data, indices, number, counts = elements.grouped(mat.data, mat.indices, mat.sparse_shape)
     if nse is None:
         check(
             not isinstance(counts, Tracer),
@@ -86,16 +86,16 @@ def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
             ValueError,
         )
         nse = int(np.max(np.asarray(counts), initial=0))
-    data, indices = places.summed(data, indices, number, mat.sparse_shape, nse)
+    data, indices = elements.summed(data, indices, number, mat.sparse_shape, nse)
     return mat.like(data, indices, indices_sorted=True, unique_indices=True)
 
 
 def without_zeros(mat: BCOO, nse: int | None = None) -> BCOO:
-    """As ``bcoo_sum_duplicates``, where stored zeros are not elements."""
-    mat = spread(mat)
+    """As ``bcoo_sum_duplicates``, without stored zeros."""
+    mat = broadcast_batches(mat)
     dense = tuple(range(mat.n_batch + 1, mat.n_batch + 1 + mat.n_dense))
-    keep = jnp.any(mat.data != 0, dense)
-    indices = places.padded(keep, mat.indices, mat.sparse_shape)
+    mask = jnp.any(mat.data != 0, dense)
+    indices = elements.padded(mask, mat.indices, mat.sparse_shape)
     return bcoo_sum_duplicates(mat.like(mat.data, indices), nse)
 
 
@@ -149,7 +149,7 @@ def bcoo_update_layout(
 
 def _dense_to_sparse(mat: BCOO) -> BCOO:
     """The first dense dimension as the last sparse one."""
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     size, at = mat.dense_shape[0], mat.n_batch
     batches = mat.shape[:at]
     count = lax.broadcasted_iota(aval_of(mat.indices).dtype, (*batches, mat.nse, size, 1), at + 1)
@@ -163,17 +163,17 @@ def _dense_to_sparse(mat: BCOO) -> BCOO:
 
 def _sparse_to_dense(mat: BCOO) -> BCOO:
     """The last sparse dimension as the first dense one; all of its elements are stored."""
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     size = mat.sparse_shape[-1]
     here = mat.indices[..., -1:] == np.arange(size)
     data = jnp.expand_dims(mat.data, mat.n_batch + 1)
-    data = jnp.where(places.behind(here, aval_of(data).ndim), data, 0)
+    data = jnp.where(elements.with_trailing_axes(here, aval_of(data).ndim), data, 0)
     return mat.like(data, mat.indices[..., :-1])
 
 
 def _batches_to_sparse(mat: BCOO, n_batch: int) -> BCOO:
     """The last batch dimensions as the first sparse ones."""
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     outer, inner = mat.shape[:n_batch], mat.shape[n_batch : mat.n_batch]
     nse, dtype = math.prod(inner) * mat.nse, aval_of(mat.indices).dtype
     shape = (*outer, *inner, mat.nse)
@@ -185,16 +185,16 @@ def _batches_to_sparse(mat: BCOO, n_batch: int) -> BCOO:
 
 def _sparse_to_batch(mat: BCOO) -> BCOO:
     """The first sparse dimension as the last batch dimension: each has room for all elements."""
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     at, size = mat.n_batch, mat.sparse_shape[0]
-    rows, rest = jnp.expand_dims(mat.indices[..., 0], at), mat.indices[..., 1:]
+    rows, trailing = jnp.expand_dims(mat.indices[..., 0], at), mat.indices[..., 1:]
     here = rows == np.arange(size).reshape(size, 1)
     data = jnp.expand_dims(mat.data, at)
-    data = jnp.where(places.behind(here, aval_of(data).ndim), data, 0)
-    rest = jnp.broadcast_to(
-        jnp.expand_dims(rest, at), (*aval_of(here).shape, mat.n_sparse - 1)
+    data = jnp.where(elements.with_trailing_axes(here, aval_of(data).ndim), data, 0)
+    trailing = jnp.broadcast_to(
+        jnp.expand_dims(trailing, at), (*aval_of(here).shape, mat.n_sparse - 1)
     )
-    return mat.like(data, places.padded(here, rest, mat.sparse_shape[1:]))
+    return mat.like(data, elements.padded(here, trailing, mat.sparse_shape[1:]))
 
 
 @explained
@@ -243,7 +243,7 @@ def bcoo_reshape(
     del sharding
     if dimensions is not None and [*dimensions] != [*range(mat.ndim)]:
         mat = bcoo_transpose(mat, permutation=dimensions)
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     new_sizes = tuple(to_int(size) for size in new_sizes)
     check(
         math.prod(new_sizes) == mat.size,
@@ -262,9 +262,9 @@ def bcoo_reshape(
     assert inner is not None
     end = len(new_sizes) - inner
     sizes = new_sizes[outer:end]
-    real = places.inside(mat.indices, mat.sparse_shape)
-    number = places.raveled(mat.indices, mat.sparse_shape)
-    indices = places.padded(real, places.unraveled(number, sizes), sizes)
+    real = elements.in_bounds(mat.indices, mat.sparse_shape)
+    number = elements.raveled(mat.indices, mat.sparse_shape)
+    indices = elements.padded(real, elements.unraveled(number, sizes), sizes)
     indices = jnp.reshape(indices, (*new_sizes[:outer], mat.nse, len(sizes)))
     data = jnp.reshape(mat.data, (*new_sizes[:outer], mat.nse, *new_sizes[end:]))
     return mat.like(
@@ -273,11 +273,11 @@ def bcoo_reshape(
     )  # fmt: skip
 
 
-def _length_of(sizes: Sequence[int], part: Sequence[int]) -> int | None:
-    """How many of the first sizes hold as many elements as ``part``; not more than it needs."""
+def _length_of(sizes: Sequence[int], group: Sequence[int]) -> int | None:
+    """Length of the shortest prefix of sizes with as many elements as ``group``, or None."""
     product = 1
     for k in range(len(sizes) + 1):
-        if product == math.prod(part) and (k == len(part) or math.prod(part) > 1 or not part):
+        if product == math.prod(group) and (k == len(group) or math.prod(group) > 1 or not group):
             return k
         product *= sizes[k] if k < len(sizes) else 1
     return None
@@ -355,19 +355,19 @@ def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
         f"{sorted(gone)} of {arr.shape}. Fix: others.",
         ValueError,
     )
-    arr = spread(arr)
+    arr = broadcast_batches(arr)
     first, end = arr.n_batch, arr.n_batch + arr.n_sparse
     batch = tuple(d for d in gone if d < first)
     columns = [d - first for d in range(first, end) if d not in gone]
-    # What is out of bounds of a dimension that goes is padding of the others.
-    real = places.inside(arr.indices, arr.sparse_shape)
+    # An index out of bounds in a removed dimension is padding of the others.
+    real = elements.in_bounds(arr.indices, arr.sparse_shape)
     indices = arr.indices[..., np.asarray(columns, int)]
     sizes = tuple(arr.sparse_shape[k] for k in columns)
     data = arr.data
     if sizes:
-        indices = places.padded(real, indices, sizes)
+        indices = elements.padded(real, indices, sizes)
     else:
-        data = jnp.where(places.behind(real, aval_of(data).ndim), data, 0)
+        data = jnp.where(elements.with_trailing_axes(real, aval_of(data).ndim), data, 0)
     dense = tuple(d - arr.n_sparse + 1 for d in gone if d >= end)
     return arr.like(
         jnp.squeeze(data, (*batch, *dense)), jnp.squeeze(indices, batch),
@@ -391,7 +391,7 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
     )
     total = sum(mat.shape[dimension] for mat in operands)
     shape = (*first.shape[:dimension], total, *first.shape[dimension + 1 :])
-    mats = [spread(mat) for mat in operands]
+    mats = [broadcast_batches(mat) for mat in operands]
     at = first.n_batch
     if dimension < at:
         check(
@@ -410,7 +410,7 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
         )
         starts = np.cumsum([0, *[mat.shape[dimension] for mat in mats]])
         mats = [
-            _moved(mat, dimension - at, int(start), shape)
+            _shifted(mat, dimension - at, int(start), shape)
             for mat, start in zip(mats, starts[:-1])
         ]
         along = at
@@ -419,30 +419,30 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
     return first.like(data, indices, shape)
 
 
-def _moved(mat: BCOO, column: int, start: int, shape: tuple[int, ...]) -> BCOO:
-    """A part of a larger array, which begins at ``start``."""
-    real = places.inside(mat.indices, mat.sparse_shape)
+def _shifted(mat: BCOO, column: int, start: int, shape: tuple[int, ...]) -> BCOO:
+    """Embed an array in a larger one at offset ``start``."""
+    real = elements.in_bounds(mat.indices, mat.sparse_shape)
     shift = np.zeros(mat.n_sparse, aval_of(mat.indices).dtype)
     shift[column] = start
     sizes = shape[mat.n_batch : mat.n_batch + mat.n_sparse]
-    return mat.like(mat.data, places.padded(real, mat.indices + shift, sizes), shape)
+    return mat.like(mat.data, elements.padded(real, mat.indices + shift, sizes), shape)
 
 
 @explained
 def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
     """Reverse dimensions."""
-    mat = spread(operand)
+    mat = broadcast_batches(operand)
     dims = as_items("bcoo_rev", "dimensions", dimensions)
     gone = canonicalize_axes(dims, mat.ndim, "bcoo_rev")
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse
-    turned = [d - first for d in gone if first <= d < end]
-    real = places.inside(mat.indices, mat.sparse_shape)
+    reversed_dims = [d - first for d in gone if first <= d < end]
+    real = elements.in_bounds(mat.indices, mat.sparse_shape)
     sign, start = np.ones(mat.n_sparse, int), np.zeros(mat.n_sparse, int)
-    for k in turned:
+    for k in reversed_dims:
         sign[k], start[k] = -1, mat.sparse_shape[k] - 1
     dtype = aval_of(mat.indices).dtype
     indices = mat.indices * sign.astype(dtype) + start.astype(dtype)
-    indices = places.padded(real, indices, mat.sparse_shape)
+    indices = elements.padded(real, indices, mat.sparse_shape)
     batch = tuple(d for d in gone if d < first)
     dense = tuple(d - mat.n_sparse + 1 for d in gone if d >= end)
     return mat.like(
@@ -470,15 +470,15 @@ def bcoo_slice(
         ValueError,
     )
     slices = [slice(a, b, step) for a, b, step in zip(start, limit, steps)]
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse
     data = mat.data[(*slices[:first], slice(None), *slices[end:])]
     indices = mat.indices[tuple(slices[:first])]
     dtype = aval_of(indices).dtype
-    low, high, step = (np.asarray(part[first:end], dtype) for part in (start, limit, steps))
+    low, high, step = (np.asarray(bounds[first:end], dtype) for bounds in (start, limit, steps))
     shape = tuple(len(range(*s.indices(size))) for s, size in zip(slices, mat.shape))
-    keep = jnp.all((indices >= low) & (indices < high) & ((indices - low) % step == 0), -1)
-    return _part(mat, data, indices, keep, (indices - low) // step, shape)
+    mask = jnp.all((indices >= low) & (indices < high) & ((indices - low) % step == 0), -1)
+    return _window(mat, data, indices, mask, (indices - low) // step, shape)
 
 
 @explained
@@ -493,7 +493,7 @@ def bcoo_dynamic_slice(
         lambda: "[bcoo_dynamic_slice] each dimension must have a start and a size that fits; got "
         f"sizes {sizes} and {len(start_indices)} starts for {mat.shape}. Fix: smaller sizes.",
     )
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse
     dtype = aval_of(mat.indices).dtype
     starts = [
@@ -508,20 +508,20 @@ def bcoo_dynamic_slice(
         mat.indices, [*starts[:first], zero, zero], (*sizes[:first], mat.nse, mat.n_sparse)
     )
     low = jnp.stack(starts[first:end]) if mat.n_sparse else jnp.zeros(0, dtype)
-    # Where an array ends at the part's end, padding would not.
-    keep = jnp.all((indices >= low) & (indices < low + np.asarray(sizes[first:end], dtype)), -1)
-    return _part(mat, data, indices, keep, indices - low, sizes)
+    # The limit of the window also excludes padding, where the array ends with the window.
+    mask = jnp.all((indices >= low) & (indices < low + np.asarray(sizes[first:end], dtype)), -1)
+    return _window(mat, data, indices, mask, indices - low, sizes)
 
 
-def _part(
-    mat: BCOO, data: Any, indices: Any, keep: Any, moved: Any, shape: tuple[int, ...]
+def _window(
+    mat: BCOO, data: Any, indices: Any, mask: Any, shifted: Any, shape: tuple[int, ...]
 ) -> BCOO:
     sizes = shape[mat.n_batch : mat.n_batch + mat.n_sparse]
-    data = jnp.where(places.behind(keep, aval_of(data).ndim), data, 0)
-    indices = places.padded(keep, moved, sizes)
-    part = mat.like(data, indices, shape, unique_indices=mat.unique_indices)
+    data = jnp.where(elements.with_trailing_axes(mask, aval_of(data).ndim), data, 0)
+    indices = elements.padded(mask, shifted, sizes)
+    window = mat.like(data, indices, shape, unique_indices=mat.unique_indices)
     fits = math.prod(sizes)
-    return bcoo_sum_duplicates(part, fits) if fits < mat.nse and sizes else part
+    return bcoo_sum_duplicates(window, fits) if fits < mat.nse and sizes else window
 
 
 @explained
@@ -534,22 +534,22 @@ def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
         "count from 0.",
         ValueError,
     )
-    mat = spread(mat)
+    mat = broadcast_batches(mat)
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse
-    real = places.inside(mat.indices, mat.sparse_shape)
-    data = jnp.where(places.behind(real, aval_of(mat.data).ndim), mat.data, 0)
+    real = elements.in_bounds(mat.indices, mat.sparse_shape)
+    data = jnp.where(elements.with_trailing_axes(real, aval_of(mat.data).ndim), mat.data, 0)
     dense = tuple(d - mat.n_sparse + 1 for d in gone if d >= end)
     data = jnp.sum(data, dense, dtype=mat.dtype)
     columns = [d - first for d in range(first, end) if d not in gone]
     indices = mat.indices[..., np.asarray(columns, int)]
-    # Batches that are summed over lie one behind the other.
-    kept = [d for d in range(first) if d not in gone]
+    # Batches that are summed over become contiguous.
+    retained = [d for d in range(first) if d not in gone]
     batch = [d for d in range(first) if d in gone]
-    outer = tuple(mat.shape[d] for d in kept)
+    outer = tuple(mat.shape[d] for d in retained)
     nse = mat.nse * math.prod(mat.shape[d] for d in batch)
-    order = (*kept, *batch)
-    rest = range(first, aval_of(data).ndim)
-    data = jnp.transpose(data, (*order, *rest))
+    order = (*retained, *batch)
+    trailing = range(first, aval_of(data).ndim)
+    data = jnp.transpose(data, (*order, *trailing))
     indices = jnp.transpose(indices, (*order, first, first + 1))
     data = jnp.reshape(data, (*outer, nse, *aval_of(data).shape[first + 1 :]))
     indices = jnp.reshape(indices, (*outer, nse, len(columns)))

@@ -44,14 +44,14 @@ def spsolve(
         ValueError,
     )
     mat = BCSR((data, indices, indptr), shape=(size, size))
-    parts = tuple(jnp.asarray(part) for part in (data, indices, indptr))
+    arrays = tuple(jnp.asarray(array) for array in (data, indices, indptr))
     result = ShapeDtypeStruct(aval.shape, aval.dtype)
 
     def solve(_: Any, b: Any) -> Any:
-        return pure_callback(_solved, result, *parts, b, vmap_method="sequential")
+        return pure_callback(_solved, result, *arrays, b, vmap_method="sequential")
 
     def transpose_solve(_: Any, b: Any) -> Any:
-        return pure_callback(_solved_transposed, result, *parts, b, vmap_method="sequential")
+        return pure_callback(_solved_transposed, result, *arrays, b, vmap_method="sequential")
 
     return custom_linear_solve(lambda x: mat @ x, b, solve, transpose_solve)
 
@@ -61,8 +61,8 @@ def _solved(data: Any, indices: Any, indptr: Any, b: Any, transposed: bool = Fal
     from scipy.sparse.linalg import spsolve as solve
 
     size = len(indptr) - 1
-    parts = (np.array(data), np.array(indices), np.array(indptr))
-    mat = csr_matrix(parts, shape=(size, size))
+    arrays = (np.array(data), np.array(indices), np.array(indptr))
+    mat = csr_matrix(arrays, shape=(size, size))
     return solve(mat.T.tocsr() if transposed else mat, np.array(b)).astype(b.dtype)
 
 

@@ -16,10 +16,10 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
-from gpuflow.experimental.sparse import places
+from gpuflow.experimental.sparse import elements
 from gpuflow.experimental.sparse.base import JAXSparse
-from gpuflow.experimental.sparse.layout import bcoo_sum_duplicates, spread, unbatched
-from gpuflow.experimental.sparse.places import remaining
+from gpuflow.experimental.sparse.elements import remaining
+from gpuflow.experimental.sparse.layout import bcoo_sum_duplicates, broadcast_batches, unbatched
 
 if TYPE_CHECKING:
     from gpuflow.experimental.sparse.bcoo import BCOO
@@ -79,9 +79,9 @@ def bcoo_dot_general(
     (lc, rc), (lb, rb) = numbers
     out = _of_dense(rhs, lhs, ((rc, lc), (rb, lb)), preferred_element_type)
     # The sparse operand's dimensions came first.
-    batch, behind = len(lb), len(rhs_shape) - len(rc) - len(rb)
+    batch, trailing = len(lb), len(rhs_shape) - len(rc) - len(rb)
     total = aval_of(out).ndim
-    order = (*range(batch), *range(batch + behind, total), *range(batch, batch + behind))
+    order = (*range(batch), *range(batch + trailing, total), *range(batch, batch + trailing))
     return jnp.transpose(out, order)
 
 
@@ -97,8 +97,8 @@ def _of_dense(mat: BCOO, dense: Any, numbers: Numbers, preferred: Any) -> Array:
         f"operand; got {numbers} for {mat!r}. Fix: update_layout(n_dense=0).",
         NotImplementedError,
     )
-    kept = [*numbers[1][0], *remaining(mat.n_sparse, *[pair[0] for pair in numbers])]
-    in_order = mat.indices_sorted and kept == [*range(len(kept))]
+    retained = [*numbers[1][0], *remaining(mat.n_sparse, *[pair[0] for pair in numbers])]
+    in_order = mat.indices_sorted and retained == [*range(len(retained))]
     result = jnp.result_type(mat.data, dense)
     total = result if preferred is None else dtypes.canonicalize(preferred)
     return product_with_dense(
@@ -111,8 +111,7 @@ def product_with_dense(
     data: Any, indices: Any, dense: Any, sizes: tuple[int, ...],
     numbers: Any, in_order: bool, dtype: Any,
 ) -> Array:  # fmt: skip
-    """The product, where elements take rows of the dense operand, and are added up by their
-    indices.
+    """The product: elements multiply gathered rows of the dense operand, and are scatter-added.
 
     Args:
         data: (nse, *dense). indices: (nse, n_sparse), indices in ``sizes``.
@@ -138,17 +137,17 @@ def product_with_dense(
         inner_dims = tuple(range(1, 1 + len(inner)))
         products = lax.dot_general(data, rows, ((contracted, inner_dims), ((0,), (0,))))
     else:
-        products = places.behind(data, aval_of(rows).ndim) * rows
-    kept = [*lhs_batch, *remaining(n_sparse, lhs_batch, lhs_contracting)]
-    if not kept:
+        products = elements.with_trailing_axes(data, aval_of(rows).ndim) * rows
+    retained = [*lhs_batch, *remaining(n_sparse, lhs_batch, lhs_contracting)]
+    if not retained:
         return jnp.sum(products, 0, dtype=dtype)
-    out = jnp.zeros((*[sizes[i] for i in kept], *aval_of(products).shape[1:]), dtype)
-    key = tuple(indices[:, i] for i in kept)
+    out = jnp.zeros((*[sizes[i] for i in retained], *aval_of(products).shape[1:]), dtype)
+    key = tuple(indices[:, i] for i in retained)
     return out.at[key].add(products, mode="drop", indices_are_sorted=in_order)
 
 
 def _of_sparse(lhs: BCOO, rhs: BCOO, numbers: Numbers) -> BCOO:
-    """Every pair of elements, of which those count whose places belong together."""
+    """Multiply every pair of elements; pairs with equal contracted indices contribute."""
     (lc, rc), (lb, rb) = numbers
     check(
         lhs.n_dense == rhs.n_dense == 0,
@@ -172,23 +171,23 @@ def _of_sparse(lhs: BCOO, rhs: BCOO, numbers: Numbers) -> BCOO:
 def _pairs(
     lhs: Any, lhs_indices: Any, rhs: Any, rhs_indices: Any,
     lhs_shape: tuple[int, ...], rhs_shape: tuple[int, ...], matching: Any,
-    lhs_kept: tuple[int, ...], rhs_kept: tuple[int, ...],
+    lhs_retained: tuple[int, ...], rhs_retained: tuple[int, ...],
 ) -> tuple[Array, Array]:  # fmt: skip
     a = lhs_indices[:, np.asarray(matching[0], int)]
     b = rhs_indices[:, np.asarray(matching[1], int)]
     counts = jnp.all(a[:, None] == b[None], -1)
-    counts = counts & places.inside(lhs_indices, lhs_shape)[:, None]
-    counts = counts & places.inside(rhs_indices, rhs_shape)[None]
+    counts = counts & elements.in_bounds(lhs_indices, lhs_shape)[:, None]
+    counts = counts & elements.in_bounds(rhs_indices, rhs_shape)[None]
     data = jnp.where(counts, lhs[:, None] * rhs[None], 0)
     shape = aval_of(counts).shape
     left = jnp.broadcast_to(
-        lhs_indices[:, None, np.asarray(lhs_kept, int)], (*shape, len(lhs_kept))
+        lhs_indices[:, None, np.asarray(lhs_retained, int)], (*shape, len(lhs_retained))
     )
     right = jnp.broadcast_to(
-        rhs_indices[None, :, np.asarray(rhs_kept, int)], (*shape, len(rhs_kept))
+        rhs_indices[None, :, np.asarray(rhs_retained, int)], (*shape, len(rhs_retained))
     )
-    sizes = (*[lhs_shape[d] for d in lhs_kept], *[rhs_shape[d] for d in rhs_kept])
-    indices = places.padded(counts, jnp.concatenate([left, right], -1), sizes)
+    sizes = (*[lhs_shape[d] for d in lhs_retained], *[rhs_shape[d] for d in rhs_retained])
+    indices = elements.padded(counts, jnp.concatenate([left, right], -1), sizes)
     return jnp.ravel(data), jnp.reshape(indices, (math.prod(shape), len(sizes)))
 
 
@@ -216,7 +215,7 @@ def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers:
 
 
 def matmul(lhs: Any, rhs: Any) -> Any:
-    """``lhs @ rhs`` where an operand is sparse, or both, as ``jnp.matmul``."""
+    """Compute ``lhs @ rhs`` with one or two sparse operands, as ``jnp.matmul``."""
     a, b = _shape_of(lhs), _shape_of(rhs)
     check(
         bool(a) and bool(b) and a[-1] == b[max(len(b) - 2, 0)],
@@ -262,7 +261,7 @@ def bcoo_extract(sparr: BCOO, arr: ArrayLike, *, assume_unique: bool | None = No
     )
     unique = sparr.unique_indices if assume_unique is None else assume_unique
     mat = sparr if unique else bcoo_sum_duplicates(sparr, sparr.nse)
-    return mat.same(places.taken_at(mat.indices, arr, mat.shape), mat.indices)
+    return mat.same(elements.taken_at(mat.indices, arr, mat.shape), mat.indices)
 
 
 def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> Array:
@@ -279,7 +278,7 @@ def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> Array:
     )
     if not shape:
         return sp_mat.data * v
-    return sp_mat.data * places.taken_at(sp_mat.indices, v, sp_mat.shape)
+    return sp_mat.data * elements.taken_at(sp_mat.indices, v, sp_mat.shape)
 
 
 def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
@@ -292,7 +291,7 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
     )
     if lhs.n_batch != rhs.n_batch:
         lhs, rhs = unbatched(lhs), unbatched(rhs)
-    lhs, rhs = spread(lhs), spread(rhs)
+    lhs, rhs = broadcast_batches(lhs), broadcast_batches(rhs)
     at = lhs.n_batch
     a, b = lhs.data[..., None], rhs.data[..., None]
     both = jnp.concatenate(
@@ -303,7 +302,7 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
         at,
     )
     indices = jnp.concatenate([lhs.indices, rhs.indices], at)
-    # Elements of both, side by side, each added up by places.
+    # Elements of both in two columns, each summed by index.
     pairs = lhs.like(both, indices, (*lhs.shape, 2))
     pairs = bcoo_sum_duplicates(pairs, pairs.nse)
     data = pairs.data[..., 0] * pairs.data[..., 1]

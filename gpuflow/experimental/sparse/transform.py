@@ -108,7 +108,7 @@ def _of_sparse(eqn: Eqn, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _with_data(eqn: Eqn, values: Sequence[Any], data: Any) -> Any:
-    """An elementwise operation with an array in place of the sparse operand."""
+    """An elementwise operation with an array for the sparse operand."""
     operands = [data if _is_sparse(value) else value for value in values]
     return eqn.primitive.bind(*operands, **eqn.params)
 

@@ -1,7 +1,7 @@
 """all_gather and psum_scatter over named axes; each is the other's transpose.
 
-Their params hold the sizes of the axes, so that no rule has to look them up. The rules for several
-names take one away at a time.
+Their params hold the sizes of the axes, so that rules need no lookup. The rules for several names
+remove one name at a time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gpuflow.ops.collectives.named_axes import (
     as_names,
     bind_checked,
     checked_dim,
+    chunks_in_front,
     fold_dims,
     group_size,
     inserted,
@@ -35,7 +36,6 @@ from gpuflow.ops.collectives.named_axes import (
     linear_collective,
     mapped_in_front,
     out_of_groups,
-    parts_in_front,
     reduces,
     repeat_in_front,
     sizes_of,
@@ -79,16 +79,16 @@ def gather_batch(
     operands: Sequence[Any],
     dims: Sequence[int | None],
     *,
-    again: Callable[..., Any] | None = None,
+    rebind: Callable[..., Any] | None = None,
     all_gather_dimension: int,
     axis_name: Names,
     axis_index_groups: Groups | None,
     sizes: Sizes,
     tiled: bool,
 ) -> tuple[Any, int | None]:
-    """The batch rule of gathering into one value for all elements; ``again`` binds the op."""
+    """The batch rule of gathering into one value for all elements; ``rebind`` binds the op."""
     (x,), (dim,), target = operands, dims, all_gather_dimension
-    bind = all_gather_p.bind if again is None else again
+    bind = all_gather_p.bind if rebind is None else rebind
     if not is_over(axis, axis_name):
         if dim is not None:
             x, dim, target = move_axis(x, dim, 0), 0, target + 1
@@ -121,7 +121,7 @@ def _gather_rows(
 def _copies_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[Any, int | None]:
-    """Each device of shard_map has a copy of its own: it varies, and so do its cotangents."""
+    """Each device of shard_map has a separate copy: it varies, and so do its cotangents."""
     gathered, dim = gather_batch(axis, operands, dims, **params)
     is_shared = dim is None and axis.varies is not None and is_over(axis, params["axis_name"])
     return (repeat_in_front(gathered, axis.size), 0) if is_shared else (gathered, dim)
@@ -130,12 +130,12 @@ def _copies_batch(
 def _one_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[Any, int | None]:
-    return gather_batch(axis, operands, dims, again=all_gather_invariant_p.bind, **params)
+    return gather_batch(axis, operands, dims, rebind=all_gather_invariant_p.bind, **params)
 
 
 def _placed(x: Any, source: int, target: int, tiled: bool) -> Any:
-    moved = move_axis(x, source, target)
-    return fold_dims(moved, target, 2) if tiled else moved
+    out = move_axis(x, source, target)
+    return fold_dims(out, target, 2) if tiled else out
 
 
 def _gather_transpose(
@@ -145,15 +145,15 @@ def _gather_transpose(
     return reduce_scatter_p.bind(cotangent, scatter_dimension=all_gather_dimension, **params)
 
 
-def _part_at_index(
+def _own_shard(
     cotangent: Any, x: ShapedArray, *, all_gather_dimension: int, axis_name: Names,
     axis_index_groups: Groups | None, sizes: Sizes, tiled: bool,
 ) -> Any:  # fmt: skip
-    """One's own part of the cotangent of a value that all elements share."""
+    """The element's own shard of the cotangent of a value that all elements share."""
     del x, axis_index_groups  # there are none
-    dim, number = all_gather_dimension, index_of(axis_name, sizes)
-    parts = split_dim(cotangent, dim, (prod(sizes),)) if tiled else cotangent
-    return row_gather(move_axis(parts, dim, 0), number, "clip")
+    dim, index = all_gather_dimension, index_of(axis_name, sizes)
+    shards = split_dim(cotangent, dim, (prod(sizes),)) if tiled else cotangent
+    return row_gather(move_axis(shards, dim, 0), index, "clip")
 
 
 @explained
@@ -218,21 +218,21 @@ def _gather(
     communicator: Communicator, xp: Any, x: Any, *, all_gather_dimension: int, tiled: bool
 ) -> Any:
     dim = all_gather_dimension
-    moved = xp.moveaxis(communicator.all_gather(x), 0, dim)
+    out = xp.moveaxis(communicator.all_gather(x), 0, dim)
     if not tiled:
-        return moved
-    return moved.reshape((*x.shape[:dim], x.shape[dim] * communicator.size, *x.shape[dim + 1 :]))
+        return out
+    return out.reshape((*x.shape[:dim], x.shape[dim] * communicator.size, *x.shape[dim + 1 :]))
 
 
 def in_one_axis(
     rule: Callable[..., Any], x: Any, names: Names, sizes: Sizes, /, **params: Any
 ) -> Any:
-    """A collective in groups over several names: gather all, rearrange, and take one's own.
+    """A collective in groups over several names: gather all, rearrange, and select the own result.
 
     Args:
         rule: the batch rule of the collective.
         x: an array.
-        names: the axes, which together are one row-major axis.
+        names: the axes, which form one row-major axis.
         sizes: of the axes.
         params: those of the collective besides its axes.
     """
@@ -240,11 +240,11 @@ def in_one_axis(
         x, all_gather_dimension=0, axis_name=names, axis_index_groups=None, sizes=sizes,
         tiled=False,
     )  # fmt: skip
-    results, _ = rule(AxisData(TOGETHER, prod(sizes)), (gathered,), (0,), **params)
+    results, _ = rule(AxisData(COMBINED_AXES, prod(sizes)), (gathered,), (0,), **params)
     return row_gather(results, index_of(names, sizes), "clip")
 
 
-TOGETHER = "all of the axes"  # a name for several axes as one
+COMBINED_AXES = "all of the axes"  # name of several axes as one
 
 
 def bind_in_groups(
@@ -255,10 +255,10 @@ def bind_in_groups(
         return bind_checked(
             primitive, x, axis_name=names, sizes=sizes, axis_index_groups=groups, **params
         )
-    whole = {"axis_name": (TOGETHER,), "sizes": (prod(sizes),), "axis_index_groups": groups}
-    primitive.shape(aval_of(x), **whole, **params)
+    combined = {"axis_name": (COMBINED_AXES,), "sizes": (prod(sizes),), "axis_index_groups": groups}
+    primitive.shape(aval_of(x), **combined, **params)
     assert primitive.batch is not None
-    return in_one_axis(primitive.batch, x, names, sizes, **whole, **params)
+    return in_one_axis(primitive.batch, x, names, sizes, **combined, **params)
 
 
 all_gather_p = linear_collective(
@@ -273,7 +273,7 @@ all_gather_invariant_p = linear_collective(
     "all_gather_invariant",
     _gather,
     shape=_gather_shape,
-    transpose=unary_transpose(_part_at_index),
+    transpose=unary_transpose(_own_shard),
     batch=_one_batch,
     varies=reduces,
 )
@@ -303,8 +303,8 @@ def _scatter_shape(
         ),
         ValueError,
     )
-    rest = without(x.shape, dim)
-    return ShapedArray(inserted(rest, dim, size // count) if tiled else rest, x.dtype)
+    other_sizes = without(x.shape, dim)
+    return ShapedArray(inserted(other_sizes, dim, size // count) if tiled else other_sizes, x.dtype)
 
 
 def _scatter_batch(
@@ -329,19 +329,19 @@ def _scatter_batch(
     grouped = into_groups(rows, axis_index_groups)  # [groups, members, ...]
     totals = reduce_sum(grouped, (1,))
     if axis_index_groups is not None:
-        parts = split_dim(totals, target + 1, (len(axis_index_groups[0]),))
-        out = out_of_groups(move_axis(parts, target + 1, 1), axis_index_groups)
+        shards = split_dim(totals, target + 1, (len(axis_index_groups[0]),))
+        out = out_of_groups(move_axis(shards, target + 1, 1), axis_index_groups)
         return (out if tiled else squeeze(out, (target + 1,))), 0
     major, minor = split_names(axis, axis_name, sizes)
     outer = (prod(major[1]), axis.size, prod(minor[1]))
-    parts = split_dim(reshape(totals, aval_of(totals).shape[1:]), target, outer)
+    shards = split_dim(reshape(totals, aval_of(totals).shape[1:]), target, outer)
     # [..., major, own, minor, each, ...]: own becomes the mapped dimension, the others scatter.
-    parts = move_axis(parts, target + 1, 0)
-    parts = _scatter_part(_scatter_part(parts, *minor, target + 2), *major, target + 1)
-    return (parts if tiled else squeeze(parts, (target + 1,))), 0
+    shards = move_axis(shards, target + 1, 0)
+    shards = _scatter_dim(_scatter_dim(shards, *minor, target + 2), *major, target + 1)
+    return (shards if tiled else squeeze(shards, (target + 1,))), 0
 
 
-def _scatter_part(x: Any, names: Names, sizes: Sizes, dim: int) -> Any:
+def _scatter_dim(x: Any, names: Names, sizes: Sizes, dim: int) -> Any:
     """Scatter dimension ``dim`` over the other axes; it has size 1 if there are none."""
     if not names:
         return squeeze(x, (dim,))
@@ -404,8 +404,8 @@ def _scatter(
     communicator: Communicator, xp: Any, x: Any, *, scatter_dimension: int, tiled: bool
 ) -> Any:
     dim = scatter_dimension
-    part = communicator.reduce_scatter(parts_in_front(xp, x, dim, communicator.size))
-    return part if tiled else part.reshape(without(part.shape, dim))
+    shard = communicator.reduce_scatter(chunks_in_front(xp, x, dim, communicator.size))
+    return shard if tiled else shard.reshape(without(shard.shape, dim))
 
 
 reduce_scatter_p = linear_collective(

@@ -1,7 +1,7 @@
 """all_to_all: exchange a dimension for a named axis.
 
-The params hold the sizes of the axes, so that no rule has to look them up. The rule for several
-names takes one away at a time.
+The params hold the sizes of the axes, so that rules need no lookup. The rule for several names
+removes one name at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gpuflow.ops.collectives.named_axes import (
     as_groups,
     as_names,
     checked_dim,
+    chunks_in_front,
     fold_dims,
     group_size,
     into_groups,
@@ -31,7 +32,6 @@ from gpuflow.ops.collectives.named_axes import (
     linear_collective,
     mapped_in_front,
     out_of_groups,
-    parts_in_front,
     sizes_of,
     split_dim,
     split_names,
@@ -97,17 +97,17 @@ def _swap_batch(
     major, minor = split_names(axis, axis_name, sizes)
     members = group_size(axis.size, axis_index_groups)
     at = split + 2
-    parts = split_dim(grouped, at, (prod(major[1]), members, prod(minor[1])))
-    # Receivers are [major, members, minor] at ``at``; each swaps its place with its senders.
-    parts = _swap_part(_swap_part(parts, *major, at), *minor, at + 2)
-    order = list(range(aval_of(parts).ndim))
+    chunks = split_dim(grouped, at, (prod(major[1]), members, prod(minor[1])))
+    # Receivers are [major, members, minor] at ``at``; each is swapped with its senders.
+    chunks = _swap_dim(_swap_dim(chunks, *major, at), *minor, at + 2)
+    order = list(range(aval_of(chunks).ndim))
     order[1], order[at + 1] = at + 1, 1
-    senders, rest, place = order[at : at + 3], order[:at] + order[at + 3 :], concat + 2
-    parts = transpose(parts, [*rest[:place], *senders, *rest[place:]])
-    return out_of_groups(fold_dims(parts, place, 4), axis_index_groups), 0
+    senders, others, position = order[at : at + 3], order[:at] + order[at + 3 :], concat + 2
+    chunks = transpose(chunks, [*others[:position], *senders, *others[position:]])
+    return out_of_groups(fold_dims(chunks, position, 4), axis_index_groups), 0
 
 
-def _swap_part(x: Any, names: Names, sizes: Sizes, dim: int) -> Any:
+def _swap_dim(x: Any, names: Names, sizes: Sizes, dim: int) -> Any:
     """Swap dimension ``dim`` with the other axes, if there are any."""
     if not names:
         return x
@@ -183,7 +183,7 @@ def all_to_all(
             ),
             ValueError,
         )
-        # The position counts without the dimension that goes away.
+        # The position does not count the removed dimension.
         if split == concat:
             return bind(leaf, split, concat)
         if split < concat:
@@ -223,11 +223,11 @@ def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None
 def _swap(
     communicator: Communicator, xp: Any, x: Any, *, split_axis: int, concat_axis: int
 ) -> Any:
-    received = communicator.all_to_all(parts_in_front(xp, x, split_axis, communicator.size))
-    moved = xp.moveaxis(received, 0, concat_axis)
-    sizes = moved.shape
+    received = communicator.all_to_all(chunks_in_front(xp, x, split_axis, communicator.size))
+    received_last = xp.moveaxis(received, 0, concat_axis)
+    sizes = received_last.shape
     folded = sizes[concat_axis] * sizes[concat_axis + 1]
-    return moved.reshape((*sizes[:concat_axis], folded, *sizes[concat_axis + 2 :]))
+    return received_last.reshape((*sizes[:concat_axis], folded, *sizes[concat_axis + 2 :]))
 
 
 all_to_all_p = linear_collective(

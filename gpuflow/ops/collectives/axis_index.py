@@ -1,4 +1,4 @@
-"""Position along named axes: their sizes, and the index."""
+"""axis_size and axis_index: size of named axes, and index along them."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def axis_index(axis_name: Any) -> Array:
 
 
 def index_of(names: Names, sizes: Sequence[int]) -> Any:
-    """The row-major index along axes of known sizes."""
+    """The row-major index along axes of static sizes."""
     index: Any = np.int32(0)
-    for number, (name, size) in enumerate(zip(names, sizes, strict=True)):
+    for k, (name, size) in enumerate(zip(names, sizes, strict=True)):
         coordinate = axis_index_p.bind(axis_name=name)
-        index = add(mul(index, np.int32(size)), coordinate) if number else coordinate
+        index = add(mul(index, np.int32(size)), coordinate) if k else coordinate
     return index
 
 
@@ -102,6 +102,6 @@ axis_index_p = define(
 )
 
 
-def select_at_index(names: Names, sizes: Sequence[int], number: int, x: Any, other: Any) -> Any:
+def select_at_index(names: Names, sizes: Sequence[int], position: int, x: Any, other: Any) -> Any:
     """``x`` at one index along the axes, ``other`` elsewhere."""
-    return select(eq(index_of(names, sizes), np.int32(number)), x, other)
+    return select(eq(index_of(names, sizes), np.int32(position)), x, other)

@@ -1,4 +1,4 @@
-"""Named axes of collectives: which are in scope, their sizes, and groups of their indices.
+"""Named axes of collectives: scope, sizes, and groups of indices.
 
 A collective over several names treats them as one axis with a row-major index: the last name varies
 fastest. Under vmap each name is removed separately, so sizes are in the params. The names that
@@ -33,7 +33,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def as_names(axis_name: Any) -> Names:
-    """One name or a sequence of names, as a tuple; an alias becomes the names of its parts."""
+    """One name or a sequence of names, as a tuple; an alias is expanded."""
     return expand_names(axis_name if isinstance(axis_name, tuple | list) else (axis_name,))
 
 
@@ -41,8 +41,8 @@ def sizes_of(op: str, names: Names) -> tuple[int, ...]:
     """The sizes of axes in scope.
 
     Raises:
-        NameError: a name that no enclosing transformation binds.
-        ValueError: a name that is given twice.
+        NameError: if no enclosing transformation binds a name.
+        ValueError: if a name is given twice.
     """
     bound = dict(config.axis_env)
     for name in names:
@@ -57,14 +57,14 @@ def sizes_of(op: str, names: Names) -> tuple[int, ...]:
 
 
 def check_bound(op: str, name: Any) -> None:
-    """Raise NameError for an axis name that nothing binds."""
+    """Raise NameError for an unbound axis name."""
     if name not in dict(config.axis_env):
         raise unbound(op, name)
 
 
 def unbound(op: str, name: Any) -> NameError:
-    """The error for an axis name that nothing binds."""
-    in_scope = ", ".join(repr(known) for known, _ in config.axis_env) or "no named axes"
+    """The error for an unbound axis name."""
+    in_scope = ", ".join(repr(name) for name, _ in config.axis_env) or "no named axes"
     return NameError(
         f"[{op}] the axis name {name!r} must be bound; got {in_scope} in scope. "
         f"Fix: vmap(..., axis_name={name!r})."
@@ -74,7 +74,7 @@ def unbound(op: str, name: Any) -> NameError:
 def uses_of(names: Names) -> frozenset[Effect]:
     """The effects of a collective over ``names``.
 
-    Operations that wait for other memories are ordered: a plan keeps the order of tracing.
+    Operations that wait for other memories are ordered: a plan preserves the order of tracing.
     """
     uses = frozenset(AxisUse(name) for name in names)
     return uses | {COMMUNICATION} if has_neighbors(names) else uses
@@ -83,7 +83,7 @@ def uses_of(names: Names) -> frozenset[Effect]:
 def manual_axes(names: Names) -> frozenset[Any]:
     """The axes that belong to a shard_map with varying-axis types, by user name.
 
-    A part of an axis is named as the whole.
+    Its parts within and across memories have the name of the axis.
     """
     manual = (name for name in names if name in config.varying_axes)
     return frozenset(name.name if isinstance(name, Within | Across) else name for name in manual)
@@ -92,7 +92,7 @@ def manual_axes(names: Names) -> frozenset[Any]:
 def reduces(
     varying: Sequence[frozenset[Any]], params: dict[str, Any]
 ) -> list[frozenset[Any]]:
-    """The rule of a result that is the same along the axes of the collective, see Primitive."""
+    """The ``varies`` rule of a result that is equal along the collective's axes, see Primitive."""
     names = params.get("axes", params.get("axis_name", ()))
     if params.get("axis_index_groups") is not None:
         return spreads(varying, params)
@@ -102,22 +102,22 @@ def reduces(
 def spreads(
     varying: Sequence[frozenset[Any]], params: dict[str, Any]
 ) -> list[frozenset[Any]]:
-    """The rule of a result that varies along the axes of the collective, see Primitive."""
+    """The ``varies`` rule of a result that varies along the collective's axes, see Primitive."""
     names = params.get("axes", params.get("axis_name", ()))
     return [frozenset().union(*varying, manual_axes(names))]
 
 
 def has_neighbors(names: Names) -> bool:
-    """Whether a part of the axes is between memories."""
+    """Whether some axes span memories."""
     return any(isinstance(name, Across) for name in names)
 
 
 def communicator_for(op: str, names: Names, groups: Groups | None = None) -> Communicator:
-    """Who carries out a collective of which vmap has left ``names``.
+    """The communicator of a collective over ``names``, those that vmap has not removed.
 
     Raises:
-        NameError: a name that nobody serves: a single device has nobody to communicate with.
-        CommunicationError: a part of an axis without a communicator.
+        NameError: if no communicator serves a name, as on a single device.
+        CommunicationError: if an axis across memories has no communicator.
     """
     communicator = communicator_of(op, names)
     if communicator is None:
@@ -126,7 +126,7 @@ def communicator_for(op: str, names: Names, groups: Groups | None = None) -> Com
 
 
 def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) -> Primitive:
-    """Make and register a collective of one operand that is linear in it.
+    """Define a collective of one operand that is linear in it.
 
     Its params ``axis_name`` and ``sizes`` hold the names and sizes of its axes.
 
@@ -138,10 +138,11 @@ def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) ->
     """
 
     def impl(
-        xp: Any, x: Any, *, axis_name: Names, sizes: Any, axis_index_groups: Any = None, **rest: Any
-    ) -> Any:
+        xp: Any, x: Any, *, axis_name: Names, sizes: Any, axis_index_groups: Any = None,
+        **params: Any,
+    ) -> Any:  # fmt: skip
         del sizes
-        return exchange(communicator_for(name, axis_name, axis_index_groups), xp, x, **rest)
+        return exchange(communicator_for(name, axis_name, axis_index_groups), xp, x, **params)
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         return primitive.bind(primals[0], **params), primitive.bind(tangents[0], **params)
@@ -154,13 +155,13 @@ def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) ->
 
 
 def bind_checked(primitive: Primitive, x: Any, **params: Any) -> Any:
-    """Bind after the shape rule: under vmap errors are to name the user's call, not the rule's."""
+    """Bind after the shape rule: under vmap, errors name the user's call instead of the rule's."""
     primitive.shape(aval_of(x), **params)
     return primitive.bind(x, **params)
 
 
 def is_summable(dtype: Any) -> bool:
-    """Numbers, but no bools and no keys."""
+    """Whether ``dtype`` is a number, not bool and not a key."""
     return not dtypes.is_extended(dtype) and is_number(dtype)
 
 
@@ -184,7 +185,7 @@ def as_groups(op: str, groups: Any, size: int, even: bool = False) -> Groups | N
     """``axis_index_groups`` as tuples.
 
     Raises:
-        ValueError: groups that do not hold each index once, or (``even``) of different sizes.
+        ValueError: if groups do not hold each index once, or (``even``) have different sizes.
     """
     if groups is None:
         return None
@@ -210,7 +211,7 @@ def as_groups(op: str, groups: Any, size: int, even: bool = False) -> Groups | N
 
 
 def group_size(size: int, groups: Groups | None) -> int:
-    """How many elements communicate with each other."""
+    """Number of elements that communicate with each other."""
     return size if groups is None else len(groups[0])
 
 
@@ -236,11 +237,11 @@ def out_of_groups(x: Any, groups: Groups | None) -> Any:
 
 
 def take_rows(x: Any, indices: Any) -> Any:
-    """Rows of ``x`` by known numbers."""
-    wanted = [int(index) for index in indices]
-    if wanted == list(range(aval_of(x).shape[0])):
+    """Rows of ``x`` at static indices."""
+    rows = [int(index) for index in indices]
+    if rows == list(range(aval_of(x).shape[0])):
         return x
-    return row_gather(x, np.asarray(wanted, np.int32), "clip")
+    return row_gather(x, np.asarray(rows, np.int32), "clip")
 
 
 def split_dim(x: Any, dim: int, outer: Sequence[int]) -> Any:
@@ -250,15 +251,15 @@ def split_dim(x: Any, dim: int, outer: Sequence[int]) -> Any:
     return reshape(x, (*shape[:dim], *outer, inner, *shape[dim + 1 :]))
 
 
-def parts_in_front(xp: Any, x: Any, dim: int, count: int) -> Any:
-    """A concrete array with dimension ``dim`` in ``count`` parts, whose number is in front."""
+def chunks_in_front(xp: Any, x: Any, dim: int, count: int) -> Any:
+    """A concrete array with dimension ``dim`` split into ``count`` chunks along a leading axis."""
     shape = x.shape
     split = x.reshape((*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]))
     return xp.moveaxis(split, dim, 0)
 
 
 def fold_dims(x: Any, dim: int, count: int) -> Any:
-    """``count`` dimensions from ``dim`` on become one."""
+    """Merge ``count`` dimensions from ``dim`` on."""
     shape = aval_of(x).shape
     folded = prod(shape[dim : dim + count])
     return reshape(x, (*shape[:dim], folded, *shape[dim + count :]))
@@ -271,13 +272,13 @@ def repeat_in_front(x: Any, size: int) -> Any:
 
 
 def mapped_in_front(x: Any, dim: int | None, size: int) -> Any:
-    """``x`` with its mapped dimension in front; an unmapped value is repeated."""
+    """``x`` with its mapped dimension in front; an unmapped value is broadcast."""
     return repeat_in_front(x, size) if dim is None else move_axis(x, dim, 0)
 
 
-def row(x: Any, number: int) -> Any:
+def row(x: Any, index: int) -> Any:
     """One row of ``x``."""
-    return squeeze(slice_in_dim(x, number, number + 1, axis=0), (0,))
+    return squeeze(slice_in_dim(x, index, index + 1, axis=0), (0,))
 
 
 def inserted(shape: Sequence[int], position: int, size: int) -> tuple[int, ...]:

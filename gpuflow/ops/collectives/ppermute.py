@@ -1,4 +1,4 @@
-"""Collectives that pass values on along named axes: permutations and broadcasts.
+"""Permutations and broadcasts along named axes.
 
 Params hold the sizes of the axes; indices over several names are row-major.
 """
@@ -45,7 +45,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def _sources(pairs: Pairs, size: int) -> np.ndarray:
-    """For each index the index that its value comes from; -1: it gets zeros."""
+    """For each index the source index of its value; -1: it gets zeros."""
     sources = np.full(size, -1, np.int32)
     for source, target in pairs:
         sources[target] = source
@@ -69,15 +69,15 @@ def _permute_batch(
         if dim is None and len(perm) == axis.size:
             return x, None
         return row_gather(mapped_in_front(x, dim, axis.size), sources, "zero"), 0
-    # Senders may be anywhere on the other axes: gather all, and take what the table says.
+    # Senders may be anywhere on the other axes: gather all, and select by the table.
     gathered, _ = gather_batch(
         axis, operands, dims, all_gather_dimension=0, axis_name=axis_name, axis_index_groups=None,
         sizes=sizes, tiled=False,
     )  # fmt: skip
     position = axis_name.index(axis.name)
     table = np.moveaxis(sources.reshape(sizes), position, -1).reshape(-1, axis.size)
-    rest, rest_sizes = without(axis_name, position), without(sizes, position)
-    others = index_of(rest, rest_sizes)
+    other_names, other_sizes = without(axis_name, position), without(sizes, position)
+    others = index_of(other_names, other_sizes)
     return row_gather(gathered, row_gather(table, others, "clip"), "zero"), 0
 
 
@@ -194,13 +194,13 @@ def _broadcast_batch(
     if not is_over(axis, axis_name):
         return pbroadcast_p.bind(x, source=source, axis_name=axis_name, sizes=sizes), dim
     position = axis_name.index(axis.name)
-    place = np.unravel_index(source, sizes)
-    chosen = x if dim is None else row(move_axis(x, dim, 0), int(place[position]))
-    rest, rest_sizes = without(axis_name, position), without(sizes, position)
-    if not rest:
-        return chosen, None
-    number = int(np.ravel_multi_index(without(place, position), rest_sizes))
-    return pbroadcast_p.bind(chosen, source=number, axis_name=rest, sizes=rest_sizes), None
+    coordinates = np.unravel_index(source, sizes)
+    selected = x if dim is None else row(move_axis(x, dim, 0), int(coordinates[position]))
+    others, other_sizes = without(axis_name, position), without(sizes, position)
+    if not others:
+        return selected, None
+    index = int(np.ravel_multi_index(without(coordinates, position), other_sizes))
+    return pbroadcast_p.bind(selected, source=index, axis_name=others, sizes=other_sizes), None
 
 
 def _broadcast_transpose(

@@ -1,7 +1,7 @@
 """Common code of psum, pmax and pmin, and the primitive of sums.
 
 Under vmap over an axis of that name they become ordinary reductions; other axes are mapped through
-them. Parts of an axis between memories are left to its communicator.
+them. The communicator of an axis reduces across memories.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.lowering import Begun, Library
+from gpuflow.core.lowering import AsyncCall, Library
 from gpuflow.core.primitive import registry
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.collectives.named_axes import (
@@ -51,7 +51,7 @@ def reduction_impl(op: str, operation: str) -> Callable[..., Any]:
 
 
 def reduction_call(op: str, operation: str) -> Callable[..., None]:
-    """The same in a plan: the result goes where it is wanted, without a copy."""
+    """The same in a plan: the result is written to its buffer, without a copy."""
 
     def call(
         xp: Any, outs: Sequence[Any], x: Any, *, axes: Names, axis_index_groups: Groups | None
@@ -65,23 +65,23 @@ def reduction_call(op: str, operation: str) -> Callable[..., None]:
 def _reduce_in_groups(
     reduce: Callable[..., Any], x: Any, dim: int | None, size: int, groups: Groups
 ) -> Any:
-    """Each element of the mapped axis gets the total of its group; the axis is in front."""
+    """Give each element of the mapped axis the total of its group; the axis is in front."""
     rows = mapped_in_front(x, dim, size)
     if len({len(group) for group in groups}) == 1:
         totals = reduce(into_groups(rows, groups), (1,))
         repeated = move_axis(repeat_in_front(totals, len(groups[0])), 0, 1)
         return out_of_groups(repeated, groups)
-    parts = [
+    totals = [
         repeat_in_front(reduce(take_rows(rows, group), (0,)), len(group)) for group in groups
     ]
     order = np.argsort([index for group in groups for index in group])
-    return take_rows(concatenate(parts, 0), order)
+    return take_rows(concatenate(totals, 0), order)
 
 
 def reduction_batch(
     op: str, reduce: Callable[..., Any], of_equal: Callable[..., Any]
 ) -> Callable[..., tuple[Any, int | None]]:
-    """The batch rule: over another axis nothing changes, over its own it is a reduction."""
+    """The batch rule: over another axis unchanged, over its own axis a reduction."""
 
     def batch(
         axis: AxisData,
@@ -92,17 +92,17 @@ def reduction_batch(
         axis_index_groups: Groups | None,
     ) -> tuple[Any, int | None]:
         (x,), (dim,) = operands, dims
-        again = registry()[op].bind
+        rebind = registry()[op].bind
         if not is_over(axis, axes):
-            return again(x, axes=axes, axis_index_groups=axis_index_groups), dim
+            return rebind(x, axes=axes, axis_index_groups=axis_index_groups), dim
         if axis_index_groups is not None:
             return _reduce_in_groups(reduce, x, dim, axis.size, axis_index_groups), 0
         if dim is None:
             total = of_equal(x, axis.size)
         else:  # one device per process has nothing to add, and nothing to copy
             total = squeeze(x, (dim,)) if axis.size == 1 else reduce(x, (dim,))
-        rest = tuple(name for name in axes if name != axis.name)
-        return (again(total, axes=rest, axis_index_groups=None) if rest else total), None
+        remaining = tuple(name for name in axes if name != axis.name)
+        return (rebind(total, axes=remaining, axis_index_groups=None) if remaining else total), None
 
     return batch
 
@@ -135,8 +135,8 @@ def _end(
     outs[0][...] = 0
 
 
-def _joined(build: Any, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    """The totals of several arrays, by one call."""
+def _merged(build: Any, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """The totals of several arrays with one call."""
     sizes = [atom.aval.size for atom in operands]
     flat = [
         build.apply(reshape_p, atom, new_sizes=(size,))
@@ -146,16 +146,16 @@ def _joined(build: Any, operands: Sequence[Any], params: dict[str, Any]) -> list
     outs, start = [], 0
     for atom, size in zip(operands, sizes, strict=True):
         bounds = {"start_indices": (start,), "limit_indices": (start + size,), "strides": None}
-        part = build.apply(slice_p, total, **bounds)
-        outs.append(build.apply(reshape_p, part, new_sizes=atom.aval.shape))
+        total_slice = build.apply(slice_p, total, **bounds)
+        outs.append(build.apply(reshape_p, total_slice, new_sizes=atom.aval.shape))
         start += size
     return outs
 
 
-# Larger arrays have a call of their own: to copy them would cost more than a call.
+# Larger arrays have separate calls: copying them would cost more than a call.
 SMALL_BYTES = 1 << 16
 
-# A psum in two parts, between which a plan does something else: the compiler's own.
+# An asynchronous psum, which a plan overlaps with other steps; only the compiler uses it.
 psum_begin_p = define(
     "psum_begin", shape=_psum_shape, impl=reduction_impl("psum", "sum"),
     lower=Library(call=_begin), effects=effects_of,
@@ -173,7 +173,9 @@ psum_p = define(
     impl=reduction_impl("psum", "sum"),
     lower=Library(
         call=reduction_call("psum", "sum"),
-        begun=Begun(psum_begin_p, psum_end_p, optimization_barrier_p, _joined, SMALL_BYTES),
+        async_call=AsyncCall(
+            psum_begin_p, psum_end_p, optimization_barrier_p, _merged, SMALL_BYTES
+        ),
     ),
     jvp=linear_jvp(lambda x, **params: psum_p.bind(x, **params)),
     transpose=unary_transpose(_psum_transpose),

@@ -1,12 +1,12 @@
-"""ragged_all_to_all: slices of different sizes are sent to other indices of an axis.
+"""ragged_all_to_all: send slices of different sizes to other indices of an axis.
 
-Sizes are known only when the program runs, and shapes before. So every index of the axis gets the
-operands of all, and takes its rows from them:
+Sizes are dynamic, but shapes are static. So every index of the axis gets the operands of all, and
+gathers its rows from them:
 
     row m of the result  <-  the last slice i with offset[i] <= m < offset[i] + size[i]
 
-Where the axis is in one memory the gathered operands are the mapped array itself, and only rows
-that are taken move. Between processes whole operands do.
+If the axis is in one memory, the gathered operands are the mapped array itself, and only the
+selected rows are copied. Between processes full operands are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.reductions.reduce import reduce_max
 
-NUMBERS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
+OFFSETS_AND_SIZES = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
 
 @explained
@@ -83,10 +83,10 @@ def ragged_all_to_all(
     """
     offsets_and_sizes = (input_offsets, send_sizes, output_offsets, recv_sizes)
     rows, out = aval_of(operand), aval_of(output)
-    count = _checked(rows, out, [aval_of(numbers) for numbers in offsets_and_sizes])
+    count = _checked(rows, out, [aval_of(slice_ids) for slice_ids in offsets_and_sizes])
     groups = axis_index_groups
-    everything = all_gather(operand, axis_name, axis_index_groups=groups)  # [size, N, ...]
-    size = aval_of(everything).shape[0]
+    gathered = all_gather(operand, axis_name, axis_index_groups=groups)  # [size, N, ...]
+    size = aval_of(gathered).shape[0]
     check(
         count % size == 0,
         lambda: (
@@ -102,23 +102,23 @@ def ragged_all_to_all(
     length, sent = out.shape[0], rows.shape[0]
     if out.size == 0 or sent == 0:
         return output
-    places = iota(np.int32, (length, count), 0)
+    positions = iota(np.int32, (length, count), 0)
     first = broadcast_in_dim(targets, (length, count), (1,))
     ends = broadcast_in_dim(add(targets, _int32(recv_sizes)), (length, count), (1,))
-    inside = bitwise_and(ge(places, first), lt(places, ends))
-    numbers = where(inside, iota(np.int32, (length, count), 1), np.int32(-1))
-    last = reduce_max(numbers, (1,))  # of each row of the result, its slice
+    in_range = bitwise_and(ge(positions, first), lt(positions, ends))
+    slice_ids = where(in_range, iota(np.int32, (length, count), 1), np.int32(-1))
+    last = reduce_max(slice_ids, (1,))  # of each row of the result, its slice
     begin = row_gather(sub(starts, targets), last, "clip")
     source = div(last, np.int32(count // size))
     row = add(begin, iota(np.int32, length))
-    flat = reshape(everything, (size * sent, *rows.shape[1:]))
-    taken = row_gather(flat, add(mul(source, np.int32(sent)), row), "clip")
+    flat = reshape(gathered, (size * sent, *rows.shape[1:]))
+    selected = row_gather(flat, add(mul(source, np.int32(sent)), row), "clip")
     arrived = broadcast_in_dim(ge(last, np.int32(0)), out.shape, (0,))
-    return where(arrived, taken, output)
+    return where(arrived, selected, output)
 
 
-def _checked(rows: ShapedArray, out: ShapedArray, numbers: list[ShapedArray]) -> int:
-    """The number of slices."""
+def _checked(rows: ShapedArray, out: ShapedArray, avals: list[ShapedArray]) -> int:
+    """Check the operands, and return the number of slices."""
     check(
         rows.ndim > 0 and rows.dtype == out.dtype and rows.shape[1:] == out.shape[1:],
         lambda: (
@@ -126,7 +126,7 @@ def _checked(rows: ShapedArray, out: ShapedArray, numbers: list[ShapedArray]) ->
             f"{rows}. Fix: jnp.zeros((n, *operand.shape[1:]), operand.dtype)."
         ),
     )
-    for name, aval in zip(NUMBERS, numbers, strict=True):
+    for name, aval in zip(OFFSETS_AND_SIZES, avals, strict=True):
         check(
             dtypes.is_integer(aval.dtype),
             lambda name=name, aval=aval: (
@@ -136,14 +136,14 @@ def _checked(rows: ShapedArray, out: ShapedArray, numbers: list[ShapedArray]) ->
             ValueError,
         )
         check(
-            aval.ndim == 1 and aval.shape[0] > 0 and aval.shape == numbers[0].shape,
+            aval.ndim == 1 and aval.shape[0] > 0 and aval.shape == avals[0].shape,
             lambda name=name, aval=aval: (
                 "[ragged_all_to_all] offsets and sizes must be vectors of one length, at least 1; "
-                f"got {name} {aval} and {numbers[0]}. Fix: one integer for each slice."
+                f"got {name} {aval} and {avals[0]}. Fix: one integer for each slice."
             ),
             ValueError,
         )
-    return numbers[0].shape[0]
+    return avals[0].shape[0]
 
 
 def _int32(x: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Sums, maxima and minima over named axes, as users call them.
+"""Sums, maxima and minima over named axes: the public functions.
 
 Under vmap over an axis of that name they become ordinary reductions; other axes are mapped through
-them. Parts of an axis between memories are left to its communicator. Moving data is in
-all_gather.py, all_to_all.py and permutations.py.
+them. The communicator of an axis reduces across memories. Data movement is in all_gather.py,
+all_to_all.py and ppermute.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.collectives.all_gather import TOGETHER, in_one_axis
+from gpuflow.ops.collectives.all_gather import COMBINED_AXES, in_one_axis
 from gpuflow.ops.collectives.named_axes import (
     Groups,
     Names,
@@ -71,7 +71,7 @@ def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups
     return tree.tree_map(one, x)
 
 
-_NUMBERS = (int, float, complex)
+_PYTHON_SCALARS = (int, float, complex)
 
 
 def _bind(
@@ -83,14 +83,14 @@ def _bind(
     primitive = _PRIMITIVES[op]
     primitive.shape(aval_of(leaf), **params)
     is_even = groups is None or len({len(group) for group in groups}) == 1
-    known = _NUMBERS if has_neighbors(names) else object
-    if op == "psum" and is_even and isinstance(leaf, known) and not isinstance(leaf, Tracer):
-        # A constant is known to be equal everywhere; between memories only a number is.
+    static_types = _PYTHON_SCALARS if has_neighbors(names) else object
+    if op == "psum" and is_even and isinstance(leaf, static_types) and not isinstance(leaf, Tracer):
+        # A constant is equal everywhere; across memories only a Python number is.
         count = group_size(prod(sizes), groups)
-        return leaf * count if isinstance(leaf, _NUMBERS) else mul(leaf, count)
+        return leaf * count if isinstance(leaf, _PYTHON_SCALARS) else mul(leaf, count)
     if groups is not None and len(names) > 1:
         assert primitive.batch is not None
-        params["axes"] = (TOGETHER,)
+        params["axes"] = (COMBINED_AXES,)
         return in_one_axis(primitive.batch, leaf, names, sizes, **params)
     if op == "psum":
         return _sum(leaf, names, groups)
@@ -102,8 +102,8 @@ def _sum(x: Any, axes: Names, axis_index_groups: Groups | None) -> Any:
     checked = tuple(name for name in axes if is_checked((name,)))
     if not checked or axis_index_groups is not None:
         return psum_p.bind(x, axes=axes, axis_index_groups=axis_index_groups)
-    rest = tuple(name for name in axes if name not in checked)
-    inner = psum_p.bind(x, axes=rest, axis_index_groups=None) if rest else x
+    unchecked = tuple(name for name in axes if name not in checked)
+    inner = psum_p.bind(x, axes=unchecked, axis_index_groups=None) if unchecked else x
     return varying_sum(inner, checked)
 
 

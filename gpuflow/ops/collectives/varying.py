@@ -1,9 +1,9 @@
 """Varying axes: types along named axes of shard_map, for derivatives.
 
-A value varies along an axis if it is mapped over it. One that does not is one value, however many
-elements the axis has: it is handed to all of them, and its cotangent is the sum of theirs. Whether
-an operand varied the transpose of an op cannot see any more, so that the ops here take a *token*
-along: an empty array that varies as the operand does.
+A value varies along an axis if it is mapped over it. Otherwise it is one value for all elements of
+the axis, and its cotangent is the sum of theirs. The transpose of an op cannot see whether an
+operand varied, so these ops have a *token* as a second operand: an empty array that varies like the
+first.
 """
 
 from __future__ import annotations
@@ -52,48 +52,48 @@ def _token(x: Any) -> Any:
 
 
 def _emptied(token: Any) -> Any:
-    """A token without the dimension of a mapped axis."""
+    """The token without the dimension of a mapped axis."""
     return reshape(token, (0,))
 
 
 @record
 class Elements:
-    """The elements of an axis: those of a batch, and those that are in other memories.
+    """The elements of an axis: those of a batch, and those in other memories.
 
     Attributes:
-        here: how many the batch has.
-        beside: the part of the axis that spans memories, if there is one.
+        local: size of the batch.
+        across: the axes that span memories, if there are any.
     """
 
-    here: int
-    beside: tuple[Across, ...] = ()
+    local: int
+    across: tuple[Across, ...] = ()
 
     @property
     def count(self) -> int:
-        """How many there are."""
-        return self.here * prod(len((part.groups or ((),))[0]) for part in self.beside)
+        """Number of all elements."""
+        return self.local * prod(len((axis.groups or ((),))[0]) for axis in self.across)
 
     def total(self, x: Any, dim: int) -> Any:
-        """The sum over all of them."""
-        here = squeeze(x, (dim,)) if self.here == 1 else reduce_sum(x, (dim,))
-        if not self.beside:
-            return here
-        return psum_p.bind(here, axes=self.beside, axis_index_groups=None)
+        """The sum over all elements."""
+        local = squeeze(x, (dim,)) if self.local == 1 else reduce_sum(x, (dim,))
+        if not self.across:
+            return local
+        return psum_p.bind(local, axes=self.across, axis_index_groups=None)
 
 
-def _beside(axis: AxisData, axes: Names) -> tuple[Across, ...]:
-    """The part between memories of the axis whose elements in one memory are mapped."""
+def _across_axes(axis: AxisData, axes: Names) -> tuple[Across, ...]:
+    """The axes across memories of a mapped axis within one memory."""
     if not isinstance(axis.name, Within):
         return ()
-    whole = axis.name.name
-    return tuple(part for part in axes if isinstance(part, Across) and part.name == whole)
+    user_name = axis.name.name
+    return tuple(name for name in axes if isinstance(name, Across) and name.name == user_name)
 
 
 Rule = Callable[[Any, int | None, int | None, Elements], tuple[Any, int | None]]
 
 
 def _define(name: str, along: Rule, transposed: Callable[..., Any], varies: Any) -> Any:
-    """An op of an operand and its token, linear in the operand.
+    """Define an op of an operand and its token, linear in the operand.
 
     Args:
         name: of the op.
@@ -128,10 +128,12 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any], varies: Any)
         unmapped_token = token if token_dim is None else _emptied(token)
         if not is_over(axis, axes):
             return primitive.bind(x, unmapped_token, axes=axes), dim
-        beside = _beside(axis, axes)
-        result, dim = along(x, dim, token_dim, Elements(axis.size, beside))
-        rest = tuple(name for name in axes if name != axis.name and name not in beside)
-        return (primitive.bind(result, unmapped_token, axes=rest) if rest else result), dim
+        across = _across_axes(axis, axes)
+        result, dim = along(x, dim, token_dim, Elements(axis.size, across))
+        remaining = tuple(name for name in axes if name != axis.name and name not in across)
+        if remaining:
+            result = primitive.bind(result, unmapped_token, axes=remaining)
+        return result, dim
 
     primitive = define(
         name,
@@ -160,7 +162,7 @@ def _sum(
 def _sum_transposed(
     x: Any, dim: int | None, token: int | None, elements: Elements
 ) -> tuple[Any, int | None]:
-    # What varies are the cotangents of copies of the sum.
+    # The cotangents of copies of the sum vary.
     total = x if dim is None else elements.total(x, dim)
     return (total if token is not None else _times(total, elements)), None
 
@@ -192,7 +194,7 @@ def _cast(
     x: Any, dim: int | None, token: int | None, elements: Elements
 ) -> tuple[Any, int | None]:
     del token
-    return (repeat_in_front(x, elements.here), 0) if dim is None else (x, dim)
+    return (repeat_in_front(x, elements.local), 0) if dim is None else (x, dim)
 
 
 def _uncast(
@@ -215,10 +217,10 @@ def _less_than_token(varying: Axes, token: Axes, axes: Axes) -> Axes:
 
 varying_sum_p = _define("varying_sum", _sum, _sum_cotangent, _less)
 transposed_sum_p = _define("transposed_sum", _sum_transposed, _sum_cotangent, _less)
-# The identity; its cotangent varies only where its operand does.
+# The identity; its cotangent varies only if its operand does.
 enter_p = _define("enter", _same, _matched, lambda varying, token, axes: varying)
 match_p = _define("match", _match, _matched, _less_than_token)
-# Copies of a value that does not vary, which vary.
+# From a value that does not vary to copies that vary.
 cast_p = _define(
     "pcast", _cast, lambda ct, token, axes: uncast_p.bind(ct, token, axes=axes),
     lambda varying, token, axes: varying | axes,
@@ -230,11 +232,11 @@ uncast_p = _define(
 
 
 def varying_sum(x: Any, axes: Names) -> Any:
-    """The sum over axes in scope; its cotangents are right whether ``x`` varies or not.
+    """Sum over axes in scope, with correct cotangents whether ``x`` varies or not.
 
     Args:
         x: an array of numbers.
-        axes: names; none but those of a shard_map.
+        axes: names of axes of a shard_map.
     """
     return varying_sum_p.bind(x, _token(x), axes=axes)
 
@@ -331,7 +333,7 @@ def pvary(x: Any, axis_name: Any) -> Any:
 
 
 def vary_along(x: Any, names: frozenset[Any]) -> Any:
-    """``x``, which varies along these axes of shard_map too."""
+    """``x`` cast to vary also along these axes of shard_map."""
     more = names - aval_of(x).mat.varying if names else names
     if not more:
         return x
@@ -339,7 +341,7 @@ def vary_along(x: Any, names: frozenset[Any]) -> Any:
 
 
 def cotangent_of(x: Any, varying: frozenset[Any]) -> Any:
-    """A cotangent as one of a value that varies along these axes of shard_map, and no others."""
+    """The cotangent of a value that varies along exactly these axes of shard_map."""
     axes = config.varying_axes
     others = tuple(axis for axis in axes if not manual_axes((axis,)) <= varying) if axes else ()
     return match_p.bind(x, np.zeros(0, np.float32), axes=others) if others else x

@@ -1,4 +1,4 @@
-"""Fused attention and its gradients, which GPUs have handwritten kernels for.
+"""Fused attention and its gradients, with handwritten kernels on GPUs.
 
 They are two ops without derivatives: ``nn.dot_product_attention`` defines the derivatives. Other
 platforms run the equivalent composition of products and a softmax.
@@ -21,20 +21,20 @@ from gpuflow.ops.define import check_same_dtype, define
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 
-# Which of bias, mask, query_lengths and key_lengths are operands.
+# Whether bias, mask, query_lengths and key_lengths are operands.
 Present = tuple[bool, bool, bool, bool]
 
-# The smallest length of vectors that the kernels take, and the largest.
+# The smallest and the largest length of vectors that the kernels support.
 STEP, LONGEST = 16, 128
 KINDS = ("float32", "bfloat16", "float16")
 
-_UNSEEN = -0.7 * float(np.finfo(np.float32).max)
-_COUNTED = -1e30
+_MASKED = -0.7 * float(np.finfo(np.float32).max)
+_MASKED_LOG_SUM = -1e30
 _FLOAT32 = np.dtype(np.float32)
 
 
 def may_fuse(query: ShapedArray, key: ShapedArray, bias: ShapedArray | None) -> bool:
-    """Whether the kernels hold attention of such operands."""
+    """Whether the kernels support attention of such operands."""
     size = query.shape[3]
     return (
         query.dtype.name in KINDS
@@ -48,14 +48,14 @@ def may_fuse(query: ShapedArray, key: ShapedArray, bias: ShapedArray | None) -> 
 def _extras(operands: Sequence[Any], present: Present) -> list[Any]:
     """bias, mask, query_lengths and key_lengths; None for missing ones."""
     remaining = iter(operands)
-    return [next(remaining) if there else None for there in present]
+    return [next(remaining) if is_present else None for is_present in present]
 
 
-# --- what it computes ------------------------------------------------------------------------
+# --- implementation --------------------------------------------------------------------------
 
 
 def _scores(xp: Any, query: Any, key: Any, scale: float, causal: bool, window: Any, extras: Any):
-    """Scores ``[B, N, T, S]``, and which keys each query sees."""
+    """Scores ``[B, N, T, S]``, and the mask of keys that each query sees."""
     bias, mask, query_lengths, key_lengths = extras
     scores = xp.einsum("btnd,bsnd->bnts", query, key) * xp.float32(scale)
     if bias is not None:
@@ -72,16 +72,16 @@ def _scores(xp: Any, query: Any, key: Any, scale: float, causal: bool, window: A
         seen &= (t < query_lengths[:, None, None])[:, None]
     if key_lengths is not None:
         seen &= (s < key_lengths[:, None, None])[:, None]
-    return xp.where(seen, scores, xp.float32(_UNSEEN)), seen
+    return xp.where(seen, scores, xp.float32(_MASKED)), seen
 
 
 def _weights(xp: Any, scores: Any, query_lengths: Any) -> tuple[Any, Any]:
-    """Softmax, with 0 for queries that do not count; and the logarithms of its sums."""
+    """Softmax, with 0 for queries beyond their length; and the logarithms of its sums."""
     most = scores.max(-1, keepdims=True)
     weights = xp.exp(scores - most)
     total = weights.sum(-1, keepdims=True)
-    unseen = most <= xp.float32(_UNSEEN)
-    sums = xp.where(unseen, xp.float32(_COUNTED) * total, most + xp.log(total))[..., 0]
+    unseen = most <= xp.float32(_MASKED)
+    sums = xp.where(unseen, xp.float32(_MASKED_LOG_SUM) * total, most + xp.log(total))[..., 0]
     weights = weights / total
     if query_lengths is not None:
         counts = xp.arange(scores.shape[2])[None, :] < query_lengths[:, None]
@@ -111,7 +111,7 @@ def _gradients_impl(
     *operands: Any, scale: float, causal: bool, window: tuple[int, int] | None, precision: Any,
     present: Present,
 ) -> list[Any]:  # fmt: skip
-    """As the kernels do, but for ``sums``, which follow from the scores."""
+    """Like the kernels, except that ``sums`` are recomputed from the scores."""
     del sums, out, precision
     extras, heads = _extras(operands, present), query.shape[2]
     wide_key, wide_value = (_for_each_head(xp, x, heads) for x in (key, value))
@@ -178,8 +178,8 @@ def _attention(
     )  # fmt: skip
 
 
-def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: dict[str, Any]) -> Any:
-    """Batch, and heads unless several share a key."""
+def _partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: dict[str, Any]) -> Any:
+    """The batch dimension, and the heads unless several share a key."""
     gradient = any(x.ndim == 3 for x in ins)  # the sums, of shape (batch, heads, queries)
     extras = _extras(ins[7 if gradient else 3 :], params["present"])
     pairs = [(0, 0), (2, 2)] if ins[1].shape[2] == out.shape[2] else [(0, 0)]
@@ -195,7 +195,7 @@ def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: dict[str, Any])
 def _flops(
     ins: Sequence[ShapedArray], outs: Sequence[ShapedArray], params: dict[str, Any]
 ) -> int:
-    """Of the products: two, or five for gradients, over all keys that the causal mask leaves."""
+    """Flops of the products: two, or five for gradients; half of them if causal."""
     batch, queries, heads, size = ins[0].shape
     products = 5 if len(outs) == 3 else 2
     flops = 2 * products * batch * heads * queries * ins[1].shape[1] * size
@@ -206,7 +206,7 @@ def _batch(
     primitive: Any, axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None],
     **params: Any,
 ) -> tuple[list[Any], list[int]]:  # fmt: skip
-    """The mapped axis and the batch become one."""
+    """Merge the mapped axis with the batch."""
     size = axis.size
     batch = next(
         aval_of(x).shape[0 if dim is None else int(dim == 0)]
@@ -214,12 +214,12 @@ def _batch(
     )
     merged = []
     for x, dim in zip(operands, dims, strict=True):
-        moved = batch_to_dim(x, dim, 0, size)
-        shape = aval_of(moved).shape
-        if shape[1] != batch:  # of a bias or mask, for all of the batch
+        batched = batch_to_dim(x, dim, 0, size)
+        shape = aval_of(batched).shape
+        if shape[1] != batch:  # a bias or mask, for all of the batch
             shape = (size, batch, *shape[2:])
-            moved = broadcast_in_dim(moved, shape, tuple(range(len(shape))))
-        merged.append(reshape(moved, (size * batch, *shape[2:])))
+            batched = broadcast_in_dim(batched, shape, tuple(range(len(shape))))
+        merged.append(reshape(batched, (size * batch, *shape[2:])))
     outs = primitive.bind(*merged, **params)
     split = [reshape(out, (size, batch, *aval_of(out).shape[1:])) for out in outs]
     return split, [0] * len(split)
@@ -230,7 +230,7 @@ attention_p = define(
     shape=_attention_shape,
     impl=_attention_impl,
     batch=lambda *arguments, **params: _batch(attention_p, *arguments, **params),
-    lower=Library(flops=_flops, what=_attention, partitionable=_apart),
+    lower=Library(flops=_flops, what=_attention, partitionable=_partitionable),
     multiple_results=True,
 )
 
@@ -239,7 +239,7 @@ attention_gradients_p = define(
     shape=_gradients_shape,
     impl=_gradients_impl,
     batch=lambda *arguments, **params: _batch(attention_gradients_p, *arguments, **params),
-    lower=Library(flops=_flops, what=_attention, partitionable=_apart),
+    lower=Library(flops=_flops, what=_attention, partitionable=_partitionable),
     multiple_results=True,
 )
 
@@ -259,7 +259,7 @@ def attention(
 
     Returns:
         The result, like query, and f32[B, N, T] the logarithms of the sums that softmax divides by;
-        for queries that see nothing -1e30 times the number of keys.
+        for queries without visible keys -1e30 times the number of keys.
     """
     present = tuple([x is not None for x in extras])
     present_extras = [x for x in extras if x is not None]

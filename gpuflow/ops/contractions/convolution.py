@@ -1,12 +1,12 @@
-"""Convolution with any layout: a product of two operands some of whose dimensions slide.
+"""Convolution with any layout: a dot_general with spatial dimensions.
 
-It is a dot_general with dimensions of space besides. In its numbers, each operand has dimensions of
-batch (which go together), free ones (which the result has), depth (summed over) and space:
+Each operand has batch dimensions (shared), free ones (of the result), depth (contracted) and
+space:
 
     out[b, m, n, s] = sum of lhs[b, m, c, s stride + k dilation - pad] rhs[b, n, c, k] over c and k
 
-so that groups are a batch dimension, and derivatives are convolutions of the same arrays in other
-roles. convolutions.py brings JAX's dimension numbers and groups into this form.
+Groups are a batch dimension, and derivatives are convolutions of the same arrays with other roles.
+convolution_calls.py converts JAX's dimension numbers and groups into this form.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Roles(NamedTuple):
 
 
 class ConvDims(NamedTuple):
-    """The dimensions of operands and result; ``out.depth`` holds those free in rhs."""
+    """The dimensions of operands and result; ``out.depth`` has those free in rhs."""
 
     lhs: Roles
     rhs: Roles
@@ -53,7 +53,7 @@ class ConvDims(NamedTuple):
 
 
 def dilated(size: int, dilation: int) -> int:
-    """The extent of ``size`` elements with ``dilation - 1`` holes between them."""
+    """The extent of ``size`` elements with a dilation."""
     return 0 if size == 0 else (size - 1) * dilation + 1
 
 
@@ -91,12 +91,12 @@ def _shape(
         ValueError,
     )
     sizes = [0] * sum(map(len, out))
-    parts = (
+    sizes_by_role = (
         (out.batch, _sizes(lhs, left.batch)), (out.free, _sizes(lhs, left.free)),
         (out.depth, _sizes(rhs, right.free)),
     )  # fmt: skip
-    for places, values in parts:
-        for d, size in zip(places, values, strict=True):
+    for dims, values in sizes_by_role:
+        for d, size in zip(dims, values, strict=True):
             sizes[d] = size
     for d, n, k, stride, pads, dl, dr in zip(
         out.space, _sizes(lhs, left.space), _sizes(rhs, right.space), window_strides, padding,
@@ -108,7 +108,7 @@ def _shape(
 
 
 def padded(xp: Any, x: Any, first: int, pads: Pads, dilation: Dims, filling: Any) -> Any:
-    """``x`` with holes and margins in the dimensions from ``first`` on; negative margins cut."""
+    """``x`` dilated and padded in the dimensions from ``first`` on; negative padding cuts."""
     if all(p == (0, 0) for p in pads) and all(d == 1 for d in dilation):
         return x
     lead = x.shape[:first]
@@ -117,15 +117,15 @@ def padded(xp: Any, x: Any, first: int, pads: Pads, dilation: Dims, filling: Any
     out = xp.full((*lead, *shape), filling, x.dtype)
     source: list[slice] = [slice(None)] * first
     target: list[slice] = [slice(None)] * first
-    for n, d, (low, _), whole in zip(x.shape[first:], dilation, pads, shape, strict=True):
-        # Element k lies at low + k d; those inside [0, whole) are copied.
+    for n, d, (low, _), extent in zip(x.shape[first:], dilation, pads, shape, strict=True):
+        # Element k goes to low + k d; those in [0, extent) are copied.
         start = max(-(low // d), 0) if low < 0 else 0
-        stop = min(n, -(-(whole - low) // d)) if whole > low else 0
+        stop = min(n, -(-(extent - low) // d)) if extent > low else 0
         source.append(slice(start, max(stop, start)))
         target.append(slice(low + start * d, low + max(stop, start) * d, d))
-    part = x[tuple(source)]
-    if part.size:
-        out[tuple(target)] = part
+    elements = x[tuple(source)]
+    if elements.size:
+        out[tuple(target)] = elements
     return out
 
 
@@ -134,10 +134,10 @@ def windows_of(
 ) -> Any:
     """A view with the elements of each window: ``(*lead, *window, *counts)``."""
     step = x.strides[first:]
-    inside = [s * d for s, d in zip(step, dilation, strict=True)]
+    window_strides = [s * d for s, d in zip(step, dilation, strict=True)]
     between = [s * d for s, d in zip(step, strides, strict=True)]
     shape = (*x.shape[:first], *window, *counts)
-    every = (*x.strides[:first], *inside, *between)
+    every = (*x.strides[:first], *window_strides, *between)
     return xp.lib.stride_tricks.as_strided(x, shape, every)
 
 
@@ -151,7 +151,7 @@ def _impl(
     padding: Pads, lhs_dilation: Dims, rhs_dilation: Dims, precision: Any,
     preferred_element_type: Any,
 ) -> Any:  # fmt: skip
-    """Products of the kernel with the matrix of all windows; all of them float32 at least."""
+    """Products of the kernel with the matrix of all windows, at least in float32."""
     aval = _shape(
         ShapedArray(lhs.shape, lhs.dtype), ShapedArray(rhs.shape, rhs.dtype),
         dimension_numbers=dimension_numbers, window_strides=window_strides, padding=padding,
@@ -195,9 +195,9 @@ def _convolution(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convo
 
 
 def _on_cpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Floats of several types, or narrow ones, are converted around a convolution of one type.
+    """Convert floats of several or narrow types around a convolution of one type.
 
-    One with few outputs is a product and sums.
+    A convolution with few outputs becomes a product and sums.
     """
     del definition
     dtype, out = eqn.inputs[0].aval.dtype, eqn.outputs[0].aval.dtype
@@ -229,11 +229,11 @@ def _by_taps(eqn: Any, build: Any) -> list[Any] | None:
 
 
 def _transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
-    """The output with permuted dimensions is the same convolution with another ``out``."""
-    place = {d: k for k, d in enumerate(permutation)}
+    """Rewrite a permutation of the output as the same convolution with another ``out``."""
+    position = {d: k for k, d in enumerate(permutation)}
     lhs, rhs, out = eqn.params["dimension_numbers"]
-    moved = Roles(*(tuple(place[d] for d in role) for role in out))
-    params = {**eqn.params, "dimension_numbers": ConvDims(lhs, rhs, moved)}
+    permuted = Roles(*(tuple(position[d] for d in role) for role in out))
+    params = {**eqn.params, "dimension_numbers": ConvDims(lhs, rhs, permuted)}
     return build.apply(conv_p, *eqn.inputs, **params)
 
 
@@ -243,18 +243,18 @@ def _transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     lhs, rhs = primals
     out = conv_p.bind(lhs, rhs, **params)
-    parts = []
+    terms = []
     if type(tangents[0]) is not Zero:
-        parts.append(conv_p.bind(tangents[0], rhs, **params))
+        terms.append(conv_p.bind(tangents[0], rhs, **params))
     if type(tangents[1]) is not Zero:
-        parts.append(conv_p.bind(lhs, tangents[1], **params))
-    if not parts:
+        terms.append(conv_p.bind(lhs, tangents[1], **params))
+    if not terms:
         return out, zero_tangent(out)
-    return out, parts[0] if len(parts) == 1 else add_any_p.bind(*parts)
+    return out, terms[0] if len(terms) == 1 else add_any_p.bind(*terms)
 
 
 def _transpose_lhs(ct: Any, lhs: ShapedArray, rhs: Any, params: dict[str, Any]) -> Any:
-    """The cotangent slides over the mirrored kernel; strides become holes and holes strides."""
+    """Convolve the cotangent with the reversed kernel; strides and lhs dilation are exchanged."""
     left, right, out = params["dimension_numbers"]
     aval, strides = aval_of(rhs), params["window_strides"]
     pads = []
@@ -274,7 +274,7 @@ def _transpose_lhs(ct: Any, lhs: ShapedArray, rhs: Any, params: dict[str, Any]) 
 
 
 def _transpose_rhs(ct: Any, lhs: Any, rhs: ShapedArray, params: dict[str, Any]) -> Any:
-    """The cotangent is the kernel that slides over the input, and their free dimensions depth."""
+    """Convolve the input with the cotangent as the kernel; their free dimensions are depth."""
     left, right, out = params["dimension_numbers"]
     aval, strides = aval_of(lhs), params["window_strides"]
     pads = []
@@ -308,8 +308,8 @@ def _transpose(ct: Any, lhs: Any, rhs: Any, **params: Any) -> list[Any]:
             # A wider result has a wider cotangent.
             narrowed = convert_element_type(ct, aval.dtype)
             rule = _transpose_rhs if k else _transpose_lhs
-            sides = (lhs, aval) if k else (aval, rhs)
-            result[k] = rule(narrowed, *sides, params)
+            operands = (lhs, aval) if k else (aval, rhs)
+            result[k] = rule(narrowed, *operands, params)
     return result
 
 
@@ -317,15 +317,15 @@ def _transpose(ct: Any, lhs: Any, rhs: Any, **params: Any) -> list[Any]:
 
 
 def _with(roles: Roles, dim: int, name: str) -> Roles:
-    """The roles of an array that has one more dimension, at ``dim``, with this role."""
-    moved = Roles(*(tuple(d + (d >= dim) for d in role) for role in roles))
-    return moved._replace(**{name: (dim, *getattr(moved, name))})
+    """The roles of an array with one more dimension at ``dim``, of role ``name``."""
+    shifted = Roles(*(tuple(d + (d >= dim) for d in role) for role in roles))
+    return shifted._replace(**{name: (dim, *getattr(shifted, name))})
 
 
 def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[Any, int]:
-    """A mapped dimension is a free one of its operand, or one of batch where both have it."""
+    """A mapped dimension becomes a free one of its operand, or a batch one if both have it."""
     del axis
     lhs, rhs, out = params["dimension_numbers"]
     first, second = dims

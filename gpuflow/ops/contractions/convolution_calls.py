@@ -1,4 +1,4 @@
-"""Convolutions as users write them: dimension numbers, padding by name, batch groups."""
+"""Public convolution functions: dimension numbers, padding by name, batch groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_integers
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
@@ -35,10 +35,10 @@ class ConvDimensionNumbers(NamedTuple):
     out_spec: Dims
 
 
-# What conv_general_dilated takes as dimension numbers.
+# The dimension numbers that conv_general_dilated accepts.
 ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
 
-_MOST_ELEMENTS = 2**31  # of the kernels that pick out the elements of a window
+_MOST_ELEMENTS = 2**31  # of the one-hot kernels that extract the elements of a window
 
 
 @explained
@@ -146,7 +146,7 @@ def padtype_to_pads(
 def explicit_pads(
     padding: Any, sizes: Sequence[int], windows: Sequence[int], strides: Sequence[int]
 ) -> Pads:
-    """Margins from a name or from pairs."""
+    """Padding as pairs, from a name or from pairs."""
     if isinstance(padding, str):
         return tuple(padtype_to_pads(sizes, windows, strides, padding))
     pads = tuple((int(low), int(high)) for low, high in padding)
@@ -169,7 +169,7 @@ def _per_dimension(name: str, values: Any, count: int) -> Dims:
         len(result) == count and all(v >= 1 for v in result),
         lambda: (
             f"[conv_general_dilated] {name} must be {count} numbers of at least 1; got "
-            f"{told(values)}. Fix: one for each dimension of space."
+            f"{brief(values)}. Fix: one for each dimension of space."
         ),
         ValueError,
     )
@@ -227,21 +227,21 @@ def conv_general_dilated(
         )  # fmt: skip
         return in_sharding("conv_general_dilated", out, out_sharding)
     if dtypes.is_bool(aval_of(lhs).dtype) and dtypes.is_bool(aval_of(rhs).dtype):
-        wanted = np.bool_ if preferred_element_type is None else preferred_element_type
-        wide = np.int32 if dtypes.is_bool(dtypes.canonicalize(wanted)) else wanted
+        result_dtype = np.bool_ if preferred_element_type is None else preferred_element_type
+        wide = np.int32 if dtypes.is_bool(dtypes.canonicalize(result_dtype)) else result_dtype
         lhs, rhs = (convert_element_type(x, wide) for x in (lhs, rhs))
         out = conv_general_dilated(
             lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers,
             feature_group_count, batch_group_count, precision,
         )  # fmt: skip
-        return convert_element_type(out, wanted)
+        return convert_element_type(out, result_dtype)
     numbers = conv_dimension_numbers(aval_of(lhs).shape, aval_of(rhs).shape, dimension_numbers)
     count = aval_of(lhs).ndim - 2
     space = [aval_of(lhs).shape[d] for d in numbers.lhs_spec[2:]]
     kernel = [aval_of(rhs).shape[d] for d in numbers.rhs_spec[2:]]
     strides = _per_dimension("window_strides", window_strides, count)
-    holes = _per_dimension("lhs_dilation", lhs_dilation, count)
-    kernel_holes = _per_dimension("rhs_dilation", rhs_dilation, count)
+    dilations = _per_dimension("lhs_dilation", lhs_dilation, count)
+    kernel_dilations = _per_dimension("rhs_dilation", rhs_dilation, count)
     check(
         feature_group_count >= 1
         and batch_group_count >= 1
@@ -252,15 +252,15 @@ def conv_general_dilated(
         ),
         ValueError,
     )
-    sizes = [dilated(n, d) for n, d in zip(space, holes, strict=True)]
-    windows = [dilated(n, d) for n, d in zip(kernel, kernel_holes, strict=True)]
-    pads = _margins(padding, sizes, windows, strides, holes)
+    sizes = [dilated(n, d) for n, d in zip(space, dilations, strict=True)]
+    windows = [dilated(n, d) for n, d in zip(kernel, kernel_dilations, strict=True)]
+    pads = _checked_pads(padding, sizes, windows, strides, dilations)
     _check_groups(aval_of(lhs), aval_of(rhs), numbers, feature_group_count, batch_group_count)
     preferred = _accumulated_in(aval_of(lhs).dtype, preferred_element_type)
     groups = max(feature_group_count, batch_group_count)
     dims, out_spec = _plain_dims(numbers), numbers.out_spec
     if groups > 1:
-        # The dimension that the groups divide is split, in the result the outputs'.
+        # Split the dimension that the groups divide; in the result the output channels.
         split = numbers.lhs_spec[0 if batch_group_count > 1 else 1]
         lhs, rhs = _split(lhs, split, groups), _split(rhs, numbers.rhs_spec[0], groups)
         dims = ConvDims(
@@ -269,8 +269,8 @@ def conv_general_dilated(
         )  # fmt: skip
     out = conv_p.bind(
         lhs, rhs, dimension_numbers=dims, window_strides=strides, padding=pads,
-        lhs_dilation=holes, rhs_dilation=kernel_holes, precision=canonical_precision(precision),
-        preferred_element_type=preferred,
+        lhs_dilation=dilations, rhs_dilation=kernel_dilations,
+        precision=canonical_precision(precision), preferred_element_type=preferred,
     )  # fmt: skip
     if groups == 1:
         return out
@@ -278,15 +278,15 @@ def conv_general_dilated(
     return reshape(out, (*sizes[:d], sizes[d] * sizes[d + 1], *sizes[d + 2 :]))
 
 
-def _margins(
-    padding: Any, sizes: Sequence[int], windows: Sequence[int], strides: Dims, holes: Dims
+def _checked_pads(
+    padding: Any, sizes: Sequence[int], windows: Sequence[int], strides: Dims, dilations: Dims
 ) -> Pads:
-    """Margins from a name or from pairs, checked against sizes, which include holes."""
+    """Padding as pairs, checked against the dilated sizes."""
     check(
-        not isinstance(padding, str) or all(d == 1 for d in holes),
+        not isinstance(padding, str) or all(d == 1 for d in dilations),
         lambda: (
             "[conv_general_dilated] padding by name is not defined with lhs_dilation; got "
-            f"{padding!r} and {holes}. Fix: pairs, or lax.conv_transpose."
+            f"{padding!r} and {dilations}. Fix: pairs, or lax.conv_transpose."
         ),
         ValueError,
     )
@@ -303,21 +303,21 @@ def _margins(
 
 
 def _plain_dims(numbers: ConvDimensionNumbers) -> ConvDims:
-    """The roles that dimension numbers say, without groups."""
-    (batch, channels, *space), (outputs, inputs, *kernel), (out_batch, out_channels, *places) = (
+    """The roles of dimension numbers without groups."""
+    (batch, channels, *space), (outputs, inputs, *kernel), (out_batch, out_channels, *out_space) = (
         numbers
     )
     return ConvDims(
         Roles((), (batch,), (channels,), tuple(space)),
         Roles((), (outputs,), (inputs,), tuple(kernel)),
-        Roles((), (out_batch,), (out_channels,), tuple(places)),
+        Roles((), (out_batch,), (out_channels,), tuple(out_space)),
     )
 
 
 def _grouped(roles: Roles, split: int) -> Roles:
-    """The roles after dimension ``split`` became two, of which the first is the groups."""
-    moved = (tuple(d + (d >= split) for d in role) for role in roles)
-    return Roles(*moved)._replace(batch=(split,))
+    """The roles after dimension ``split`` became two, the groups first."""
+    shifted = (tuple(d + (d >= split) for d in role) for role in roles)
+    return Roles(*shifted)._replace(batch=(split,))
 
 
 def _split(x: Any, dim: int, groups: int) -> Any:
@@ -356,19 +356,19 @@ def _accumulated_in(dtype: Any, preferred: Any) -> Any:
     """``preferred_element_type`` as a dtype, checked against that of the operands."""
     if preferred is None:
         return None
-    wanted = dtypes.canonicalize(preferred)
+    result_dtype = dtypes.canonicalize(preferred)
     check(
-        dtypes.is_complex(wanted) == dtypes.is_complex(dtype)
-        and (not dtypes.is_floating(dtype) or dtypes.is_floating(wanted))
-        and (dtype.kind != "i" or wanted.kind != "u")
-        and wanted.itemsize >= dtype.itemsize,
+        dtypes.is_complex(result_dtype) == dtypes.is_complex(dtype)
+        and (not dtypes.is_floating(dtype) or dtypes.is_floating(result_dtype))
+        and (dtype.kind != "i" or result_dtype.kind != "u")
+        and result_dtype.itemsize >= dtype.itemsize,
         lambda: (
             "[conv_general_dilated] preferred_element_type must be of the operands' kind (or float "
-            f"for integers) and not narrower; got {dtypes.short_name(wanted)} for "
+            f"for integers) and not narrower; got {dtypes.short_name(result_dtype)} for "
             f"{dtypes.short_name(dtype)}. Fix: convert the result with x.astype(...)."
         ),
     )
-    return wanted
+    return result_dtype
 
 
 @explained
@@ -482,13 +482,13 @@ def conv_transpose(
         dimension_numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
     numbers = conv_dimension_numbers(aval_of(lhs).shape, aval_of(rhs).shape, dimension_numbers)
     kernel_sizes = [aval_of(rhs).shape[d] for d in numbers.rhs_spec[2:]]
-    holes = _per_dimension("rhs_dilation", rhs_dilation, rank - 2)
-    windows = [dilated(k, d) for k, d in zip(kernel_sizes, holes, strict=True)]
+    dilations = _per_dimension("rhs_dilation", rhs_dilation, rank - 2)
+    windows = [dilated(k, d) for k, d in zip(kernel_sizes, dilations, strict=True)]
     if isinstance(padding, str) or use_consistent_padding:
-        margins = [padding] * (rank - 2) if isinstance(padding, str) else list(padding)
+        paddings = [padding] * (rank - 2) if isinstance(padding, str) else list(padding)
         pads = [
             conv_transpose_pads(window, stride, pad)
-            for window, stride, pad in zip(windows, strides, margins, strict=True)
+            for window, stride, pad in zip(windows, strides, paddings, strict=True)
         ]
     else:
         pads = list(padding)
@@ -499,13 +499,13 @@ def conv_transpose(
         order[a], order[b] = b, a
         rhs = transpose(rhs, order)
     return conv_general_dilated(
-        lhs, rhs, (1,) * (rank - 2), pads, tuple(strides), holes, numbers, precision=precision,
+        lhs, rhs, (1,) * (rank - 2), pads, tuple(strides), dilations, numbers, precision=precision,
         preferred_element_type=preferred_element_type,
     )  # fmt: skip
 
 
 def conv_transpose_pads(window: int, stride: int, padding: Any) -> tuple[int, int]:
-    """The margins of the dilated input of a transposed convolution along one dimension."""
+    """The padding of the dilated input of a transposed convolution along one dimension."""
     if padding == "SAME":
         total = window + stride - 2
         before = window - 1 if stride > window - 1 else -(-total // 2)
@@ -583,6 +583,6 @@ def conv_general_dilated_patches(
 
 
 def _one_hot_kernels(size: int, window: Dims, channels: int, dtype: Any) -> Any:
-    """For each channel a kernel that picks out each element, f[channels * size, 1, *window]."""
+    """One-hot kernels for each channel and element, f[channels * size, 1, *window]."""
     one = np.eye(size, dtype=np.float32).reshape(size, 1, *window)
     return np.tile(one, (channels, 1, *(1,) * len(window))).astype(dtype)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_integers
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
@@ -43,7 +43,7 @@ from gpuflow.ops.written_out import written_out
 
 
 def _dot_transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
-    """The product with its free dimensions exchanged: the operands exchange places."""
+    """The product with its free dimensions exchanged: swap the operands."""
     (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     lhs, rhs = eqn.inputs
     batch = len(left_batch)
@@ -58,16 +58,16 @@ def _dot_transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
 
 
 def _dot_summed(eqn: Any, axes: Dims, build: Any) -> Any:
-    """The sum over batch dimensions: they are contracted instead."""
+    """The sum over batch dimensions: contract them instead."""
     (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     if any(axis >= len(left_batch) for axis in axes):
         return None
-    kept = [k for k in range(len(left_batch)) if k not in axes]
+    remaining = [k for k in range(len(left_batch)) if k not in axes]
     numbers = (
         tuple((*dims, *[batch[k] for k in axes]))
         for dims, batch in ((left, left_batch), (right, right_batch))
     )
-    batches = tuple(tuple(batch[k] for k in kept) for batch in (left_batch, right_batch))
+    batches = tuple(tuple(batch[k] for k in remaining) for batch in (left_batch, right_batch))
     params = {**eqn.params, "dimension_numbers": (tuple(numbers), batches)}
     return build.apply(dot_general_p, *eqn.inputs, **params)
 
@@ -78,15 +78,15 @@ def _dot_summed(eqn: Any, axes: Dims, build: Any) -> Any:
 def _dot_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     lhs, rhs = primals
     out = dot_general(lhs, rhs, **params)
-    parts = []
+    terms = []
     if dtypes.is_inexact(aval_of(out).dtype):
         if type(tangents[0]) is not Zero:
-            parts.append(dot_general(tangents[0], rhs, **params))
+            terms.append(dot_general(tangents[0], rhs, **params))
         if type(tangents[1]) is not Zero:
-            parts.append(dot_general(lhs, tangents[1], **params))
-    if not parts:
+            terms.append(dot_general(lhs, tangents[1], **params))
+    if not terms:
         return out, zero_tangent(out)
-    return out, parts[0] if len(parts) == 1 else add_any_p.bind(*parts)
+    return out, terms[0] if len(terms) == 1 else add_any_p.bind(*terms)
 
 
 def _cotangent_of(
@@ -114,8 +114,8 @@ def _cotangent_of(
     )
     by_y = sorted(zip(y_contract, x_contract))
     order = (*x_batch, *x_free, *(left for _, left in by_y))
-    moved = transpose(product, tuple(int(d) for d in np.argsort(order)))
-    return moved if aval_of(moved).dtype == x.dtype else convert_element_type(moved, x.dtype)
+    aligned = transpose(product, tuple(int(d) for d in np.argsort(order)))
+    return aligned if aval_of(aligned).dtype == x.dtype else convert_element_type(aligned, x.dtype)
 
 
 def _dot_transpose(
@@ -127,17 +127,17 @@ def _dot_transpose(
     precision: Any,
     preferred_element_type: Any,
 ) -> list[Any]:
-    unknown = [is_undefined(lhs), is_undefined(rhs)]
+    is_linear = [is_undefined(lhs), is_undefined(rhs)]
     if type(cotangent) is Zero:
         operands = (lhs, rhs)
         return [Zero(v.aval.tangent()) if is_undefined(v) else None for v in operands]
     (left, right), (left_batch, right_batch) = dimension_numbers
-    rest = (precision, preferred_element_type)
-    if unknown[0]:
+    options = (precision, preferred_element_type)
+    if is_linear[0]:
         dims = (left, right, left_batch, right_batch)
-        return [_cotangent_of(cotangent, lhs.aval, rhs, dims, False, *rest), None]
+        return [_cotangent_of(cotangent, lhs.aval, rhs, dims, False, *options), None]
     dims = (right, left, right_batch, left_batch)
-    return [None, _cotangent_of(cotangent, rhs.aval, lhs, dims, True, *rest)]
+    return [None, _cotangent_of(cotangent, rhs.aval, lhs, dims, True, *options)]
 
 
 def _bumped(dims: Dims, inserted: int) -> Dims:
@@ -164,18 +164,18 @@ def _dot_batch(
         right, right_batch = _bumped(right, rhs_dim), _bumped(right_batch, rhs_dim)
     if lhs_dim is not None and rhs_dim is not None:
         left_batch, right_batch = (lhs_dim, *left_batch), (rhs_dim, *right_batch)
-        place = 0
+        out_dim = 0
     elif lhs_dim is not None:
-        # Mapped on one side only: one more free dimension, so one larger product.
-        place = len(left_batch) + free.index(lhs_dim)
+        # Mapped in one operand: one more free dimension, so one larger product.
+        out_dim = len(left_batch) + free.index(lhs_dim)
     else:
         assert rhs_dim is not None
-        lhs_kept = aval_of(operands[0]).ndim - len(left)
+        lhs_dims_out = aval_of(operands[0]).ndim - len(left)
         rhs_free = free_dims(aval_of(operands[1]).ndim, right, right_batch)
-        place = lhs_kept + rhs_free.index(rhs_dim)
+        out_dim = lhs_dims_out + rhs_free.index(rhs_dim)
     numbers = ((left, right), (left_batch, right_batch))
     lhs, rhs = operands
-    return dot_general(lhs, rhs, numbers, precision, preferred_element_type), place
+    return dot_general(lhs, rhs, numbers, precision, preferred_element_type), out_dim
 
 
 def dot_general(
@@ -219,7 +219,7 @@ def dot_general(
     preferred = None if preferred is None else dtypes.canonicalize(preferred)
     how, result = canonical_precision(precision), None
     if how is not None:
-        lhs, rhs, preferred, result = as_algorithm_says(how, lhs, rhs, preferred)
+        lhs, rhs, preferred, result = as_algorithm(how, lhs, rhs, preferred)
     out = dot_general_p.bind(
         lhs,
         rhs,
@@ -234,14 +234,14 @@ def as_dimension_numbers(op: str, dimension_numbers: Any) -> DimensionNumbers:
     """Dimension numbers as tuples of ints.
 
     Raises:
-        TypeError: they are not two pairs of sequences of integers. ValueError: not two.
+        TypeError: if they are not two pairs of sequences of integers. ValueError: if not two.
     """
     try:
         (left, right), (left_batch, right_batch) = dimension_numbers
     except (TypeError, ValueError) as error:
         raise type(error)(
             f"[{op}] dimension_numbers must be ((lhs contracting, rhs contracting), (lhs batch, "
-            f"rhs batch)); got {told(dimension_numbers)}. Fix: (((1,), (0,)), ((), ()))."
+            f"rhs batch)); got {brief(dimension_numbers)}. Fix: (((1,), (0,)), ((), ()))."
         ) from None
 
     def plain(dims: Sequence[int]) -> Dims:
@@ -250,8 +250,8 @@ def as_dimension_numbers(op: str, dimension_numbers: Any) -> DimensionNumbers:
     return (plain(left), plain(right)), (plain(left_batch), plain(right_batch))
 
 
-def as_algorithm_says(how: Any, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, Any, Any, Any]:
-    """Operands and preferred dtype as an algorithm wants them; the dtype of the result, or None."""
+def as_algorithm(how: Any, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, Any, Any, Any]:
+    """Operands and preferred dtype for an algorithm; and the dtype of the result, or None."""
     avals = aval_of(lhs), aval_of(rhs)
     formats = algorithm_dtypes(how, avals[0].dtype, avals[1].dtype)
     if formats is None:

@@ -1,11 +1,11 @@
-"""Convolutions with few outputs: the product first, then sums of its shifted parts.
+"""Convolutions with few outputs: the product first, then sums of shifted slices.
 
-A convolution as a product of matrices copies each element of the input once for each tap, which is
-much work for three outputs of many channels: the last layer of an image generator, and the gradient
-of a first layer with respect to the image. The taps may be on the other side as well:
+A convolution as a matrix product copies each element of the input once for each tap, which is
+expensive for three outputs of many channels: the last layer of an image generator, and the gradient
+of a first layer with respect to the image. Summing over taps after the product avoids it:
 
     z[n, k, m, p] = sum over c of  rhs[n, c, k] lhs[m, c, p]            one product, no copy
-    out[m, n, s]  = sum over k of  z[n, k, m, s + k dilation - pad]     a kernel over what is small
+    out[m, n, s]  = sum over k of  z[n, k, m, s + k dilation - pad]     a kernel over few elements
 
 Input dilation (a transposed convolution) skips products: positions of the result that are equal
 modulo the dilation, a phase, use the same taps, without dilation.
@@ -29,17 +29,17 @@ from gpuflow.ops.layout.transpose import transpose
 
 MOST_OUTPUTS = 8
 _LEAST_DEPTH = 4  # for each output
-_MOST_TAPS = 49  # each is a line of the kernel
-_MOST_MEMORY = 4  # of the product, times that of the input
-_FEWEST_PLACES = 256  # below that a call costs as much as its work
+_MOST_TAPS = 49  # each is a statement of the kernel
+_MOST_MEMORY = 4  # size of the product over that of the input
+_FEWEST_POSITIONS = 256  # below, a call costs as much as its work
 
 
 def has_few_outputs(lhs: ShapedArray, rhs: ShapedArray, params: dict[str, Any]) -> bool:
-    """Whether a convolution is better made of a product and sums."""
+    """Whether a convolution is faster as a product and sums."""
     left, right, _ = params["dimension_numbers"]
     roles = (right.free, right.depth, right.space, right.batch)
     outputs, depth, taps, groups = (prod(rhs.shape[d] for d in dims) for dims in roles)
-    places = prod(lhs.shape[d] for d in (*left.free, *left.space))
+    positions = prod(lhs.shape[d] for d in (*left.free, *left.space))
     return (
         groups == 1
         and all(stride == 1 for stride in params["window_strides"])
@@ -47,7 +47,7 @@ def has_few_outputs(lhs: ShapedArray, rhs: ShapedArray, params: dict[str, Any]) 
         and depth >= _LEAST_DEPTH * outputs
         and 1 < taps <= _MOST_TAPS
         and taps * outputs <= _MOST_MEMORY * depth
-        and places >= _FEWEST_PLACES
+        and positions >= _FEWEST_POSITIONS
         and prod(params["lhs_dilation"]) <= taps
     )
 
@@ -62,53 +62,55 @@ def convolved_by_taps(
         lhs, rhs: the operands.
         dimension_numbers, padding, lhs_dilation, rhs_dilation, precision: as of ``conv_p``; strides
             are 1.
-        sizes: of the result's dimensions of space.
+        sizes: spatial sizes of the result.
     """
     left, right, out = dimension_numbers
     contracting, batch = (right.depth, left.depth), (right.batch, left.batch)
     z = dot_general(rhs, lhs, (contracting, batch), precision)
-    # Its dimensions: of batch, then what is left of rhs and of lhs, in their order.
+    # Its dimensions: batch, then the remaining ones of rhs and of lhs, in order.
     names = [("batch", k) for k in range(len(right.batch))]
     names += [("rhs", d) for d in range(aval_of(rhs).ndim) if d in (*right.free, *right.space)]
     names += [("lhs", d) for d in range(aval_of(lhs).ndim) if d in (*left.free, *left.space)]
     taps = [names.index(("rhs", d)) for d in right.space]
-    places = [names.index(("lhs", d)) for d in left.space]
+    space = [names.index(("lhs", d)) for d in left.space]
     free = [names.index(("lhs", d)) for d in left.free]
     others = [*range(len(right.batch)), *free, *(names.index(("rhs", d)) for d in right.free)]
-    z = transpose(z, [*taps, *others, *places])
-    counts, rest, first = aval_of(z).shape[: len(taps)], aval_of(z).shape[len(taps) :], len(others)
-    held, zero = rest[first:], aval_of(z).dtype.type(0)
+    z = transpose(z, [*taps, *others, *space])
+    counts, inner = aval_of(z).shape[: len(taps)], aval_of(z).shape[len(taps) :]
+    first = len(others)
+    extents, zero = inner[first:], aval_of(z).dtype.type(0)
     rounds = [-(-size // step) for size, step in zip(sizes, lhs_dilation, strict=True)]
 
     def phase(shift: Sequence[int]) -> Any:
-        """The positions of the result that are ``shift`` modulo the dilation."""
-        parts = []
+        """The elements of the result at positions equal to ``shift`` modulo the dilation."""
+        terms = []
         for tap in product(*map(range, counts)):
             at = [
-                r + k * gap - low
-                for r, k, gap, (low, _) in zip(shift, tap, rhs_dilation, padding, strict=True)
+                r + k * dilation - low
+                for r, k, dilation, (low, _) in zip(shift, tap, rhs_dilation, padding, strict=True)
             ]
             if any(p % step for p, step in zip(at, lhs_dilation, strict=True)):
                 continue
             starts = [p // step for p, step in zip(at, lhs_dilation, strict=True)]
-            ends = [q + s - n for q, s, n in zip(rounds, starts, held, strict=True)]
-            one = slice_(z, (*tap, *[0] * len(rest)), (*[k + 1 for k in tap], *rest))
-            margins = [(0, 0, 0)] * first + [(-s, e, 0) for s, e in zip(starts, ends, strict=True)]
-            parts.append(pad(squeeze(one, range(len(tap))), zero, margins))
-        return reduce(add, parts) if parts else broadcast_in_dim(zero, (*rest[:first], *rounds), ())
+            ends = [q + s - n for q, s, n in zip(rounds, starts, extents, strict=True)]
+            one = slice_(z, (*tap, *[0] * len(inner)), (*[k + 1 for k in tap], *inner))
+            pads = [(0, 0, 0)] * first + [(-s, e, 0) for s, e in zip(starts, ends, strict=True)]
+            terms.append(pad(squeeze(one, range(len(tap))), zero, pads))
+        shape = (*inner[:first], *rounds)
+        return reduce(add, terms) if terms else broadcast_in_dim(zero, shape, ())
 
     def interleaved(shift: tuple[int, ...]) -> Any:
-        """All phases of the dimensions after those whose phases are given."""
+        """All phases of the dimensions after the first ``len(shift)``, interleaved."""
         d = len(shift)
         if d == len(sizes):
             return phase(shift)
         phases = [interleaved((*shift, r)) for r in range(lhs_dilation[d])]
         if len(phases) == 1:
             return phases[0]
-        joined = concatenate([insert_axis(x, first + d + 1) for x in phases], first + d + 1)
+        stacked = concatenate([insert_axis(x, first + d + 1) for x in phases], first + d + 1)
         shape = list(aval_of(phases[0]).shape)
         shape[first + d] *= len(phases)
-        return slice_in_dim(reshape(joined, shape), 0, sizes[d], 1, first + d)
+        return slice_in_dim(reshape(stacked, shape), 0, sizes[d], 1, first + d)
 
     y = interleaved(())
     order = [*out.batch, *out.free, *out.depth, *out.space]

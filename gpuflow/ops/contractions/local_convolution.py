@@ -87,8 +87,8 @@ def conv_general_dilated_local(
     )
     space = tuple(range(2, rank))
     product = dot_general(patches, kernels, (((1,), (1,)), (space, space)), how)
-    # The product has space first, then batch and outputs.
+    # The product has the spatial dimensions first, then batch and outputs.
     order = [0] * rank
-    for place, source in zip(numbers.out_spec, (rank - 2, rank - 1, *range(rank - 2)), strict=True):
-        order[place] = source
+    for dim, source in zip(numbers.out_spec, (rank - 2, rank - 1, *range(rank - 2)), strict=True):
+        order[dim] = source
     return transpose(product, order)

@@ -1,4 +1,4 @@
-"""How exactly products of matrices are made: hints, and algorithms with their dtypes."""
+"""Precision of matrix products: hints, and algorithms with their dtypes."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ DotDimensionNumbers = tuple[
 
 
 def canonical_precision(precision: Any) -> CanonicalPrecision:
-    """One form of all that users may write for ``precision``; None: the setting, or None.
+    """Normalize a ``precision`` argument; None uses the setting, which may be None.
 
     Raises:
-        ValueError: something else.
+        ValueError: if it is not a precision.
     """
     if precision is None:
         precision = config.trace_context().default_matmul_precision
@@ -162,14 +162,14 @@ def algorithm_dtypes(
     """The dtypes of rounded operands and of the sum, for an explicit algorithm.
 
     Args:
-        precision: of ``canonical_precision``.
+        precision: result of ``canonical_precision``.
         lhs, rhs: the dtypes of the operands.
 
     Returns:
-        Three dtypes, the last of which is None if the result's is used; or None: no algorithm.
+        Three dtypes, the last of which is None for the result's; None if there is no algorithm.
 
     Raises:
-        ValueError: an algorithm that no product here follows.
+        ValueError: if the algorithm is not supported.
     """
     if precision is DotAlgorithmPreset.DEFAULT:
         return None
@@ -187,14 +187,14 @@ def algorithm_dtypes(
     )
     if precision.name.startswith("ANY_F8"):
         return _of_float8(precision, lhs, rhs)
-    parts = precision.name.split("_")
-    if len(parts) == 4:
-        parts = ["F32"] * 3
-    return _known(precision, [_FORMATS.get(part) for part in parts])
+    formats = precision.name.split("_")
+    if len(formats) == 4:
+        formats = ["F32"] * 3
+    return _supported(precision, [_FORMATS.get(name) for name in formats])
 
 
-def _known(algorithm: Any, formats: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """The three dtypes of an algorithm, checked."""
+def _supported(algorithm: Any, formats: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Check and return the three dtypes of an algorithm."""
     check(
         all(dtype is not None and dtypes.canonicalize(dtype) == dtype for dtype in formats),
         lambda: (
@@ -216,8 +216,8 @@ def _of_float8(preset: DotAlgorithmPreset, lhs: Any, rhs: Any) -> tuple[Any, Any
         ),
         ValueError,
     )
-    adds_as_asked = preset.name.startswith("ANY_F8_ANY_F8_ANY")
-    return lhs, rhs, None if adds_as_asked else _FORMATS["F32"]
+    has_any_sum = preset.name.startswith("ANY_F8_ANY_F8_ANY")
+    return lhs, rhs, None if has_any_sum else _FORMATS["F32"]
 
 
 def _of_algorithm(algorithm: DotAlgorithm) -> tuple[Any, Any, Any]:
@@ -230,4 +230,4 @@ def _of_algorithm(algorithm: DotAlgorithm) -> tuple[Any, Any, Any]:
         ValueError,
     )
     formats = [np.dtype(dtype) for dtype in algorithm[:3]]
-    return _known(algorithm, [d if d in _FORMATS.values() else None for d in formats])
+    return _supported(algorithm, [d if d in _FORMATS.values() else None for d in formats])

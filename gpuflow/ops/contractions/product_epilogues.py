@@ -1,9 +1,9 @@
-"""Products of matrices with an epilogue, as libraries of GPUs make them, and where they fit.
+"""Matrix products with an epilogue, as GPU libraries support them, and their patterns.
 
 ``dot_general_epilogue`` is one call for a product, a bias and an activation, which may store its
-operand for the gradient; or for the product whose result goes back through the activation, with the
-sums that are the gradient of the bias. Only the compiler inserts it (compiler/passes/epilogues.py),
-if the target has such calls.
+operand for the gradient; or for a backward product followed by the derivative of the activation,
+with the sums that are the gradient of the bias. Only the compiler inserts it
+(compiler/passes/epilogues.py), if the target has such calls.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ dot_general_epilogue_p = define(
 
 # --- patterns ------------------------------------------------------------------------------
 
-# ``z`` is the result of a product, or the sum of it and a bias; ``source`` that of the product
-# whose result goes back through the activation. The gradients are those of gpuflow.nn.
+# ``z`` is the result of a product, or its sum with a bias; ``source`` that of the backward product,
+# the cotangent of the activation. The gradients are those of gpuflow.nn.
 
 
 def _zero(z: Any) -> Any:
@@ -136,12 +136,12 @@ _FORWARD = {
     "gelu": (lambda z: [mul(z, gelu_share(z))],),
 }
 _WITH_GRADIENT = {"relu": _relu_and_gradient, "gelu": _gelu_and_gradient}
-_STAND_IN = 128  # of any size: equations are the same
+_PLACEHOLDER_SIZE = 128  # any size gives the same equations
 
 
 def _pattern(function: Callable[..., Any], like: ShapedArray, count: int, **params: Any) -> Jaxpr:
-    """The program of a function of ``count`` arrays like one."""
-    aval = ShapedArray((_STAND_IN,) * like.ndim, like.dtype)
+    """The program of a function of ``count`` arrays of the rank and dtype of ``like``."""
+    aval = ShapedArray((_PLACEHOLDER_SIZE,) * like.ndim, like.dtype)
     return traced_once(function, (aval,) * count, tuple(params.items())).jaxpr
 
 
@@ -150,12 +150,12 @@ def _pattern(function: Callable[..., Any], like: ShapedArray, count: int, **para
 
 @record
 class _Biased:
-    """A product with its bias, if there is one.
+    """A product with its bias, if it has one.
 
     Attributes:
-        product, last: the product, and the addition, if there is one.
-        operands: of both.
-        has_bias: whether there is one.
+        product, last: the product, and the addition of the bias, else the product.
+        operands: operands of both.
+        has_bias: whether there is a bias.
         z: the result.
     """
 
@@ -166,17 +166,17 @@ class _Biased:
     z: Var
 
     def fused(self, build: Any, epilogue: Epilogue, out: Var) -> FusedCall:
-        """The call whose result replaces ``out``, inserted where all operands are defined."""
+        """The call that replaces ``out``, inserted where all operands are defined."""
         result = _call(build, self.product, self.operands, epilogue)[0]
         return FusedCall(self.last, build.eqns[-1], self.product, {out: result})
 
 
 def fuse_epilogue(eqn: Eqn, matcher: Matcher, build: Any) -> Sequence[FusedCall]:
-    """Calls for a product and its readers: one, two that need each other, or none.
+    """Calls for a product and its readers: none, one, or a forward and backward pair.
 
     Args:
         eqn: the product.
-        matcher: the equations around it.
+        matcher: matches the equations around it.
         build: as for ``simplify`` rules.
     """
     if not _is_matrix_product(eqn):
@@ -217,7 +217,7 @@ def _biased(eqn: Eqn, matcher: Matcher) -> _Biased:
 def _forward(
     biased: _Biased, activation: str, matcher: Matcher, build: Any
 ) -> Sequence[FusedCall]:
-    """A product and the activation that alone reads it."""
+    """A product with an activation that is its only reader."""
     for function in _FORWARD[activation]:
         match = matcher.match(_pattern(function, biased.z.aval, 1), (biased.z,))
         if match is not None and _is_alone(matcher, (biased.z,), match):
@@ -229,7 +229,7 @@ def _forward(
 def _with_gradient(
     biased: _Biased, activation: str, matcher: Matcher, build: Any
 ) -> Sequence[FusedCall]:
-    """A product with its activation, and the product whose result goes back through it."""
+    """A product with its activation, and the backward product through the activation."""
     pattern = _pattern(_WITH_GRADIENT[activation], biased.z.aval, 2)
     match = matcher.match(pattern, (biased.z,))
     source = None if match is None else matcher.definition(match.operands[0])
@@ -248,7 +248,7 @@ def _with_gradient(
 def _gradient(
     matcher: Matcher, build: Any, activation: str, source: Eqn, aux: Var, out: Var
 ) -> FusedCall:
-    """The product whose result goes back through an activation, with the sums of its columns."""
+    """The backward product through an activation, with the sums of its columns."""
     row_dims = _row_dims(source.inputs[0].aval, source.params)
     sums = matcher.match(_pattern(_column_sums, out.aval, 1, row_dims=row_dims), (out,))
     epilogue = Epilogue(activation, bias=sums is not None, gradient=True)
@@ -262,7 +262,7 @@ def _gradient(
 
 
 def _is_matrix_product(eqn: Eqn) -> bool:
-    """Whether an equation is one product of matrices of floats of one dtype."""
+    """Whether an equation is one product of float matrices of one dtype."""
     lhs, rhs, out = (atom.aval for atom in (*eqn.inputs, *eqn.outputs))
     _, (batch, _) = eqn.params["dimension_numbers"]
     is_float = not dtypes.is_extended(out.dtype) and dtypes.is_floating(out.dtype)
@@ -272,7 +272,7 @@ def _is_matrix_product(eqn: Eqn) -> bool:
 
 
 def _is_like(source: Eqn, product: Eqn) -> bool:
-    """Whether an equation is a product whose result has the rows and columns of another."""
+    """Whether an equation is a matrix product with the rows and columns of another."""
     if source.primitive is not product.primitive or not _is_matrix_product(source):
         return False
     (one,), (other,) = source.outputs, product.outputs
@@ -287,7 +287,7 @@ def _is_bias(bias: ShapedArray, product: ShapedArray, row_dims: int) -> bool:
 
 
 def _is_alone(matcher: Matcher, variables: Sequence[Var], match: Match) -> bool:
-    """Whether nothing else reads these variables, and no kernel needs the activation anyway."""
+    """Whether nothing else reads the variables, and no kernel needs the activation anyway."""
     outs, eqns = match.outs, match.eqns
     inner = [var for eqn in eqns for var in eqn.outputs if var not in outs]
     is_private = matcher.are_read_only_by((*variables, *inner), eqns)

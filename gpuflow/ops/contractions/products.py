@@ -1,6 +1,6 @@
-"""Products summed over pairs of dimensions: dtypes, shapes, and evaluation by a library.
+"""Products over pairs of dimensions: dtypes, shapes, and evaluation by a library.
 
-The ops ``dot_general`` and ``dot_general_epilogue`` share them.
+Shared by the ops ``dot_general`` and ``dot_general_epilogue``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
 # --- dtypes --------------------------------------------------------------------------------
 
 
-def _real_part(dtype: np.dtype) -> np.dtype:
+def _real_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtypes.is_complex(dtype) else dtype
 
 
@@ -39,8 +39,8 @@ def _width(dtype: np.dtype) -> int:
 
 
 def _rank_of(dtype: np.dtype) -> tuple[Any, ...]:
-    """Orders dtypes as XLA does to find the result of a mixed product."""
-    real = _real_part(dtype)
+    """Sort key of dtypes, as in XLA, for the result of a mixed product."""
+    real = _real_dtype(dtype)
     info = ml_dtypes.finfo(real) if dtypes.is_floating(real) else None
     range_, digits = (info.maxexp, info.nmant) if info else (-1, -1)
     return dtypes.is_complex(dtype), range_, digits, _width(dtype), dtype.kind != "u"
@@ -86,8 +86,8 @@ def accumulator(common: np.dtype, result: np.dtype) -> np.dtype:
 # --- shape ---------------------------------------------------------------------------------
 
 
-def free_dims(ndim: int, *taken: Sequence[int]) -> Dims:
-    return tuple(d for d in range(ndim) if not any(d in dims for dims in taken))
+def free_dims(ndim: int, *excluded: Sequence[int]) -> Dims:
+    return tuple(d for d in range(ndim) if not any(d in dims for dims in excluded))
 
 
 def _check_side(side: str, aval: ShapedArray, contracting: Dims, batch: Dims) -> None:
@@ -148,11 +148,11 @@ def product_shape(
 
 @record
 class _Plan:
-    """How operands become stacks of matrices [batch..., M, K] and [batch..., K, N].
+    """Layout of operands as stacks of matrices [batch..., M, K] and [batch..., K, N].
 
     Attributes:
-        orders: for each operand, its dimensions in that order; None: they are already.
-        shapes: for each operand, its shape as such a stack.
+        orders: permutation of each operand; None for the identity.
+        shapes: shape of each operand as a stack.
         target: the shape of the result as a stack [batch..., M, N].
         wide: the dtype in which products are added.
     """
@@ -200,7 +200,7 @@ def _plan(
 
 
 def _as_matrices(array: Any, order: Dims | None, shape: Dims, dtype: np.dtype) -> Any:
-    """A view wherever the strides allow it: transposition then is a flag of the library."""
+    """A view if the strides allow it: then transposition is a flag of the library."""
     if order is not None:
         array = array.transpose(order)
     if array.shape != shape:
@@ -247,7 +247,7 @@ def _product_of(
     kinds: tuple[Any, Any, Any], left_ndim: int, right_ndim: int, numbers: Any, reduced: bool,
     epilogue: Epilogue | None,
 ) -> Product:  # fmt: skip
-    """The product of operands and a result of some dtypes, whatever their sizes."""
+    """The block of a product by dtypes, independent of sizes."""
     one, other, dtype = kinds
     (left, right), (left_batch, right_batch) = numbers
     pairs = sorted(zip(left, right))
@@ -271,7 +271,7 @@ def product_of_arrays(xp: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
 
 
 def product_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
-    """A product and a sum for each term; four of each for complex numbers."""
+    """A multiplication and an addition for each term; four of each for complex numbers."""
     lhs, out = in_avals[0], out_avals[0]
     (contract, _), _ = params["dimension_numbers"]
     terms = out.size * prod(lhs.shape[d] for d in contract)

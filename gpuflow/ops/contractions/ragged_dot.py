@@ -14,7 +14,7 @@ from gpuflow.base.records import record
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, PrecisionLike, ShardingLike
-from gpuflow.ops.contractions.dot_general import as_algorithm_says, dot_general
+from gpuflow.ops.contractions.dot_general import as_algorithm, dot_general
 from gpuflow.ops.contractions.precision import DotDimensionNumbers, canonical_precision
 from gpuflow.ops.contractions.ragged_products import ragged_dot_p, ragged_outer_p
 from gpuflow.ops.effects.device_put import in_sharding
@@ -153,7 +153,7 @@ def ragged_dot_general(
     preferred = preferred_element_type
     preferred = None if preferred is None else dtypes.canonicalize(preferred)
     how = canonical_precision(precision)
-    lhs, rhs, preferred, result = as_algorithm_says(how, lhs, rhs, preferred)
+    lhs, rhs, preferred, result = as_algorithm(how, lhs, rhs, preferred)
     if aval_of(group_sizes).dtype.itemsize < 4:
         # Sizes are multiplied, and must not overflow.
         group_sizes = convert_element_type(group_sizes, np.int32)
@@ -168,7 +168,7 @@ class _Dims:
 
     Attributes:
         kind: of the ragged dimension: ``"free"``, ``"contracting"`` or ``"batch"``.
-        ragged: where it stands among those of its kind.
+        ragged: its position among those of its kind.
         batch, contract: for each operand.
         free: for each operand, without the group dimension of rhs.
         group: the group dimension of rhs, or none.
@@ -183,10 +183,10 @@ class _Dims:
 
     @staticmethod
     def of(lhs_rank: int, rhs_rank: int, numbers: RaggedDotDimensionNumbers) -> _Dims:
-        """Sort dimensions.
+        """Classify the dimensions.
 
         Raises:
-            TypeError: not one ragged dimension, or a group dimension where there must be none.
+            TypeError: if there is not one ragged dimension, or an unexpected group dimension.
         """
         contract, batch = numbers.dot_dimension_numbers
         group = tuple(numbers.rhs_group_dimensions)
@@ -206,19 +206,19 @@ class _Dims:
                 f"{numbers.lhs_ragged_dimensions} for rank {lhs_rank}. Fix: one that exists."
             ),
         )
-        ((kind, place),) = ragged
-        wanted = 1 if kind == "free" else 0
-        taken = (*contract[1], *batch[1])
+        ((kind, position),) = ragged
+        count = 1 if kind == "free" else 0
+        used = (*contract[1], *batch[1])
         check(
-            len(group) == wanted and all(0 <= d < rhs_rank and d not in taken for d in group),
+            len(group) == count and all(0 <= d < rhs_rank and d not in used for d in group),
             lambda: (
-                f"[ragged_dot_general] rhs must have {wanted} group dimensions, which are neither "
+                f"[ragged_dot_general] rhs must have {count} group dimensions, which are neither "
                 f"contracting nor batch dimensions, where the ragged dimension is {kind}; got "
                 f"{group} for rank {rhs_rank}. Fix: rhs_group_dimensions."
             ),
         )
         batch, contract = ((tuple(pair[0]), tuple(pair[1])) for pair in (batch, contract))
-        return _Dims(kind, place, batch, contract, (left, right), group)
+        return _Dims(kind, position, batch, contract, (left, right), group)
 
     def prefix(self) -> Dims:
         """The dimensions of lhs that the groups may depend on."""
@@ -228,13 +228,13 @@ class _Dims:
         return (*self.batch[0], *dims[: self.ragged])
 
     def check_sizes(self, lhs: Dims, rhs: Dims, sizes: Dims) -> None:
-        """Raise TypeError unless the shapes fit."""
-        wanted = tuple(lhs[d] for d in self.prefix())
-        lead, count = sizes[:-1], sizes[len(sizes) - 1] if sizes else -1
+        """Raise TypeError unless the shapes match."""
+        expected = tuple(lhs[d] for d in self.prefix())
+        leading_sizes, count = sizes[:-1], sizes[len(sizes) - 1] if sizes else -1
         check(
-            count >= 0 and lead in ((), wanted),
+            count >= 0 and leading_sizes in ((), expected),
             lambda: (
-                f"[ragged_dot_general] group_sizes must have shape (g,) or {(*wanted, 'g')}; got "
+                f"[ragged_dot_general] group_sizes must have shape (g,) or {(*expected, 'g')}; got "
                 f"{sizes}. Fix: one size for each group."
             ),
         )
@@ -256,13 +256,13 @@ class _Dims:
 
 
 def _ordered(x: Any, groups: Sequence[Dims]) -> Any:
-    """``x`` with each group of its dimensions as one dimension, in this order."""
+    """``x`` with each group of its dimensions merged into one dimension, in this order."""
     shape = aval_of(x).shape
     sizes = [prod(shape[d] for d in dims) for dims in groups]
     return reshape(transpose(x, [d for dims in groups for d in dims]), sizes)
 
 
-def _spread_sizes(sizes: Any, lead: tuple[int, int], rows: int) -> Any:
+def _sizes_per_batch(sizes: Any, lead: tuple[int, int], rows: int) -> Any:
     """Group sizes for each element of ``lead``, (batch, prefix); each has ``rows`` rows."""
     count = aval_of(sizes).shape[-1]
     total = lead[0] * lead[1]
@@ -273,19 +273,19 @@ def _spread_sizes(sizes: Any, lead: tuple[int, int], rows: int) -> Any:
     return mul(sizes, np.asarray(rows, aval_of(sizes).dtype)[()])
 
 
-def _split(dims: Dims, place: int, shared: bool) -> tuple[Dims, Dims]:
+def _split(dims: Dims, position: int, shared: bool) -> tuple[Dims, Dims]:
     """Dimensions that groups depend on, and the others with the ragged one first."""
     if shared:
-        return (), (dims[place], *dims[:place], *dims[place + 1 :])
-    return dims[:place], dims[place:]
+        return (), (dims[position], *dims[:position], *dims[position + 1 :])
+    return dims[:position], dims[position:]
 
 
 def _by_row(dims: _Dims, lhs: Any, rhs: Any, sizes: Any, preferred: Any) -> Any:
-    """The ragged dimension is one of the rows."""
+    """The product if the ragged dimension is free: groups of rows."""
     left, right = aval_of(lhs).shape, aval_of(rhs).shape
     before, rows = _split(dims.free[0], dims.ragged, aval_of(sizes).ndim == 1)
     lead = prod(left[d] for d in dims.batch[0]), prod(left[d] for d in before)
-    sizes = _spread_sizes(sizes, lead, prod(left[d] for d in rows[1:]))
+    sizes = _sizes_per_batch(sizes, lead, prod(left[d] for d in rows[1:]))
     stack = _ordered(lhs, [(*dims.batch[0], *before), rows, dims.contract[0]])
     matrices = _ordered(rhs, [dims.batch[1], dims.group, dims.contract[1], dims.free[1]])
     inner = aval_of(matrices).shape[1:]
@@ -294,19 +294,19 @@ def _by_row(dims: _Dims, lhs: Any, rhs: Any, sizes: Any, preferred: Any) -> Any:
     out = ragged_dot_p.bind(stack, matrices, sizes, preferred_element_type=preferred)
     order = (*dims.batch[0], *before, *rows)
     out = reshape(out, (*(left[d] for d in order), *(right[d] for d in dims.free[1])))
-    wanted = (*dims.batch[0], *dims.free[0])
-    kept = range(len(order), aval_of(out).ndim)
-    return transpose(out, (*(order.index(d) for d in wanted), *kept))
+    expected = (*dims.batch[0], *dims.free[0])
+    trailing = range(len(order), aval_of(out).ndim)
+    return transpose(out, (*(order.index(d) for d in expected), *trailing))
 
 
 def _by_group(dims: _Dims, lhs: Any, rhs: Any, sizes: Any, preferred: Any) -> Any:
-    """The ragged dimension is summed over, in each group apart."""
+    """The product if the ragged dimension is contracting: a separate sum for each group."""
     left, right = aval_of(lhs).shape, aval_of(rhs).shape
     shared = aval_of(sizes).ndim == 1
     before, rows = _split(dims.contract[0], dims.ragged, shared)
     partner = dict(zip(*dims.contract, strict=True))
     lead = prod(left[d] for d in dims.batch[0]), prod(left[d] for d in before)
-    sizes = _spread_sizes(sizes, lead, prod(left[d] for d in rows[1:]))
+    sizes = _sizes_per_batch(sizes, lead, prod(left[d] for d in rows[1:]))
     stacks = []
     for x, batch, dim_of, free in (
         (lhs, dims.batch[0], {d: d for d in partner}, dims.free[0]),

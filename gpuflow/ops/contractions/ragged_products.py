@@ -1,7 +1,7 @@
 """Products of matrices in groups of rows, in one layout: batch, groups, rows, columns.
 
-Rows belong to groups one after the other: the first ``sizes[0]`` to group 0, and so on. Rows beyond
-all groups count for none. Both ops are bilinear, and each is the other's derivative:
+Groups are consecutive rows: the first ``sizes[0]`` rows are group 0, and so on. Rows after the last
+group are in no group. Both ops are bilinear, and each is the other's derivative:
 
     ragged_dot      out[b, i, :] = lhs[b, i, :] @ rhs[b, group of i]
     ragged_outer    out[b, g] = sum of lhs[b, i, :]^T rhs[b, i, :] over the rows i of group g
@@ -30,7 +30,7 @@ from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.transpose import move_axis, transpose
 
 
-def _check(name: str, lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, fits: bool) -> None:
+def _check(name: str, lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, valid: bool) -> None:
     check(
         dtypes.is_integer(sizes.dtype),
         lambda: (
@@ -38,7 +38,7 @@ def _check(name: str, lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, fi
         ),
     )
     check(
-        fits,
+        valid,
         lambda: (
             f"[{name}] operands must be stacks of matrices with group sizes i[batch, groups] that "
             f"fit; got {types_text([lhs, rhs, sizes])}. Fix: lax.ragged_dot_general, which makes "
@@ -52,42 +52,42 @@ def _out(lhs: ShapedArray, rhs: ShapedArray, shape: tuple[int, ...], preferred: 
 
 
 def _groups(sizes: Any, rows: int) -> Iterator[tuple[int, int, int, int]]:
-    """(batch, group, first row, last row) of each group that has rows."""
-    for place, line in enumerate(sizes.tolist()):
+    """(batch, group, start, stop) of each group that has rows."""
+    for batch, batch_sizes in enumerate(sizes.tolist()):
         total = start = 0
-        for group, size in enumerate(line):
+        for group, size in enumerate(batch_sizes):
             total += size
             stop = min(max(total, 0), rows)
             if start < stop:
-                yield place, group, start, stop
+                yield batch, group, start, stop
             start = stop
 
 
 def _dot_shape(
     lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, *, preferred_element_type: Any
 ) -> ShapedArray:
-    fits = (lhs.ndim, rhs.ndim, sizes.ndim) == (3, 4, 2) and (
+    valid = (lhs.ndim, rhs.ndim, sizes.ndim) == (3, 4, 2) and (
         lhs.shape[0] == rhs.shape[0]
         and rhs.shape[:2] == sizes.shape
         and lhs.shape[2] == rhs.shape[2]
     )
-    _check("ragged_dot", lhs, rhs, sizes, fits)
+    _check("ragged_dot", lhs, rhs, sizes, valid)
     return _out(lhs, rhs, (*lhs.shape[:2], rhs.shape[3]), preferred_element_type)
 
 
 def _outer_shape(
     lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, *, preferred_element_type: Any
 ) -> ShapedArray:
-    fits = (lhs.ndim, rhs.ndim, sizes.ndim) == (3, 3, 2) and (
+    valid = (lhs.ndim, rhs.ndim, sizes.ndim) == (3, 3, 2) and (
         lhs.shape[:2] == rhs.shape[:2] and lhs.shape[0] == sizes.shape[0]
     )
-    _check("ragged_outer", lhs, rhs, sizes, fits)
+    _check("ragged_outer", lhs, rhs, sizes, valid)
     shape = (*sizes.shape, lhs.shape[2], rhs.shape[2])
     return _out(lhs, rhs, shape, preferred_element_type)
 
 
 def _prepared(product: Callable[..., None], ins: Any, outs: Any, params: Any) -> Any:
-    """A call that writes ``product(xp, out, lhs, rhs, sizes)``; its groups set nonzero elements."""
+    """A call that zeros the output and runs ``product(xp, out, lhs, rhs, sizes)``."""
     del params
     dtype = outs[0].dtype
     wide = accumulator(operand_dtype(*ins[:2]), dtype)
@@ -115,14 +115,14 @@ def _impl(product: Callable[..., None], shape: Callable[..., Any]) -> Callable[.
 
 
 def _dot_product(xp: Any, out: Any, lhs: Any, rhs: Any, sizes: Any) -> None:
-    for place, group, start, stop in _groups(sizes, lhs.shape[1]):
-        xp.matmul(lhs[place, start:stop], rhs[place, group], out=out[place, start:stop])
+    for batch, group, start, stop in _groups(sizes, lhs.shape[1]):
+        xp.matmul(lhs[batch, start:stop], rhs[batch, group], out=out[batch, start:stop])
 
 
 def _outer_product(xp: Any, out: Any, lhs: Any, rhs: Any, sizes: Any) -> None:
-    for place, group, start, stop in _groups(sizes, lhs.shape[1]):
+    for batch, group, start, stop in _groups(sizes, lhs.shape[1]):
         rows = slice(start, stop)
-        xp.matmul(lhs[place, rows].T, rhs[place, rows], out=out[place, group])
+        xp.matmul(lhs[batch, rows].T, rhs[batch, rows], out=out[batch, group])
 
 
 # --- derivatives ---------------------------------------------------------------------------
@@ -138,30 +138,30 @@ def _jvp(
 ) -> tuple[Any, Any]:
     lhs, rhs, sizes = primals
     out = get().bind(*primals, **params)
-    parts = []
+    terms = []
     if type(tangents[0]) is not Zero:
-        parts.append(get().bind(tangents[0], rhs, sizes, **params))
+        terms.append(get().bind(tangents[0], rhs, sizes, **params))
     if type(tangents[1]) is not Zero:
-        parts.append(get().bind(lhs, tangents[1], sizes, **params))
-    if not parts:
+        terms.append(get().bind(lhs, tangents[1], sizes, **params))
+    if not terms:
         return out, zero_tangent(out)
-    return out, parts[0] if len(parts) == 1 else add_any_p.bind(*parts)
+    return out, terms[0] if len(terms) == 1 else add_any_p.bind(*terms)
 
 
 def _transpose(
     rules: Sequence[Callable[..., Any]], ct: Any, lhs: Any, rhs: Any, sizes: Any,
     *, preferred_element_type: Any,
 ) -> list[Any]:  # fmt: skip
-    """``rules[k](ct, other operand, sizes, dtype)`` for the operand that is not known."""
+    """Apply ``rules[k](ct, other operand, sizes, dtype)`` for the undefined operand."""
     del preferred_element_type
-    number = 0 if is_undefined(lhs) else 1
-    unknown, known = (lhs, rhs) if number == 0 else (rhs, lhs)
+    position = 0 if is_undefined(lhs) else 1
+    linear, other = (lhs, rhs) if position == 0 else (rhs, lhs)
     result: list[Any] = [None, None, None]
-    if is_undefined(unknown):
-        result[number] = (
-            Zero(unknown.aval.tangent())
+    if is_undefined(linear):
+        result[position] = (
+            Zero(linear.aval.tangent())
             if type(ct) is Zero
-            else rules[number](ct, known, sizes, unknown.aval.dtype)
+            else rules[position](ct, other, sizes, linear.aval.dtype)
         )
     return result
 
@@ -188,7 +188,7 @@ _OUTER_RULES = (
 
 
 def _merged(x: Any, dim: int | None, size: int) -> Any:
-    """The mapped dimension as part of the batch dimension."""
+    """Merge the mapped dimension into the batch dimension."""
     x = batch_to_dim(x, dim, 0, size)
     shape = aval_of(x).shape
     return reshape(x, (shape[0] * shape[1], *shape[2:]))
@@ -209,7 +209,7 @@ def _dot_batch(
 ) -> tuple[Any, int]:
     if dims[1] is not None or dims[2] is not None:
         return _batch(lambda: ragged_dot_p, axis, operands, dims, **params)
-    # Only rows are mapped: there are more of them in each group.
+    # Only rows are mapped: each group has more of them.
     lhs, rhs, sizes = operands
     assert dims[0] is not None
     lhs = move_axis(lhs, dims[0], 2)

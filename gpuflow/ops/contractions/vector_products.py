@@ -1,10 +1,10 @@
-"""Products with a vector as sums of products.
+"""Matrix-vector products as reductions.
 
     y[b, n] = sum over k of  a[b, k, n] * x[b, k]
 
-One operand has no free dimension, so that each element of the other is used once, and reading it
-takes all the time. A reduction reads at the speed of memory with all threads, sums in blocks, and
-fuses with its neighbors; the compiler replaces the product by it.
+One operand has no free dimension, so each element of the other is used once, and the product is
+bound by memory bandwidth. A reduction reads at the speed of memory with all threads, sums in
+blocks, and fuses with its neighbors; the compiler replaces the product by it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gpuflow.ops.layout.transpose import transpose
 
 
 def is_vector_product(lhs: ShapedArray, rhs: ShapedArray, dimension_numbers: Any) -> bool:
-    """Whether an operand of numbers has only batch and contracting dimensions.
+    """Whether an operand has only batch and contracting dimensions.
 
-    Others of size 1 do not count: a batch of one would need other kernels than any other batch.
+    Free dimensions of size 1 count: else a batch of one would need other kernels.
     """
     if dtypes.is_bool(lhs.dtype) or dtypes.is_bool(rhs.dtype) or not dimension_numbers[0][0]:
         return False
@@ -33,7 +33,7 @@ def is_vector_product(lhs: ShapedArray, rhs: ShapedArray, dimension_numbers: Any
 def vector_product(
     lhs: Any, rhs: Any, *, dimension_numbers: Any, accumulator: Any, result: Any
 ) -> list[Any]:
-    """The sum, along the free dimensions of the operand that has them.
+    """The product as a reduction over the operand with free dimensions.
 
     Args:
         lhs, rhs: the operands.
@@ -44,16 +44,16 @@ def vector_product(
     (left, right), (left_batch, right_batch) = dimension_numbers
     sides = [(lhs, left, left_batch), (rhs, right, right_batch)]
     is_first = _is_vector(aval_of(lhs), left, left_batch)
-    (vector, contracted, batch), (whole, summed, whole_batch) = sides if is_first else sides[::-1]
-    place_of = dict(zip((*contracted, *batch), (*summed, *whole_batch), strict=True))
-    places = [place_of[d] for d in range(aval_of(vector).ndim)]
-    vector = transpose(vector, sorted(range(len(places)), key=lambda k: places[k]))
-    vector, whole = (convert_element_type(x, accumulator) for x in (vector, whole))
-    vector = broadcast_in_dim(vector, aval_of(whole).shape, sorted(places))
-    total = reduce_sum(mul(vector, whole), summed)
-    kept = [d for d in range(aval_of(whole).ndim) if d not in summed]
-    rest = [d for d in kept if d not in whole_batch]
-    total = transpose(total, [kept.index(d) for d in (*whole_batch, *rest)])
+    (vector, contracted, batch), (matrix, summed, matrix_batch) = sides if is_first else sides[::-1]
+    dim_of = dict(zip((*contracted, *batch), (*summed, *matrix_batch), strict=True))
+    positions = [dim_of[d] for d in range(aval_of(vector).ndim)]
+    vector = transpose(vector, sorted(range(len(positions)), key=lambda k: positions[k]))
+    vector, matrix = (convert_element_type(x, accumulator) for x in (vector, matrix))
+    vector = broadcast_in_dim(vector, aval_of(matrix).shape, sorted(positions))
+    total = reduce_sum(mul(vector, matrix), summed)
+    remaining = [d for d in range(aval_of(matrix).ndim) if d not in summed]
+    free = [d for d in remaining if d not in matrix_batch]
+    total = transpose(total, [remaining.index(d) for d in (*matrix_batch, *free)])
     return [convert_element_type(total, result)]
 
 

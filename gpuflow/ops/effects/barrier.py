@@ -81,18 +81,18 @@ def _batch(
 
 
 def _simplify(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
-    """Literals pass, and results that nobody reads keep nothing waiting."""
-    kept = [
+    """Remove literals and unused results from the barrier."""
+    used = [
         k
         for k, (atom, var) in enumerate(safe_zip(eqn.inputs, eqn.outputs))
         if type(atom) is not Literal and definition.is_read(var)
     ]
-    if len(kept) == len(eqn.inputs):
+    if len(used) == len(eqn.inputs):
         return None
     results = list(eqn.inputs)
-    if kept:
-        outs = build.apply(optimization_barrier_p, *[eqn.inputs[k] for k in kept])
-        for k, out in safe_zip(kept, outs):
+    if used:
+        outs = build.apply(optimization_barrier_p, *[eqn.inputs[k] for k in used])
+        for k, out in safe_zip(used, outs):
             results[k] = out
     return results
 

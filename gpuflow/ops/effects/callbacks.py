@@ -1,8 +1,8 @@
-"""Calls of Python on the host: for an effect alone, or for results.
+"""Calls of Python on the host: only for an effect, or for results.
 
 ``debug_callback`` returns nothing. ``pure_callback`` may be dropped, repeated or moved;
-``io_callback`` happens once each time the program gets there. Their callbacks are flat: arrays in,
-a list out.
+``io_callback`` happens once each time the program runs it. Their callbacks take arrays and return a
+list.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _callback_shape(*avals: ShapedArray, callback: Any, effect: Effect) -> list[
 
 
 def _on_host(xp: Any, array: Any) -> np.ndarray:
-    """A read-only copy: a callback may keep its arguments, and memory of programs is reused."""
+    """A read-only copy: a callback may retain its arguments, and programs reuse memory."""
     host = np.array(array) if xp is np else xp.asnumpy(array)
     host.flags.writeable = False
     return host
@@ -60,18 +60,18 @@ def _callback_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], list[Any]]:
     """One call for each element of the mapped axis, in order."""
-    for number in range(axis.size):
-        element = [_element(x, dim, number) for x, dim in zip(operands, dims)]
+    for index in range(axis.size):
+        element = [_element(x, dim, index) for x, dim in zip(operands, dims)]
         debug_callback_p.bind(*element, **params)
     return [], []
 
 
-def _element(x: Any, dim: int | None, number: int) -> Any:
+def _element(x: Any, dim: int | None, index: int) -> Any:
     if dim is None:
         return x
     shape = aval_of(x).shape
     starts, limits = [0] * len(shape), list(shape)
-    starts[dim], limits[dim] = number, number + 1
+    starts[dim], limits[dim] = index, index + 1
     return squeeze(slice_(x, starts, limits), (dim,))
 
 
@@ -135,12 +135,12 @@ def _result_impl(
 
 
 def _checked(name: str, result: Any, aval: ShapedArray) -> np.ndarray:
-    """A result as an array of the declared type; 64-bit numbers count as their 32-bit kind."""
+    """A result as an array of the declared type; 64-bit numbers may be declared with 32 bits."""
     is_scalar = type(result) in (bool, int, float, complex)
     array = np.asarray(result)
-    fits = is_scalar or dtypes.canonicalize(array.dtype) == aval.dtype or array.dtype == aval.dtype
+    valid = is_scalar or dtypes.canonicalize(array.dtype) == aval.dtype or array.dtype == aval.dtype
     check(
-        array.shape == aval.shape and fits,
+        array.shape == aval.shape and valid,
         lambda: (
             f"[{name}] the callback must return the types that result_shape_dtypes declares; got "
             f"{dtypes.short_name(array.dtype)}{list(array.shape)} for {aval}. Fix: convert the "
@@ -209,18 +209,18 @@ def _pure_batch(
         )
     if method.startswith("sequential"):
         return _sequential(pure_callback_p, axis, operands, dims, params)
-    moved = []
+    batched = []
     for x, dim in zip(operands, dims, strict=True):
         if dim is not None:
-            moved.append(move_axis(x, dim, 0))
+            batched.append(move_axis(x, dim, 0))
         elif method == "expand_dims":
-            moved.append(insert_axis(x, 0))
+            batched.append(insert_axis(x, 0))
         elif method == "broadcast_all":
-            moved.append(batch_to_dim(x, None, 0, axis.size))
+            batched.append(batch_to_dim(x, None, 0, axis.size))
         else:
-            moved.append(x)
+            batched.append(x)
     avals = _mapped_avals(params["result_avals"], axis.size)
-    outs = pure_callback_p.bind(*moved, **{**params, "result_avals": avals})
+    outs = pure_callback_p.bind(*batched, **{**params, "result_avals": avals})
     return outs, [0] * len(outs)
 
 

@@ -1,4 +1,4 @@
-"""checkpoint_name: a value with a name, by which a policy of checkpoint may choose it."""
+"""checkpoint_name: name values, so that a checkpoint policy can select them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _links(operand: ShapedArray, out: ShapedArray, *, name: str) -> list[tuple[i
 
 
 def _simplify(eqn: Eqn, definition: Any, build: Any) -> list[Atom]:
-    """Names mean nothing to the compiler."""
+    """Remove names, which the compiler does not use."""
     del definition, build
     return list(eqn.inputs)
 

@@ -1,7 +1,7 @@
-"""Checks of values: equations that return failures, until ``checkify`` collects them.
+"""Checks of values: equations that report failures, which ``checkify`` collects.
 
-``check_p`` has operands ``(code, *values)``. The code is 0 where all is well, and n where the n-th
-of its sites failed. Under vmap the code has the mapped axes, and all values have them in front.
+``check_p`` has operands ``(code, *values)``. The code is 0 without a failure, and n if the n-th of
+its sites failed. Under vmap the code has the mapped axes, and all values have them in front.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHECK = Effect("check")
 
 
 class JaxRuntimeError(ValueError):
-    """A check did not hold."""
+    """A failed check."""
 
 
 @record
@@ -33,7 +33,7 @@ class Site:
     """A position in a program at which a check can fail.
 
     Attributes:
-        category: which kind of check it is.
+        category: the kind of check.
         text: a format string for its values.
         structure: of the values, a pair of positional and named arguments.
     """
@@ -44,17 +44,17 @@ class Site:
 
     @property
     def count(self) -> int:
-        """How many values it has."""
+        """Number of its values."""
         return self.structure.num_leaves
 
     def message(self, values: Sequence[np.ndarray]) -> str:
-        """The text for known values."""
+        """The text for concrete values."""
         args, kwargs = tree.unflatten(self.structure, [_Shown(value) for value in values])
         return self.text.format(*args, **kwargs)
 
 
 class _Shown(np.ndarray):
-    """A value that reads as an array of gpuflow's inside of trees, and by itself as its number."""
+    """A value that prints like a gpuflow array in a tree, and like a scalar otherwise."""
 
     def __new__(cls, value: Any) -> _Shown:
         return np.asarray(value).view(cls)
@@ -77,21 +77,21 @@ def plain_site(category: str, text: str, count: int = 0) -> Site:
 
 
 def message_of(code: Any, values: Sequence[Any], sites: Sequence[Site]) -> str | None:
-    """The failures, a line for each mapped element, or None. All values are known."""
+    """The failures, one line for each mapped element, or None. All values are concrete."""
     codes = np.asarray(code)
     if not codes.any():
         return None
     hosts = [np.asarray(value) for value in values]
-    lines = []
-    for place in np.ndindex(codes.shape):
-        number = int(codes[place])
-        if number:
-            first = sum(site.count for site in sites[: number - 1])
-            site = sites[number - 1]
-            line = site.message([host[place] for host in hosts[first : first + site.count]])
-            where = ", ".join(map(str, place))
-            lines.append(f"at mapped index {where}: {line}" if place else line)
-    return "\n".join(lines)
+    messages = []
+    for index in np.ndindex(codes.shape):
+        failed = int(codes[index])
+        if failed:
+            first = sum(site.count for site in sites[: failed - 1])
+            site = sites[failed - 1]
+            message = site.message([host[index] for host in hosts[first : first + site.count]])
+            where = ", ".join(map(str, index))
+            messages.append(f"at mapped index {where}: {message}" if index else message)
+    return "\n".join(messages)
 
 
 def _shape(
@@ -125,12 +125,12 @@ def _jvp(
 def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], list[Any]]:
-    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
-    return check_p.bind(*moved, **params), []
+    batched = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return check_p.bind(*batched, **params), []
 
 
 def _simplify(eqn: Any, definition: Any, build: Any) -> list[Any]:
-    """In a program that is compiled nobody collects checks."""
+    """Compiled programs do not collect checks."""
     del definition, build
     check(
         eqn.params["debug"],

@@ -1,4 +1,4 @@
-"""Where an array should live, as ops that programs may contain."""
+"""device_put and sharding_constraint: placement of arrays as ops of programs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _put_links(x: ShapedArray, out: ShapedArray, *, device: Any, source: Any) ->
 
 
 def device_put(x: Any, device: Any = None, source: Any = None) -> Any:
-    """``x`` on ``device``.
+    """Return ``x`` on ``device``.
 
     Args:
         x: array of any dtype.
-        device: a device, or None for wherever the program runs.
-        source: where ``x`` comes from, to which its cotangents go back.
+        device: a device, or None for the device of the program.
+        source: the device of ``x``, for its cotangents.
 
     Returns:
         An array of the same type.
@@ -45,7 +45,7 @@ def device_put(x: Any, device: Any = None, source: Any = None) -> Any:
     return device_put_p.bind(x, device=device, source=source)
 
 
-# A program runs on one device, so inside it this is a name for its operand.
+# A program runs on one device, so within it this is the identity.
 device_put_p = define(
     "device_put",
     shape=_put_shape,
@@ -60,24 +60,24 @@ device_put_p = define(
 )
 
 
-def _wish_batch(
+def _constraint_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, sharding: Any
 ) -> tuple[Any, int]:
     (x,), (dim,) = operands, dims
     if not isinstance(sharding, NamedSharding):
-        return x, dim  # it has no name for one dimension more
+        return x, dim  # it has no axis for one more dimension
     spec = [*sharding.spec, *[None] * (dim - len(sharding.spec))]
     name = PartitionSpec.UNCONSTRAINED if axis.spmd_name is None else axis.spmd_name
-    wish = NamedSharding(sharding.mesh, PartitionSpec(*spec[:dim], name, *spec[dim:]))
-    return sharding_constraint(x, wish), dim
+    constraint = NamedSharding(sharding.mesh, PartitionSpec(*spec[:dim], name, *spec[dim:]))
+    return sharding_constraint(x, constraint), dim
 
 
 def sharding_constraint(x: Any, sharding: Any) -> Any:
-    """``x``, which is wanted with a sharding.
+    """Return ``x`` with a sharding.
 
     Args:
         x: array of any dtype.
-        sharding: which device is to have which part.
+        sharding: the shards of each device.
 
     Returns:
         An array of the same type.
@@ -91,7 +91,7 @@ sharding_constraint_p = define(
     impl=lambda xp, x, *, sharding: xp.array(x),
     jvp=linear_jvp(lambda x, **params: sharding_constraint(x, **params)),
     transpose=unary_transpose(lambda ct, x, *, sharding: sharding_constraint(ct, sharding)),
-    batch=_wish_batch,
+    batch=_constraint_batch,
     sharding=lambda params: params["sharding"],
     lower=Layout(
         lambda view, out, *, sharding: view,
@@ -101,7 +101,7 @@ sharding_constraint_p = define(
 
 
 def in_sharding(op: str, x: Any, out_sharding: Any) -> Any:
-    """A result of ``op`` where its ``out_sharding=`` wants it.
+    """Place a result of ``op`` according to its ``out_sharding=``.
 
     Args:
         op: the function whose argument it is.
@@ -112,8 +112,8 @@ def in_sharding(op: str, x: Any, out_sharding: Any) -> Any:
         An array of the same type, which eagerly has that sharding.
 
     Raises:
-        TypeError: it is something else.
-        ValueError: a PartitionSpec without a mesh, or one that does not divide the result.
+        TypeError: if it is not a sharding.
+        ValueError: if a PartitionSpec has no mesh, or does not divide the result.
     """
     if out_sharding is None:
         return x

@@ -1,4 +1,4 @@
-"""Possible faults of the operands of ops, for ``checkify``: the rules of ``faults``."""
+"""The ``faults`` rules of ops: possible faults of operands, for ``checkify``."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ def zero_divisor(operands: Sequence[Any], params: dict[str, Any]) -> list[Fault]
     """Divisors that are 0."""
     del params
     divisor = operands[1]
-    return [Fault(DIVISION, "division by zero", eq(divisor, _number(0, divisor)), ())]
+    return [Fault(DIVISION, "division by zero", eq(divisor, _constant(0, divisor)), ())]
 
 
-def outside(
+def index_fault(
     shape: Sequence[int], axes: Sequence[int], indices: Any, highest: Sequence[int]
 ) -> Fault:
-    """Positions that are below 0 or above the highest ones.
+    """Indices below 0 or above the highest ones.
 
     Args:
         shape: of the array that is indexed.
-        axes: which of its axes each number of an index vector is for.
+        axes: for each component of an index vector, the axis that it indexes.
         indices: index vectors i[..., n].
-        highest: the highest position for each number.
+        highest: the highest index for each component.
     """
     aval = aval_of(indices)
     limit = np.iinfo(aval.dtype).max
     tops = np.minimum(np.asarray(highest, np.int64), limit).astype(aval.dtype)
     wrong = bitwise_or(
-        lt(indices, _number(0, indices)), gt(indices, _for_each_vector(tops, aval.shape))
+        lt(indices, _constant(0, indices)), gt(indices, _for_each_vector(tops, aval.shape))
     )
     sizes = [shape[axis] for axis in axes]
     return Fault(
@@ -53,20 +53,20 @@ def outside(
     )
 
 
-def outside_windows(windows: Windows, indices: Any) -> list[Fault]:
-    """Index vectors whose windows are not inside."""
+def window_faults(windows: Windows, indices: Any) -> list[Fault]:
+    """Index vectors whose windows are out of bounds."""
     axes = windows.mapped
     if not axes:
         return []
-    return [outside(windows.shape, axes, indices, [windows.room(d) - 1 for d in axes])]
+    return [index_fault(windows.shape, axes, indices, [windows.room(d) - 1 for d in axes])]
 
 
-def _number(value: int, like: Any) -> Any:
+def _constant(value: int, like: Any) -> Any:
     return np.asarray(value, aval_of(like).dtype)[()]
 
 
-def _for_each_vector(numbers: np.ndarray, shape: tuple[int, ...]) -> Any:
-    """Numbers n[n] along the last axis of ``shape``; a single one needs no array of its own."""
-    if numbers.size == 1:
-        return broadcast_in_dim(numbers[0], shape, ())
-    return broadcast_in_dim(numbers, shape, (len(shape) - 1,))
+def _for_each_vector(values: np.ndarray, shape: tuple[int, ...]) -> Any:
+    """Broadcast ``values`` along the last axis of ``shape``; a single one as a scalar."""
+    if values.size == 1:
+        return broadcast_in_dim(values[0], shape, ())
+    return broadcast_in_dim(values, shape, (len(shape) - 1,))

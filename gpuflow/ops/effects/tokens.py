@@ -1,4 +1,4 @@
-"""Tokens, which order effects, and values that are computed although they are unused."""
+"""Tokens, which order effects; and dce_sink, which computes unused values."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from gpuflow.ops.linear_maps import wraps
 
 
 def _image_of(atom: Any, eqn: Any, linear: Any, build: Any) -> Any:
-    """The image of an operand under a linear map of the output; see ``linear_maps``."""
+    """Image of an operand under a linear map of the output; see ``linear_maps``."""
     scalar = scalar_of(atom, linear.definition)
     if scalar is not None:
         return build.apply(mul_p, linear.ones(atom.aval.dtype), scalar)
@@ -48,9 +48,9 @@ def _image_of(atom: Any, eqn: Any, linear: Any, build: Any) -> Any:
 
 
 def _same_image(eqn: Any, linear: Any, build: Any) -> Any:
-    """Sums, differences and negations of images."""
-    parts = [_image_of(atom, eqn, linear, build) for atom in eqn.inputs]
-    return None if any(part is None for part in parts) else build.apply(eqn.primitive, *parts)
+    """Sum, difference or negation of images."""
+    images = [_image_of(atom, eqn, linear, build) for atom in eqn.inputs]
+    return None if any(image is None for image in images) else build.apply(eqn.primitive, *images)
 
 
 def _add_simplify(eqn: Any, definition: Any, build: Any) -> Any:
@@ -173,7 +173,7 @@ def neg(x: ArrayLike) -> Array:
 
 
 def _mul_image(eqn: Any, linear: Any, build: Any) -> Any:
-    """A scalar factor times the image of the other."""
+    """Scalar factor times the image of the other operand."""
     for x, factor in (eqn.inputs, eqn.inputs[::-1]):
         scalar = scalar_of(factor, linear.definition)
         if scalar is not None:
@@ -230,20 +230,20 @@ def _rem_impl(xp: Any, x: Any, y: Any) -> Any:
     return xp.fmod(x, y)
 
 
-def _whole_quotient(x: Any, y: Any) -> Any:
+def _integral_quotient(x: Any, y: Any) -> Any:
     quotient = div(x, y)
     return where(lt(quotient, 0), ceil(quotient), floor(quotient))
 
 
 def _rem_simplify(eqn: Any, definition: Any, build: Any) -> Any:
-    """Integers leave nothing of 1."""
+    """For integers, x rem 1 is 0."""
     if wraps(eqn.inputs[0].aval.dtype) and is_all(eqn.inputs[1], definition, 1):
         return filled(eqn, 0, build)
     return None
 
 
 def _quotient_again(out: Any, operands: Sequence[Any], tangents: Sequence[Any]) -> Any:
-    """One division for each order: out * y = x, differentiated."""
+    """Jet rule with one division for each order: out * y = x, differentiated."""
     (_, y), (dx, dy) = operands, tangents
     if type(dy) is Zero:
         return div(dx, y)
@@ -251,7 +251,7 @@ def _quotient_again(out: Any, operands: Sequence[Any], tangents: Sequence[Any]) 
     return div(change if type(dx) is Zero else add(dx, change), y)
 
 
-# No rule for x / 1: a mean divides by sizes, and a batch of one would need kernels of its own.
+# No rule for x / 1: a mean divides by sizes, and a batch of one would need separate kernels.
 div_p = elementwise(
     "div", arity=2, impl=_div_impl, accepts=is_number, what="a number", body="div",
     pair=complex_pairs.pair_body(complex_pairs.div),
@@ -273,7 +273,7 @@ rem_p = elementwise(
     body="rem", simplify=_rem_simplify,
     derivatives=(
         lambda t, out, x, y: t,
-        lambda t, out, x, y: mul(neg(t), _whole_quotient(x, y)),
+        lambda t, out, x, y: mul(neg(t), _integral_quotient(x, y)),
     ),
     domain=((-10.0, 10.0), (0.5, 10.0)),
 )  # fmt: skip
@@ -298,8 +298,8 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Ar
         Array([200], dtype=int32)
     """
     if out_dtype is not None:
-        wanted = dtypes.canonicalize(out_dtype)
-        x, y = (convert_element_type(v, wanted) for v in match_scalars(x, y))
+        dtype = dtypes.canonicalize(out_dtype)
+        x, y = (convert_element_type(v, dtype) for v in match_scalars(x, y))
     return mul_p.bind(*match_scalars(x, y))
 
 
@@ -347,18 +347,18 @@ def rem(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def _share(t: Any, out: Any, x: Any, y: Any) -> Any:
-    """The tangent of ``x`` where it is the extremum, half of it where ``y`` is too."""
+    """Tangent of ``x`` where it is the extremum, half of it in case of a tie."""
     return where(eq(x, out), where(eq(y, out), mul(t, 0.5), t), 0)
 
 
 def constant(x: Any, value: float) -> Any:
-    """A number in the dtype of ``x``."""
+    """A constant in the dtype of ``x``."""
     return match_scalars(value, x)[0]
 
 
 def _extremum(name: str, impl: Callable[..., Any], bool_body: str, neutral: float) -> Any:
     def simplify(eqn: Any, definition: Any, build: Any) -> Any:
-        """The extremum of x and x is x, that of x and the infinity at the other end too."""
+        """The extremum of x and x is x, and so is that of x and the opposite infinity."""
         del build
         x, y = eqn.inputs
         if x is y:
@@ -496,9 +496,9 @@ def _round_shape(x: ShapedArray, *, rounding_method: RoundingMethod) -> ShapedAr
 def _round_impl(xp: Any, x: Any, *, rounding_method: RoundingMethod) -> Any:
     if rounding_method == RoundingMethod.TO_NEAREST_EVEN:
         return xp.rint(x)
-    whole = xp.trunc(x)
-    away = whole + xp.copysign(x.dtype.type(1), x)
-    return xp.where(xp.abs(x - whole) >= 0.5, away, xp.copysign(whole, x))
+    truncated = xp.trunc(x)
+    away = truncated + xp.copysign(x.dtype.type(1), x)
+    return xp.where(xp.abs(x - truncated) >= 0.5, away, xp.copysign(truncated, x))
 
 
 def _round_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:

@@ -1,4 +1,4 @@
-"""bitcast_convert_type: the bits of one dtype read as another."""
+"""bitcast_convert_type: reinterpret the bits of one dtype as another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuflow.core.types import Array, ArrayLike, DTypeLike
 from gpuflow.kir.scalar import NARROW_DTYPES
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.comparison import shift_left, shift_right_logical
-from gpuflow.ops.elementwise.convert import batch_in_place, convert_element_type
+from gpuflow.ops.elementwise.convert import batch_unary, convert_element_type
 from gpuflow.ops.elementwise.nary import zero_jvp
 from gpuflow.ops.layout.axes import insert_axis, reduce_sum
 
@@ -57,13 +57,13 @@ def _bitcast_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
 
 
 def bits_of_float(builder: Any, value: Any, dtype: np.dtype) -> Any:
-    """The bits of a float of ``dtype`` as an unsigned integer, in a body; not of 8-bit floats."""
+    """Bits of a float of ``dtype`` as an unsigned integer, in a body; not for 8-bit floats."""
     name = dtype.name
     if name not in NARROW_DTYPES:
         return builder.apply(f"bitcast_uint{8 * dtype.itemsize}", value)
     bits = _narrow_to_bits(builder, builder.round(value, name), name)
-    # What a GPU rounds to 16 bits has lost the bits of a NaN. Unrounded, one that is none of 16
-    # bits could become an infinity.
+    # Rounding to 16 bits on a GPU loses the bits of a NaN. Unrounded, a NaN that does not fit
+    # 16 bits could become an infinity.
     exact = _narrow_to_bits(builder, value, name)
     largest = builder.const("uint16", 0x7F80 if name == "bfloat16" else 0x7C00)
     magnitude = builder.apply("and", exact, builder.const("uint16", 0x7FFF))
@@ -74,20 +74,20 @@ def bits_of_float(builder: Any, value: Any, dtype: np.dtype) -> Any:
 
 
 def float_of_bits(builder: Any, bits: Any, dtype: np.dtype) -> Any:
-    """The float of ``dtype`` that has such bits, as ``bits_of_float`` gives them."""
+    """The float of ``dtype`` with the given bits; inverse of ``bits_of_float``."""
     if dtype.name in NARROW_DTYPES:
         return _bits_to_narrow(builder, bits, dtype.name)
     return builder.apply(f"bitcast_{dtype.name}", bits)
 
 
 def _in_kernels(x: ShapedArray, out: ShapedArray) -> bool:
-    """Whether a kernel has the bits: it holds 8-bit floats as float32, and so not those of nan."""
+    """Whether kernels have all bits: they hold 8-bit floats as float32, without nan's payload."""
     is_small = any(aval.dtype in dtypes.NARROW_FLOATS for aval in (x, out))
     return x.dtype == out.dtype or not is_small
 
 
 def _narrow_to_bits(builder: Any, value: Any, name: str) -> Any:
-    """The 16 bits of a float16 or bfloat16 that is held as float32."""
+    """The 16 bits of a float16 or bfloat16 held as float32."""
     u32 = partial(builder.const, "uint32")
     bits = builder.apply("bitcast_uint32", value)
     high = builder.apply("shift_right_logical", bits, u32(16))
@@ -109,7 +109,7 @@ def _narrow_to_bits(builder: Any, value: Any, name: str) -> Any:
 
 
 def _bits_to_narrow(builder: Any, bits: Any, name: str) -> Any:
-    """The float32 that holds the float16 or bfloat16 of 16 bits."""
+    """The float16 or bfloat16 of 16 bits, held as float32."""
     u32 = partial(builder.const, "uint32")
     wide = builder.cast(bits, "uint32")
     if name == "bfloat16":
@@ -132,7 +132,7 @@ bitcast_convert_type_p = define(
     shape=_bitcast_shape,
     impl=lambda xp, x, *, new_dtype: xp.ascontiguousarray(x).reshape(x.shape).view(new_dtype),
     jvp=zero_jvp(lambda: bitcast_convert_type_p),
-    batch=batch_in_place(lambda x, **params: bitcast_convert_type_p.bind(x, **params)),
+    batch=batch_unary(lambda x, **params: bitcast_convert_type_p.bind(x, **params)),
     lower=Elementwise(_bitcast_body, cheap=True, holds=_in_kernels),
 )
 
@@ -167,42 +167,42 @@ def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
     return bitcast_convert_type_p.bind(operand, new_dtype=dtype)
 
 
-def _word(dtype: Any) -> np.dtype:
-    """The unsigned integers of the same width."""
+def _uint(dtype: Any) -> np.dtype:
+    """The unsigned integer dtype of the same width."""
     name = f"uint{dtypes.bits_of(dtype)}"
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def _positions(parts: int, width: int, word: np.dtype, rank: int) -> np.ndarray:
-    """The lowest bit of each of the parts of ``width``, along the last of ``rank`` dimensions."""
-    places = (np.arange(parts) * width).astype(word)
-    return places.reshape((1,) * (rank - 1) + (parts,))
+def _bit_offsets(count: int, width: int, uint: np.dtype, rank: int) -> np.ndarray:
+    """Offsets of ``count`` fields of ``width`` bits, along the last of ``rank`` dimensions."""
+    offsets = (np.arange(count) * width).astype(uint)
+    return offsets.reshape((1,) * (rank - 1) + (count,))
 
 
 def _split_bits(x: Any, aval: ShapedArray, dtype: Any) -> Any:
-    word, width = _word(aval.dtype), dtypes.bits_of(dtype)
-    bits = bitcast_convert_type_p.bind(x, new_dtype=word)
-    places = _positions(dtypes.bits_of(word) // width, width, word, aval.ndim + 1)
-    shifted = shift_right_logical(insert_axis(bits, aval.ndim), places)
-    low = convert_element_type(shifted, _word(dtype))
+    uint, width = _uint(aval.dtype), dtypes.bits_of(dtype)
+    bits = bitcast_convert_type_p.bind(x, new_dtype=uint)
+    offsets = _bit_offsets(dtypes.bits_of(uint) // width, width, uint, aval.ndim + 1)
+    shifted = shift_right_logical(insert_axis(bits, aval.ndim), offsets)
+    low = convert_element_type(shifted, _uint(dtype))
     return bitcast_convert_type_p.bind(low, new_dtype=dtype)
 
 
 def _join_bits(x: Any, aval: ShapedArray, dtype: Any) -> Any:
     width = dtypes.bits_of(aval.dtype)
-    parts = dtypes.bits_of(dtype) // width
+    count = dtypes.bits_of(dtype) // width
     check(
-        aval.shape[-1:] == (parts,),
+        aval.shape[-1:] == (count,),
         lambda: (
-            f"[bitcast_convert_type] the last dimension must have size {parts} to make up "
-            f"{dtypes.short_name(dtype)}; got {aval}. Fix: reshape to (..., {parts})."
+            f"[bitcast_convert_type] the last dimension must have size {count} to make up "
+            f"{dtypes.short_name(dtype)}; got {aval}. Fix: reshape to (..., {count})."
         ),
         ValueError,
     )
-    word = _word(dtype)
-    bits = bitcast_convert_type_p.bind(x, new_dtype=_word(aval.dtype))
-    wide = convert_element_type(bits, word)
-    places = _positions(parts, width, word, aval.ndim)
-    # The parts have no bit in common, so their sum joins them.
-    joined = reduce_sum(shift_left(wide, places), (aval.ndim - 1,))
-    return bitcast_convert_type_p.bind(joined, new_dtype=dtype)
+    uint = _uint(dtype)
+    bits = bitcast_convert_type_p.bind(x, new_dtype=_uint(aval.dtype))
+    wide = convert_element_type(bits, uint)
+    offsets = _bit_offsets(count, width, uint, aval.ndim)
+    # The fields have no bit in common, so their sum combines them.
+    combined = reduce_sum(shift_left(wide, offsets), (aval.ndim - 1,))
+    return bitcast_convert_type_p.bind(combined, new_dtype=dtype)

@@ -1,4 +1,4 @@
-"""Ops on the bits of integers and floats: counts, neighbors, rounding to fewer bits."""
+"""Ops on the bits of integers and floats: counts, nextafter, mulhi, rounding to fewer bits."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gpuflow.ops.elementwise.nary import elementwise, match_scalars
 
 
 def _has_bits(*avals: ShapedArray) -> bool:
-    """Whether kernels have the bits of floats: those of 8 bits they hold as float32."""
+    """Whether kernels have the bits of floats: they hold 8-bit floats as float32."""
     return not any(aval.dtype in dtypes.NARROW_FLOATS for aval in avals)
 
 
-def _word(dtype: np.dtype) -> str:
-    """The unsigned integers that are as wide."""
+def _uint_name(dtype: np.dtype) -> str:
+    """Name of the unsigned integer dtype of the same width."""
     return f"uint{8 * dtype.itemsize}"
 
 
@@ -65,27 +65,27 @@ clz_p = elementwise(
 
 
 def _nextafter_impl(xp: Any, x: Any, y: Any) -> Any:
-    """NumPy's; of zeros in float16, whose signs it leaves, the second one."""
+    """NumPy's; for equal float16 operands the second one, because NumPy ignores signs of zeros."""
     out = xp.nextafter(x, y)
     return xp.where(x == y, y, out) if x.dtype == np.float16 else out
 
 
 def _nextafter_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """Bits without the sign are in the order of magnitudes: the neighbor is one more or less."""
+    """Bits without the sign are ordered by magnitude: the neighbor differs by one."""
     del in_avals, params
     (x, y), dtype, apply = values, out_aval.dtype, builder.apply
-    word, compute = _word(dtype), compute_dtype(dtype.name)
-    one, sign = builder.const(word, 1), builder.const(word, 1 << 8 * dtype.itemsize - 1)
+    uint, compute = _uint_name(dtype), compute_dtype(dtype.name)
+    one, sign = builder.const(uint, 1), builder.const(uint, 1 << 8 * dtype.itemsize - 1)
     bits, towards = (bits_of_float(builder, v, dtype) for v in (x, y))
     is_negative = apply("ge", bits, sign)
     is_larger = apply("xor", apply("gt", y, x), is_negative)
-    moved = builder.select(is_larger, apply("add", bits, one), apply("sub", bits, one))
+    stepped = builder.select(is_larger, apply("add", bits, one), apply("sub", bits, one))
     is_zero = apply("eq", x, builder.const(compute, 0.0))
     smallest = apply("or", apply("and", towards, sign), one)
-    moved = builder.select(is_zero, smallest, moved)
-    moved = builder.select(apply("eq", x, y), towards, moved)
+    stepped = builder.select(is_zero, smallest, stepped)
+    stepped = builder.select(apply("eq", x, y), towards, stepped)
     is_nan = apply("or", apply("ne", x, x), apply("ne", y, y))
-    return builder.select(is_nan, apply("add", x, y), float_of_bits(builder, moved, dtype))
+    return builder.select(is_nan, apply("add", x, y), float_of_bits(builder, stepped, dtype))
 
 
 nextafter_p = elementwise(
@@ -102,15 +102,15 @@ def _mulhi_impl(xp: Any, x: Any, y: Any) -> Any:
     if width < 64:
         wide = np.dtype(f"{x.dtype.kind}8")
         return ((x.astype(wide) * y.astype(wide)) >> wide.type(width)).astype(x.dtype)
-    high = _high_word(x.view(np.uint64), y.view(np.uint64))
+    high = _high_half(x.view(np.uint64), y.view(np.uint64))
     if x.dtype.kind == "u":
         return high
-    # A negative number counts 2**64 more as an unsigned one.
+    # As unsigned, a negative number is larger by 2**64.
     zero = np.int64(0)
     return high.view(np.int64) - xp.where(x < 0, y, zero) - xp.where(y < 0, x, zero)
 
 
-def _high_word(x: Any, y: Any) -> Any:
+def _high_half(x: Any, y: Any) -> Any:
     """The upper 64 bits of a product of uint64, from 32-bit halves."""
     half, mask = np.uint64(32), np.uint64(2**32 - 1)
     x_high, x_low, y_high, y_low = x >> half, x & mask, y >> half, y & mask
@@ -130,7 +130,7 @@ def _mulhi_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params:
         shifted = "shift_right_arithmetic" if dtype.kind == "i" else "shift_right_logical"
         return builder.cast(builder.apply(shifted, product, shift), dtype.name)
     unsigned = [builder.cast(v, "uint64") for v in values]
-    high = _high_word_body(builder, *unsigned)
+    high = _high_half_body(builder, *unsigned)
     if dtype.kind == "u":
         return high
     high, zero = builder.cast(high, "int64"), builder.const("int64", 0)
@@ -140,8 +140,8 @@ def _mulhi_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params:
     return high
 
 
-def _high_word_body(builder: Any, x: Any, y: Any) -> Any:
-    """``_high_word`` in a kernel."""
+def _high_half_body(builder: Any, x: Any, y: Any) -> Any:
+    """``_high_half`` in a kernel."""
     half, mask = builder.const("uint64", 32), builder.const("uint64", 2**32 - 1)
 
     def upper(v: Any) -> Any:
@@ -260,13 +260,13 @@ def _precision_shape(x: ShapedArray, *, exponent_bits: int, mantissa_bits: int) 
 
 
 class _Rounding(NamedTuple):
-    """The numbers with which bits are rounded to a format.
+    """Constants for rounding bits to a format.
 
     Attributes:
-        shift: how many bits of the mantissa go; 0: none.
+        shift: number of dropped mantissa bits.
         sign, exponent: masks.
-        over, under: bits of the exponent above which there is no number of the format, and up to
-            which there is no normal one; None: all exponents stay.
+        over, under: exponent bits above which values overflow the format, and up to which they are
+            below its normal range; None: all exponents stay.
     """
 
     shift: int
@@ -278,7 +278,7 @@ class _Rounding(NamedTuple):
 
 @cache
 def _rounding(dtype: np.dtype, of: np.dtype, exponent_bits: int, mantissa_bits: int) -> _Rounding:
-    """How bits of ``dtype`` are rounded that hold a number of ``of``."""
+    """Constants for rounding bits of ``dtype`` that hold a value of ``of``."""
     info = ml_dtypes.finfo(dtype)
     shift = max(info.nmant - mantissa_bits, 0)
     sign = 1 << dtype.itemsize * 8 - 1
@@ -292,23 +292,23 @@ def _rounding(dtype: np.dtype, of: np.dtype, exponent_bits: int, mantissa_bits: 
 
 
 def _precision_impl(xp: Any, x: Any, *, exponent_bits: int, mantissa_bits: int) -> Any:
-    """Round to nearest even at the bit ``mantissa_bits``; small numbers become 0, large inf."""
-    held = x.astype(np.float32) if x.dtype in dtypes.NARROW_FLOATS else x
-    rounding = _rounding(held.dtype, x.dtype, exponent_bits, mantissa_bits)
-    word = np.dtype(_word(held.dtype)).type
-    bits = xp.ascontiguousarray(held).reshape(x.shape).view(word)
+    """Round to nearest even at the bit ``mantissa_bits``; small values become 0, large inf."""
+    stored = x.astype(np.float32) if x.dtype in dtypes.NARROW_FLOATS else x
+    rounding = _rounding(stored.dtype, x.dtype, exponent_bits, mantissa_bits)
+    uint = np.dtype(_uint_name(stored.dtype)).type
+    bits = xp.ascontiguousarray(stored).reshape(x.shape).view(uint)
     out = bits
     if rounding.shift:
-        last = (out >> word(rounding.shift)) & word(1)
-        half = word((1 << rounding.shift - 1) - 1)
-        out = (out + last + half) >> word(rounding.shift) << word(rounding.shift)
+        last = (out >> uint(rounding.shift)) & uint(1)
+        half = uint((1 << rounding.shift - 1) - 1)
+        out = (out + last + half) >> uint(rounding.shift) << uint(rounding.shift)
     if rounding.over is not None:
-        sign, exponent = out & word(rounding.sign), out & word(rounding.exponent)
-        infinite = sign | word(rounding.exponent)
-        out = xp.where(exponent > word(rounding.over), infinite, out)
-        out = xp.where(exponent <= word(rounding.under), sign, out)
-    out = xp.where(held != held, bits, out)
-    return out.view(held.dtype).astype(x.dtype)
+        sign, exponent = out & uint(rounding.sign), out & uint(rounding.exponent)
+        infinite = sign | uint(rounding.exponent)
+        out = xp.where(exponent > uint(rounding.over), infinite, out)
+        out = xp.where(exponent <= uint(rounding.under), sign, out)
+    out = xp.where(stored != stored, bits, out)
+    return out.view(stored.dtype).astype(x.dtype)
 
 
 def _precision_body(
@@ -317,19 +317,19 @@ def _precision_body(
     """As ``_precision_impl``."""
     del in_avals
     (x,), dtype, apply = values, out_aval.dtype, builder.apply
-    rounding, word = _rounding(dtype, dtype, **params), partial(builder.const, _word(dtype))
+    rounding, uint = _rounding(dtype, dtype, **params), partial(builder.const, _uint_name(dtype))
     out = bits = bits_of_float(builder, x, dtype)
     if rounding.shift:
-        shift = word(rounding.shift)
-        last = apply("and", apply("shift_right_logical", out, shift), word(1))
-        out = apply("add", apply("add", out, last), word((1 << rounding.shift - 1) - 1))
+        shift = uint(rounding.shift)
+        last = apply("and", apply("shift_right_logical", out, shift), uint(1))
+        out = apply("add", apply("add", out, last), uint((1 << rounding.shift - 1) - 1))
         out = apply("shift_left", apply("shift_right_logical", out, shift), shift)
     if rounding.over is not None:
-        sign = apply("and", out, word(rounding.sign))
-        exponent = apply("and", out, word(rounding.exponent))
-        infinite = apply("or", sign, word(rounding.exponent))
-        out = builder.select(apply("gt", exponent, word(rounding.over)), infinite, out)
-        out = builder.select(apply("le", exponent, word(rounding.under)), sign, out)
+        sign = apply("and", out, uint(rounding.sign))
+        exponent = apply("and", out, uint(rounding.exponent))
+        infinite = apply("or", sign, uint(rounding.exponent))
+        out = builder.select(apply("gt", exponent, uint(rounding.over)), infinite, out)
+        out = builder.select(apply("le", exponent, uint(rounding.under)), sign, out)
     out = builder.select(apply("ne", x, x), bits, out)
     return float_of_bits(builder, out, dtype)
 
@@ -365,7 +365,7 @@ def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int)
     """Elementwise rounding to a float format with fewer bits; the dtype does not change.
 
     Numbers below the normal range of that format become 0, too large ones infinite. If the exponent
-    has as many bits as the dtype's, subnormal numbers are kept, and rounded.
+    has as many bits as the dtype's, subnormal numbers are rounded too.
 
     Args:
         operand: array of real floats.

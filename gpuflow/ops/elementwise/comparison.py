@@ -1,4 +1,4 @@
-"""Comparisons, logic on bits, and shifts."""
+"""Comparisons, bitwise logic, and shifts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpuflow.core.key_use import use_none
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import holds_values, is_ordered
 from gpuflow.ops.elementwise import complex_pairs
-from gpuflow.ops.elementwise.identities import filled, is_all, number_of, producer, same
+from gpuflow.ops.elementwise.identities import constant_of, filled, is_all, producer, same
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars
 from gpuflow.ops.linear_maps import wraps
 
 
 def is_bits(dtype: Any) -> bool:
-    """Bools and integers."""
+    """Whether ``dtype`` is bool or an integer."""
     return dtypes.is_bool(dtype) or dtypes.is_integer(dtype)
 
 
@@ -180,7 +180,7 @@ def is_finite(x: ArrayLike) -> Array:
 
 
 def _in_bytes(impl: Callable[..., Any]) -> Callable[..., Any]:
-    """``impl``, which takes integers of less than 8 bits as int8: NumPy has no bits of others."""
+    """``impl`` with integers of less than 8 bits as int8: NumPy has no bitwise ops for others."""
 
     def run(xp: Any, *arrays: Any) -> Any:
         if arrays[0].dtype in dtypes.NARROW_INTEGERS:
@@ -201,7 +201,7 @@ def _bitwise(
 
 
 def _and_or_simplify(neutral: int, absorbing: int) -> Callable[..., Any]:
-    """x with x is x, with all ones and all zeros it is x or these; which, depends on the op."""
+    """x with x is x, x with the neutral value is x, x with the absorbing value is that."""
 
     def simplify(eqn: Any, definition: Any, build: Any) -> Any:
         x, y = eqn.inputs
@@ -218,9 +218,9 @@ def _and_or_simplify(neutral: int, absorbing: int) -> Callable[..., Any]:
 
 
 def _is_filled(atom: Any, definition: Any, bit: int) -> bool:
-    """Whether all bits of ``atom`` are known to be ``bit``."""
-    number = number_of(atom, definition)
-    return number is not None and number == _bits(bit, atom.aval.dtype)
+    """Whether ``atom`` is a constant with all bits equal to ``bit``."""
+    constant = constant_of(atom, definition)
+    return constant is not None and constant == _bits(bit, atom.aval.dtype)
 
 
 def _bits(bit: int, dtype: Any) -> Any:
@@ -342,42 +342,42 @@ def _signed(x: Any) -> Any:
 
 def _shift_count(xp: Any, width: int, y: Any) -> tuple[Any, Any]:
     """Whether the shift is below the width, and a count that every library accepts."""
-    inside = _unsigned(y) < width
-    return inside, xp.where(inside, y, y.dtype.type(0))
+    in_range = _unsigned(y) < width
+    return in_range, xp.where(in_range, y, y.dtype.type(0))
 
 
 def _is_numpys(xp: Any, x: Any, width: int) -> bool:
-    """Whether ``xp`` shifts so itself: NumPy does, where a number fills its bytes."""
+    """Whether ``xp`` has these shifts: NumPy does, for integers that fill their bytes."""
     return xp is np and width == 8 * x.dtype.itemsize
 
 
 def _shift_left_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
     if _is_numpys(xp, x, width):
         return np.left_shift(x, y)
-    inside, count = _shift_count(xp, width, y)
-    return xp.where(inside, xp.left_shift(x, count), x.dtype.type(0))
+    in_range, count = _shift_count(xp, width, y)
+    return xp.where(in_range, xp.left_shift(x, count), x.dtype.type(0))
 
 
 def _shift_right_logical_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
     if _is_numpys(xp, x, width):
         return np.right_shift(_unsigned(x), _unsigned(y)).astype(x.dtype)
-    inside, count = _shift_count(xp, width, y)
+    in_range, count = _shift_count(xp, width, y)
     bits = _unsigned(x)
     if width < 8 * x.dtype.itemsize:
         bits = bits & bits.dtype.type(2**width - 1)
     shifted = xp.right_shift(bits, _unsigned(count)).astype(x.dtype)
-    return xp.where(inside, shifted, x.dtype.type(0))
+    return xp.where(in_range, shifted, x.dtype.type(0))
 
 
 def _shift_right_arithmetic_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
     if _is_numpys(xp, x, width):
         return np.right_shift(_signed(x), _signed(y)).astype(x.dtype)
-    inside, count = _shift_count(xp, width, y)
+    in_range, count = _shift_count(xp, width, y)
     signed = _signed(x)
-    if width < 8 * x.dtype.itemsize:  # the highest bit of the number is that of its sign
+    if width < 8 * x.dtype.itemsize:  # the highest bit of the integer is its sign bit
         unused = signed.dtype.type(8 * x.dtype.itemsize - width)
         signed = (signed << unused) >> unused
-    count = xp.where(inside, count.astype(signed.dtype), width - 1)
+    count = xp.where(in_range, count.astype(signed.dtype), width - 1)
     return xp.right_shift(signed, count.astype(signed.dtype)).astype(x.dtype)
 
 

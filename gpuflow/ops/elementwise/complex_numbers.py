@@ -1,4 +1,4 @@
-"""Complex numbers and their parts: real, imag, complex, conj, abs, sign.
+"""Complex numbers and their components: real, imag, complex, conj, abs, sign.
 
 Transposes pair cotangents and tangents without conjugation: the cotangent of ``z`` pairs with its
 tangent as ``real(sum(ct * t))``. That is JAX's convention.
@@ -26,46 +26,48 @@ from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.nary import batch_elementwise, elementwise, match_scalars, nary_shape
 from gpuflow.ops.elementwise.select import where
 
-_PARTS = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
-_WHOLES = {part: whole for whole, part in _PARTS.items()}
+_COMPONENT_DTYPES = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
+_COMPLEX_DTYPES = {component: cdtype for cdtype, component in _COMPONENT_DTYPES.items()}
 
 
-def part_dtype(dtype: Any) -> np.dtype:
-    """The dtype of the parts of a complex dtype."""
-    return _PARTS[dtype]
+def component_dtype(dtype: Any) -> np.dtype:
+    """The dtype of the components of a complex dtype."""
+    return _COMPONENT_DTYPES[dtype]
 
 
 # --- real, imag, complex, conj -------------------------------------------------------------
 
 real_p = elementwise(
     "real", impl=lambda xp, x: x.real, accepts=dtypes.is_complex, what="a complex number",
-    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x: x.real), result=part_dtype,
+    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x: x.real),
+    result=component_dtype,
     derivatives=(lambda t, out, x: real(t),),
     transpose=(lambda ct, x: complex(ct, constant(ct, 0)),),
 )  # fmt: skip
 
 imag_p = elementwise(
     "imag", impl=lambda xp, x: x.imag, accepts=dtypes.is_complex, what="a complex number",
-    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x: x.imag), result=part_dtype,
+    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x: x.imag),
+    result=component_dtype,
     derivatives=(lambda t, out, x: imag(t),),
     transpose=(lambda ct, x: complex(constant(ct, 0), neg(ct)),),
 )  # fmt: skip
 
 
-def _is_part(dtype: Any) -> bool:
-    return dtype in _WHOLES
+def _is_component(dtype: Any) -> bool:
+    return dtype in _COMPLEX_DTYPES
 
 
 def _complex_impl(xp: Any, x: Any, y: Any) -> Any:
-    out = xp.empty(np.broadcast_shapes(x.shape, y.shape), _WHOLES[x.dtype])
+    out = xp.empty(np.broadcast_shapes(x.shape, y.shape), _COMPLEX_DTYPES[x.dtype])
     out.real, out.imag = x, y
     return out
 
 
 complex_p = elementwise(
-    "complex", arity=2, impl=_complex_impl, accepts=_is_part, what="float32 or float64",
+    "complex", arity=2, impl=_complex_impl, accepts=_is_component, what="float32 or float64",
     body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x, y: Pair(x, y)),
-    result=_WHOLES.__getitem__,
+    result=_COMPLEX_DTYPES.__getitem__,
     derivatives=(
         lambda t, out, x, y: complex(t, constant(t, 0)),
         lambda t, out, x, y: complex(constant(t, 0), t),
@@ -76,7 +78,7 @@ complex_p = elementwise(
 
 def _conj_shape(x: ShapedArray, *, input_dtype: Any) -> ShapedArray:
     check(
-        x.dtype in _PARTS or x.dtype in _WHOLES,
+        x.dtype in _COMPONENT_DTYPES or x.dtype in _COMPLEX_DTYPES,
         lambda: (
             f"[conj] the operand must be complex, float32 or float64; got {x}. "
             "Fix: convert with x.astype(...)."
@@ -89,7 +91,7 @@ def _conj_shape(x: ShapedArray, *, input_dtype: Any) -> ShapedArray:
             f"Fix: input_dtype={x.dtype}."
         ),
     )
-    return ShapedArray(x.shape, _WHOLES.get(x.dtype, x.dtype), x.weak_type)
+    return ShapedArray(x.shape, _COMPLEX_DTYPES.get(x.dtype, x.dtype), x.weak_type)
 
 
 def _conj_transpose(cotangent: Any, x: ShapedArray, *, input_dtype: Any) -> Any:
@@ -106,7 +108,7 @@ def _conj_pair(builder: Any, x: Any) -> Pair:
 conj_p = define(
     "conj",
     shape=_conj_shape,
-    impl=lambda xp, x, *, input_dtype: xp.conj(x).astype(_WHOLES.get(x.dtype, x.dtype)),
+    impl=lambda xp, x, *, input_dtype: xp.conj(x).astype(_COMPLEX_DTYPES.get(x.dtype, x.dtype)),
     jvp=linear_jvp(lambda x, input_dtype: conj_p.bind(x, input_dtype=input_dtype)),
     transpose=unary_transpose(_conj_transpose),
     batch=batch_elementwise(lambda x, **params: conj_p.bind(x, **params)),
@@ -199,7 +201,7 @@ def _has_abs(dtype: Any) -> bool:
 
 
 def _replace_zero(x: Any) -> Any:
-    """``x`` with 1 in place of 0."""
+    """``x`` with 0 replaced by 1."""
     return where(eq(x, 0), 1, x)
 
 
@@ -213,7 +215,7 @@ def _abs_jvp(t: Any, out: Any, x: Any) -> Any:
 abs_p = elementwise(
     "abs", impl=lambda xp, x: xp.abs(x), accepts=_has_abs,
     what="a signed integer, a float or a complex number", body="abs", cheap=True,
-    result=lambda dtype: _PARTS.get(dtype, dtype), derivatives=(_abs_jvp,),
+    result=lambda dtype: _COMPONENT_DTYPES.get(dtype, dtype), derivatives=(_abs_jvp,),
     pair=complex_pairs.pair_body(complex_pairs.modulus), passes_nan=True,
 )  # fmt: skip
 
@@ -235,7 +237,7 @@ def _sign_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any
     out, aval = sign(x), aval_of(x)
     if not dtypes.is_complex(aval.dtype) or type(t) is Zero:
         return out, Zero(aval.tangent())
-    # sign(z) is z / |z|: only the part of the tangent across z turns it.
+    # sign(z) is z / |z|: only the component of the tangent orthogonal to z rotates it.
     along = convert(real(mul(conj(out), t)), aval.dtype)
     radius = convert(_replace_zero(abs(x)), aval.dtype)
     return out, div(sub(t, mul(out, along)), radius)

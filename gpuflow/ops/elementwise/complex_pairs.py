@@ -1,8 +1,8 @@
 """Arithmetic of complex numbers in kernels: the ``pair`` bodies of elementwise ops.
 
-A complex value is a ``Pair`` of real ones. Products are the plain formula, as in NumPy: an infinity
-times a number with a zero part may be nan. Quotients scale by the larger part of the divisor
-(Smith's method), and moduli are ``hypot``, so that neither overflows before its result does.
+A complex value is a ``Pair`` of real ones. Products use the plain formula, as in NumPy: an infinity
+times a number with a zero component may be nan. Quotients scale by the larger component of the
+divisor (Smith's method), and moduli are ``hypot``, so that neither overflows before its result.
 
 Source: C99, annex G, for special values; R. L. Smith, "Algorithm 116: Complex division", 1962;
 W. Kahan, "Branch cuts for complex elementary functions", 1987, for sqrt and tanh.
@@ -18,12 +18,12 @@ from typing import Any
 from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.nodes import Value
 
-# Above this an exponential may overflow before its product with a cosine does: it is taken in two
-# factors, exp(x - SHIFT) and exp(SHIFT). No integers: those could be sizes.
+# Above this an exponential may overflow before its product with a cosine does: it is split into two
+# factors, exp(x - SHIFT) and exp(SHIFT). Not integers: those could be sizes.
 _LARGEST = {"float32": 88.5, "float64": 709.5}
 _SHIFT = 64.5
 
-# An even power of 2 that makes all digits of the least numbers count, and is far from the largest.
+# An even power of 2 that makes subnormal numbers normal, and is far from the largest.
 _SCALE = 2.0**60
 
 # Above this tanh is 1 up to rounding.
@@ -43,8 +43,8 @@ def pair_body(emit: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
-def each_part(emit: Callable[..., Value]) -> Callable[..., Any]:
-    """A body that treats both parts of its operands alike: ``emit(builder, *parts)``."""
+def componentwise(emit: Callable[..., Value]) -> Callable[..., Any]:
+    """A body that applies ``emit(builder, *values)`` to the real and to the imaginary parts."""
 
     def body(builder: Builder, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
         del in_avals, out_aval, params
@@ -57,11 +57,11 @@ def each_part(emit: Callable[..., Value]) -> Callable[..., Any]:
 
 
 def by_name(fn: str) -> Callable[..., Any]:
-    """A body that applies a scalar function to both parts."""
-    return each_part(lambda builder, *parts: builder.apply(fn, *parts))
+    """A body that applies a scalar function to both components."""
+    return componentwise(lambda builder, *values: builder.apply(fn, *values))
 
 
-def _number(builder: Builder, like: Value, value: float) -> Value:
+def _constant(builder: Builder, like: Value, value: float) -> Value:
     return builder.const(like.dtype, value)
 
 
@@ -75,19 +75,19 @@ def mul(builder: Builder, x: Pair, y: Pair) -> Pair:
 
 
 def div(builder: Builder, x: Pair, y: Pair) -> Pair:
-    """``x / y``; a divisor of zero divides each part by +0."""
+    """``x / y``; a divisor of zero divides each component by +0."""
     apply, select = builder.apply, builder.select
-    turned = apply("gt", apply("abs", y.imag), apply("abs", y.real))
-    large = select(turned, y.imag, y.real)
-    small = select(turned, y.real, y.imag)
-    zero = _number(builder, large, 0)
+    swapped = apply("gt", apply("abs", y.imag), apply("abs", y.real))
+    large = select(swapped, y.imag, y.real)
+    small = select(swapped, y.real, y.imag)
+    zero = _constant(builder, large, 0)
     is_zero = apply("eq", large, zero)
     large = select(is_zero, zero, large)
     ratio = select(is_zero, zero, apply("div", small, large))
     divisor = apply("add", large, apply("mul", small, ratio))
-    # Turned, x is multiplied by -i and y too.
-    a, b = select(turned, x.imag, x.real), select(turned, apply("neg", x.real), x.imag)
-    ratio = select(turned, apply("neg", ratio), ratio)
+    # If swapped, x and y are multiplied by -i.
+    a, b = select(swapped, x.imag, x.real), select(swapped, apply("neg", x.real), x.imag)
+    ratio = select(swapped, apply("neg", ratio), ratio)
     real = select(is_zero, a, apply("add", a, apply("mul", b, ratio)))
     imag = select(is_zero, b, apply("sub", b, apply("mul", a, ratio)))
     return Pair(apply("div", real, divisor), apply("div", imag, divisor))
@@ -95,7 +95,7 @@ def div(builder: Builder, x: Pair, y: Pair) -> Pair:
 
 def reciprocal(builder: Builder, x: Pair) -> Pair:
     """``1 / x``."""
-    one, zero = (_number(builder, x.real, value) for value in (1, 0))
+    one, zero = (_constant(builder, x.real, value) for value in (1, 0))
     return div(builder, Pair(one, zero), x)
 
 
@@ -106,10 +106,10 @@ def modulus(builder: Builder, x: Pair) -> Value:
 
 def square(builder: Builder, x: Pair) -> Pair:
     """``x * x``, which overflows with the right sign."""
-    apply, two = builder.apply, _number(builder, x.real, 2)
+    apply, two = builder.apply, _constant(builder, x.real, 2)
     a, b = apply("abs", x.real), apply("abs", x.imag)
     # a**2 - b**2 = 2 (a - b) ((a + b) / 2), and neither factor overflows.
-    half = _number(builder, x.real, 0.5)
+    half = _constant(builder, x.real, 0.5)
     mean = apply("add", apply("mul", a, half), apply("mul", b, half))
     real = apply("mul", apply("mul", apply("sub", a, b), mean), two)
     return Pair(real, apply("mul", apply("mul", x.real, x.imag), two))
@@ -117,15 +117,15 @@ def square(builder: Builder, x: Pair) -> Pair:
 
 def sign(builder: Builder, x: Pair) -> Pair:
     """``x / |x|``, and 0 for 0."""
-    apply, select, zero = builder.apply, builder.select, _number(builder, x.real, 0)
-    # By the larger part first: the modulus overflows, and has few digits next to 0.
+    apply, select, zero = builder.apply, builder.select, _constant(builder, x.real, 0)
+    # Divide by the larger component first: the modulus overflows, and has few digits near 0.
     largest = apply("max", apply("abs", x.real), apply("abs", x.imag))
-    endless = apply("eq", largest, _number(builder, x.real, float("inf")))
+    endless = apply("eq", largest, _constant(builder, x.real, float("inf")))
 
     def scaled(component: Value, other: Value) -> Value:
-        """Divide by the larger component; 1 where the component alone is infinite."""
+        """Divide by the larger component; 1 where only the component is infinite."""
         alone = apply("and", endless, apply("is_finite", other))
-        unit = apply("copysign", _number(builder, component, 1), component)
+        unit = apply("copysign", _constant(builder, component, 1), component)
         return select(alone, unit, apply("div", component, largest))
 
     near = Pair(scaled(x.real, x.imag), scaled(x.imag, x.real))
@@ -136,20 +136,20 @@ def sign(builder: Builder, x: Pair) -> Pair:
 
 def equal(builder: Builder, x: Pair, y: Pair) -> Value:
     """``x == y``."""
-    parts = builder.apply("eq", x.real, y.real), builder.apply("eq", x.imag, y.imag)
-    return builder.apply("and", *parts)
+    equalities = builder.apply("eq", x.real, y.real), builder.apply("eq", x.imag, y.imag)
+    return builder.apply("and", *equalities)
 
 
 def not_equal(builder: Builder, x: Pair, y: Pair) -> Value:
     """``x != y``."""
-    parts = builder.apply("ne", x.real, y.real), builder.apply("ne", x.imag, y.imag)
-    return builder.apply("or", *parts)
+    differences = builder.apply("ne", x.real, y.real), builder.apply("ne", x.imag, y.imag)
+    return builder.apply("or", *differences)
 
 
 def extremum(fn: str) -> Callable[..., Pair]:
     """The larger ("gt") or smaller ("lt") of two, by the real and then the imaginary part.
 
-    The first operand wins if it has a nan in a part, else the second does.
+    The first operand wins if it has a nan component, else the second if it has one.
     """
 
     def emit(builder: Builder, x: Pair, y: Pair) -> Pair:
@@ -157,22 +157,22 @@ def extremum(fn: str) -> Callable[..., Pair]:
         beyond = apply(fn, x.real, y.real)
         equal_real = apply("eq", x.real, y.real)
         later = apply("and", equal_real, apply({"gt": "ge", "lt": "le"}[fn], x.imag, y.imag))
-        ordered = apply("and", _is_number(builder, y), apply("or", beyond, later))
-        first = apply("or", apply("not", _is_number(builder, x)), ordered)
+        ordered = apply("and", _is_not_nan(builder, y), apply("or", beyond, later))
+        first = apply("or", apply("not", _is_not_nan(builder, x)), ordered)
         return builder.select(first, x, y)
 
     return emit
 
 
-def _is_number(builder: Builder, x: Pair) -> Value:
-    """Whether no part is nan."""
+def _is_not_nan(builder: Builder, x: Pair) -> Value:
+    """Whether no component is nan."""
     return equal(builder, x, x)
 
 
 def power(builder: Builder, x: Pair, exponent: int, by_squaring: Callable[..., Any]) -> Pair:
-    """``x`` to an integer; ``by_squaring(multiply, x, n)`` does positive ones."""
+    """``x`` to an integer power; ``by_squaring(multiply, x, n)`` computes positive ones."""
     if exponent == 0:
-        return Pair(_number(builder, x.real, 1), _number(builder, x.real, 0))
+        return Pair(_constant(builder, x.real, 1), _constant(builder, x.real, 0))
 
     def multiply(a: Pair, b: Pair) -> Pair:
         return mul(builder, a, b)
@@ -182,50 +182,50 @@ def power(builder: Builder, x: Pair, exponent: int, by_squaring: Callable[..., A
 
 
 def exp(builder: Builder, x: Pair) -> Pair:
-    """``e ** x``; of a real number that number's, with the sign of the zero kept."""
+    """``e ** x``; real for a real number, with the sign of its zero imaginary part."""
     apply, select = builder.apply, builder.select
-    zero, one = (_number(builder, x.real, value) for value in (0, 1))
-    is_large = apply("gt", x.real, _number(builder, x.real, _LARGEST[x.real.dtype]))
-    shift = select(is_large, _number(builder, x.real, _SHIFT), zero)
-    factor = select(is_large, _number(builder, x.real, real_exp(_SHIFT)), one)
+    zero, one = (_constant(builder, x.real, value) for value in (0, 1))
+    is_large = apply("gt", x.real, _constant(builder, x.real, _LARGEST[x.real.dtype]))
+    shift = select(is_large, _constant(builder, x.real, _SHIFT), zero)
+    factor = select(is_large, _constant(builder, x.real, real_exp(_SHIFT)), one)
     size = apply("exp", apply("sub", x.real, shift))
-    # An angle that does not matter may be infinite or nan: that of 0, and that of a real number.
-    endless = _number(builder, x.real, float("inf"))
+    # The angle of 0 and of a real number has no effect, and may be infinite or nan.
+    endless = _constant(builder, x.real, float("inf"))
     vanishes = apply("eq", x.real, apply("neg", endless))
     is_real = apply("eq", x.imag, zero)
 
-    def part(fn: str, of_zero: Value) -> Value:
+    def component(fn: str, of_zero: Value) -> Value:
         value = apply("mul", apply("mul", size, apply(fn, x.imag)), factor)
         return select(vanishes, of_zero, value)
 
     angle = select(apply("is_finite", x.imag), x.imag, zero)
-    real = part("cos", apply("mul", zero, apply("cos", angle)))
+    real = component("cos", apply("mul", zero, apply("cos", angle)))
     real = select(is_real, apply("mul", size, factor), real)
-    # The real part of an infinite result is infinite, whatever its sign.
-    unknown = apply("and", apply("eq", x.real, endless), apply("ne", real, real))
-    real = select(unknown, endless, real)
-    imag = part("sin", apply("mul", zero, apply("sin", angle)))
+    # The real part of an infinite result is infinite, with any sign.
+    is_undefined = apply("and", apply("eq", x.real, endless), apply("ne", real, real))
+    real = select(is_undefined, endless, real)
+    imag = component("sin", apply("mul", zero, apply("sin", angle)))
     return Pair(real, select(is_real, x.imag, imag))
 
 
 def log(builder: Builder, x: Pair) -> Pair:
-    """The logarithm with imaginary part in [-pi, pi]."""
+    """Logarithm with imaginary part in [-pi, pi]."""
     apply, select = builder.apply, builder.select
-    one, half = (_number(builder, x.real, value) for value in (1, 0.5))
+    one, half = (_constant(builder, x.real, value) for value in (1, 0.5))
     a, b = apply("abs", x.real), apply("abs", x.imag)
     large, small = apply("max", a, b), apply("min", a, b)
     size = modulus(builder, x)
-    low, high = (_number(builder, x.real, bound) for bound in _NEAR_ONE)
+    low, high = (_constant(builder, x.real, bound) for bound in _NEAR_ONE)
     near = apply("and", apply("gt", size, low), apply("lt", size, high))
     # log(size) = log(size ** 2) / 2, and size ** 2 - 1 = (large - 1) (large + 1) + small ** 2.
     excess = apply("mul", apply("sub", large, one), apply("add", large, one))
     excess = apply("add", excess, apply("mul", small, small))
     close = apply("mul", half, apply("log1p", excess))
-    # Elsewhere the largest numbers have no modulus, and that of the least ones few digits.
+    # Elsewhere the modulus of the largest numbers overflows, and that of the least has few digits.
     is_huge = apply("and", apply("is_finite", large), apply("not", apply("is_finite", size)))
-    is_scaled = apply("or", is_huge, apply("lt", large, _number(builder, x.real, 1 / _SCALE)))
-    scale = select(is_huge, half, _number(builder, x.real, _SCALE))
-    shift = (_number(builder, x.real, real_log(value)) for value in (2, 1 / _SCALE))
+    is_scaled = apply("or", is_huge, apply("lt", large, _constant(builder, x.real, 1 / _SCALE)))
+    scale = select(is_huge, half, _constant(builder, x.real, _SCALE))
+    shift = (_constant(builder, x.real, real_log(value)) for value in (2, 1 / _SCALE))
     scaled = modulus(builder, Pair(apply("mul", a, scale), apply("mul", b, scale)))
     far = apply("log", select(is_scaled, scaled, size))
     far = select(is_scaled, apply("add", far, select(is_huge, *shift)), far)
@@ -233,15 +233,15 @@ def log(builder: Builder, x: Pair) -> Pair:
 
 
 def sqrt(builder: Builder, x: Pair) -> Pair:
-    """The square root with a real part that is not negative."""
+    """Square root with a nonnegative real part."""
     apply, select = builder.apply, builder.select
-    zero, half, one = (_number(builder, x.real, value) for value in (0, 0.5, 1))
-    # The sum of modulus and part is taken from quarters, lest it overflow; that of small numbers
-    # from multiples, lest it lose digits.
+    zero, half, one = (_constant(builder, x.real, value) for value in (0, 0.5, 1))
+    # The sum of modulus and real part uses quarters, so that it does not overflow; for small
+    # numbers multiples, so that it does not lose digits.
     a, b = apply("abs", x.real), apply("abs", x.imag)
     is_small = apply("and", apply("lt", a, one), apply("lt", b, one))
     scale, root = (
-        select(is_small, _number(builder, x.real, small), _number(builder, x.real, large))
+        select(is_small, _constant(builder, x.real, small), _constant(builder, x.real, large))
         for small, large in ((_SCALE, 0.25), (_SCALE**-0.5, 2))
     )
     p, q = apply("mul", a, scale), apply("mul", b, scale)
@@ -252,16 +252,16 @@ def sqrt(builder: Builder, x: Pair) -> Pair:
     negative = apply("lt", x.real, zero)
     real = select(negative, other, large)
     imag = apply("copysign", select(negative, large, other), x.imag)
-    # An infinite part: C99's values.
-    endless = _number(builder, x.real, float("inf"))
+    # Infinite components: C99's values.
+    endless = _constant(builder, x.real, float("inf"))
     real = select(apply("eq", b, endless), endless, real)
     imag = select(apply("eq", b, endless), x.imag, imag)
     is_minus = apply("and", apply("eq", a, endless), negative)
     is_plus = apply("and", apply("eq", a, endless), apply("not", negative))
-    known = apply("is_finite", x.imag)
-    real = select(apply("and", is_minus, known), zero, real)
-    imag = select(apply("and", is_minus, known), apply("copysign", endless, x.imag), imag)
-    imag = select(apply("and", is_plus, known), apply("copysign", zero, x.imag), imag)
+    is_finite = apply("is_finite", x.imag)
+    real = select(apply("and", is_minus, is_finite), zero, real)
+    imag = select(apply("and", is_minus, is_finite), apply("copysign", endless, x.imag), imag)
+    imag = select(apply("and", is_plus, is_finite), apply("copysign", zero, x.imag), imag)
     return Pair(real, imag)
 
 
@@ -273,8 +273,8 @@ def rsqrt(builder: Builder, x: Pair) -> Pair:
 def tanh(builder: Builder, x: Pair) -> Pair:
     """Compute the hyperbolic tangent."""
     apply, select = builder.apply, builder.select
-    zero, one = (_number(builder, x.real, value) for value in (0, 1))
-    flat = apply("gt", apply("abs", x.real), _number(builder, x.real, _FLAT[x.real.dtype]))
+    zero, one = (_constant(builder, x.real, value) for value in (0, 1))
+    flat = apply("gt", apply("abs", x.real), _constant(builder, x.real, _FLAT[x.real.dtype]))
     a = select(flat, zero, x.real)
     tangent, sine = apply("tan", x.imag), apply("sinh", a)
     scale = apply("add", one, apply("mul", tangent, tangent))
@@ -282,14 +282,15 @@ def tanh(builder: Builder, x: Pair) -> Pair:
     below = apply("add", one, apply("mul", scale, apply("mul", sine, sine)))
     real = apply("div", apply("mul", scale, apply("mul", cosine, sine)), below)
     imag = apply("div", tangent, below)
-    # Far out: 1, and 4 sin(b) cos(b) exp(-2 |a|); only of an infinite part the angle is nothing.
+    # For large |a|: 1, and 4 sin(b) cos(b) exp(-2 |a|); if |a| is infinite, b may be nan.
     small = apply("exp", apply("neg", apply("abs", x.real)))
-    turn = apply("mul", apply("sin", x.imag), apply("cos", x.imag))
-    is_endless = apply("eq", apply("abs", x.real), _number(builder, x.real, float("inf")))
-    turn = select(apply("and", is_endless, apply("not", apply("is_finite", x.imag))), zero, turn)
-    four = apply("add", one, apply("add", one, _number(builder, x.real, 2)))
-    far = apply("mul", apply("mul", four, turn), apply("mul", small, small))
-    unit = apply("add", apply("copysign", one, x.real), apply("mul", zero, turn))
+    sin_cos = apply("mul", apply("sin", x.imag), apply("cos", x.imag))
+    is_endless = apply("eq", apply("abs", x.real), _constant(builder, x.real, float("inf")))
+    is_open = apply("and", is_endless, apply("not", apply("is_finite", x.imag)))
+    sin_cos = select(is_open, zero, sin_cos)
+    four = apply("add", one, apply("add", one, _constant(builder, x.real, 2)))
+    far = apply("mul", apply("mul", four, sin_cos), apply("mul", small, small))
+    unit = apply("add", apply("copysign", one, x.real), apply("mul", zero, sin_cos))
     real, imag = select(flat, unit, real), select(flat, far, imag)
     # Real and imaginary numbers stay so.
     real = select(apply("eq", x.real, zero), x.real, real)
@@ -304,8 +305,8 @@ def sinh(builder: Builder, x: Pair) -> Pair:
     sine, cosine, factor, is_odd = _grown(builder, x)
     real = apply("mul", apply("mul", sine, apply("cos", x.imag)), factor)
     imag = apply("mul", apply("mul", cosine, apply("sin", x.imag)), factor)
-    zero = _number(builder, x.real, 0)
-    # An infinite one without an angle is positive, as in NumPy; C99 leaves its sign open.
+    zero = _constant(builder, x.real, 0)
+    # Infinite with an undefined angle is positive, as in NumPy; C99 leaves its sign open.
     odd = select(apply("eq", x.real, zero), x.real, apply("abs", x.real))
     is_real = apply("eq", x.imag, zero)
     return Pair(select(is_odd, odd, real), select(is_real, x.imag, imag))
@@ -314,11 +315,11 @@ def sinh(builder: Builder, x: Pair) -> Pair:
 def cosh(builder: Builder, x: Pair) -> Pair:
     """The hyperbolic cosine."""
     apply, select = builder.apply, builder.select
-    zero, one = (_number(builder, x.real, value) for value in (0, 1))
+    zero, one = (_constant(builder, x.real, value) for value in (0, 1))
     sine, cosine, factor, is_odd = _grown(builder, x)
     real = apply("mul", apply("mul", cosine, apply("cos", x.imag)), factor)
     imag = apply("mul", apply("mul", sine, apply("sin", x.imag)), factor)
-    # What turns by an angle that is no number has a real part that is infinite, or none.
+    # With an undefined angle the real part is infinite or nan.
     is_zero = apply("eq", x.real, zero)
     real = select(apply("and", is_odd, apply("not", is_zero)), apply("abs", x.real), real)
     imag = select(apply("and", is_odd, is_zero), x.real, imag)
@@ -327,40 +328,40 @@ def cosh(builder: Builder, x: Pair) -> Pair:
 
 
 def _grown(builder: Builder, x: Pair) -> tuple[Value, Value, Value, Value]:
-    """Hyperbolic sine and cosine of the real part, over a factor; and whether it alone counts.
+    """Hyperbolic sine and cosine of the real part, over a factor; and whether the angle is ignored.
 
-    It does where it is 0 or infinite, and the angle infinite or nan.
+    It is if the real part is 0 or infinite, and the angle infinite or nan.
     """
     apply, select = builder.apply, builder.select
-    zero, one, half = (_number(builder, x.real, value) for value in (0, 1, 0.5))
+    zero, one, half = (_constant(builder, x.real, value) for value in (0, 1, 0.5))
     size = apply("abs", x.real)
-    is_large = apply("gt", size, _number(builder, x.real, _LARGEST[x.real.dtype]))
-    shift = _number(builder, x.real, _SHIFT)
+    is_large = apply("gt", size, _constant(builder, x.real, _LARGEST[x.real.dtype]))
+    shift = _constant(builder, x.real, _SHIFT)
     far = apply("mul", half, apply("exp", apply("sub", size, shift)))
     near = select(is_large, zero, x.real)
     sine = select(is_large, apply("copysign", far, x.real), apply("sinh", near))
     cosine = select(is_large, far, apply("cosh", near))
-    factor = select(is_large, _number(builder, x.real, real_exp(_SHIFT)), one)
-    endless = _number(builder, x.real, float("inf"))
+    factor = select(is_large, _constant(builder, x.real, real_exp(_SHIFT)), one)
+    endless = _constant(builder, x.real, float("inf"))
     alone = apply("or", apply("eq", size, endless), apply("eq", size, zero))
     return sine, cosine, factor, apply("and", alone, apply("not", apply("is_finite", x.imag)))
 
 
-def _turned(builder: Builder, x: Pair) -> Pair:
-    """i x."""
+def _times_i(builder: Builder, x: Pair) -> Pair:
+    """``i x``."""
     return Pair(builder.apply("neg", x.imag), x.real)
 
 
-def _turned_back(builder: Builder, x: Pair) -> Pair:
-    """-i x."""
+def _times_minus_i(builder: Builder, x: Pair) -> Pair:
+    """``-i x``."""
     return Pair(x.imag, builder.apply("neg", x.real))
 
 
 def sin(builder: Builder, x: Pair) -> Pair:
     """The sine: -i sinh(i x), and as in NumPy if the angle is undefined: positive if infinite."""
     apply = builder.apply
-    out = _turned_back(builder, sinh(builder, _turned(builder, x)))
-    endless = _number(builder, x.real, float("inf"))
+    out = _times_minus_i(builder, sinh(builder, _times_i(builder, x)))
+    endless = _constant(builder, x.real, float("inf"))
     is_endless = apply("eq", apply("abs", out.imag), endless)
     is_open = apply("and", apply("ne", out.real, out.real), is_endless)
     return Pair(out.real, builder.select(is_open, endless, out.imag))
@@ -368,9 +369,9 @@ def sin(builder: Builder, x: Pair) -> Pair:
 
 def cos(builder: Builder, x: Pair) -> Pair:
     """The cosine: cosh(i x)."""
-    return cosh(builder, _turned(builder, x))
+    return cosh(builder, _times_i(builder, x))
 
 
 def tan(builder: Builder, x: Pair) -> Pair:
     """The tangent: -i tanh(i x)."""
-    return _turned_back(builder, tanh(builder, _turned(builder, x)))
+    return _times_minus_i(builder, tanh(builder, _times_i(builder, x)))

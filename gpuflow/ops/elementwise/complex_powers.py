@@ -1,8 +1,8 @@
 """Powers with complex exponents: ``2**(a + b i) = 2**a (cos(b ln 2) + i sin(b ln 2))``.
 
 The angle in revolutions is ``b ln(2) / (2 pi)``, of which only the fraction is needed. Rounding the
-product would lose all of its digits for a large ``b``, so that it is formed from an integer and as
-many bits of the constant as reach the fraction:
+product would lose all of its digits for a large ``b``, so it is formed from an integer and those
+bits of the constant that contribute to the fraction:
 
     b = m 2**e       fraction(b c) = fraction(m fraction(2**e c))
 
@@ -26,7 +26,7 @@ else:
     decimal = LazyModule("decimal")
 
 _LOG_2 = log(2.0)
-# Bits of the integer m, of its lower half, of a chunk of the constant, and how many chunks.
+# Bits of the integer m, of its lower half, of a chunk of the constant, and the number of chunks.
 _BITS, _LOW, _CHUNK, _CHUNKS = 53, 27, 24, 5
 # From an exponent of 1 on, b is an integer times at least 2**-52; the largest float64 is below
 # 2**1024.
@@ -64,7 +64,7 @@ def _decimal_pi() -> decimal.Decimal:
     return 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
 
 
-def _turns(xp: Any, b: Any) -> Any:
+def _revolutions(xp: Any, b: Any) -> Any:
     """The fraction of ``b ln(2) / (2 pi)``, between -1/2 and 1/2, for finite b of at least 1."""
     mantissa, exponent = xp.frexp(b)
     integer = xp.ldexp(mantissa, _BITS)
@@ -96,9 +96,9 @@ def exp2_of(xp: Any, x: Any) -> Any:
     is_finite = xp.isfinite(a) & xp.isfinite(b)
     size = xp.abs(b)
     far = is_finite & (size >= 1)
-    reduced = 2 * pi * xp.copysign(1.0, b) * _turns(xp, xp.where(far, size, 1.0))
+    reduced = 2 * pi * xp.copysign(1.0, b) * _revolutions(xp, xp.where(far, size, 1.0))
     angle = xp.where(far, reduced, xp.where(is_finite, b, 0.0) * _LOG_2)
-    # In two factors, as a power may leave the range where its product with a cosine does not.
+    # In two factors: a power may overflow although its product with a cosine does not.
     a = xp.where(is_finite, a, 0.0)
     half = xp.rint(0.5 * a)
     first, second = xp.exp2(a - half), xp.exp2(half)

@@ -1,4 +1,4 @@
-"""Changing dtypes by value, and ops that keep the value: copy, stop_gradient."""
+"""Conversion of dtypes by value, and identity ops: copy, stop_gradient."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gpuflow.ops.linear_maps import wraps
 
 _T = TypeVar("_T")
 
-# What NumPy says of dtypes that another library registered.
+# NumPy's ``isbuiltin`` of dtypes that another library registered.
 _USER_DEFINED = 2
 _INT32_LOW, _INT32_HIGH = -(2**31), 2**31 - 1
 
 
-def batch_in_place(apply: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:
-    """The batch rule of an op of one operand that does not see axes."""
+def batch_unary(apply: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:
+    """The batch rule of a unary op that does not depend on axes."""
 
     def batch(
         axis: AxisData, operands: Sequence[Any], dims: Sequence[int], **params: Any
@@ -79,8 +79,8 @@ def _float_to_integer(xp: Any, x: Any, dtype: Any) -> Any:
     bounds = ml_dtypes.iinfo(dtype)
     # The power of two above the maximum is a float even where the maximum is not.
     low, high = float(bounds.min), float(int(bounds.max) + 1)
-    inside = xp.where((wide >= low) & (wide < high), wide, wide.dtype.type(0))
-    out = inside.astype(dtype)
+    in_range = xp.where((wide >= low) & (wide < high), wide, wide.dtype.type(0))
+    out = in_range.astype(dtype)
     out = xp.where(wide >= high, dtype.type(int(bounds.max)), out)
     return xp.where(wide < low, dtype.type(int(bounds.min)), out)
 
@@ -112,25 +112,25 @@ def _convert_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
 
 
 def _convert_pair(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """Between complex numbers part by part; else the imaginary part is dropped, or zero.
+    """Convert complex numbers by component; else drop the imaginary part, or add a zero one.
 
-    A bool is whether one of the parts differs from 0.
+    A bool is whether a component differs from 0.
     """
     del in_avals, params
     (x,) = values
     if dtypes.is_bool(out_aval.dtype):
-        parts = (builder.cast(part, "bool") for part in (x.real, x.imag))
-        return builder.apply("or", *parts)
+        nonzero = (builder.cast(component, "bool") for component in (x.real, x.imag))
+        return builder.apply("or", *nonzero)
     if not dtypes.is_complex(out_aval.dtype):
         return convert_value(builder, x.real, out_aval.dtype)
-    part = compute_dtype(out_aval.dtype.name)
+    component_dtype = compute_dtype(out_aval.dtype.name)
     if isinstance(x, Pair):
-        return Pair(builder.cast(x.real, part), builder.cast(x.imag, part))
-    return Pair(builder.cast(x, part), builder.const(part, 0))
+        return Pair(builder.cast(x.real, component_dtype), builder.cast(x.imag, component_dtype))
+    return Pair(builder.cast(x, component_dtype), builder.const(component_dtype, 0))
 
 
 def _convert_simplify(eqn: Any, definition: Any, build: Any) -> Any:
-    """A conversion to the same dtype; one by way of a dtype that loses nothing."""
+    """Simplify a conversion to the same dtype, or through a dtype that loses nothing."""
     x, dtype = eqn.inputs[0], eqn.params["new_dtype"]
     if x.aval.dtype == dtype:
         return same(eqn, x)
@@ -150,20 +150,20 @@ def _convert_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 
 
 def _may_skip(first: Any, middle: Any, last: Any) -> bool:
-    """Whether first -> middle -> last is first -> last, of every value."""
+    """Whether first -> middle -> last equals first -> last for every value."""
     if any(dtypes.is_extended(d) or dtypes.is_complex(d) for d in (first, middle, last)):
         return False
     if wraps(first) and wraps(middle) and wraps(last):
-        # Bits are cut off or added; those that the middle dtype has are the last one's.
+        # Bits are truncated or added; the middle dtype has all bits of the last one.
         return last.itemsize <= middle.itemsize or _holds(middle, first)
     if not _holds(middle, first):
         return False
-    # Floats saturate where integers wrap, so an integer may not become one on the way.
+    # Floats saturate and integers wrap, so the middle dtype of integers may not be a float.
     return dtypes.is_floating(first) or not dtypes.is_floating(middle) or not wraps(last)
 
 
 def _holds(wide: Any, narrow: Any) -> bool:
-    """Whether a dtype has every value of another one."""
+    """Whether ``wide`` represents every value of ``narrow``."""
     if dtypes.is_bool(narrow):
         return True
     if wraps(narrow):
@@ -177,7 +177,7 @@ def _holds(wide: Any, narrow: Any) -> bool:
 
 
 def _convert_image(eqn: Any, linear: Any, build: Any) -> Any:
-    """Narrower integers keep sums: they are modulo less."""
+    """Conversion to narrower integers commutes with sums, which are modular."""
     x, dtype = eqn.inputs[0], eqn.params["new_dtype"]
     if not (wraps(dtype) and wraps(x.aval.dtype) and dtype.itemsize <= x.aval.dtype.itemsize):
         return None
@@ -191,7 +191,7 @@ convert_element_type_p = define(
     impl=_convert_impl,
     jvp=_convert_jvp,
     transpose=unary_transpose(_convert_transpose),
-    batch=batch_in_place(lambda x, **params: convert_element_type_p.bind(x, **params)),
+    batch=batch_unary(lambda x, **params: convert_element_type_p.bind(x, **params)),
     lower=Elementwise(
         _convert_body, cheap=True, image=_convert_image, pair=_convert_pair, continuous=True
     ),
@@ -201,9 +201,9 @@ convert_element_type_p = define(
 
 
 def check_holds_complex(name: str, value: complex, dtype: Any) -> None:
-    """Raise TypeError for a complex number of Python's that would become a real one.
+    """Raise TypeError for a Python complex number that would become real.
 
-    Arrays lose their imaginary parts there; numbers of Python's are refused, as in JAX and NumPy.
+    Arrays lose their imaginary parts; Python numbers are refused, as in JAX and NumPy.
     """
     check(
         dtypes.is_complex(dtype) or dtypes.is_bool(dtype),
@@ -275,7 +275,7 @@ copy_p = define(
     impl=lambda xp, x: xp.array(x, copy=True),
     jvp=linear_jvp(lambda x: copy_p.bind(x)),
     transpose=unary_transpose(lambda ct, x: copy_p.bind(ct)),
-    batch=batch_in_place(lambda x: copy_p.bind(x)),
+    batch=batch_unary(lambda x: copy_p.bind(x)),
     lower=Elementwise(_same_body, cheap=True, pair=_same_body),
     passes_nan=True,
 )
@@ -285,7 +285,7 @@ stop_gradient_p = define(
     shape=_same_shape,
     impl=lambda xp, x: x,
     jvp=zero_jvp(lambda: stop_gradient_p),
-    batch=batch_in_place(lambda x: stop_gradient_p.bind(x)),
+    batch=batch_unary(lambda x: stop_gradient_p.bind(x)),
     lower=Elementwise(_same_body, cheap=True, pair=_same_body),
     simplify=lambda eqn, definition, build: same(eqn, eqn.inputs[0]),
 )

@@ -1,7 +1,7 @@
-"""Common code of ``simplify`` rules: known numbers, equal atoms, and sinking of broadcasts.
+"""Common code of ``simplify`` rules: constants, equal atoms, and sinking of broadcasts.
 
-A rule may look only at numbers that kernels write in their text anyway, such as 0, 1 and -1: any
-other would make programs of different sizes differ.
+A rule may depend only on constants that are part of a kernel's text anyway, such as 0, 1 and -1:
+others would make programs of different sizes differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rule = Callable[..., "list[Atom] | None"]
 
 
 def first_of(*rules: Rule | None) -> Rule:
-    """The rule that applies the first of ``rules`` that has an answer."""
+    """A rule that applies the first of ``rules`` with a result."""
     present = [rule for rule in rules if rule is not None]
 
     def rule(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
@@ -33,11 +33,11 @@ def first_of(*rules: Rule | None) -> Rule:
     return rule
 
 
-# --- what is known of atoms ----------------------------------------------------------------
+# --- properties of atoms -------------------------------------------------------------------
 
 
 def scalar_of(atom: Atom, definition: Any) -> Atom | None:
-    """The scalar whose value each element of ``atom`` has, or None."""
+    """The scalar that ``atom`` is a broadcast of, or None."""
     if not atom.aval.shape:
         return atom
     source = definition(atom)
@@ -46,23 +46,23 @@ def scalar_of(atom: Atom, definition: Any) -> Atom | None:
     return None if source.inputs[0].aval.shape else source.inputs[0]
 
 
-def number_of(atom: Atom, definition: Any) -> Any:
-    """The number that each element of ``atom`` is, or None; a NumPy scalar."""
+def constant_of(atom: Atom, definition: Any) -> Any:
+    """The constant value of all elements of ``atom``, a NumPy scalar; or None."""
     scalar = scalar_of(atom, definition)
     return scalar.value if type(scalar) is Literal and _is_plain(scalar.aval) else None
 
 
-def is_all(atom: Atom, definition: Any, wanted: float) -> bool:
-    """Whether each element of ``atom`` is ``wanted``, with its sign if that is 0 of a float.
+def is_all(atom: Atom, definition: Any, expected: float) -> bool:
+    """Whether each element of ``atom`` is ``expected``, with its sign if that is 0 of a float.
 
     Never of complex numbers: (inf + 0i) * 1 differs from the operand.
     """
-    value = number_of(atom, definition)
-    if value is None or dtypes.is_complex(atom.aval.dtype) or value != wanted:
+    value = constant_of(atom, definition)
+    if value is None or dtypes.is_complex(atom.aval.dtype) or value != expected:
         return False
-    if wanted != 0 or not dtypes.is_floating(atom.aval.dtype):
+    if expected != 0 or not dtypes.is_floating(atom.aval.dtype):
         return True
-    return bool(np.signbit(np.float64(value)) == np.signbit(np.float64(wanted)))
+    return bool(np.signbit(np.float64(value)) == np.signbit(np.float64(expected)))
 
 
 def _is_plain(aval: ShapedArray) -> bool:
@@ -70,7 +70,7 @@ def _is_plain(aval: ShapedArray) -> bool:
 
 
 def producer(atom: Atom, primitive: Any, definition: Any) -> Eqn | None:
-    """The equation that makes ``atom`` if it applies ``primitive``."""
+    """The equation that defines ``atom`` if it applies ``primitive``, else None."""
     source = definition(atom)
     return source if source is not None and source.primitive is primitive else None
 
@@ -95,7 +95,7 @@ def filled(eqn: Eqn, value: Any, build: Any) -> list[Atom]:
 
 
 def wrapped(value: int, dtype: Any) -> Any:
-    """A Python integer as an integer dtype has it: modulo a power of two."""
+    """A Python integer in an integer dtype, modulo a power of two."""
     bits = 8 * dtype.itemsize
     return np.asarray(value % (1 << bits), np.uint64).astype(dtype)[()]
 
@@ -104,11 +104,11 @@ def wrapped(value: int, dtype: Any) -> Any:
 
 
 def sink_broadcasts(
-    eqn: Eqn, definition: Any, build: Any, alike: bool = False
+    eqn: Eqn, definition: Any, build: Any, same_shape: bool = False
 ) -> list[Atom] | None:
-    """An elementwise op of broadcasts is the broadcast of the op.
+    """Rewrite an elementwise op of broadcasts as the broadcast of the op.
 
-    It is computed over the dimensions that some operand really has. ``alike``: of an op with
+    It is computed over the dimensions that some operand really has. ``same_shape``: the op needs
     operands of one shape, so that scalars are broadcast with arrays.
     """
     shape = eqn.outputs[0].aval.shape
@@ -122,7 +122,7 @@ def sink_broadcasts(
         return None
     small = tuple(shape[d] for d in real)
     operands = [
-        _over(source, real, small, build, alike) for source in sources if source is not None
+        _over(source, real, small, build, same_shape) for source in sources if source is not None
     ]
     result = build.apply(eqn.primitive, *operands, **eqn.params)
     return [
@@ -133,14 +133,14 @@ def sink_broadcasts(
 def _sink_repeats(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
     """Move a reshape that adds a dimension after an op.
 
-    It repeats along it, as ``tile`` and ``repeat`` do, or an op chose elements along it, as padding
-    between elements does, and can be in the kernel of this one.
+    Either it repeats along it, as ``tile`` and ``repeat`` do, or an indexed op selects elements
+    along it, as interior padding does, and can be fused into the kernel of this op.
     """
     shape = eqn.outputs[0].aval.shape
     operands: list[Atom] = []
     for atom in eqn.inputs:
-        joined = producer(atom, reshape_p, definition)
-        repeated = None if joined is None else joined.inputs[0]
+        reshaped = producer(atom, reshape_p, definition)
+        repeated = None if reshaped is None else reshaped.inputs[0]
         if repeated is not None and not _has_own_dims(definition(repeated)):
             repeated = None
         operands.append(atom if repeated is None else repeated)
@@ -181,24 +181,24 @@ def _broadcast_source(
 
 
 def _real_dims(atom: Atom, dims: Sequence[int], shape: tuple[int, ...]) -> list[int]:
-    """The dimensions that are not repeated; one of size 1 is as those of other sizes are."""
+    """The dimensions that are not repeated; size 1 gets no special treatment."""
     pairs = zip(dims, atom.aval.shape, strict=True)
     return [d for d, size in pairs if size == shape[d]]
 
 
 def _over(
     source: tuple[Atom, tuple[int, ...]], real: Sequence[int], small: tuple[int, ...],
-    build: Any, alike: bool,
+    build: Any, same_shape: bool,
 ) -> Atom:  # fmt: skip
-    """A source over the dimensions ``real`` of the output, whose sizes are ``small``."""
+    """Broadcast a source to the dimensions ``real`` of the output, of sizes ``small``."""
     atom, dims = source
-    if not atom.aval.shape and (not small or (type(atom) is Literal and not alike)):
+    if not atom.aval.shape and (not small or (type(atom) is Literal and not same_shape)):
         return atom
-    kept = [k for k, d in enumerate(dims) if d in real]
-    if len(kept) != len(dims):
-        dropped = tuple(k for k in range(len(dims)) if k not in kept)
+    remaining = [k for k, d in enumerate(dims) if d in real]
+    if len(remaining) != len(dims):
+        dropped = tuple(k for k in range(len(dims)) if k not in remaining)
         atom = build.apply(squeeze_p, atom, dimensions=dropped)
-    places = tuple(real.index(dims[k]) for k in kept)
+    positions = tuple(real.index(dims[k]) for k in remaining)
     if atom.aval.shape == small:
         return atom
-    return build.apply(broadcast_in_dim_p, atom, shape=small, broadcast_dimensions=places)
+    return build.apply(broadcast_in_dim_p, atom, shape=small, broadcast_dimensions=positions)

@@ -1,6 +1,6 @@
 """Builders for elementwise ops of any number of operands.
 
-Operands have one dtype and one rank; sizes of 1 repeat, and rank-0 operands go with any rank.
+Operands have one dtype and one rank; sizes of 1 broadcast, and so do operands of rank 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def match_scalars(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def typed_scalar(value: Any, like: ShapedArray) -> Any:
-    """``value`` in the dtype of ``like``; unchanged where it has that dtype already."""
+    """``value`` in the dtype of ``like``; unchanged if it has that dtype already."""
     if aval_of(value).dtype == like.dtype:
         return value
     try:
@@ -64,15 +64,15 @@ def broadcast_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
         return first
     shapes = [aval.shape for aval in avals if aval.shape]
     ranks = {len(shape) for shape in shapes}
-    fits = len(ranks) == 1
-    if fits:
+    matches = len(ranks) == 1
+    if matches:
         sizes = []
         for column in zip(*shapes, strict=True):
             wide = {size for size in column if size != 1}
-            fits = fits and len(wide) <= 1
+            matches = matches and len(wide) <= 1
             sizes.append(wide.pop() if wide else 1)
     check(
-        fits,
+        matches,
         lambda: (
             f"[{name}] operand shapes must be equal, up to sizes of 1 and rank 0; "
             f"got {types_text(avals)}. Fix: reshape or broadcast one operand, for example with "
@@ -117,11 +117,11 @@ def batch_elementwise(apply: Callable[..., Any]) -> Callable[..., Any]:
             r == rank if d is not None else r == 0 for r, d in zip(ranks, dims, strict=True)
         ):
             return apply(*operands, **params), shared.pop()
-        moved = [
+        batched = [
             _with_leading(x, dim, inner_rank, rank)
             for x, dim, inner_rank in zip(operands, dims, ranks, strict=True)
         ]
-        return apply(*moved, **params), 0
+        return apply(*batched, **params), 0
 
     return batch
 
@@ -179,8 +179,8 @@ def nary_jvp(
         for derivative, tangent in zip(derivatives, tangents, strict=True):
             if derivative is None or type(tangent) is Zero:
                 continue
-            part = broadcast_to(derivative(tangent, out, *primals, **params), aval.shape)
-            total = part if total is None else add_any_p.bind(total, part)
+            term = broadcast_to(derivative(tangent, out, *primals, **params), aval.shape)
+            total = term if total is None else add_any_p.bind(total, term)
         return out, Zero(aval.tangent()) if total is None else total
 
     return jvp
@@ -198,23 +198,23 @@ def zero_jvp(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
 
 
 def linear_in(
-    parts: Sequence[Callable[..., Any] | None],
+    functions: Sequence[Callable[..., Any] | None],
 ) -> Callable[..., list[Any]]:
     """The transpose rule from one function per operand.
 
-    ``parts[k](cotangent, *operands)`` is the cotangent of operand k before unbroadcasting; None:
-    the op is not linear in that operand.
+    ``functions[k](cotangent, *operands)`` is the cotangent of operand k before unbroadcasting;
+    None: the op is not linear in that operand.
     """
 
     def transpose(cotangent: Any, *operands: Any, **params: Any) -> list[Any]:
         results = []
-        for part, operand in zip(parts, operands, strict=True):
-            if not is_undefined(operand) or part is None:
+        for function, operand in zip(functions, operands, strict=True):
+            if not is_undefined(operand) or function is None:
                 results.append(None)
             elif type(cotangent) is Zero:
                 results.append(Zero(operand.aval.tangent()))
             else:
-                contribution = part(cotangent, *operands, **params)
+                contribution = function(cotangent, *operands, **params)
                 results.append(unbroadcast(contribution, operand.aval))
         return results
 
@@ -251,10 +251,10 @@ def elementwise(
     Args:
         impl: ``(xp, *arrays) -> array``; may return a wider dtype, which is narrowed again.
         accepts: dtypes it takes; ``what`` describes them in errors.
-        body: a function of kir.scalar, or a body for ``Elementwise``; None: a library computes it.
+        body: a function of kir.scalar, or a body for ``Elementwise``; None: computed by a library.
         derivatives: one function per operand, see ``nary_jvp``; None: no derivative.
-        transpose: one function per operand where the op is linear, see ``linear_in``.
-        result: operand dtype -> output dtype, where they differ.
+        transpose: one function per operand in which the op is linear, see ``linear_in``.
+        result: operand dtype -> output dtype, if they differ.
         simplify: identities of the op; broadcasts sink below every elementwise op.
         image, pair, continuous, holds: see ``Elementwise``.
         again, faults, passes_nan, keys: see ``Primitive``.
@@ -265,8 +265,8 @@ def elementwise(
 
     def run(xp: Any, *arrays: Any) -> Any:
         out = impl(xp, *arrays)
-        wanted = arrays[0].dtype if result is None else result(arrays[0].dtype)
-        return out if out.dtype is wanted or out.dtype == wanted else out.astype(wanted)
+        dtype = arrays[0].dtype if result is None else result(arrays[0].dtype)
+        return out if out.dtype is dtype or out.dtype == dtype else out.astype(dtype)
 
     lower = Library()
     if body is not None:
@@ -292,7 +292,7 @@ def elementwise(
 
 
 def widened(impl: Callable[..., Any]) -> Callable[..., Any]:
-    """``impl`` in float32 where operands are narrower floats, so that it rounds once."""
+    """``impl`` in float32 if operands are narrower floats, so that it rounds once."""
 
     def run(xp: Any, *arrays: Any, **params: Any) -> Any:
         dtype = arrays[0].dtype
@@ -318,24 +318,24 @@ def _add_any_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
 def _add_any_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[Any, int]:
-    """Both tangents with the mapped dimension at one place, because nothing is broadcast."""
-    (x, y), place = operands, next(d for d in dims if d is not None)
-    x = batch_to_dim(x, dims[0], place, axis.size)
-    return add_any_p.bind(x, batch_to_dim(y, dims[1], place, axis.size)), place
+    """Both tangents with the same mapped dimension, because nothing is broadcast."""
+    (x, y), dim = operands, next(d for d in dims if d is not None)
+    x = batch_to_dim(x, dims[0], dim, axis.size)
+    return add_any_p.bind(x, batch_to_dim(y, dims[1], dim, axis.size)), dim
 
 
 def _add_any_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Parts of one array that are put back one by one are put together."""
+    """Merge slices of one array that are written back one by one."""
     one, other = (definition(atom) for atom in eqn.inputs)
     if one is not None and other is not None and one.primitive is other.primitive:
         rule = one.primitive.lower.added
         result = None if rule is None else rule(one, other, definition, build)
         if result is not None:
             return [result]
-    return sink_broadcasts(eqn, definition, build, alike=True)
+    return sink_broadcasts(eqn, definition, build, same_shape=True)
 
 
-# The sum of tangents: like add, but of equal shapes only, and made by transformations.
+# Sum of tangents: like add, but only for equal shapes, and made by transformations.
 add_any_p = define(
     "add_any",
     shape=_add_any_shape,

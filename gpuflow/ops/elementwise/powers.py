@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
@@ -17,9 +17,9 @@ from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.accuracy import check_accuracy
 from gpuflow.ops.elementwise.arithmetic import constant, div, mul
 from gpuflow.ops.elementwise.identities import (
+    constant_of,
     filled,
     first_of,
-    number_of,
     same,
     sink_broadcasts,
 )
@@ -255,14 +255,14 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
 
 def _as_exponent(y: Any) -> int:
     try:
-        number = int(y)
+        exponent = int(y)
     except (TypeError, ValueError, OverflowError):
-        number = None
+        exponent = None
     check(
-        number is not None and number == y,
-        lambda: f"[integer_pow] y must be an integer; got {told(y)}. Fix: lax.pow(x, y).",
+        exponent is not None and exponent == y,
+        lambda: f"[integer_pow] y must be an integer; got {brief(y)}. Fix: lax.pow(x, y).",
     )
-    return number
+    return exponent
 
 
 # --- powers of halves ----------------------------------------------------------------------
@@ -273,7 +273,7 @@ def _half_pow_impl(xp: Any, x: Any, *, halves: int) -> Any:
 
 
 def _half_pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """As ``pow``: -0 as 0, and -inf as inf."""
+    """Like ``pow``: -0 counts as 0, and -inf as inf."""
     del in_avals, out_aval
     (x,), halves, apply = values, params["halves"], builder.apply
     zero, one = builder.const(x.dtype, 0.0), builder.const(x.dtype, 1.0)
@@ -288,7 +288,7 @@ def _half_pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, para
     return apply("mul", apply("div", one, size), apply("div", one, root))
 
 
-# What compiled code has in place of pow(x, 0.5), and of pow with -0.5, 1.5 and -1.5.
+# Compiled form of pow(x, 0.5), and of pow with -0.5, 1.5 and -1.5.
 half_pow_p = define(
     "half_pow",
     shape=lambda x, *, halves: ShapedArray(x.shape, x.dtype),
@@ -298,9 +298,9 @@ half_pow_p = define(
 
 
 def half_powers(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """A ``pow`` whose exponent is one of a few halves, by roots."""
+    """Rewrite a ``pow`` with exponent +-0.5 or +-1.5 with a square root."""
     x, y = eqn.inputs
-    value = number_of(y, definition)
+    value = constant_of(y, definition)
     if value is None or not dtypes.is_floating(x.aval.dtype) or x.aval.dtype.itemsize > 8:
         return None
     halves = 2 * float(value)

@@ -1,4 +1,4 @@
-"""Choices between values: select_n and clamp."""
+"""Selection between values: select_n and clamp."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, is_ordered, types_text
 from gpuflow.ops.elementwise.comparison import bitwise_and, eq, ge, gt, is_bits, le, lt, not_p
 from gpuflow.ops.elementwise.identities import (
+    constant_of,
     first_of,
     is_all,
-    number_of,
     producer,
     same,
     sink_broadcasts,
@@ -64,8 +64,8 @@ def _select_shape(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
 
 def _select_impl(xp: Any, which: Any, *cases: Any) -> Any:
     out = cases[0]
-    for number, case in enumerate(cases[1:], 1):
-        out = xp.where(which if which.dtype == np.bool_ else which >= number, case, out)
+    for index, case in enumerate(cases[1:], 1):
+        out = xp.where(which if which.dtype == np.bool_ else which >= index, case, out)
     shape = np.broadcast_shapes(which.shape, *(case.shape for case in cases))
     return xp.broadcast_to(out, shape)
 
@@ -73,63 +73,63 @@ def _select_impl(xp: Any, which: Any, *cases: Any) -> Any:
 def _select_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     which, *cases = primals
     out = select_n_p.bind(which, *cases)
-    parts = tangents[1:]
+    case_tangents = tangents[1:]
     aval = aval_of(out)
-    if all(type(part) is Zero for part in parts):
+    if all(type(tangent) is Zero for tangent in case_tangents):
         return out, Zero(aval.tangent())
     zero = typed_scalar(0, aval)
-    tangent = select_n_p.bind(which, *[zero if type(t) is Zero else t for t in parts])
+    tangent = select_n_p.bind(which, *[zero if type(t) is Zero else t for t in case_tangents])
     return out, broadcast_to(tangent, aval.shape)
 
 
 def _select_transpose(cotangent: Any, which: Any, *cases: Any) -> list[Any]:
     results: list[Any] = [None]
-    for number, case in enumerate(cases):
+    for index, case in enumerate(cases):
         if not is_undefined(case):
             results.append(None)
         elif type(cotangent) is Zero:
             results.append(Zero(case.aval.tangent()))
         else:
-            part = _where_chosen(which, number, len(cases), cotangent)
-            results.append(unbroadcast(part, case.aval))
+            case_cotangent = _where_selected(which, index, len(cases), cotangent)
+            results.append(unbroadcast(case_cotangent, case.aval))
     return results
 
 
-def _where_chosen(which: Any, number: int, count: int, cotangent: Any) -> Any:
-    """The cotangent where the predicate chooses case ``number``, else 0; ends catch outliers."""
+def _where_selected(which: Any, index: int, count: int, cotangent: Any) -> Any:
+    """The cotangent if the predicate selects case ``index``, else 0; indices are clamped."""
     if count == 1:
         return cotangent
     if aval_of(which).dtype == dtypes.bool_:
-        return where(which, cotangent, 0) if number else where(which, 0, cotangent)
-    if number == 0:
+        return where(which, cotangent, 0) if index else where(which, 0, cotangent)
+    if index == 0:
         return where(le(which, 0), cotangent, 0)
-    if number == count - 1:
-        return where(ge(which, number), cotangent, 0)
-    return where(eq(which, number), cotangent, 0)
+    if index == count - 1:
+        return where(ge(which, index), cotangent, 0)
+    return where(eq(which, index), cotangent, 0)
 
 
 def _select_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
     del in_avals, out_aval, params
     which, *cases = values
     out = cases[0]
-    for number, case in enumerate(cases[1:], 1):
-        chosen = which
+    for index, case in enumerate(cases[1:], 1):
+        selected = which
         if which.dtype != "bool":
-            chosen = builder.apply("ge", which, builder.const(which.dtype, number))
-        out = builder.select(chosen, case, out)
+            selected = builder.apply("ge", which, builder.const(which.dtype, index))
+        out = builder.select(selected, case, out)
     return out
 
 
 def _select_simplify(eqn: Any, definition: Any, build: Any) -> Any:
-    """Equal cases; a known predicate; select(not p, x, y); select(p, False, True) is p."""
+    """Equal cases; a constant predicate; select(not p, x, y); select(p, False, True) is p."""
     which, *cases = eqn.inputs
     if all(case is cases[0] for case in cases):
         return same(eqn, cases[0])
     if len(cases) != 2 or not dtypes.is_bool(which.aval.dtype):
         return None
-    known = number_of(which, definition)
-    if known is not None:
-        return same(eqn, cases[int(known)])
+    constant = constant_of(which, definition)
+    if constant is not None:
+        return same(eqn, cases[int(constant)])
     inverse = producer(which, not_p, definition)
     if inverse is not None:
         return [build.apply(select_n_p, inverse.inputs[0], cases[1], cases[0])]
@@ -156,7 +156,7 @@ select_n_p = define(
 
 
 def where(which: Any, on_true: Any, on_false: Any) -> Any:
-    """``select`` for rules: sizes of 1 and scalars repeat."""
+    """``select`` for rules: sizes of 1 and scalars broadcast."""
     on_true, on_false = match_scalars(on_true, on_false)
     return select_n_p.bind(which, on_false, on_true)
 
@@ -251,7 +251,7 @@ def minimum(xp: Any, x: Any, y: Any) -> Any:
 
 
 def _both_zeros(out: Any, x: Any, y: Any) -> Any:
-    """Where both operands are zeros, which ``out`` then is; None: nowhere."""
+    """Mask of elements at which both operands are zeros; None if there are none."""
     if not dtypes.is_floating(x.dtype):
         return None
     are_zeros = out == 0

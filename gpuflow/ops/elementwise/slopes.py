@@ -1,7 +1,7 @@
-"""Derivatives of inverse functions where their squares would overflow or change branches.
+"""Derivatives of inverse functions whose squares would overflow or change branches.
 
-Operands are replaced before the formula that does not hold for them, not its result after: a
-branch that is not taken must be finite, lest 0 times its derivative be nan.
+Operands are replaced before a formula that does not hold for them, instead of its result: a branch
+that is not selected must be finite, or else 0 times its derivative is nan.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def asin_slope(x: Any) -> Any:
 
 
 def asinh_slope(x: Any) -> Any:
-    """``1 / sqrt(1 + x**2)``; where the square would overflow, the reciprocal of ``abs(x)``."""
+    """``1 / sqrt(1 + x**2)``; the reciprocal of ``abs(x)`` if the square would overflow."""
     dtype = aval_of(x).dtype
     if dtypes.is_complex(dtype):
-        turned = mul(x, 1j)
-        return mul(rsqrt(add(turned, 1)), rsqrt(sub(1, turned)))
+        rotated = mul(x, 1j)
+        return mul(rsqrt(add(rotated, 1)), rsqrt(sub(1, rotated)))
     size = max(x, neg(x))
     far = gt(size, 0.5 * math.sqrt(float(ml_dtypes.finfo(dtype).max)))
     near = rsqrt(add(square(where(far, 1, x)), 1))
@@ -39,12 +39,12 @@ def asinh_slope(x: Any) -> Any:
 
 
 def acosh_slope(x: Any) -> Any:
-    """``1 / sqrt(x**2 - 1)``, of complex numbers on the branch of acosh."""
+    """``1 / sqrt(x**2 - 1)``; for complex numbers on the branch of acosh."""
     return mul(rsqrt(sub(x, 1)), rsqrt(add(x, 1)))
 
 
 def over_square_sum(x: Any, y: Any) -> Any:
-    """``x / (x**2 + y**2)``, 0 where one is infinite.
+    """``x / (x**2 + y**2)``; 0 if one is infinite.
 
     Source: R. L. Smith, Algorithm 116: Complex division, 1962.
     """
@@ -60,7 +60,7 @@ def over_square_sum(x: Any, y: Any) -> Any:
 
 
 def has_infinite_reciprocal(x: Any) -> Any:
-    """Whether a number is 0, or so near to it that ``1 / x`` overflows."""
+    """Whether ``1 / x`` overflows."""
     dtype = aval_of(x).dtype
     if dtypes.is_complex(dtype):
         return eq(x, 0)

@@ -47,9 +47,9 @@ def _function(
     name: str, impl: Callable[..., Any], derivative: Callable[..., Any], domain: Any = _ANY,
     pair: Callable[..., Any] | None = None,
 ) -> Any:
-    """A function of one float or complex operand; ``derivative(t, out, x)`` is its tangent.
+    """Define a function of one float or complex operand; ``derivative(t, out, x)`` is its tangent.
 
-    ``pair(builder, x)`` is its value of complex numbers in kernels; None: a library computes it.
+    ``pair(builder, x)`` computes it for complex numbers in kernels; None: a library does.
     """
     return elementwise(
         name, impl=widened(impl), accepts=dtypes.is_inexact, what="a float or complex number",
@@ -64,9 +64,9 @@ _LOG_2 = real_log(2.0)
 
 
 def _expm1_impl(xp: Any, x: Any) -> Any:
-    out = xp.asarray(xp.expm1(x))  # of a scalar too: its imaginary part is written to
+    out = xp.asarray(xp.expm1(x))  # an array also for scalars: its imaginary part is written
     if dtypes.is_complex(x.dtype):
-        # Of a real number that number's: an infinite size times sin(0) would be nan.
+        # Real for a real number: an infinite size times sin(0) would be nan.
         out.imag[...] = xp.where(x.imag == 0, x.imag, out.imag)
     return out
 
@@ -88,7 +88,7 @@ exp_p = _function(
     "exp", lambda xp, x: xp.exp(x), lambda t, out, x: mul(t, out), pair=complex_pairs.exp
 )
 exp2_p = _function("exp2", exp2_of, lambda t, out, x: mul(mul(t, out), _LOG_2))
-# From the value, the derivative would lose its digits where that is near -1.
+# A derivative in terms of the value would lose digits where that is near -1.
 expm1_p = _function("expm1", _expm1_impl, lambda t, out, x: mul(t, exp(x)))
 log_p = _function(
     "log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE, complex_pairs.log

@@ -1,8 +1,8 @@
 """Discrete Fourier transforms over the last one to three dimensions.
 
 As in NumPy, the inverse transforms divide by the number of elements. RFFT takes real numbers and
-gives the first half of the last dimension; IRFFT is its inverse and takes the other half to be
-conjugate, whatever the imaginary parts of the elements that are their own mirror.
+returns the first half of the last dimension; IRFFT is its inverse. It assumes that the other half
+is conjugate, and ignores the imaginary parts of self-conjugate elements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.comparison import bitwise_or, eq
-from gpuflow.ops.elementwise.complex_numbers import conj, part_dtype
+from gpuflow.ops.elementwise.complex_numbers import component_dtype, conj
 from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.layout.iota import iota
@@ -48,18 +48,18 @@ class FftType(enum.IntEnum):
         return self.name
 
 
-_WHOLE = {dtypes.float32: dtypes.complex64, dtypes.float64: dtypes.complex128}
+_COMPLEX = {dtypes.float32: dtypes.complex64, dtypes.float64: dtypes.complex128}
 
 
-def _is_whole(dtype: Any) -> bool:
-    return dtype in _WHOLE.values()
+def _is_complex(dtype: Any) -> bool:
+    return dtype in _COMPLEX.values()
 
 
 def _fft_shape(x: ShapedArray, *, fft_type: FftType, fft_lengths: Lengths) -> ShapedArray:
     if fft_type is FftType.RFFT:
-        check_kind("fft", x, _WHOLE.__contains__, "float32 or float64 for RFFT", ValueError)
+        check_kind("fft", x, _COMPLEX.__contains__, "float32 or float64 for RFFT", ValueError)
     else:
-        check_kind("fft", x, _is_whole, f"complex64 or complex128 for {fft_type.name}")
+        check_kind("fft", x, _is_complex, f"complex64 or complex128 for {fft_type.name}")
     count = len(fft_lengths)
     check(
         1 <= count <= min(3, x.ndim),
@@ -72,24 +72,24 @@ def _fft_shape(x: ShapedArray, *, fft_type: FftType, fft_lengths: Lengths) -> Sh
     batch, transformed = x.shape[: x.ndim - count], x.shape[x.ndim - count :]
     half = (*fft_lengths[:-1], fft_lengths[-1] // 2 + 1)
     inverse = fft_type is FftType.IRFFT
-    wanted = half if inverse else fft_lengths
+    expected = half if inverse else fft_lengths
     check(
-        transformed == wanted and all(n >= 0 for n in fft_lengths),
+        transformed == expected and all(n >= 0 for n in fft_lengths),
         lambda: (
-            f"[fft] the last dimensions of the operand must be {wanted} for {fft_type.name} with "
+            f"[fft] the last dimensions of the operand must be {expected} for {fft_type.name} with "
             f"fft_lengths {fft_lengths}; got {x}. Fix: pad or slice the operand."
         ),
         ValueError,
     )
     if inverse:
-        return ShapedArray((*batch, *fft_lengths), part_dtype(x.dtype), x.weak_type)
+        return ShapedArray((*batch, *fft_lengths), component_dtype(x.dtype), x.weak_type)
     if fft_type is FftType.RFFT:
-        return ShapedArray((*batch, *half), _WHOLE[x.dtype], x.weak_type)
+        return ShapedArray((*batch, *half), _COMPLEX[x.dtype], x.weak_type)
     return x
 
 
 def _load_fft(xp: Any) -> ModuleType:
-    """The transforms for arrays of ``xp``, which keep single precision."""
+    """The transforms for arrays of ``xp``, which preserve single precision."""
     if xp is np:
         import scipy.fft
 
@@ -117,22 +117,22 @@ def _fft_impl(xp: Any, x: Any, *, fft_type: FftType, fft_lengths: Lengths) -> An
 
 
 def _by_occurrence(x: Any, length: int, once: float, twice: float) -> Any:
-    """``x``, half of a spectrum, times ``once`` where an element is its own mirror in the whole
-    one of ``length``, and times ``twice`` where it occurs twice."""
+    """Scale half of a spectrum of ``length``: self-conjugate elements by ``once``, others, which
+    occur twice in the full spectrum, by ``twice``."""
     aval = aval_of(x)
-    place = iota(np.int32, (*(1,) * (aval.ndim - 1), aval.shape[-1]), aval.ndim - 1)
-    alone = eq(place, 0)
+    position = iota(np.int32, (*(1,) * (aval.ndim - 1), aval.shape[-1]), aval.ndim - 1)
+    is_single = eq(position, 0)
     if length % 2 == 0:
-        alone = bitwise_or(alone, eq(place, length // 2))
-    factors = where(alone, *[aval.dtype.type(factor) for factor in (once, twice)])
+        is_single = bitwise_or(is_single, eq(position, length // 2))
+    factors = where(is_single, *[aval.dtype.type(factor) for factor in (once, twice)])
     return mul(x, factors)
 
 
 def _fft_transpose(
     cotangent: Any, x: ShapedArray, *, fft_type: FftType, fft_lengths: Lengths
 ) -> Any:
-    """Both complex transforms are symmetric matrices. The real ones are each other's transposes
-    once every element counts as often as it occurs in the full spectrum."""
+    """The complex transforms are symmetric matrices. The real ones are each other's transposes if
+    elements are scaled by their number of occurrences in the full spectrum."""
     del x
     count = prod(fft_lengths)
     if fft_type is FftType.RFFT:
@@ -157,14 +157,14 @@ def _fft_block(ins: Any, outs: Any, params: dict[str, Any]) -> Fourier:
     return Fourier(params["fft_type"].name, params["fft_lengths"])
 
 
-def _fft_apart(ins: Any, out: ShapedArray, params: dict[str, Any]) -> Any:
+def _fft_partitionable(ins: Any, out: ShapedArray, params: dict[str, Any]) -> Any:
     """Dimensions before the transformed ones."""
     del ins
     return [[(d, d) for d in range(out.ndim - len(params["fft_lengths"]))]]
 
 
 def _fft_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
-    """The usual count for a transform of powers of two."""
+    """The usual flop count for a transform of powers of two."""
     size = max(in_avals[0].size, out_avals[0].size)
     return int(5 * size * np.log2(max(prod(params["fft_lengths"]), 2)))
 
@@ -176,7 +176,7 @@ fft_p = define(
     jvp=linear_jvp(lambda x, **params: fft_p.bind(x, **params)),
     transpose=unary_transpose(_fft_transpose),
     batch=_fft_batch,
-    lower=Library(flops=_fft_flops, what=_fft_block, partitionable=_fft_apart),
+    lower=Library(flops=_fft_flops, what=_fft_block, partitionable=_fft_partitionable),
 )
 
 

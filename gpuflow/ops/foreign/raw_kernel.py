@@ -1,6 +1,6 @@
-"""A call of a kernel that a user wrote: on GPUs its launch, on the CPU a function of the user's.
+"""Call of a user's kernel: its launch on GPUs, and a user's function on the CPU.
 
-Its derivatives and batching are functions around it; see gpuflow/api/raw_kernel.py.
+Its derivatives and batching wrap it; see gpuflow/api/raw_kernel.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _call(
 ) -> None:  # fmt: skip
     """Call the user's CPU function with the kernel's arguments."""
     del result_avals
-    assert xp is np, kernel.name  # on GPUs there is a provider for it
+    assert xp is np, kernel.name  # GPUs have a provider for it
     check(
         on_cpu is not None,
         lambda: (
@@ -52,12 +52,12 @@ def _call(
         NotImplementedError,
     )
     assert on_cpu is not None
-    places = [*map(_read_only, arrays), *outs]
-    on_cpu(*[places[p] if type(p) is int else p for p in kernel.parameters])
+    arguments = [*map(_read_only, arrays), *outs]
+    on_cpu(*[arguments[p] if type(p) is int else p for p in kernel.parameters])
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    """A row-major array that cannot be written: it is an operand."""
+    """A read-only row-major view of an operand."""
     view = np.ascontiguousarray(array).reshape(array.shape).view()
     view.flags.writeable = False
     return view

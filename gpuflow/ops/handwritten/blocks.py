@@ -1,4 +1,4 @@
-"""Ops in terms of the handwritten GPU kernels: cumulative sums, sorts, runs of indices."""
+"""Library calls of handwritten GPU kernels: cumulative ops, sorts, runs of indices."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _INDEX, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 
 
 def _rows(aval: ShapedArray, axis: int) -> tuple[int, int, int]:
-    """An array as (outer, length, inner) around an axis."""
+    """The shape of an array as (outer, length, inner) around an axis."""
     shape = aval.shape
     return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
 
 def scan_block(combine: str, launches: MakeLaunches | None) -> Callable[..., Scan]:
-    """The rule ``Library.what`` of an op with running values."""
+    """The rule ``Library.what`` of a cumulative op."""
 
     def what(ins: Avals, outs: Avals, params: dict[str, Any]) -> Scan:
         del outs
@@ -48,7 +48,7 @@ def scan_block(combine: str, launches: MakeLaunches | None) -> Callable[..., Sca
 
 
 def sort_block(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort | None:
-    """The rule of a sort by some of its operands."""
+    """The rule ``Library.what`` of sort."""
     del outs
     if any(is_extended(aval.dtype) for aval in ins):
         return None
@@ -62,7 +62,7 @@ def _sort_launches(views: Any, outs: Avals, params: dict[str, Any]) -> Launches 
 
 
 def top_k_block(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort:
-    """The rule of the k greatest."""
+    """The rule ``Library.what`` of top_k."""
     del outs
     rows = _rows(ins[0], params["axis"])
     return Sort(*rows, 1, params["k"], True, True, _top_k_launches)
@@ -78,16 +78,16 @@ _COMBINES = {"add": "add", "multiply": "mul", "minimum": "min", "maximum": "max"
 
 
 def _runs_shape(
-    places: ShapedArray, inside: ShapedArray, rows: ShapedArray, *, combine: str, limit: int
+    offsets: ShapedArray, in_bounds: ShapedArray, rows: ShapedArray, *, combine: str, limit: int
 ) -> list[ShapedArray]:
     del combine, limit
-    return [places, inside, rows]
+    return [offsets, in_bounds, rows]
 
 
 def _runs_impl(
-    xp: Any, places: Any, inside: Any, rows: Any, *, combine: str, limit: int
+    xp: Any, offsets: Any, in_bounds: Any, rows: Any, *, combine: str, limit: int
 ) -> list[Any]:
-    keys = xp.where(inside, places, limit)
+    keys = xp.where(in_bounds, offsets, limit)
     order = xp.argsort(keys, kind="stable")
     keys = keys[order]
     ends = xp.ones(keys.shape, bool)
@@ -116,8 +116,8 @@ combined_runs_p = define(
 def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """Convert an update with repeated indices to one with distinct indices.
 
-    Windows of one index are combined in order, before they are applied to the array. No thread
-    waits for another's update, and results do not depend on the timing of threads.
+    Windows of the same index are combined in order, before they are applied to the array. Threads
+    do not wait for each other, and results are deterministic.
     """
     del definition
     x, params, windows = eqn.inputs[0], eqn.params, eqn.inputs[3]
@@ -129,68 +129,70 @@ def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     runs = build.apply(
         combined_runs_p, *flat, combine=params["combine"], limit=max(x.aval.size, 1)
     )
-    apart = {**params, "repeats": False, "window_dims": window_dims}
-    return [build.apply(eqn.primitive, x, *runs, **apart)]
+    distinct_params = {**params, "repeats": False, "window_dims": window_dims}
+    return [build.apply(eqn.primitive, x, *runs, **distinct_params)]
 
 
 def _has_many_rows(eqn: Any) -> bool:
-    """Whether an update may have repeated places, and so many that they are worth a rewrite."""
-    _, places, _, windows = eqn.inputs
-    if not eqn.params["repeats"] or places.aval.size < FEWEST_RUNS or not windows.aval.size:
+    """Whether an update may have repeated indices, and enough of them for a rewrite."""
+    _, offsets, _, windows = eqn.inputs
+    if not eqn.params["repeats"] or offsets.aval.size < FEWEST_RUNS or not windows.aval.size:
         return False
-    return type(places) is not Literal and type(windows) is not Literal
+    return type(offsets) is not Literal and type(windows) is not Literal
 
 
 def _flat_disjoint(eqn: Any, build: Any) -> tuple[list[Any], tuple[int, ...]]:
-    """As ``_flat_rows``, with windows that share no element unless they have one place.
+    """Like ``_flat_rows``, with windows that share elements only if they have the same offset.
 
-    A window that is as long as its dimension of the array has one place there, and one of a single
-    element cannot reach into another. Along the other dimensions windows of different places
-    overlap: there each element becomes a window of its own, with a place.
+    Along a dimension that a window covers in full, or with a single element, windows of different
+    offsets are disjoint. Along other dimensions they overlap: there each element becomes a separate
+    window with its own offset.
 
     Returns:
         The operands, and the array's dimensions along which their windows extend.
     """
-    x, places, inside, windows = eqn.inputs
-    lead, window_dims = places.aval.ndim, eqn.params["window_dims"]
+    x, offsets, in_bounds, windows = eqn.inputs
+    lead, window_dims = offsets.aval.ndim, eqn.params["window_dims"]
     sizes = windows.aval.shape[lead:]
     cut = [k for k, d in enumerate(window_dims) if 1 < sizes[k] < x.aval.shape[d]]
     if not cut:
-        return _flat_rows(places, inside, windows, build), window_dims
-    whole = [k for k in range(len(sizes)) if k not in cut]
-    order = (*range(lead), *[lead + k for k in cut], *[lead + k for k in whole])
+        return _flat_rows(offsets, in_bounds, windows, build), window_dims
+    full = [k for k in range(len(sizes)) if k not in cut]
+    order = (*range(lead), *[lead + k for k in cut], *[lead + k for k in full])
     if order != tuple(range(len(order))):
         windows = build.apply(transpose_p, windows, permutation=order)
     shape, strides = windows.aval.shape[: lead + len(cut)], row_major_strides(x.aval.shape)
-    places = _repeated(places, shape, build)
-    inside = _repeated(inside, shape, build)
-    for number, k in enumerate(cut):
-        step = build.literal(strides[window_dims[k]], places.aval)
-        along = build.apply(iota_p, dtype=_INDEX, shape=shape, dimension=lead + number)
-        places = build.apply(add_p, places, build.apply(mul_p, along, step))
-    kept = tuple(window_dims[k] for k in whole)
-    return _flat_rows(places, inside, windows, build), kept
+    offsets = _repeated(offsets, shape, build)
+    in_bounds = _repeated(in_bounds, shape, build)
+    for j, k in enumerate(cut):
+        step = build.literal(strides[window_dims[k]], offsets.aval)
+        along = build.apply(iota_p, dtype=_INDEX, shape=shape, dimension=lead + j)
+        offsets = build.apply(add_p, offsets, build.apply(mul_p, along, step))
+    remaining = tuple(window_dims[k] for k in full)
+    return _flat_rows(offsets, in_bounds, windows, build), remaining
 
 
 def _repeated(x: Any, shape: tuple[int, ...], build: Any) -> Any:
-    """An array with more dimensions behind its own, along which it repeats itself."""
+    """An array broadcast along additional trailing dimensions."""
     dims = tuple(range(x.aval.ndim))
     return build.apply(broadcast_in_dim_p, x, shape=shape, broadcast_dimensions=dims)
 
 
-def _flat_rows(places: Any, inside: Any, windows: Any, build: Any) -> list[Any]:
-    """Places, whether each counts, and rows, of an update, along one dimension."""
-    count = places.aval.size
-    if type(inside) is Literal or inside.aval.shape != places.aval.shape:
-        inside = build.apply(
-            broadcast_in_dim_p, inside, shape=places.aval.shape,
-            broadcast_dimensions=tuple(range(inside.aval.ndim)),
+def _flat_rows(offsets: Any, in_bounds: Any, windows: Any, build: Any) -> list[Any]:
+    """Offsets, masks and rows of an update, flattened to one dimension."""
+    count = offsets.aval.size
+    if type(in_bounds) is Literal or in_bounds.aval.shape != offsets.aval.shape:
+        in_bounds = build.apply(
+            broadcast_in_dim_p, in_bounds, shape=offsets.aval.shape,
+            broadcast_dimensions=tuple(range(in_bounds.aval.ndim)),
         )  # fmt: skip
-    window = windows.aval.shape[places.aval.ndim :]
+    window = windows.aval.shape[offsets.aval.ndim :]
     return [
         operand if operand.aval.shape == shape else build.apply(reshape_p, operand, new_sizes=shape)
-        for operand, shape in ((places, (count,)), (inside, (count,)), (windows, (count, *window)))
-    ]
+        for operand, shape in (
+            (offsets, (count,)), (in_bounds, (count,)), (windows, (count, *window))
+        )
+    ]  # fmt: skip
 
 
 # --- atomic sums -----------------------------------------------------------------------------
@@ -211,13 +213,13 @@ def _sums_shape(
 def _sums_impl(
     xp: Any, *arrays: Any, shape: tuple[int, ...], window: tuple[tuple[int, int], ...]
 ) -> Any:
-    *initial, places, inside, rows = arrays
+    *initial, offsets, in_bounds, rows = arrays
     out = xp.array(initial[0], copy=True) if initial else xp.zeros(shape, rows.dtype)
-    spots = places
+    flat_indices = offsets
     for size, step in window:
-        spots = spots[..., None] + xp.arange(size) * step
-    spots, rows = spots.reshape(len(places), -1), rows.reshape(len(places), -1)
-    xp.add.at(out.reshape(-1), spots[inside], rows[inside])
+        flat_indices = flat_indices[..., None] + xp.arange(size) * step
+    flat_indices, rows = flat_indices.reshape(len(offsets), -1), rows.reshape(len(offsets), -1)
+    xp.add.at(out.reshape(-1), flat_indices[in_bounds], rows[in_bounds])
     return out
 
 
@@ -225,14 +227,14 @@ def _sums_block(ins: Avals, outs: Avals, params: dict[str, Any]) -> AtomicSums:
     return AtomicSums(outs[0].size, len(ins) == 3, ins[-1].shape[0], params["window"])
 
 
-# Operands are the array, unless that is zeros; places, whether each counts, and rows.
+# Operands: the array, unless it is zeros; offsets, masks and rows.
 atomic_sums_p = define(
     "atomic_sums", shape=_sums_shape, impl=_sums_impl, lower=Library(what=_sums_block)
 )
 
 
 def in_any_order(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """A sum at repeated indices by atomic additions."""
+    """Rewrite a sum at repeated indices as atomic additions."""
     x, params = eqn.inputs[0], eqn.params
     if not _has_many_rows(eqn) or params["combine"] != "add" or x.aval.dtype not in _ADDED:
         return None
@@ -240,7 +242,7 @@ def in_any_order(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     for d in params["window_dims"]:
         size, step = eqn.inputs[3].aval.shape[eqn.inputs[1].aval.ndim + len(window)], strides[d]
         window.append((size, step))
-    window = _joined(window)
+    window = _merged(window)
     if len(window) > _MOST_DIMS:
         return None
     initial = [] if type(x) is Literal or _is_zeros(definition(x)) else [x]
@@ -250,8 +252,8 @@ def in_any_order(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build.apply(atomic_sums_p, *initial, *flat, shape=x.aval.shape, window=window)]
 
 
-def _joined(window: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Size and step of each dimension, those that lie like one as one."""
+def _merged(window: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Size and step of each dimension, with contiguous ones merged."""
     dims: list[tuple[int, int]] = []
     for size, step in window:
         if size == 1:
@@ -264,15 +266,15 @@ def _joined(window: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def _is_zeros(eqn: Any) -> bool:
-    """Whether an equation makes an array of zeros."""
+    """Whether an equation defines an array of zeros."""
     if eqn is None or eqn.primitive is not broadcast_in_dim_p:
         return False
-    (number,) = eqn.inputs
-    return type(number) is Literal and not number.aval.shape and bool(number.value == 0)
+    (scalar,) = eqn.inputs
+    return type(scalar) is Literal and not scalar.aval.shape and bool(scalar.value == 0)
 
 
 def in_float32(eqn: Any, build: Any) -> list[Any]:
-    """A scatter that combines 16-bit floats, in float32: rounded once."""
+    """A scatter that combines 16-bit floats in float32, rounded once."""
     x, indices, updates = eqn.inputs
     dtype = x.aval.dtype
     wide = partial(build.apply, convert_element_type_p, weak_type=False)

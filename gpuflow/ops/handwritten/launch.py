@@ -1,7 +1,7 @@
-"""Kernels written by hand: their operands and launches.
+"""Handwritten kernels: their operands and launches.
 
-Such a kernel is built by a rule of ``Library.what``. Sizes and strides are arguments of it, as
-of any other kernel, so that one serves all shapes.
+A rule of ``Library.what`` builds such a kernel. Sizes and strides are arguments, as for any other
+kernel, so one kernel serves all shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES
 Numbers = Mapping[str, int]
 
 
-def is_held(dtype: Any) -> bool:
+def fits_kernels(dtype: Any) -> bool:
     """Whether kernels hold single elements of ``dtype``."""
     return storage_name(dtype) in (*COMPUTE_DTYPES, *NARROW_DTYPES)
 
@@ -30,7 +30,7 @@ def array(name: str, dtype: str, mode: Mode, axes: int) -> Operand:
 
 
 def number(name: str, axes: int) -> Operand:
-    """An int64 that a launch brings."""
+    """An int64 scalar of the launch."""
     return Operand(name, "int64", Mode.SCALAR, (Stride.ZERO,) * axes)
 
 
@@ -40,13 +40,13 @@ def parallel_axes(count: int) -> tuple[Axis, ...]:
 
 
 def worker_axes(count: int) -> tuple[Axis, ...]:
-    """The same if each point is a separate loop: few points, taken one by one."""
+    """Axes of independent points of which each is a separate loop, so that there are few."""
     *outer, last = parallel_axes(count)
     return (*outer, replace(last, is_short=True))
 
 
 def builder_of(operands: Sequence[Operand], axes: Sequence[Axis]) -> Builder:
-    """Return the function that writes the body of a kernel with these operands."""
+    """Return a builder for the body of a kernel with these operands."""
     return Builder({operand.name: operand for operand in operands}, [axis.name for axis in axes])
 
 
@@ -58,29 +58,29 @@ def launch(
     numbers: Numbers,
     points: int,
 ) -> Launch:
-    """A launch of a kernel.
+    """Build a launch of a kernel.
 
     Args:
         kernel: the kernel to run.
-        arrays: by operand the number of its array and the bytes from that one's start; or None and
-            an address. Operands that the kernel has not are left out.
+        arrays: by operand the index of its array and a byte offset; or None and an address.
+            Operands that the kernel does not have are ignored.
         extents: of the axes.
-        strides: by operand the elements between neighbours along each axis.
+        strides: by operand the stride along each axis, in elements.
         numbers: the values of scalar operands.
-        points: how many elements it visits.
+        points: number of elements that it visits.
     """
-    places = {axis.name: k for k, axis in enumerate(kernel.axes)}
-    words = []
+    positions = {axis.name: k for k, axis in enumerate(kernel.axes)}
+    slots = []
     for argument in arguments(kernel):
         if argument.kind == "extent":
-            words.append(extents[places[argument.axis]])
+            slots.append(extents[positions[argument.axis]])
         elif argument.kind == "stride":
-            words.append(strides[argument.operand][places[argument.axis]])
+            slots.append(strides[argument.operand][positions[argument.axis]])
         elif argument.kind == "scalar":
-            words.append(numbers[argument.operand])
+            slots.append(numbers[argument.operand])
         elif argument.kind == "base":
-            words.append(0)
+            slots.append(0)
         else:
-            words.append(arrays[argument.operand][1])
-    array_numbers = [arrays.get(operand.name, (None, 0))[0] for operand in kernel.operands]
-    return Launch(kernel, tuple(words), tuple(array_numbers), extents[0], points)
+            slots.append(arrays[argument.operand][1])
+    array_indices = [arrays.get(operand.name, (None, 0))[0] for operand in kernel.operands]
+    return Launch(kernel, tuple(slots), tuple(array_indices), extents[0], points)

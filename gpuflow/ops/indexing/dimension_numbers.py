@@ -1,4 +1,4 @@
-"""Which dimensions of an array a gather or scatter indexes, and where its windows are.
+"""Dimension numbers of gathers and scatters, and the flat indices of their windows.
 
 An index vector (the last dimension of the indices) defines where a window of the array starts, in
 the dimensions ``start_index_map``; other dimensions start at 0. Batching dimensions of the array
@@ -98,9 +98,9 @@ class Windows:
     Attributes:
         shape: shape of the array.
         sizes: of a window in each dimension of the array.
-        mapped: for each number of an index vector, the dimension it indexes.
-        batching: from a dimension of the array to the one of the indices that it goes with.
-        dropped: dimensions that windows lose.
+        mapped: for each component of an index vector, the dimension it indexes.
+        batching: pairs of a dimension of the array and its dimension of the indices.
+        dropped: dimensions that windows do not have.
     """
 
     shape: Dims
@@ -110,8 +110,8 @@ class Windows:
     dropped: Dims
 
     @property
-    def kept(self) -> Dims:
-        """Dimensions that windows keep."""
+    def window_dims(self) -> Dims:
+        """Dimensions of the array that windows have."""
         return tuple(d for d in range(len(self.shape)) if d not in self.dropped)
 
     def room(self, dim: int) -> int:
@@ -125,8 +125,8 @@ def scatter_windows(shape: Dims, numbers: ScatterDimensionNumbers, updates: Dims
         zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     )
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    kept = iter(updates[d] for d in numbers.update_window_dims)
-    sizes = tuple(min(n, 1) if d in dropped else next(kept, 1) for d, n in enumerate(shape))
+    window_sizes = iter(updates[d] for d in numbers.update_window_dims)
+    sizes = tuple(min(n, 1) if d in dropped else next(window_sizes, 1) for d, n in enumerate(shape))
     return Windows(shape, sizes, numbers.scatter_dims_to_operand_dims, batching, dropped)
 
 
@@ -173,12 +173,12 @@ def check_windows(op: str, windows: Windows, indices: ShapedArray) -> None:
             f"{windows.mapped}. Fix: the dimension numbers."
         ),
     )
-    for d, (size, whole) in enumerate(zip(windows.sizes, windows.shape, strict=True)):
+    for d, (size, extent) in enumerate(zip(windows.sizes, windows.shape, strict=True)):
         check(
-            0 <= size <= whole and (d not in windows.dropped or size <= 1),
-            lambda d=d, size=size, whole=whole: (
+            0 <= size <= extent and (d not in windows.dropped or size <= 1),
+            lambda d=d, size=size, extent=extent: (
                 f"[{op}] a window must fit into the array, and have size 1 where it is collapsed; "
-                f"got size {size} of {whole} in dimension {d}. Fix: the window sizes."
+                f"got size {size} of {extent} in dimension {d}. Fix: the window sizes."
             ),
         )
     for d, other in windows.batching:
@@ -191,19 +191,19 @@ def check_windows(op: str, windows: Windows, indices: ShapedArray) -> None:
         )
 
 
-def flat_places(
+def flat_row_indices(
     xp: Any, windows: Windows, indices: Any, checked: bool
 ) -> tuple[Any, Any, int]:
-    """Where the rows of all windows are in the flat array.
+    """Row indices of all windows in the flat array.
 
-    A row is the run of trailing dimensions that windows cover whole.
+    A row is the run of trailing dimensions that windows cover in full.
 
     Args:
         checked: whether to distinguish out-of-bounds index vectors.
 
     Returns:
-        Row numbers, of shape ``batch + window sizes without the row's``; which index vectors are
-        inside, of shape ``batch``, or None when all count; and the size of a row.
+        Row indices, of shape ``batch + window sizes without the row's``; a mask of the index
+        vectors in bounds, of shape ``batch``, or None if all count; and the size of a row.
     """
     shape, sizes = windows.shape, windows.sizes
     rank = len(shape)
@@ -212,8 +212,8 @@ def flat_places(
     while last > 0 and last - 1 not in fixed and sizes[last - 1] == shape[last - 1]:
         last -= 1
     batch = indices.shape[:-1]
-    inside = None
-    places = xp.zeros(batch + (1,) * last, np.int64)
+    in_bounds = None
+    rows = xp.zeros(batch + (1,) * last, np.int64)
     stride = 1
     batching = dict(windows.batching)
     for d in reversed(range(last)):
@@ -221,20 +221,20 @@ def flat_places(
             start = indices[..., windows.mapped.index(d)]
             top = max(windows.room(d) - 1, 0)
             if checked:
-                good = (start >= 0) & (start <= windows.room(d) - 1)
-                inside = good if inside is None else inside & good
+                valid = (start >= 0) & (start <= windows.room(d) - 1)
+                in_bounds = valid if in_bounds is None else in_bounds & valid
             if start.dtype.kind == "u":
                 start = xp.minimum(start, np.uint64(top)).astype(np.int64)
             else:
                 start = xp.clip(start.astype(np.int64), 0, top)
-            places = places + (start * stride).reshape(batch + (1,) * last)
+            rows = rows + (start * stride).reshape(batch + (1,) * last)
         elif d in batching:
             axis = batching[d]
             aligned = [-1 if k == axis else 1 for k in range(len(batch) + last)]
-            places = places + (xp.arange(shape[d]) * stride).reshape(aligned)
+            rows = rows + (xp.arange(shape[d]) * stride).reshape(aligned)
         if sizes[d] != 1:
             aligned = [-1 if k == len(batch) + d else 1 for k in range(len(batch) + last)]
-            places = places + (xp.arange(sizes[d]) * stride).reshape(aligned)
+            rows = rows + (xp.arange(sizes[d]) * stride).reshape(aligned)
         stride *= shape[d]
-    full = xp.broadcast_to(places, batch + sizes[:last])
-    return full, inside, prod(shape[last:])
+    full = xp.broadcast_to(rows, batch + sizes[:last])
+    return full, in_bounds, prod(shape[last:])

@@ -1,6 +1,6 @@
 """dynamic_slice and dynamic_update_slice: windows at dynamic indices.
 
-Starts are moved so that the window is inside the array. With ``batch_dims`` b, the first b
+Starts are clamped so that the window is in bounds. With ``batch_dims`` b, the first b
 dimensions of all operands are a batch (sizes of 1 repeat), and each element of it has its own
 window:
 
@@ -23,8 +23,8 @@ from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
-from gpuflow.ops.effects.faults import outside
-from gpuflow.ops.elementwise.identities import number_of
+from gpuflow.ops.effects.faults import index_fault
+from gpuflow.ops.elementwise.identities import constant_of
 from gpuflow.ops.elementwise.nary import unbroadcast
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted
 from gpuflow.ops.indexing.updating import update as build_update
@@ -37,7 +37,7 @@ from gpuflow.ops.zeros import full, instantiate, zeros_of
 Sizes = tuple[int, ...]
 
 
-# --- what both share -----------------------------------------------------------------------
+# --- shared by both -------------------------------------------------------------------------
 
 
 def _is_index(dtype: Any) -> bool:
@@ -49,11 +49,11 @@ def _batch_shape(name: str, avals: Sequence[ShapedArray], batch_dims: int) -> Si
     columns = zip(*(aval.shape[:batch_dims] for aval in avals), strict=True)
     sizes = [{size for size in column if size != 1} or {1} for column in columns]
     check(
-        all(len(choices) == 1 for choices in sizes),
+        all(len(options) == 1 for options in sizes),
         lambda: f"[{name}] batch sizes must agree; got {types_text(avals)}. Fix: use one batch.",
         ValueError,
     )
-    return tuple(choices.pop() for choices in sizes)
+    return tuple(options.pop() for options in sizes)
 
 
 def _check_window(
@@ -84,38 +84,40 @@ def _check_window(
 
 
 def _clipped(xp: Any, start: Any, room: int) -> Any:
-    """Starts inside [0, room], as int64."""
+    """Starts clamped to [0, room], as int64."""
     if start.dtype.kind == "u":
         return xp.minimum(start, np.uint64(room)).astype(np.int64)
     return xp.clip(start.astype(np.int64), 0, room)
 
 
-def _places(xp: Any, x: Any, starts: Sequence[Any], sizes: Sizes, batch: Sizes) -> tuple[Any, ...]:
-    """Index arrays of the window in ``x``, or slices where there is no batch."""
-    room = [have - size for have, size in zip(x.shape[len(batch) :], sizes)]
-    clipped = [_clipped(xp, start, most) for start, most in zip(starts, room)]
+def _window_indices(
+    xp: Any, x: Any, starts: Sequence[Any], sizes: Sizes, batch: Sizes
+) -> tuple[Any, ...]:
+    """Index arrays of the window in ``x``; slices if there is no batch."""
+    limits = [extent - size for extent, size in zip(x.shape[len(batch) :], sizes)]
+    clipped = [_clipped(xp, start, limit) for start, limit in zip(starts, limits)]
     if not batch:
         return tuple(slice(int(s), int(s) + n) for s, n in zip(clipped, sizes))
     rank = len(batch) + len(sizes)
-    places = []
-    for d, have in enumerate(x.shape[: len(batch)]):
-        numbers = xp.arange(batch[d]) if have != 1 else xp.zeros(1, np.int64)
-        places.append(numbers.reshape([-1 if k == d else 1 for k in range(rank)]))
+    indices = []
+    for d, extent in enumerate(x.shape[: len(batch)]):
+        positions = xp.arange(batch[d]) if extent != 1 else xp.zeros(1, np.int64)
+        indices.append(positions.reshape([-1 if k == d else 1 for k in range(rank)]))
     for k, (start, size) in enumerate(zip(clipped, sizes)):
         within = xp.arange(size).reshape([-1 if j == k else 1 for j in range(len(sizes))])
-        places.append(start.reshape(*start.shape, *[1] * len(sizes)) + within)
-    return tuple(places)
+        indices.append(start.reshape(*start.shape, *[1] * len(sizes)) + within)
+    return tuple(indices)
 
 
-def _spread(operands: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
-    """Operands with the mapped dimension in front, of size 1 where they are not mapped."""
+def _mapped_first(operands: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
+    """Operands with the mapped dimension first, of size 1 if they are not mapped."""
     return [
         insert_axis(x, 0) if dim is None else move_axis(x, dim, 0) for x, dim in zip(operands, dims)
     ]
 
 
 def _zero_starts(starts: Sequence[Any]) -> Any:
-    """A start of 0 for one more dimension, along which the window is everything."""
+    """A start of 0 for one more dimension, which the window covers in full."""
     shape = aval_of(starts[0]).shape if starts else ()
     return full(shape, 0, np.int32)
 
@@ -123,15 +125,16 @@ def _zero_starts(starts: Sequence[Any]) -> Any:
 def _kernel_starts(
     context: Any, avals: Sequence[ShapedArray], first: int, batch_dims: int
 ) -> list[Any]:
-    """The clipped starts of the current output element; ``first`` is the first start's number.
+    """The clipped starts of the current output element.
 
-    The op's first numbers are the largest starts.
+    ``first`` is the operand index of the first start; the op's first scalars are the largest
+    starts.
     """
     builder = context.builder
     zero = builder.const("int64", 0)
     clipped = []
-    for k, number in enumerate(range(first, len(avals))):
-        start = context.load(number, _batch_indices(context, avals[number], batch_dims))
+    for k, operand in enumerate(range(first, len(avals))):
+        start = context.load(operand, _batch_indices(context, avals[operand], batch_dims))
         last = context.number(k)
         if start.dtype == "uint64":
             start = builder.apply("min", start, builder.cast(last, "uint64"))
@@ -158,9 +161,9 @@ def _slice_shape(
 
 def _slice_impl(xp: Any, x: Any, *starts: Any, slice_sizes: Sizes, batch_dims: int) -> Any:
     batch = np.broadcast_shapes(*(array.shape[:batch_dims] for array in (x, *starts)))
-    places = _places(xp, x, starts, slice_sizes, batch)
+    window = _window_indices(xp, x, starts, slice_sizes, batch)
     out = xp.empty((*batch, *slice_sizes), x.dtype)
-    out[...] = x[places]
+    out[...] = x[window]
     return out
 
 
@@ -174,15 +177,15 @@ def _slice_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -
 def _slice_transpose(
     cotangent: Any, x: Any, *starts: Any, slice_sizes: Sizes, batch_dims: int
 ) -> list[Any]:
-    rest = [None] * len(starts)
+    nones = [None] * len(starts)
     if not is_undefined(x):
-        return [None, *rest]
+        return [None, *nones]
     if type(cotangent) is Zero:
-        return [Zero(x.aval.tangent()), *rest]
+        return [Zero(x.aval.tangent()), *nones]
     batch = aval_of(cotangent).shape[:batch_dims]
-    nothing = full((*batch, *x.aval.shape[batch_dims:]), 0, x.aval.dtype)
-    placed = dynamic_update_slice(nothing, cotangent, starts, batch_dims)
-    return [unbroadcast(placed, x.aval) if batch_dims else placed, *rest]
+    zeros = full((*batch, *x.aval.shape[batch_dims:]), 0, x.aval.dtype)
+    padded = dynamic_update_slice(zeros, cotangent, starts, batch_dims)
+    return [unbroadcast(padded, x.aval) if batch_dims else padded, *nones]
 
 
 def _slice_batch(
@@ -198,25 +201,25 @@ def _slice_batch(
         x = batch_to_dim(x, dims[0], batch_dims, axis.size)
         sizes = (axis.size, *slice_sizes)
         return dynamic_slice(x, [_zero_starts(starts), *starts], sizes, batch_dims), batch_dims
-    x, *starts = _spread(operands, dims)
+    x, *starts = _mapped_first(operands, dims)
     return dynamic_slice(x, starts, slice_sizes, batch_dims + 1), 0
 
 
 def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """A window at a known place is a slice."""
+    """Rewrite a window at a constant index as a slice."""
     x, *starts = eqn.inputs
     sizes = eqn.params["slice_sizes"]
-    numbers = [number_of(start, definition) for start in starts]
-    if eqn.params["batch_dims"] or any(number is None for number in numbers) or not sizes:
+    constants = [constant_of(start, definition) for start in starts]
+    if eqn.params["batch_dims"] or any(constant is None for constant in constants) or not sizes:
         return None
     room = [have - size for have, size in zip(x.aval.shape, sizes)]
-    first = tuple(min(max(int(number), 0), most) for number, most in zip(numbers, room))
+    first = tuple(min(max(int(constant), 0), most) for constant, most in zip(constants, room))
     limits = tuple(start + size for start, size in zip(first, sizes))
     params = {"start_indices": first, "limit_indices": limits, "strides": None}
     return [build.apply(slice_p, x, **params)]
 
 
-def _slice_numbers(in_avals: Any, params: Any) -> list[int]:
+def _slice_scalars(in_avals: Any, params: Any) -> list[int]:
     shape = in_avals[0].shape[params["batch_dims"] :]
     return [have - size for have, size in zip(shape, params["slice_sizes"], strict=True)]
 
@@ -231,30 +234,31 @@ def _slice_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> A
     return context.load(0, indices)
 
 
-def _slice_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
-    """Dimensions of the batch, and those along which the window is everything."""
+def _slice_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions of the batch, and those that the window covers in full."""
     batch = [(d, d) for d in range(params["batch_dims"])]
-    whole = [(d, d) for d, sizes in enumerate(zip(ins[0].shape, out.shape)) if len({*sizes}) == 1]
-    return [whole, *[batch] * (len(ins) - 1)]
+    pairs = enumerate(zip(ins[0].shape, out.shape))
+    full_dims = [(d, d) for d, sizes in pairs if len({*sizes}) == 1]
+    return [full_dims, *[batch] * (len(ins) - 1)]
 
 
 def dynamic_slice(
     x: Any, start_indices: Sequence[Any], slice_sizes: Sequence[int], batch_dims: int = 0
 ) -> Any:
-    """A window of ``x`` of known sizes at an index known at run time.
+    """Return a window of ``x`` of static sizes at a dynamic index.
 
     Args:
         x: array of any dtype and rank r.
-        start_indices: r integer scalars; moved so that the window is inside.
+        start_indices: r integer scalars; clamped so that the window is in bounds.
         slice_sizes: r sizes, at most those of ``x``.
-        batch_dims: how many leading dimensions are a batch, see the module's docstring.
+        batch_dims: number of leading batch dimensions, see the module's docstring.
 
     Returns:
         An array of shape ``slice_sizes``.
 
     Raises:
-        TypeError: starts that are not integer scalars, or a window that does not fit.
-        ValueError: another number of starts than dimensions.
+        TypeError: if starts are not integer scalars, or the window is too large.
+        ValueError: if there is not one start for each dimension.
     """
     sizes = tuple(as_index(size) for size in slice_sizes)
     return dynamic_slice_p.bind(x, *start_indices, slice_sizes=sizes, batch_dims=batch_dims)
@@ -267,7 +271,7 @@ dynamic_slice_p = define(
     jvp=_slice_jvp,
     transpose=_slice_transpose,
     batch=_slice_batch,
-    lower=Indexed(_slice_body, _slice_numbers, selects=True, partitionable=_slice_apart),
+    lower=Indexed(_slice_body, _slice_scalars, selects=True, partitionable=_slice_partitionable),
     simplify=_slice_simplify,
     faults=lambda operands, params: _faults(
         operands[0], operands[1:], params["slice_sizes"], params["batch_dims"]
@@ -277,10 +281,10 @@ dynamic_slice_p = define(
 
 
 def _faults(x: Any, starts: Sequence[Any], sizes: Sequence[int], batch_dims: int) -> list[Fault]:
-    """Windows that would have to be moved to lie inside."""
+    """Windows whose starts have to be clamped."""
     shape = aval_of(x).shape[batch_dims:]
     return [
-        outside(shape, (d,), insert_axis(start, batch_dims), (shape[d] - sizes[d],))
+        index_fault(shape, (d,), insert_axis(start, batch_dims), (shape[d] - sizes[d],))
         for d, start in enumerate(starts)
     ]
 
@@ -302,33 +306,33 @@ def _update_impl(xp: Any, x: Any, update: Any, *starts: Any, batch_dims: int) ->
     batch = np.broadcast_shapes(*(array.shape[:batch_dims] for array in (x, update, *starts)))
     out = xp.empty((*batch, *x.shape[batch_dims:]), x.dtype)
     out[...] = x
-    out[_places(xp, out, starts, update.shape[batch_dims:], batch)] = update
+    out[_window_indices(xp, out, starts, update.shape[batch_dims:], batch)] = update
     return out
 
 
 def _update_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, batch_dims: int) -> Any:
     x, update, *starts = primals
     out = dynamic_update_slice(x, update, starts, batch_dims)
-    moved, inserted = [instantiate(tangent) for tangent in tangents[:2]]
-    return out, dynamic_update_slice(moved, inserted, starts, batch_dims)
+    x_tangent, update_tangent = [instantiate(tangent) for tangent in tangents[:2]]
+    return out, dynamic_update_slice(x_tangent, update_tangent, starts, batch_dims)
 
 
 def _update_transpose(
     cotangent: Any, x: Any, update: Any, *starts: Any, batch_dims: int
 ) -> list[Any]:
-    rest = [None] * len(starts)
+    nones = [None] * len(starts)
     if type(cotangent) is Zero:
         pair = [Zero(v.aval.tangent()) if is_undefined(v) else None for v in (x, update)]
-        return [*pair, *rest]
+        return [*pair, *nones]
     window = update.aval if is_undefined(update) else aval_of(update)
     outer = inner = None
     if is_undefined(x):
-        hole = zeros_of(window.update(dtype=aval_of(cotangent).dtype))
-        outer = unbroadcast(dynamic_update_slice(cotangent, hole, starts, batch_dims), x.aval)
+        blank = zeros_of(window.update(dtype=aval_of(cotangent).dtype))
+        outer = unbroadcast(dynamic_update_slice(cotangent, blank, starts, batch_dims), x.aval)
     if is_undefined(update):
-        taken = dynamic_slice(cotangent, starts, window.shape[batch_dims:], batch_dims)
-        inner = unbroadcast(taken, window)
-    return [outer, inner, *rest]
+        window_cotangent = dynamic_slice(cotangent, starts, window.shape[batch_dims:], batch_dims)
+        inner = unbroadcast(window_cotangent, window)
+    return [outer, inner, *nones]
 
 
 def _update_batch(
@@ -338,13 +342,13 @@ def _update_batch(
     if all(dim is None for dim in dims[2:]) and dims[0] is not None and dims[1] is not None:
         x = move_axis(x, dims[0], batch_dims)
         update = move_axis(update, dims[1], batch_dims)
-        moved = [_zero_starts(starts), *starts]
-        return dynamic_update_slice(x, update, moved, batch_dims), batch_dims
-    x, update, *starts = _spread(operands, dims)
+        shifted = [_zero_starts(starts), *starts]
+        return dynamic_update_slice(x, update, shifted, batch_dims), batch_dims
+    x, update, *starts = _mapped_first(operands, dims)
     return dynamic_update_slice(x, update, starts, batch_dims + 1), 0
 
 
-def _update_numbers(in_avals: Any, params: Any) -> list[int]:
+def _update_scalars(in_avals: Any, params: Any) -> list[int]:
     x, update = [aval.shape[params["batch_dims"] :] for aval in in_avals[:2]]
     return [*(have - size for have, size in zip(x, update, strict=True)), *update]
 
@@ -357,19 +361,21 @@ def _update_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     starts = _kernel_starts(context, in_avals, 2, b)
     indices = [*_batch_indices(context, x, b), *(context.index(d) for d in range(b, out.ndim))]
     under = context.load(0, indices)
-    places, inside = _batch_indices(context, update, b), None
+    window, in_bounds = _batch_indices(context, update, b), None
     for d, start in enumerate(starts, b):
-        place = builder.apply("sub", context.index(d), start)
-        places.append(place)
-        reaches = builder.apply("lt", place, context.number(len(starts) + d - b))
-        for condition in (builder.apply("ge", place, zero), reaches):
-            inside = condition if inside is None else builder.apply("and", inside, condition)
-    over = context.load(1, places, inside)
-    return over if inside is None else builder.select(inside, over, under)
+        offset = builder.apply("sub", context.index(d), start)
+        window.append(offset)
+        reaches = builder.apply("lt", offset, context.number(len(starts) + d - b))
+        for condition in (builder.apply("ge", offset, zero), reaches):
+            in_bounds = (
+                condition if in_bounds is None else builder.apply("and", in_bounds, condition)
+            )
+    over = context.load(1, window, in_bounds)
+    return over if in_bounds is None else builder.select(in_bounds, over, under)
 
 
 def _update_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """The update in the array's own memory."""
+    """The update in the array's memory."""
     del definition
     x, window, *starts = eqn.inputs
     b, shape = eqn.params["batch_dims"], eqn.outputs[0].aval.shape
@@ -391,30 +397,31 @@ def _update_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build_update(build, x, components, window, dims, "set", checked=False, repeats=False)]
 
 
-def _update_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+def _update_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
     batch = [(d, d) for d in range(params["batch_dims"])]
-    whole = [(d, d) for d, sizes in enumerate(zip(ins[1].shape, out.shape)) if len({*sizes}) == 1]
-    window = [pair for pair in whole if pair not in batch]
+    pairs = enumerate(zip(ins[1].shape, out.shape))
+    full_dims = [(d, d) for d, sizes in pairs if len({*sizes}) == 1]
+    window = [pair for pair in full_dims if pair not in batch]
     return [batch + window, batch + window, *[batch] * (len(ins) - 2)]
 
 
 def dynamic_update_slice(
     x: Any, update: Any, start_indices: Sequence[Any], batch_dims: int = 0
 ) -> Any:
-    """``x`` with a window replaced by ``update``.
+    """Return ``x`` with a window replaced by ``update``.
 
     Args:
         x: array of any dtype and rank r.
         update: array of that dtype, at most as large in each dimension.
-        start_indices: r integer scalars; moved so that the window is inside.
-        batch_dims: how many leading dimensions are a batch, see the module's docstring.
+        start_indices: r integer scalars; clamped so that the window is in bounds.
+        batch_dims: number of leading batch dimensions, see the module's docstring.
 
     Returns:
         An array like ``x``.
 
     Raises:
-        TypeError: dtypes that differ, starts that are not integers, an update that does not fit.
-        ValueError: another number of starts than dimensions.
+        TypeError: if dtypes differ, starts are not integers, or the update is too large.
+        ValueError: if there is not one start for each dimension.
     """
     return dynamic_update_slice_p.bind(x, update, *start_indices, batch_dims=batch_dims)
 
@@ -426,7 +433,7 @@ dynamic_update_slice_p = define(
     jvp=_update_jvp,
     transpose=_update_transpose,
     batch=_update_batch,
-    lower=Indexed(_update_body, _update_numbers, selects=True, partitionable=_update_apart),
+    lower=Indexed(_update_body, _update_scalars, selects=True, partitionable=_update_partitionable),
     keys=write,
     simplify=_update_simplify,
     faults=lambda operands, params: _faults(

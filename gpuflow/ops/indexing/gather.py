@@ -8,13 +8,13 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_integers
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.core.types import Array, ArrayLike, ModeLike
 from gpuflow.ops.define import define, is_number
-from gpuflow.ops.effects.faults import outside_windows
+from gpuflow.ops.effects.faults import window_faults
 from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.indexing.dimension_numbers import (
     Dims,
@@ -24,10 +24,10 @@ from gpuflow.ops.indexing.dimension_numbers import (
     Windows,
     check_index_aval,
     check_windows,
-    flat_places,
+    flat_row_indices,
     scatter_windows,
 )
-from gpuflow.ops.indexing.rows import bounded, fill_value, nothing_to_read
+from gpuflow.ops.indexing.rows import bounded, fill_value, filling_element
 from gpuflow.ops.indexing.scatter_core import define_scatter, scatter_params
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate, zeros_of
@@ -57,7 +57,7 @@ def _shape(
     )
     windows = _windows(x.shape, numbers, slice_sizes)
     check_windows("gather", windows, indices)
-    offsets = [slice_sizes[d] for d in windows.kept]
+    offsets = [slice_sizes[d] for d in windows.window_dims]
     rank = indices.ndim - 1 + len(offsets)
     dims = numbers.offset_dims
     check(
@@ -74,9 +74,9 @@ def _shape(
 
 def _merge(batch: Sequence[int], offsets: Sequence[int], offset_dims: Dims) -> Dims:
     """Batch and window sizes in the order of the result."""
-    rest, inside = iter(batch), iter(offsets)
+    batch_sizes, window_sizes = iter(batch), iter(offsets)
     count = len(batch) + len(offsets)
-    return tuple(next(inside) if d in offset_dims else next(rest) for d in range(count))
+    return tuple(next(window_sizes if d in offset_dims else batch_sizes) for d in range(count))
 
 
 def _impl(
@@ -86,16 +86,16 @@ def _impl(
     del params
     windows = _windows(x.shape, dimension_numbers, slice_sizes)
     fills = mode is GatherScatterMode.FILL_OR_DROP
-    places, inside, width = flat_places(xp, windows, indices, fills)
+    row_indices, in_bounds, width = flat_row_indices(xp, windows, indices, fills)
     batch = indices.shape[:-1]
-    kept = [slice_sizes[d] for d in windows.kept]
-    if 0 in (*places.shape, width) or x.size == 0:
-        out = xp.full((*batch, *kept), _filling(fill_value, x.dtype), x.dtype)
+    window_sizes = [slice_sizes[d] for d in windows.window_dims]
+    if 0 in (*row_indices.shape, width) or x.size == 0:
+        out = xp.full((*batch, *window_sizes), _filling(fill_value, x.dtype), x.dtype)
     else:
-        rows = xp.take(x.reshape(-1, width), places.reshape(-1), axis=0)
-        out = rows.reshape((*batch, *kept))
-        if inside is not None and not inside.all():
-            out[~inside] = _filling(fill_value, x.dtype)
+        rows = xp.take(x.reshape(-1, width), row_indices.reshape(-1), axis=0)
+        out = rows.reshape((*batch, *window_sizes))
+        if in_bounds is not None and not in_bounds.all():
+            out[~in_bounds] = _filling(fill_value, x.dtype)
     order = _merge(
         range(len(batch)), range(len(batch), out.ndim), dimension_numbers.offset_dims
     )
@@ -144,13 +144,13 @@ def _batch(
     sizes = params["slice_sizes"]
     if dims[0] is None:
         indices = batch_to_dim(indices, dims[1], 0, axis.size)
-        moved = numbers._replace(
+        shifted = numbers._replace(
             offset_dims=_shifted(numbers.offset_dims),
             start_indices_batching_dims=_shifted(numbers.start_indices_batching_dims),
         )
-        return gather_p.bind(x, indices, **{**params, "dimension_numbers": moved}), 0
+        return gather_p.bind(x, indices, **{**params, "dimension_numbers": shifted}), 0
     x = batch_to_dim(x, dims[0], 0, axis.size)
-    moved = GatherDimensionNumbers(
+    shifted = GatherDimensionNumbers(
         _shifted(numbers.offset_dims),
         _shifted(numbers.collapsed_slice_dims),
         _shifted(numbers.start_index_map),
@@ -158,22 +158,22 @@ def _batch(
         numbers.start_indices_batching_dims,
     )
     if dims[1] is None:
-        # The mapped dimension is whole in each window.
-        moved = moved._replace(offset_dims=(0, *moved.offset_dims))
-        params = {**params, "dimension_numbers": moved, "slice_sizes": (axis.size, *sizes)}
+        # Each window covers the mapped dimension in full.
+        shifted = shifted._replace(offset_dims=(0, *shifted.offset_dims))
+        params = {**params, "dimension_numbers": shifted, "slice_sizes": (axis.size, *sizes)}
         return gather_p.bind(x, indices, **params), 0
     indices = batch_to_dim(indices, dims[1], 0, axis.size)
-    moved = moved._replace(
-        operand_batching_dims=(0, *moved.operand_batching_dims),
+    shifted = shifted._replace(
+        operand_batching_dims=(0, *shifted.operand_batching_dims),
         start_indices_batching_dims=(0, *_shifted(numbers.start_indices_batching_dims)),
     )
     size = min(axis.size, 1)
-    params = {**params, "dimension_numbers": moved, "slice_sizes": (size, *sizes)}
+    params = {**params, "dimension_numbers": shifted, "slice_sizes": (size, *sizes)}
     return gather_p.bind(x, indices, **params), 0
 
 
-def _numbers(in_avals: Any, params: Any) -> list[int]:
-    """How many starts each dimension has room for."""
+def _scalars(in_avals: Any, params: Any) -> list[int]:
+    """Number of valid starts along each dimension."""
     shape, sizes = in_avals[0].shape, params["slice_sizes"]
     windows = _windows(shape, params["dimension_numbers"], sizes)
     return [windows.room(d) for d in range(len(shape))]
@@ -185,44 +185,44 @@ def _body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     numbers: GatherDimensionNumbers = params["dimension_numbers"]
     windows = _windows(x.shape, numbers, params["slice_sizes"])
     batch = [context.index(d) for d in range(out.ndim) if d not in numbers.offset_dims]
-    offsets = dict(zip(windows.kept, numbers.offset_dims, strict=True))
+    offsets = dict(zip(windows.window_dims, numbers.offset_dims, strict=True))
     batching = dict(windows.batching)
     filled = params["mode"] is GatherScatterMode.FILL_OR_DROP
-    where, position = None, []
+    in_bounds, indices = None, []
     for d in range(x.ndim):
-        place = context.index(offsets[d]) if d in offsets else builder.const("int64", 0)
+        index = context.index(offsets[d]) if d in offsets else builder.const("int64", 0)
         if d in batching:
-            place = batch[batching[d]]
+            index = batch[batching[d]]
         elif d in windows.mapped:
-            number = builder.const("int64", windows.mapped.index(d))
-            start = context.load(1, [*batch, number])
-            start, inside = bounded(builder, start, context.number(d))
-            place = builder.apply("add", place, start)
+            component = builder.const("int64", windows.mapped.index(d))
+            start = context.load(1, [*batch, component])
+            start, valid = bounded(builder, start, context.number(d))
+            index = builder.apply("add", index, start)
             if filled:
-                where = inside if where is None else builder.apply("and", where, inside)
-        position.append(place)
+                in_bounds = valid if in_bounds is None else builder.apply("and", in_bounds, valid)
+        indices.append(index)
     if 0 in x.shape:
-        return nothing_to_read(context, position, _filling(params["fill_value"], x.dtype))
-    # Places are clipped, so that there is something to read wherever the operand has elements.
-    value = context.load(0, position)
-    if where is None:
+        return filling_element(context, indices, _filling(params["fill_value"], x.dtype))
+    # Indices are clipped, so that there is something to read wherever the operand has elements.
+    value = context.load(0, indices)
+    if in_bounds is None:
         return value
     filling = _filling(params["fill_value"], x.dtype)
-    return builder.select(where, value, builder.number(value, filling))
+    return builder.select(in_bounds, value, builder.number(value, filling))
 
 
-def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
-    """Dimensions of the indices, of which some are the operand's as well."""
+def _partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions of the indices; some are also the operand's."""
     numbers: GatherDimensionNumbers = params["dimension_numbers"]
     batch = [d for d in range(out.ndim) if d not in numbers.offset_dims]
-    both = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
-    return [(d, batch[k]) for d, k in both], list(enumerate(batch))
+    paired = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    return [(d, batch[k]) for d, k in paired], list(enumerate(batch))
 
 
 def _faults(operands: Sequence[Any], params: dict[str, Any]) -> list[Fault]:
     x, indices = operands
     numbers = params["dimension_numbers"]
-    return outside_windows(_windows(aval_of(x).shape, numbers, params["slice_sizes"]), indices)
+    return window_faults(_windows(aval_of(x).shape, numbers, params["slice_sizes"]), indices)
 
 
 gather_p = define(
@@ -232,7 +232,7 @@ gather_p = define(
     jvp=_jvp,
     transpose=_transpose,
     batch=_batch,
-    lower=Indexed(_body, _numbers, selects=True, partitionable=_apart),
+    lower=Indexed(_body, _scalars, selects=True, partitionable=_partitionable),
     faults=_faults,
 )
 
@@ -295,7 +295,7 @@ def _fill_value(value: Any, dtype: Any) -> Any:
         return dtype.type(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise type(error)(
-            f"[gather] fill_value must be a number of {dtype}; got {told(value)}. "
+            f"[gather] fill_value must be a number of {dtype}; got {brief(value)}. "
             "Fix: fill_value=0."
         ) from None
 
@@ -304,7 +304,7 @@ def _fill_value(value: Any, dtype: Any) -> Any:
 
 
 def read_back(x: Any, indices: Any, updates: ShapedArray, params: dict[str, Any]) -> Any:
-    """The windows of ``x`` that a scatter of ``updates`` writes to; 0 for those outside."""
+    """Gather the windows of ``x`` that a scatter of ``updates`` writes; 0 if out of bounds."""
     numbers = params["dimension_numbers"]
     return gather(
         x, indices, GatherDimensionNumbers(*numbers),
@@ -368,8 +368,8 @@ def scatter_add(
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
-        >>> lax.scatter_add(x, places, jnp.array([1, 10]), numbers)
+        >>> x, indices = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_add(x, indices, jnp.array([1, 10]), numbers)
         Array([15,  5,  6], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
@@ -402,8 +402,8 @@ def scatter_sub(
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
-        >>> lax.scatter_sub(x, places, jnp.array([1, 10]), numbers)
+        >>> x, indices = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_sub(x, indices, jnp.array([1, 10]), numbers)
         Array([-5,  5,  4], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)

@@ -1,8 +1,8 @@
-"""Scatters into the small state of a lane, as selections.
+"""Scatters into the small state of a lane, as selects.
 
-A lane of a kernel holds small arrays in registers, where no index can be computed: each element
-asks whether it is the one that is written. One window is written, or one for each lane, with one
-index along each dimension that has an index.
+A lane of a kernel holds small arrays in registers, which have no dynamic indices: the position of
+each element is compared with the index. One window is written, or one for each lane, with one index
+along each indexed dimension.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gpuflow.ops.layout.transpose import transpose
 from gpuflow.ops.written_out import program_of
 from gpuflow.ops.zeros import full
 
-_MOST_ELEMENTS = 32  # of a lane; each is asked, 1.5 ns a turn; a step of its own takes 30
+_MOST_ELEMENTS = 32  # of a lane; each is compared, 1.5 ns an iteration; a separate step takes 30
 _COMBINED = {"add": add, "multiply": mul, "minimum": min, "maximum": max}
 
 
 def scatter_of_lane(combine: str, eqn: Eqn) -> ClosedJaxpr | None:
-    """The scatter as selections, or None: its windows are others, or too much is asked."""
+    """The scatter as selects; None if windows have another form, or too many elements."""
     x, indices, updates = (atom.aval for atom in eqn.inputs)
     numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
     windows = scatter_windows(x.shape, numbers, updates.shape)
@@ -60,22 +60,22 @@ def _selected(
     windows = scatter_windows(shape, numbers, aval_of(updates).shape)
     dim_of_axis = {axis: d for d, axis in windows.batching}
 
-    def spread(array: Any, dims: list[int]) -> Any:
-        """An array whose dimensions are those of ``x`` that ``dims`` names."""
+    def aligned(array: Any, dims: list[int]) -> Any:
+        """Broadcast an array to the shape of ``x``; ``dims`` are its dimensions in ``x``."""
         order = sorted(range(len(dims)), key=dims.__getitem__)
         return broadcast_in_dim(transpose(array, order), shape, sorted(dims))
 
     mask = full(shape, True, bool)
     for k, d in enumerate(windows.mapped):
-        place = squeeze(slice_in_dim(indices, k, k + 1, 1, index.ndim - 1), (index.ndim - 1,))
+        start = squeeze(slice_in_dim(indices, k, k + 1, 1, index.ndim - 1), (index.ndim - 1,))
         if mode is GatherScatterMode.CLIP:
-            place = clamp(index.dtype.type(0), place, index.dtype.type(shape[d] - 1))
-        place = spread(place, [dim_of_axis[axis] for axis in range(index.ndim - 1)])
-        mask = bitwise_and(mask, eq(broadcasted_iota(index.dtype, shape, d), place))
+            start = clamp(index.dtype.type(0), start, index.dtype.type(shape[d] - 1))
+        start = aligned(start, [dim_of_axis[axis] for axis in range(index.ndim - 1)])
+        mask = bitwise_and(mask, eq(broadcasted_iota(index.dtype, shape, d), start))
     at = [0] * aval_of(updates).ndim
     for u, axis in zip(scatter_dims(len(at), numbers), range(index.ndim - 1), strict=True):
         at[u] = dim_of_axis[axis]
-    for u, d in zip(numbers.update_window_dims, windows.kept, strict=True):
+    for u, d in zip(numbers.update_window_dims, windows.window_dims, strict=True):
         at[u] = d
-    new = spread(updates, at)
+    new = aligned(updates, at)
     return [select(mask, new if combine == "set" else _COMBINED[combine](x, new), x)]

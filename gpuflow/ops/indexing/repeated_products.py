@@ -25,37 +25,37 @@ from gpuflow.ops.sorting.sort import sort
 from gpuflow.ops.zeros import full
 
 
-def products_of_others(places: Any, factors: Any) -> Any:
+def products_of_others(indices: Any, factors: Any) -> Any:
     """For each of the vector ``factors``, the product of the others with the same index."""
     count = aval_of(factors).shape[0]
     if count == 0:
         return factors
-    places, order, factors = sort([places, iota(np.int32, (count,), 0), factors])
-    before = _products_before(places, factors)
-    behind = rev(_products_before(rev(places, (0,)), rev(factors, (0,))), (0,))
-    return sort([order, mul(before, behind)])[1]
+    indices, order, factors = sort([indices, iota(np.int32, (count,), 0), factors])
+    preceding = _products_before(indices, factors)
+    after = rev(_products_before(rev(indices, (0,)), rev(factors, (0,))), (0,))
+    return sort([order, mul(preceding, after)])[1]
 
 
-def _products_before(places: Any, factors: Any) -> Any:
+def _products_before(indices: Any, factors: Any) -> Any:
     """The product of the factors before each one with the same index, for sorted indices."""
     count = aval_of(factors).shape[0]
-    total = where(_is_shared(places, 1), _shifted(factors, 1, 1), 1)
+    total = where(_is_shared(indices, 1), _shifted(factors, 1, 1), 1)
     step = 1
     while step < count:
-        shared = _is_shared(places, step)
+        shared = _is_shared(indices, step)
         total = mul(total, where(shared, _shifted(total, step, 1), 1))
         step *= 2
     return total
 
 
-def _is_shared(places: Any, step: int) -> Any:
-    """Whether the element so many steps before has the same place."""
-    return eq(places, _shifted(places, step, -1))
+def _is_shared(indices: Any, step: int) -> Any:
+    """Whether the element ``step`` positions earlier has the same index."""
+    return eq(indices, _shifted(indices, step, -1))
 
 
 def _shifted(x: Any, step: int, first: int) -> Any:
     aval = aval_of(x)
-    parts: Sequence[Any] = (
+    chunks: Sequence[Any] = (
         full((step,), first, aval.dtype), slice_in_dim(x, 0, aval.shape[0] - step, axis=0)
     )  # fmt: skip
-    return concatenate(parts, 0)
+    return concatenate(chunks, 0)

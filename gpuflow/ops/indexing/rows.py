@@ -1,7 +1,7 @@
 """Rows by index: row_gather and its transpose row_scatter_add.
 
-With ``batch_dims`` b, the first b dimensions of ``x`` and ``indices`` go together and dimension b
-of ``x`` is the one that is indexed:
+With ``batch_dims`` b, the first b dimensions of ``x`` and ``indices`` are batch dimensions, and
+dimension b of ``x`` is indexed:
 
     out[batch..., j..., rest...] = x[batch..., indices[batch..., j...], rest...]
 
@@ -11,7 +11,7 @@ outside [0, size):
     clip                the nearest row
     fill                a row of nan; the least signed, the largest unsigned integer; True
     zero                a row of zeros
-    promise_in_bounds   it does not occur; if it does: read the nearest row, add to none, as JAX
+    promise_in_bounds   it does not occur; if it does: read the nearest row, drop updates, as JAX
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _is_index(dtype: Any) -> bool:
 
 
 def fill_value(dtype: Any) -> Any:
-    """The value of a row outside of the array, in the storage dtype of ``dtype``."""
+    """The value of an out-of-bounds row, in the storage dtype of ``dtype``."""
     if dtypes.is_extended(dtype):
         return dtype.stored(np.full(dtype.key_shape, 0xFFFFFFFF, np.uint32))[()]
     if dtypes.is_inexact(dtype):
@@ -100,15 +100,15 @@ def _gather_shape(
 
 
 def _clipped(xp: Any, indices: Any, size: int) -> Any:
-    """Indices inside [0, size), as int64."""
+    """Indices clamped to [0, size), as int64."""
     last = max(size - 1, 0)
     if indices.dtype.kind == "u":
         return xp.minimum(indices, np.uint64(last)).astype(np.int64)
     return xp.clip(indices.astype(np.int64), 0, last)
 
 
-def _inside(indices: Any, size: int) -> Any:
-    """Which indices lie in [0, size)."""
+def _in_bounds(indices: Any, size: int) -> Any:
+    """Mask of the indices in [0, size)."""
     return (indices >= 0) & (indices < size)
 
 
@@ -132,7 +132,7 @@ def _gather_impl(xp: Any, x: Any, indices: Any, *, mode: str, batch_dims: int) -
         grid = _grid(xp, indices.shape, batch_dims)
         out = xp.asarray(x[(*grid, _clipped(xp, indices, size))])
     if mode in ("fill", "zero"):
-        out[~_inside(indices, size)] = fill_value(x.dtype) if mode == "fill" else 0
+        out[~_in_bounds(indices, size)] = fill_value(x.dtype) if mode == "fill" else 0
     return out
 
 
@@ -147,7 +147,7 @@ def _gather_jvp(
 
 
 def _linear_mode(mode: str) -> str:
-    """The mode of the linear map: a row that is filled in has no tangent."""
+    """The mode of the linear map: filled rows have no tangent."""
     return "zero" if mode == "fill" else mode
 
 
@@ -173,7 +173,7 @@ def _gather_batch(
     x, indices = operands
     x_dim, index_dim = dims
     if index_dim is None:
-        # The mapped dimension rides along, first among the rest of a row.
+        # The mapped dimension becomes the first of a row.
         x = batch_to_dim(x, x_dim, batch_dims + 1, axis.size)
         return row_gather(x, indices, mode, batch_dims), aval_of(indices).ndim
     if x_dim is None:
@@ -185,16 +185,16 @@ def _gather_batch(
 
 
 def bounded(builder: Any, index: Any, size: Any) -> tuple[Any, Any]:
-    """The index clipped to [0, size) as int64, and whether it was inside."""
+    """The index clipped to [0, size) as int64, and whether it was in bounds."""
     zero = builder.const("int64", 0)
     last = builder.apply("sub", size, builder.const("int64", 1))
-    inside = is_below(builder, index, size)
+    in_bounds = is_below(builder, index, size)
     if index.dtype == "uint64":
         clipped = builder.cast(builder.apply("min", index, builder.cast(last, "uint64")), "int64")
-        return clipped, inside
+        return clipped, in_bounds
     index = builder.cast(index, "int64")
     clipped = builder.apply("min", builder.apply("max", index, zero), last)
-    return clipped, inside
+    return clipped, in_bounds
 
 
 def is_below(builder: Any, index: Any, size: Any) -> Any:
@@ -203,7 +203,7 @@ def is_below(builder: Any, index: Any, size: Any) -> Any:
     return builder.apply("lt", builder.cast(wide, "uint64"), builder.cast(size, "uint64"))
 
 
-def _gather_numbers(in_avals: Any, params: Any) -> list[int]:
+def _gather_scalars(in_avals: Any, params: Any) -> list[int]:
     return [in_avals[0].shape[params["batch_dims"]]]
 
 
@@ -212,34 +212,34 @@ def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     builder = context.builder
     b, mode = params["batch_dims"], params["mode"]
     index = context.element(1, range(indices.ndim))
-    row, inside = bounded(builder, index, context.number(0))
+    row, in_bounds = bounded(builder, index, context.number(0))
     batch = [context.index(d) for d in range(b)]
-    rest = [context.index(d) for d in range(indices.ndim, out.ndim)]
+    row_indices = [context.index(d) for d in range(indices.ndim, out.ndim)]
     filling = 0 if mode == "zero" else fill_value(x.dtype)
     if 0 in x.shape:
-        return nothing_to_read(context, [*batch, row, *rest], filling)
+        return filling_element(context, [*batch, row, *row_indices], filling)
     is_filled = mode in ("fill", "zero")
-    if is_filled and not rest:
-        value = context.load(0, [*batch, builder.cast(index, "int64")], inside)
+    if is_filled and not row_indices:
+        value = context.load(0, [*batch, builder.cast(index, "int64")], in_bounds)
     else:  # the row is clipped, so that there is something to read wherever there are rows
-        value = context.load(0, [*batch, row, *rest])
-    return builder.select(inside, value, builder.number(value, filling)) if is_filled else value
+        value = context.load(0, [*batch, row, *row_indices])
+    return builder.select(in_bounds, value, builder.number(value, filling)) if is_filled else value
 
 
-def nothing_to_read(context: Any, indices: Sequence[Any], filling: Any) -> Any:
+def filling_element(context: Any, indices: Sequence[Any], filling: Any) -> Any:
     """The element of a gather from an array without elements: nothing is read.
 
-    A clipped index would be outside as well.
+    A clipped index would be out of bounds as well.
     """
     value = context.load(0, indices, context.builder.const("bool", False))
     return context.builder.number(value, filling)
 
 
-def _gather_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+def _gather_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
     del out
     (x, indices), b = ins, params["batch_dims"]
-    rest = [(b + 1 + k, indices.ndim + k) for k in range(x.ndim - b - 1)]
-    return [(d, d) for d in range(b)] + rest, [(d, d) for d in range(indices.ndim)]
+    row_dims = [(b + 1 + k, indices.ndim + k) for k in range(x.ndim - b - 1)]
+    return [(d, d) for d in range(b)] + row_dims, [(d, d) for d in range(indices.ndim)]
 
 
 @explained
@@ -276,7 +276,8 @@ row_gather_p = define(
     transpose=_gather_transpose,
     batch=_gather_batch,
     lower=Indexed(
-        _gather_body, _gather_numbers, in_memory=1, selects=True, partitionable=_gather_apart
+        _gather_body, _gather_scalars, in_memory=1, selects=True,
+        partitionable=_gather_partitionable,
     ),
 )
 
@@ -325,8 +326,8 @@ def _scatter_impl(
     target = target.reshape(-1)
     flat = rows.reshape(target.size, -1).astype(wide, copy=False)
     if mode != "clip":
-        kept = _inside(indices, size).reshape(-1)
-        target, flat = target[kept], flat[kept]
+        in_bounds = _in_bounds(indices, size).reshape(-1)
+        target, flat = target[in_bounds], flat[in_bounds]
     _add_rows(xp, total.reshape(-1, flat.shape[1]), target, flat)
     return total.astype(rows.dtype, copy=False)
 
@@ -334,7 +335,7 @@ def _scatter_impl(
 def _batch_shifts(
     xp: Any, index_shape: Sequence[int], shape: Sequence[int], batch_dims: int
 ) -> list[Any]:
-    """For each batch dimension, how far its indices shift the row number of the flat result."""
+    """For each batch dimension, the offsets that it adds to row indices of the flat result."""
     shifts, step = [], shape[batch_dims]
     grids = _grid(xp, index_shape, batch_dims)
     for d in reversed(range(batch_dims)):
@@ -347,14 +348,14 @@ def _add_rows(xp: Any, total: Any, target: Any, rows: Any) -> None:
     """``total[target[k]] += rows[k]``, repeated targets included, in the order of k."""
     width = rows.shape[1]
     # NumPy's add.at is fast for flat arrays only (3 times faster than by rows of 256).
-    places = (target[:, None] * width + xp.arange(width)).reshape(-1)
+    flat = (target[:, None] * width + xp.arange(width)).reshape(-1)
     sums, terms = total.reshape(-1), rows.reshape(-1)
     if xp is not np and rows.dtype.kind == "c":
         # CuPy adds atomically, which complex numbers are too wide for.
-        xp.add.at(sums.real, places, terms.real)
-        xp.add.at(sums.imag, places, terms.imag)
+        xp.add.at(sums.real, flat, terms.real)
+        xp.add.at(sums.imag, flat, terms.imag)
     else:
-        xp.add.at(sums, places, terms)
+        xp.add.at(sums, flat, terms)
 
 
 def _scatter_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
@@ -389,9 +390,9 @@ def _scatter_batch(
     rows_dim, index_dim = dims
     if index_dim is None:
         rows = batch_to_dim(rows, rows_dim, aval_of(indices).ndim, axis.size)
-        place = batch_dims + 1
-        wider = (*shape[:place], axis.size, *shape[place:])
-        return row_scatter_add(rows, indices, wider, mode, batch_dims), place
+        dim = batch_dims + 1
+        wider = (*shape[:dim], axis.size, *shape[dim:])
+        return row_scatter_add(rows, indices, wider, mode, batch_dims), dim
     rows = batch_to_dim(rows, rows_dim, 0, axis.size)
     indices = batch_to_dim(indices, index_dim, 0, axis.size)
     return row_scatter_add(rows, indices, (axis.size, *shape), mode, batch_dims + 1), 0
@@ -424,8 +425,8 @@ def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
     return [update(build, zeros, components, rows, window, "add", checked=checked, repeats=True)]
 
 
-def _scatter_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
-    """Dimensions of the batch and of rows; over those of the indices sums are made."""
+def _scatter_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions of the batch and of rows; those of the indices are reduced."""
     (_, indices), b = ins, params["batch_dims"]
     index_dims = [(d, d if d < b else out.ndim + d - b) for d in range(indices.ndim)]
     return index_dims + [(indices.ndim + k, b + 1 + k) for k in range(out.ndim - b - 1)], index_dims
@@ -468,7 +469,7 @@ row_scatter_add_p = define(
     jvp=_scatter_jvp,
     transpose=_scatter_transpose,
     batch=_scatter_batch,
-    lower=Library(partitionable=_scatter_apart),
+    lower=Library(partitionable=_scatter_partitionable),
     simplify=_scatter_simplify,
     size_params=frozenset({"shape"}),
 )

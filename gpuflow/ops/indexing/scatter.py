@@ -29,7 +29,7 @@ from gpuflow.ops.zeros import full, instantiate, zeros_of
 
 
 def _set_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-    """Where places repeat, one update is seen; it is found by scattering the updates' numbers."""
+    """Tangent; for repeated indices, scatter the updates' ids to find the visible update."""
     x, indices, updates = primals
     out = scatter_p.bind(x, indices, updates, **params)
     if all(type(tangents[k]) is Zero for k in (0, 2)):
@@ -38,21 +38,21 @@ def _set_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> 
     if params["unique_indices"]:
         return out, scatter_p.bind(x_tangent, indices, update_tangent, **params)
     written, seen = _seen(aval_of(x).shape, indices, aval_of(updates), params)
-    kept = where(eq(written, np.int32(0)), x_tangent, zeros_of(aval_of(x_tangent)))
-    moved = where(seen, update_tangent, zeros_of(aval_of(update_tangent)))
-    return out, scatter_add_p.bind(kept, indices, moved, **params)
+    x_visible = where(eq(written, np.int32(0)), x_tangent, zeros_of(aval_of(x_tangent)))
+    update_visible = where(seen, update_tangent, zeros_of(aval_of(update_tangent)))
+    return out, scatter_add_p.bind(x_visible, indices, update_visible, **params)
 
 
 def _seen(
     shape: tuple[int, ...], indices: Any, updates: ShapedArray, params: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """The number of the update at each element of the array, or 0; and which updates are seen."""
-    numbers = _numbers_of(updates)
-    written = scatter_p.bind(full(shape, 0, np.int32), indices, numbers, **params)
-    return written, eq(read_back(written, indices, updates, params), numbers)
+    """The id of the update at each element of the array, or 0; and a mask of visible updates."""
+    ids = _ids_of(updates)
+    written = scatter_p.bind(full(shape, 0, np.int32), indices, ids, **params)
+    return written, eq(read_back(written, indices, updates, params), ids)
 
 
-def _numbers_of(updates: ShapedArray) -> Any:
+def _ids_of(updates: ShapedArray) -> Any:
     """1, 2, 3, ... in the shape of the updates."""
     flat = add(iota(np.int32, (updates.size,), 0), np.int32(1))
     return reshape(flat, updates.shape)
@@ -64,8 +64,8 @@ def _set_transpose(cotangent: Any, x: Any, indices: Any, updates: Any, **params:
     result: list[Any] = [None, None, None]
     aval = updates.aval if is_undefined(updates) else aval_of(updates)
     if is_undefined(x):
-        nothing = zeros_of(aval.update(dtype=aval_of(cotangent).dtype))
-        result[0] = scatter_p.bind(cotangent, indices, nothing, **params)
+        zeros = zeros_of(aval.update(dtype=aval_of(cotangent).dtype))
+        result[0] = scatter_p.bind(cotangent, indices, zeros, **params)
     if is_undefined(updates):
         windows = read_back(cotangent, indices, aval, params)
         if not params["unique_indices"]:
@@ -83,26 +83,26 @@ scatter_p = define_scatter("scatter", "set", any_dtype, _set_jvp, _set_transpose
 def _mul_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     x, indices, updates = primals
     out = scatter_mul_p.bind(x, indices, updates, **params)
-    parts = []
+    terms = []
     if type(tangents[0]) is not Zero:
-        parts.append(scatter_mul_p.bind(tangents[0], indices, updates, **params))
+        terms.append(scatter_mul_p.bind(tangents[0], indices, updates, **params))
     if type(tangents[2]) is not Zero:
         change = tangents[2]
         if not params["unique_indices"]:
             change = mul(change, _other_factors(aval_of(x), indices, updates, params))
         start = zeros_of(aval_of(x))
-        parts.append(mul(x, scatter_add_p.bind(start, indices, change, **params)))
-    if not parts:
+        terms.append(mul(x, scatter_add_p.bind(start, indices, change, **params)))
+    if not terms:
         return out, zero_tangent(out)
-    return out, parts[0] if len(parts) == 1 else add_any_p.bind(*parts)
+    return out, terms[0] if len(terms) == 1 else add_any_p.bind(*terms)
 
 
 def _other_factors(x: ShapedArray, indices: Any, updates: Any, params: dict[str, Any]) -> Any:
-    """For each update the product of the others of its element."""
+    """For each update, the product of the other updates of its element."""
     aval = aval_of(updates)
-    # The numbers of elements, from 1; 0 for updates that are left out.
-    places = read_back(_numbers_of(x), indices, aval, params)
-    others = products_of_others(reshape(places, (aval.size,)), reshape(updates, (aval.size,)))
+    # Ids of elements, from 1; 0 for dropped updates.
+    element_ids = read_back(_ids_of(x), indices, aval, params)
+    others = products_of_others(reshape(element_ids, (aval.size,)), reshape(updates, (aval.size,)))
     return reshape(others, aval.shape)
 
 
@@ -153,7 +153,7 @@ def _extreme(name: str, combine: str) -> Primitive:
 scatter_min_p = _extreme("scatter_min", "minimum")
 scatter_max_p = _extreme("scatter_max", "maximum")
 
-# --- what users call -----------------------------------------------------------------------
+# --- public functions -----------------------------------------------------------------------
 
 
 def scatter(
@@ -182,8 +182,8 @@ def scatter(
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
-        >>> lax.scatter(x, places, jnp.array([1, 10]), numbers)
+        >>> x, indices = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter(x, indices, jnp.array([1, 10]), numbers)
         Array([10,  5,  1], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
@@ -216,8 +216,8 @@ def scatter_mul(
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
-        >>> lax.scatter_mul(x, places, jnp.array([1, 10]), numbers)
+        >>> x, indices = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_mul(x, indices, jnp.array([1, 10]), numbers)
         Array([50,  5,  5], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
@@ -252,8 +252,8 @@ def scatter_min(
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
-        >>> lax.scatter_min(x, places, jnp.array([1, 10]), numbers)
+        >>> x, indices = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_min(x, indices, jnp.array([1, 10]), numbers)
         Array([5, 5, 1], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
@@ -288,8 +288,8 @@ def scatter_max(
 
     Example:
         >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        >>> x, places = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
-        >>> lax.scatter_max(x, places, jnp.array([1, 10]), numbers)
+        >>> x, indices = jnp.array([5, 5, 5]), jnp.array([[2], [0]])
+        >>> lax.scatter_max(x, indices, jnp.array([1, 10]), numbers)
         Array([10,  5,  5], dtype=int32)
     """
     params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)

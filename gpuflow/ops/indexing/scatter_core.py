@@ -1,4 +1,4 @@
-"""Common code of all scatters: the shape rule, the meaning, batching."""
+"""Common code of all scatters: shape rule, implementation, batching."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Fault
 from gpuflow.ops.define import define, types_text
-from gpuflow.ops.effects.faults import outside_windows
+from gpuflow.ops.effects.faults import window_faults
 from gpuflow.ops.handwritten.blocks import in_float32
 from gpuflow.ops.indexing.dimension_numbers import (
     Dims,
@@ -27,12 +27,12 @@ from gpuflow.ops.indexing.dimension_numbers import (
     Windows,
     check_index_aval,
     check_windows,
-    flat_places,
+    flat_row_indices,
     scatter_dims,
     scatter_windows,
 )
 from gpuflow.ops.indexing.lane_scatters import scatter_of_lane
-from gpuflow.ops.indexing.scatter_parts import can_be_shared, scatter_by_parts
+from gpuflow.ops.indexing.scatter_shares import can_be_shared, scatter_by_shares
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted, update
 from gpuflow.ops.layout.axes import squeeze_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
@@ -54,14 +54,14 @@ def _shape(
             f"{types_text([x, updates])}. Fix: updates.astype(x.dtype)."
         ),
     )
-    kept = x.ndim - len(numbers.inserted_window_dims) - len(numbers.operand_batching_dims)
+    rank = x.ndim - len(numbers.inserted_window_dims) - len(numbers.operand_batching_dims)
     dims = numbers.update_window_dims
     check(
-        len(dims) == kept
+        len(dims) == rank
         and list(dims) == sorted(set(dims))
         and all(0 <= d < updates.ndim for d in dims),
         lambda: (
-            f"[{name}] update_window_dims must be {kept} increasing dimensions of the updates; "
+            f"[{name}] update_window_dims must be {rank} increasing dimensions of the updates; "
             f"got {dims} for {updates}. Fix: one for each dimension that windows have."
         ),
     )
@@ -94,22 +94,22 @@ def _write(
     combine: str, xp: Any, out: Any, indices: Any, updates: Any, *,
     dimension_numbers: ScatterDimensionNumbers, mode: GatherScatterMode, **params: Any,
 ) -> None:  # fmt: skip
-    """Combine the updates into ``out``, in their order where places repeat."""
+    """Combine the updates into ``out``, in order for repeated indices."""
     del params
     windows = scatter_windows(out.shape, dimension_numbers, updates.shape)
     drops = mode is not GatherScatterMode.CLIP
-    places, inside, width = flat_places(xp, windows, indices, drops)
-    if 0 in (*places.shape, width) or out.size == 0:
+    row_indices, in_bounds, width = flat_row_indices(xp, windows, indices, drops)
+    if 0 in (*row_indices.shape, width) or out.size == 0:
         return
     order = (
         *scatter_dims(updates.ndim, dimension_numbers), *dimension_numbers.update_window_dims
     )  # fmt: skip
     rows = xp.transpose(updates, order).reshape(-1, width)
-    target = places
-    if inside is not None and not inside.all():
-        spread = inside.reshape(inside.shape + (1,) * (places.ndim - inside.ndim))
-        kept = xp.broadcast_to(spread, places.shape).reshape(-1)
-        target, rows = places.reshape(-1)[kept], rows[kept]
+    target = row_indices
+    if in_bounds is not None and not in_bounds.all():
+        aligned = in_bounds.reshape(in_bounds.shape + (1,) * (row_indices.ndim - in_bounds.ndim))
+        mask = xp.broadcast_to(aligned, row_indices.shape).reshape(-1)
+        target, rows = row_indices.reshape(-1)[mask], rows[mask]
     target = target.reshape(-1)
     flat = out.reshape(-1, width)
     if combine == "set":
@@ -118,14 +118,14 @@ def _write(
     is_narrow = dtypes.is_floating(out.dtype) and out.dtype.itemsize <= 2
     total = flat.astype(np.float32) if is_narrow else flat
     # NumPy's ufunc.at is fast for flat arrays only.
-    spots = target if width == 1 else (target[:, None] * width + xp.arange(width)).reshape(-1)
+    flat_at = target if width == 1 else (target[:, None] * width + xp.arange(width)).reshape(-1)
     sums, terms = total.reshape(-1), rows.reshape(-1).astype(total.dtype, copy=False)
     if combine == "add" and xp is not np and terms.dtype.kind == "c":
         # CuPy adds atomically, which complex numbers are too wide for.
-        xp.add.at(sums.real, spots, terms.real)
-        xp.add.at(sums.imag, spots, terms.imag)
+        xp.add.at(sums.real, flat_at, terms.real)
+        xp.add.at(sums.imag, flat_at, terms.imag)
     else:
-        getattr(xp, combine).at(sums, spots, terms)
+        getattr(xp, combine).at(sums, flat_at, terms)
     if is_narrow:
         flat[...] = total
 
@@ -143,7 +143,7 @@ def batch_scatter(
     x = batch_to_dim(x, dims[0], 0, axis.size)
     updates = batch_to_dim(updates, dims[2], 0, axis.size)
     numbers = dimension_numbers
-    moved = ScatterDimensionNumbers(
+    shifted = ScatterDimensionNumbers(
         _shifted(numbers.update_window_dims),
         _shifted(numbers.inserted_window_dims),
         _shifted(numbers.scatter_dims_to_operand_dims),
@@ -151,19 +151,19 @@ def batch_scatter(
         numbers.scatter_indices_batching_dims,
     )
     if dims[1] is None:
-        # The mapped dimension is whole in each window.
-        moved = moved._replace(update_window_dims=(0, *moved.update_window_dims))
+        # Each window covers the mapped dimension in full.
+        shifted = shifted._replace(update_window_dims=(0, *shifted.update_window_dims))
     else:
         indices = batch_to_dim(indices, dims[1], 0, axis.size)
-        moved = moved._replace(
-            operand_batching_dims=(0, *moved.operand_batching_dims),
+        shifted = shifted._replace(
+            operand_batching_dims=(0, *shifted.operand_batching_dims),
             scatter_indices_batching_dims=(0, *_shifted(numbers.scatter_indices_batching_dims)),
         )
-    return bind(x, indices, updates, dimension_numbers=moved, **params), 0
+    return bind(x, indices, updates, dimension_numbers=shifted, **params), 0
 
 
 def _on_gpu(combine: str, eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """The scatter as an update; repeated places are for ``update_windows`` to part."""
+    """The scatter as an update; ``update_windows`` resolves repeated indices."""
     dtype = eqn.inputs[0].aval.dtype
     if combine != "set" and dtypes.is_floating(dtype) and dtype.itemsize == 2:
         return in_float32(eqn, build)
@@ -173,15 +173,15 @@ def _on_gpu(combine: str, eqn: Any, definition: Any, build: Any) -> list[Any] | 
 def _simplify(
     combine: str, eqn: Any, definition: Any, build: Any, may_share: bool = True
 ) -> list[Any] | None:
-    """The scatter as an update of the array's own memory."""
+    """The scatter as an update of the array's memory."""
     del definition
     x, indices, updates = eqn.inputs
     numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
     repeats, dtype = not eqn.params["unique_indices"], x.aval.dtype
-    in_parts = may_share and repeats and can_be_shared(dtype, combine)
+    by_shares = may_share and repeats and can_be_shared(dtype, combine)
     if 0 in (*x.aval.shape, *updates.aval.shape):
         return None
-    if not (in_parts or can_be_updated(dtype, combine)):
+    if not (by_shares or can_be_updated(dtype, combine)):
         return None
     if type(indices) is Literal or indices.aval.dtype in dtypes.NARROW_INTEGERS:
         return None
@@ -197,52 +197,53 @@ def _simplify(
         for d, axis in windows.batching
     ]
     if batch and not components:
-        return None  # all windows lie at the start
+        return None  # all windows start at 0
     order = (
         *scatter_dims(updates.aval.ndim, numbers), *numbers.update_window_dims
     )  # fmt: skip
     if order != tuple(range(len(order))):
         updates = build.apply(transpose_p, updates, permutation=order)
     checked = mode is not GatherScatterMode.CLIP
-    if in_parts and components and _lie_together(windows):
-        out = scatter_by_parts(build, x, components, updates, combine, checked)
+    if by_shares and components and _is_contiguous(windows):
+        out = scatter_by_shares(build, x, components, updates, combine, checked)
         if out is not None:
             return [out]
     if not can_be_updated(dtype, combine):
         return None
     out = update(
-        build, x, components, updates, windows.kept, combine, checked=checked, repeats=repeats
-    )
+        build, x, components, updates, windows.window_dims, combine,
+        checked=checked, repeats=repeats,
+    )  # fmt: skip
     return [out]
 
 
-def _lie_together(windows: Windows) -> bool:
-    """Whether the elements of a window are neighbours in memory."""
+def _is_contiguous(windows: Windows) -> bool:
+    """Whether the elements of a window are contiguous in memory."""
     wide = [d for d, size in enumerate(windows.sizes) if size > 1]
     return not wide or all(
         windows.sizes[d] == windows.shape[d] for d in range(wide[0] + 1, len(windows.shape))
     )
 
 
-def _column(build: Any, indices: Any, number: int) -> Any:
-    """Component ``number`` of all index vectors."""
+def _column(build: Any, indices: Any, component: int) -> Any:
+    """Component ``component`` of all index vectors."""
     shape = indices.aval.shape
     if shape[-1] != 1:
-        start, limit = (*[0] * (len(shape) - 1), number), (*shape[:-1], number + 1)
+        start, limit = (*[0] * (len(shape) - 1), component), (*shape[:-1], component + 1)
         indices = build.apply(
             slice_p, indices, start_indices=start, limit_indices=limit, strides=None
         )
     return build.apply(squeeze_p, indices, dimensions=(len(shape) - 1,))
 
 
-def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
-    """Dimensions along which windows are everything."""
+def _partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions that windows cover in full."""
     numbers, (x, _, updates) = params["dimension_numbers"], ins
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    kept = [d for d in range(out.ndim) if d not in dropped]
+    window_dims = [d for d in range(out.ndim) if d not in dropped]
     pairs = [
         (d, u)
-        for d, u in zip(kept, numbers.update_window_dims, strict=True)
+        for d, u in zip(window_dims, numbers.update_window_dims, strict=True)
         if x.shape[d] == updates.shape[u] and d not in numbers.scatter_dims_to_operand_dims
     ]
     return [(d, d) for d, _ in pairs], (), [(u, d) for d, u in pairs]
@@ -251,7 +252,7 @@ def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
 def _faults(operands: Sequence[Any], params: dict[str, Any]) -> list[Fault]:
     x, indices, updates = operands
     shapes = aval_of(x).shape, aval_of(updates).shape
-    return outside_windows(
+    return window_faults(
         scatter_windows(shapes[0], params["dimension_numbers"], shapes[1]), indices
     )
 
@@ -273,7 +274,7 @@ def define_scatter(
         transpose=transpose,
         batch=batch,
         lower=Library(
-            partial(_call, combine), on_gpu=partial(_on_gpu, combine), partitionable=_apart,
+            partial(_call, combine), on_gpu=partial(_on_gpu, combine), partitionable=_partitionable,
             expanded=partial(scatter_of_lane, combine),
         ),
         simplify=partial(_simplify, combine),

@@ -1,4 +1,4 @@
-"""Reductions over segments: elements that share a number are added, multiplied or compared."""
+"""Segment reductions: sum, product, maximum or minimum of the rows with the same segment id."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def segment_sum(
     Args:
         data: ``[n, ...]``; one row may represent ``n`` equal ones.
         segment_ids: integers ``[n]``: the segment of each row, in any order.
-        num_segments: how many segments there are; by default as many as ``segment_ids`` needs,
-            which must then have known values.
+        num_segments: number of segments; by default the largest of ``segment_ids`` plus 1,
+            which must then be concrete.
         indices_are_sorted, unique_indices: promises about ``segment_ids``.
         bucket_size: number of rows to reduce at a time; their results are reduced then: more exact.
         mode: handling of segments out of bounds: ``"drop"`` (the default), ``"clip"`` or
             ``"promise_in_bounds"``; negative ones are out of bounds.
-        out_sharding: a NamedSharding or PartitionSpec in which the result is wanted, or None.
+        out_sharding: the result's NamedSharding or PartitionSpec, or None.
 
     Returns:
         ``[num_segments, ...]``; segments without rows give 0.
 
     Raises:
-        TypeError: operands that are not arrays, or segments that are not integers, or unknown.
-        ValueError: shapes that do not fit, or a negative number of segments.
+        TypeError: if operands are not arrays, or segment ids are not integers or not concrete.
+        ValueError: if shapes do not match, or ``num_segments`` is negative.
     """
     return _reduce(
         "segment_sum", (scatter_add, reduce_sum, lambda dtype: 0), data, segment_ids, num_segments,
@@ -124,8 +124,8 @@ def _reduce(
     """
     scatter, reduce, neutral = family
     data, ids = _checked(name, data, segment_ids, bucket_size)
-    count = _number_of_segments(name, num_segments, ids)
-    length, rest = aval_of(ids).shape[0], aval_of(data).shape[1:]
+    count = _segment_count(name, num_segments, ids)
+    length, row_shape = aval_of(ids).shape[0], aval_of(data).shape[1:]
     is_sorted, unique, mode = promises
     columns, lead = [ids], (count,)
     if bucket_size is not None:
@@ -134,10 +134,10 @@ def _reduce(
     vectors = [broadcast_in_dim(column, (length, 1), (0,)) for column in columns]
     indices = vectors[0] if len(vectors) == 1 else concatenate(vectors, 1)
     axes = tuple(range(len(lead)))
-    numbers = ScatterDimensionNumbers(tuple(range(1, 1 + len(rest))), axes, axes)
+    numbers = ScatterDimensionNumbers(tuple(range(1, 1 + len(row_shape))), axes, axes)
     dtype = aval_of(data).dtype
     out = scatter(
-        full(lead + rest, neutral(dtype), dtype), indices, data, numbers,
+        full(lead + row_shape, neutral(dtype), dtype), indices, data, numbers,
         indices_are_sorted=is_sorted, unique_indices=unique, mode=GatherScatterMode.from_any(mode),
     )  # fmt: skip
     out = out if bucket_size is None else reduce(out, (0,))
@@ -147,7 +147,7 @@ def _reduce(
 def _checked(
     name: str, data: Any, segment_ids: Any, bucket_size: int | None
 ) -> tuple[Any, Any]:
-    """Data with a row for each segment number, and those numbers, with at least 32 bits."""
+    """Data with a row for each segment id, and these ids, with at least 32 bits."""
     for operand in (data, segment_ids):
         check(
             is_value(operand),
@@ -179,13 +179,13 @@ def _checked(
         segment_ids = convert_element_type(segment_ids, np.int32)
     rows = (*ids_aval.shape, *data_aval.shape[1:])
     if data_aval.shape != rows:
-        kept = range(len(rows) - data_aval.ndim, len(rows))
-        data = broadcast_in_dim(data, rows, tuple(kept))
+        dims = range(len(rows) - data_aval.ndim, len(rows))
+        data = broadcast_in_dim(data, rows, tuple(dims))
     return data, segment_ids
 
 
-def _number_of_segments(name: str, number: Any, ids: Any) -> int:
-    if number is None:
+def _segment_count(name: str, num_segments: Any, ids: Any) -> int:
+    if num_segments is None:
         check(
             not isinstance(ids, Tracer),
             lambda: (
@@ -193,18 +193,18 @@ def _number_of_segments(name: str, number: Any, ids: Any) -> int:
                 "Fix: num_segments=, a Python int."
             ),
         )
-        known = np.asarray(ids)
-        number = int(known.max()) + 1 if known.size else 0
-        number = max(number, 0)
+        values = np.asarray(ids)
+        num_segments = int(values.max()) + 1 if values.size else 0
+        num_segments = max(num_segments, 0)
     check(
-        not isinstance(number, Tracer),
+        not isinstance(num_segments, Tracer),
         lambda: (
             f"[{name}] num_segments must be a Python int, because it is a shape; got a traced "
             "value. Fix: jit(..., static_argnames='num_segments')."
         ),
         ConcretizationTypeError,
     )
-    count = as_integer(name, "num_segments", number)
+    count = as_integer(name, "num_segments", num_segments)
     check(
         count >= 0,
         lambda: f"[{name}] num_segments must not be negative; got {count}. Fix: num_segments=0.",

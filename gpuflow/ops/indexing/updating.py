@@ -17,7 +17,7 @@ from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Literal
 from gpuflow.core.lowering import Elementwise, Unwritten, Update
-from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
+from gpuflow.kir.scalar import COMPONENT_DTYPES, COMPUTE_DTYPES, NARROW_DTYPES
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.comparison import and_p
 from gpuflow.ops.elementwise.nary import broadcast_shape
@@ -32,10 +32,10 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
-# --- places --------------------------------------------------------------------------------
+# --- offsets -------------------------------------------------------------------------------
 
 
-def _places_shape(*avals: ShapedArray, checked: bool) -> list[ShapedArray]:
+def _offsets_shape(*avals: ShapedArray, checked: bool) -> list[ShapedArray]:
     del checked
     shape = broadcast_shape("window_places", avals)
     return [ShapedArray(shape, _INDEX.dtype), ShapedArray(shape, _TRUE.dtype)]
@@ -47,23 +47,23 @@ def _clipped(xp: Any, start: Any, last: Any) -> Any:
     return xp.clip(start.astype(np.int64), 0, last)
 
 
-def _places_impl(xp: Any, *arrays: Any, checked: bool) -> list[Any]:
-    place, inside = np.int64(0), np.bool_(True)
+def _offsets_impl(xp: Any, *arrays: Any, checked: bool) -> list[Any]:
+    offset, in_bounds = np.int64(0), np.bool_(True)
     for start, last, stride in zip(*[iter(arrays)] * 3, strict=True):
         if checked:
-            inside = inside & (start >= 0) & (start.astype(np.int64) <= last)
-        place = place + _clipped(xp, start, last) * stride
+            in_bounds = in_bounds & (start >= 0) & (start.astype(np.int64) <= last)
+        offset = offset + _clipped(xp, start, last) * stride
     shape = np.broadcast_shapes(*[array.shape for array in arrays])
     return [
-        xp.array(xp.broadcast_to(place, shape)),
-        xp.array(xp.broadcast_to(inside, shape)),
+        xp.array(xp.broadcast_to(offset, shape)),
+        xp.array(xp.broadcast_to(in_bounds, shape)),
     ]
 
 
-def _places_body(builder: Any, values: Any, in_avals: Any, out: Any, params: Any) -> Any:
+def _offsets_body(builder: Any, values: Any, in_avals: Any, out: Any, params: Any) -> Any:
     del in_avals, out
     zero = builder.const("int64", 0)
-    place, inside = zero, builder.const("bool", True)
+    offset, in_bounds = zero, builder.const("bool", True)
     for start, last, stride in zip(*[iter(values)] * 3, strict=True):
         bound = last
         if start.dtype == "uint64":
@@ -71,22 +71,22 @@ def _places_body(builder: Any, values: Any, in_avals: Any, out: Any, params: Any
         else:
             start = builder.cast(start, "int64")
         if params["checked"]:
-            good = builder.apply("le", start, bound)
+            valid = builder.apply("le", start, bound)
             if start.dtype == "int64":
-                good = builder.apply("and", good, builder.apply("ge", start, zero))
-            inside = builder.apply("and", inside, good)
+                valid = builder.apply("and", valid, builder.apply("ge", start, zero))
+            in_bounds = builder.apply("and", in_bounds, valid)
         least = builder.cast(builder.apply("min", start, bound), "int64")
         least = builder.apply("max", least, zero)
-        place = builder.apply("add", place, builder.apply("mul", least, stride))
-    return place, inside
+        offset = builder.apply("add", offset, builder.apply("mul", least, stride))
+    return offset, in_bounds
 
 
-# Operands in threes: starts, the last one that is inside, and elements between neighbours.
-window_places_p = define(
+# Operands in triples: starts, the last start in bounds, and the stride in elements.
+window_offsets_p = define(
     "window_places",
-    shape=_places_shape,
-    impl=_places_impl,
-    lower=Elementwise(_places_body),
+    shape=_offsets_shape,
+    impl=_offsets_impl,
+    lower=Elementwise(_offsets_body),
     multiple_results=True,
 )
 
@@ -95,34 +95,35 @@ window_places_p = define(
 
 
 def _update_shape(
-    x: ShapedArray, places: ShapedArray, inside: ShapedArray, windows: ShapedArray, **params: Any
-) -> ShapedArray:
-    del inside, params
-    assert windows.shape[: places.ndim] == places.shape and windows.dtype == x.dtype
+    x: ShapedArray, offsets: ShapedArray, in_bounds: ShapedArray, windows: ShapedArray,
+    **params: Any,
+) -> ShapedArray:  # fmt: skip
+    del in_bounds, params
+    assert windows.shape[: offsets.ndim] == offsets.shape and windows.dtype == x.dtype
     return ShapedArray(x.shape, x.dtype)
 
 
 def _update_impl(
-    xp: Any, x: Any, places: Any, inside: Any, windows: Any, *,
+    xp: Any, x: Any, offsets: Any, in_bounds: Any, windows: Any, *,
     window_dims: tuple[int, ...], combine: str, repeats: bool,
 ) -> Any:  # fmt: skip
     del repeats
     out = xp.array(x, copy=True)
     strides = row_major_strides(x.shape)
-    rank = places.ndim
-    spots = places.reshape(places.shape + (1,) * len(window_dims))
+    rank = offsets.ndim
+    indices = offsets.reshape(offsets.shape + (1,) * len(window_dims))
     for k, d in enumerate(window_dims):
         aligned = [1] * windows.ndim
         aligned[rank + k] = -1
-        spots = spots + (xp.arange(windows.shape[rank + k]) * strides[d]).reshape(aligned)
-    good = inside.reshape(inside.shape + (1,) * (windows.ndim - inside.ndim))
-    good = xp.broadcast_to(good, windows.shape).reshape(-1)
-    spots = xp.broadcast_to(spots, windows.shape).reshape(-1)[good]
-    flat, values = out.reshape(-1), windows.reshape(-1)[good]
+        indices = indices + (xp.arange(windows.shape[rank + k]) * strides[d]).reshape(aligned)
+    mask = in_bounds.reshape(in_bounds.shape + (1,) * (windows.ndim - in_bounds.ndim))
+    mask = xp.broadcast_to(mask, windows.shape).reshape(-1)
+    indices = xp.broadcast_to(indices, windows.shape).reshape(-1)[mask]
+    flat, values = out.reshape(-1), windows.reshape(-1)[mask]
     if combine == "set":
-        flat[spots] = values
+        flat[indices] = values
     else:
-        getattr(xp, combine).at(flat, spots, values)
+        getattr(xp, combine).at(flat, indices, values)
     return out
 
 
@@ -139,15 +140,15 @@ def _window(params: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _only_if(eqn: Any, flag: Atom, build: Any) -> Any:
-    x, places, inside, windows = eqn.inputs
-    if type(inside) is Literal and inside.value:
-        inside = flag
+    x, offsets, mask, windows = eqn.inputs
+    if type(mask) is Literal and mask.value:
+        mask = flag
     else:
         everywhere = build.apply(
-            broadcast_in_dim_p, flag, shape=inside.aval.shape, broadcast_dimensions=()
+            broadcast_in_dim_p, flag, shape=mask.aval.shape, broadcast_dimensions=()
         )
-        inside = build.apply(and_p, inside, everywhere)
-    return build.apply(eqn.primitive, x, places, inside, windows, **eqn.params)
+        mask = build.apply(and_p, mask, everywhere)
+    return build.apply(eqn.primitive, x, offsets, mask, windows, **eqn.params)
 
 
 update_windows_p = define(
@@ -179,12 +180,12 @@ unwritten_p = define(
 
 @record
 class Component:
-    """Where windows start along one dimension.
+    """Starts of windows along one dimension.
 
     Attributes:
         start: their indices, of the indices' shape or a scalar.
-        last: the largest index at which a window fits.
-        stride: elements between neighbours.
+        last: the largest start in bounds.
+        stride: stride of the dimension, in elements.
     """
 
     start: Atom
@@ -193,9 +194,9 @@ class Component:
 
 
 def can_be_updated(dtype: Any, combine: str) -> bool:
-    """Whether kernels hold elements of ``dtype``; sums of 16-bit floats are made elsewhere."""
+    """Whether kernels can update elements of ``dtype``; 16-bit float sums use float32."""
     stored = storage_dtype(dtype)
-    if stored.name in PARTS:
+    if stored.name in COMPONENT_DTYPES:
         return combine in ("set", "add")
     if stored.name not in (*COMPUTE_DTYPES, *NARROW_DTYPES):
         return False
@@ -207,46 +208,46 @@ def counted(build: Any, shape: tuple[int, ...], dimension: int) -> Atom:
     return build.apply(iota_p, dtype=_INDEX.dtype, shape=shape, dimension=dimension)
 
 
-def place_operands(build: Any, components: Sequence[Component]) -> list[Atom]:
+def offset_operands(build: Any, components: Sequence[Component]) -> list[Atom]:
     """Operands of ``window_places``."""
     operands: list[Atom] = []
-    for part in components:
-        last = build.literal(part.last, _INDEX)
-        operands += [part.start, last, build.literal(part.stride, _INDEX)]
+    for component in components:
+        last = build.literal(component.last, _INDEX)
+        operands += [component.start, last, build.literal(component.stride, _INDEX)]
     return operands
 
 
-def places_of(
+def _window_offsets(
     build: Any, components: Sequence[Component], checked: bool
 ) -> tuple[Atom, Atom]:
     """The flat indices at which windows start, and the valid windows; see ``update``."""
-    operands = place_operands(build, components)
-    everywhere = Literal(np.bool_(True), _TRUE)
+    operands = offset_operands(build, components)
+    always = Literal(np.bool_(True), _TRUE)
     if not operands:
-        return build.literal(0, _INDEX), everywhere
-    place, inside = build.apply(window_places_p, *operands, checked=checked)
-    return place, inside if checked else everywhere
+        return build.literal(0, _INDEX), always
+    offsets, in_bounds = build.apply(window_offsets_p, *operands, checked=checked)
+    return offsets, in_bounds if checked else always
 
 
-def store_parts(
-    build: Any, out: ShapedArray, dimension: int, parts: Sequence[Atom]
+def store_concatenated(
+    build: Any, out: ShapedArray, dimension: int, arrays: Sequence[Atom]
 ) -> Any:
-    """The equations that store arrays one after the other along a dimension.
+    """Build the equations that store the concatenation of arrays along a dimension.
 
     Returns:
-        The variable of the result; None where kernels hold no such elements.
+        The variable of the result; None if kernels cannot hold such elements.
     """
     if dtypes.is_extended(out.dtype) or not can_be_updated(out.dtype, "set"):
         return None
     stride, start = row_major_strides(out.shape)[dimension], 0
     result = build.apply(unwritten_p, shape=out.shape, dtype=out.dtype)
-    for part in parts:
-        place = build.literal(start * stride, _INDEX)
+    for array in arrays:
+        offset = build.literal(start * stride, _INDEX)
         result = build.apply(
-            update_windows_p, result, place, Literal(np.bool_(True), _TRUE), part,
+            update_windows_p, result, offset, Literal(np.bool_(True), _TRUE), array,
             window_dims=tuple(range(len(out.shape))), combine="set", repeats=False,
         )  # fmt: skip
-        start += part.aval.shape[dimension]
+        start += array.aval.shape[dimension]
     return result
 
 
@@ -254,23 +255,23 @@ def update(
     build: Any, x: Atom, components: Sequence[Component], windows: Atom,
     window_dims: tuple[int, ...], combine: str, *, checked: bool, repeats: bool,
 ) -> Any:  # fmt: skip
-    """The equations of an update.
+    """Build the equations of an update.
 
     Args:
         build: makes them.
         x: the array.
-        components: where windows start; a dimension without one starts at 0.
+        components: starts of windows; a dimension without one starts at 0.
         windows: of shape (*indices' shape, *window).
         window_dims: the dimensions of ``x`` along which windows extend.
         combine: "set", or the NumPy function that combines elements.
-        checked: windows that do not fit are left out; else they are moved inside.
+        checked: out-of-bounds windows are dropped; else they are clamped.
         repeats: elements may be updated more than once, and are in the order of the windows.
 
     Returns:
         The variable of the result.
     """
-    place, inside = places_of(build, components, checked)
+    offset, in_bounds = _window_offsets(build, components, checked)
     return build.apply(
-        update_windows_p, x, place, inside, windows,
+        update_windows_p, x, offset, in_bounds, windows,
         window_dims=window_dims, combine=combine, repeats=repeats,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The ops on axes that every other rule uses.
+"""Ops on axes that rules of other ops use.
 
 broadcast_in_dim and reduce_sum are each other's transposes, so they are in one module.
 """
@@ -39,10 +39,10 @@ from gpuflow.ops.reductions.blocked_sums import blocked_sum
 def _sizes(op: str, shape: int | Sequence[Any]) -> tuple[int, ...]:
     if not isinstance(shape, tuple | list) and isinstance(known_index(shape), int):
         shape = (shape,)
-    known = as_items(op, "shape", shape)
-    if {*map(type, known)} == {int} and min(known) >= 0 and len(known) <= MOST_DIMENSIONS:
-        return known  # the common case
-    sizes = as_integers(op, "shape", known)
+    entries = as_items(op, "shape", shape)
+    if {*map(type, entries)} == {int} and min(entries) >= 0 and len(entries) <= MOST_DIMENSIONS:
+        return entries  # the common case
+    sizes = as_integers(op, "shape", entries)
     check_rank(op, sizes)
     check(
         all(size >= 0 for size in sizes),
@@ -105,8 +105,8 @@ def _broadcast_batch(
     broadcast_dimensions: tuple[int, ...],
 ) -> tuple[Any, int]:
     x = move_axis(operands[0], dims[0], 0)
-    moved = (0, *(d + 1 for d in broadcast_dimensions))
-    return broadcast_in_dim(x, (aval_of(x).shape[0], *shape), moved), 0
+    shifted = (0, *(d + 1 for d in broadcast_dimensions))
+    return broadcast_in_dim(x, (aval_of(x).shape[0], *shape), shifted), 0
 
 
 def _broadcast_links(
@@ -123,7 +123,7 @@ def _broadcast_view(view: Any, out: ShapedArray, *, shape: Any, broadcast_dimens
 
 
 def _broadcast_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -> Any:
-    """The broadcast of the slice: only dimensions that the operand has are cut there."""
+    """The broadcast of a slice of the operand, along the dimensions that the operand has."""
     del definition
     x, shape, dims = eqn.inputs[0], eqn.params["shape"], eqn.params["broadcast_dimensions"]
     sizes = tuple(len(range(*bound)) for bound in bounds)
@@ -240,8 +240,8 @@ def _sum_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
 
 
 def _sum_transpose(cotangent: Any, x: ShapedArray, *, axes: tuple[int, ...]) -> Any:
-    kept = tuple(d for d in range(x.ndim) if d not in axes)
-    return broadcast_in_dim(cotangent, x.shape, kept)
+    remaining = tuple(d for d in range(x.ndim) if d not in axes)
+    return broadcast_in_dim(cotangent, x.shape, remaining)
 
 
 def reduction_batch(apply: Any) -> Any:
@@ -252,14 +252,14 @@ def reduction_batch(apply: Any) -> Any:
     ) -> tuple[Any, int]:
         del axis
         dim = dims[0]
-        moved = tuple(d + (d >= dim) for d in axes)
-        return apply(operands[0], moved), dim - sum(d < dim for d in moved)
+        shifted = tuple(d + (d >= dim) for d in axes)
+        return apply(operands[0], shifted), dim - sum(d < dim for d in shifted)
 
     return batch
 
 
 def bind_reduction(primitive: Primitive, x: Any, axes: Sequence[int]) -> Any:
-    """Reduce over ``axes``; without any, only the operand is checked."""
+    """Reduce over ``axes``; without axes, only check the operand."""
     axes = as_items(primitive.name, "axes", axes)
     if axes:
         return primitive.bind(x, axes=axes)
@@ -291,8 +291,8 @@ def reduce_sum(
     return in_sharding("reduce_sum", bind_reduction(reduce_sum_p, operand, axes), out_sharding)
 
 
-def of_one_element(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """A reduction of dimensions of size 1 drops them, where a layout op has made them.
+def drop_unit_axes(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Rewrite a reduction over axes of size 1 that a layout op made as a squeeze.
 
     Others may be batches of one, which must run the same code as all batches.
     """
@@ -306,24 +306,24 @@ def of_one_element(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 
 
 def _closed_sum(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Sum of an iota: integers modulo a power of two, floats if all steps are exact."""
+    """Closed form of the sum of an iota: for integers modulo a power of two, for exact floats."""
     x, axes = eqn.inputs[0], eqn.params["axes"]
     count = prod(x.aval.shape[d] for d in axes)
 
     def ones(dtype: Any, times: int = 1) -> Any:
-        kept = reduced_shape(x.aval, axes)
+        remaining = reduced_shape(x.aval, axes)
         literal = build.literal(count * times % (1 << 64), ShapedArray((), dtype))
-        if not kept:
+        if not remaining:
             return literal
-        return build.apply(broadcast_in_dim_p, literal, shape=kept, broadcast_dimensions=())
+        return build.apply(broadcast_in_dim_p, literal, shape=remaining, broadcast_dimensions=())
 
     def of_equation(source: Any) -> Any:
         rule = source.primitive.lower
         if rule.closed_sum is not None:
             return rule.closed_sum(source, axes, build)
-        number = source.inputs[0] if source.primitive is broadcast_in_dim_p else None
-        if type(number) is Literal and wraps(number.aval.dtype):
-            return ones(number.aval.dtype, int(number.value))
+        scalar = source.inputs[0] if source.primitive is broadcast_in_dim_p else None
+        if type(scalar) is Literal and wraps(scalar.aval.dtype):
+            return ones(scalar.aval.dtype, int(scalar.value))
         return None
 
     if wraps(x.aval.dtype):
@@ -335,8 +335,8 @@ def _closed_sum(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 
 
 def _sum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Let a library sum its own result: a product sums batch dimensions by contraction."""
-    for rule in (of_one_element, _closed_sum):
+    """Let a library call sum its result: a product sums batch dimensions by contraction."""
+    for rule in (drop_unit_axes, _closed_sum):
         result = rule(eqn, definition, build)
         if result is not None:
             return result
@@ -357,7 +357,7 @@ reduce_sum_p = define(
     jvp=linear_jvp(lambda x, axes: reduce_sum(x, axes)),
     transpose=unary_transpose(_sum_transpose),
     batch=reduction_batch(reduce_sum),
-    lower=Reduction("add", lambda dtype: 0, by_parts=True),
+    lower=Reduction("add", lambda dtype: 0, by_components=True),
     simplify=_sum_simplify,
 )
 
@@ -379,11 +379,11 @@ def _reshape_shape(x: ShapedArray, *, new_sizes: tuple[int, ...]) -> ShapedArray
 
 def _reshape_links(x: ShapedArray, out: ShapedArray, *, new_sizes: Any) -> Any:
     del new_sizes
-    return views.kept_dimensions(x.shape, out.shape)
+    return views.preserved_dimensions(x.shape, out.shape)
 
 
 def _reshape_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Nothing is reshaped; a reshape of a reshape; a number has any shape."""
+    """Simplify identity reshapes, reshapes of reshapes, and reshapes of broadcast scalars."""
     x, shape = eqn.inputs[0], eqn.params["new_sizes"]
     if x.aval is eqn.outputs[0].aval:
         return [x]
@@ -471,8 +471,8 @@ def _squeeze_shape(x: ShapedArray, *, dimensions: tuple[int, ...]) -> ShapedArra
 
 
 def _squeeze_transpose(cotangent: Any, x: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
-    kept = tuple(d for d in range(x.ndim) if d not in dimensions)
-    return broadcast_in_dim(cotangent, x.shape, kept)
+    remaining = tuple(d for d in range(x.ndim) if d not in dimensions)
+    return broadcast_in_dim(cotangent, x.shape, remaining)
 
 
 def _squeeze_batch(
@@ -480,26 +480,26 @@ def _squeeze_batch(
 ) -> tuple[Any, int]:
     del axis
     dim = dims[0]
-    moved = tuple(d + (d >= dim) for d in dimensions)
-    return squeeze(operands[0], moved), dim - sum(d < dim for d in moved)
+    shifted = tuple(d + (d >= dim) for d in dimensions)
+    return squeeze(operands[0], shifted), dim - sum(d < dim for d in shifted)
 
 
 def _squeeze_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
     del out
-    kept = [d for d in range(x.ndim) if d not in dimensions]
-    return [(d, k) for k, d in enumerate(kept)]
+    remaining = [d for d in range(x.ndim) if d not in dimensions]
+    return [(d, k) for k, d in enumerate(remaining)]
 
 
 def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Dimensions that a broadcast has added are not added."""
+    """Remove dimensions that a broadcast has added from the broadcast."""
     source, dropped = definition(eqn.inputs[0]), eqn.params["dimensions"]
     if source is None or source.primitive is not broadcast_in_dim_p:
         return None
     dims = source.params["broadcast_dimensions"]
     if any(d in dims for d in dropped):
         return None
-    moved = tuple(d - sum(gone < d for gone in dropped) for d in dims)
-    params = {"shape": eqn.outputs[0].aval.shape, "broadcast_dimensions": moved}
+    shifted = tuple(d - sum(gone < d for gone in dropped) for d in dims)
+    params = {"shape": eqn.outputs[0].aval.shape, "broadcast_dimensions": shifted}
     return [build.apply(broadcast_in_dim_p, source.inputs[0], **params)]
 
 
@@ -547,5 +547,5 @@ def insert_axis(x: Any, position: int) -> Any:
     """Insert a dimension of size 1."""
     shape = list(aval_of(x).shape)
     shape.insert(position, 1)
-    kept = [d for d in range(len(shape)) if d != position]
-    return broadcast_in_dim(x, shape, kept)
+    remaining = [d for d in range(len(shape)) if d != position]
+    return broadcast_in_dim(x, shape, remaining)

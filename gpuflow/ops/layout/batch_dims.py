@@ -1,4 +1,4 @@
-"""Putting mapped dimensions where a rule or a caller wants them."""
+"""Move the mapped dimension of batched values to a given position."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpuflow.ops.layout.transpose import move_axis
 
 
 def batch_to_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
-    """``x`` with its mapped dimension at ``target``; an unmapped value is repeated."""
+    """``x`` with its mapped dimension at ``target``; an unmapped value is broadcast."""
     if dim is not None:
         return move_axis(x, dim, target)
     shape = list(aval_of(x).shape)
     shape.insert(target, size)
-    kept = [d for d in range(len(shape)) if d != target]
-    return broadcast_in_dim(x, shape, kept)
+    remaining = [d for d in range(len(shape)) if d != target]
+    return broadcast_in_dim(x, shape, remaining)

@@ -1,4 +1,4 @@
-"""concatenate: arrays joined along a dimension."""
+"""concatenate: arrays combined along a dimension."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any
 from gpuflow.base.arguments import are_dimensions, as_items
 from gpuflow.base.dtypes import is_extended
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.define import check_same_dtype, define, types_text
-from gpuflow.ops.indexing.updating import store_parts
+from gpuflow.ops.indexing.updating import store_concatenated
 from gpuflow.ops.layout.axes import squeeze_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.layout.slicing import joined_slices, slice_, slice_p
+from gpuflow.ops.layout.slicing import merged_slices, slice_, slice_p
 from gpuflow.ops.zeros import instantiate
 
 _MOST_COLUMNS = 8
 
 
-def _concatenate_shape(*pieces: ShapedArray, dimension: int) -> ShapedArray:
+def _concatenate_shape(*arrays: ShapedArray, dimension: int) -> ShapedArray:
     check(
-        len(pieces) > 0,
+        len(arrays) > 0,
         lambda: "[concatenate] at least one array is needed; got none. Fix: pass a list of arrays.",
         ValueError,
     )
-    check_same_dtype("concatenate", pieces)
-    rank = pieces[0].ndim
+    check_same_dtype("concatenate", arrays)
+    rank = arrays[0].ndim
     check(
         are_dimensions([dimension], rank),
         lambda: (
-            f"[concatenate] dimension must be in [0, {rank}); got {told(dimension)} for "
-            f"{types_text(pieces)}. Fix: choose an existing dimension, as in lax.concatenate([x, "
+            f"[concatenate] dimension must be in [0, {rank}); got {brief(dimension)} for "
+            f"{types_text(arrays)}. Fix: choose an existing dimension, as in lax.concatenate([x, "
             "y], 0), or reshape scalars to (1,)."
         ),
     )
@@ -46,15 +46,15 @@ def _concatenate_shape(*pieces: ShapedArray, dimension: int) -> ShapedArray:
         return aval.shape[:dimension] + aval.shape[dimension + 1 :]
 
     check(
-        all(p.ndim == rank and others(p) == others(pieces[0]) for p in pieces),
+        all(p.ndim == rank and others(p) == others(arrays[0]) for p in arrays),
         lambda: (
             f"[concatenate] shapes must agree except along dimension {dimension}; got "
-            f"{types_text(pieces)}. Fix: pad, slice or reshape the odd one."
+            f"{types_text(arrays)}. Fix: pad, slice or reshape the odd one."
         ),
     )
-    total = sum(piece.shape[dimension] for piece in pieces)
-    shape = (*pieces[0].shape[:dimension], total, *pieces[0].shape[dimension + 1 :])
-    return ShapedArray(shape, pieces[0].dtype, all(piece.weak_type for piece in pieces))
+    total = sum(array.shape[dimension] for array in arrays)
+    shape = (*arrays[0].shape[:dimension], total, *arrays[0].shape[dimension + 1 :])
+    return ShapedArray(shape, arrays[0].dtype, all(array.weak_type for array in arrays))
 
 
 def _concatenate_jvp(
@@ -64,15 +64,15 @@ def _concatenate_jvp(
     return out, concatenate([instantiate(tangent) for tangent in tangents], dimension)
 
 
-def _concatenate_transpose(cotangent: Any, *pieces: Any, dimension: int) -> list[Any]:
+def _concatenate_transpose(cotangent: Any, *operands: Any, dimension: int) -> list[Any]:
     if type(cotangent) is Zero:
-        return [Zero(p.aval.tangent()) if is_undefined(p) else None for p in pieces]
+        return [Zero(p.aval.tangent()) if is_undefined(p) else None for p in operands]
     shape = aval_of(cotangent).shape
     results, start = [], 0
-    for piece in pieces:
-        unknown = is_undefined(piece)
-        size = (piece.aval if unknown else aval_of(piece)).shape[dimension]
-        if unknown:
+    for operand in operands:
+        is_linear = is_undefined(operand)
+        size = (operand.aval if is_linear else aval_of(operand)).shape[dimension]
+        if is_linear:
             first, last = [0] * len(shape), list(shape)
             first[dimension], last[dimension] = start, start + size
             results.append(slice_(cotangent, first, last))
@@ -87,33 +87,33 @@ def _concatenate_batch(
 ) -> tuple[Any, int]:
     shared = {dim for dim in dims if dim is not None}
     target = shared.pop() if len(shared) == 1 else 0
-    moved = [batch_to_dim(x, d, target, axis.size) for x, d in zip(operands, dims)]
-    return concatenate(moved, dimension + (dimension >= target)), target
+    batched = [batch_to_dim(x, d, target, axis.size) for x, d in zip(operands, dims)]
+    return concatenate(batched, dimension + (dimension >= target)), target
 
 
-def _concatenate_numbers(in_avals: Any, params: Any) -> list[int]:
-    """Where each piece ends."""
-    return list(accumulate([piece.shape[params["dimension"]] for piece in in_avals]))
+def _concatenate_scalars(in_avals: Any, params: Any) -> list[int]:
+    """End of each operand along the dimension."""
+    return list(accumulate([aval.shape[params["dimension"]] for aval in in_avals]))
 
 
 def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
-    """The element of one piece: branches find it by halves, so that there are few."""
+    """The element of one operand, found by binary search with branches."""
     dimension = params["dimension"]
     builder = context.builder
     position = context.index(dimension)
     others = [context.index(d) for d in range(out.ndim)]
-    sizes = [piece.shape[dimension] for piece in in_avals]
-    ends = [context.border(dimension, k) for k in range(len(sizes) - 1)]
-    filled = [number for number, size in enumerate(sizes) if size]
+    sizes = [aval.shape[dimension] for aval in in_avals]
+    ends = [context.bound(dimension, k) for k in range(len(sizes) - 1)]
+    filled = [index for index, size in enumerate(sizes) if size]
 
     def element(first: int, last: int) -> Any:
-        """Of the pieces ``filled[first:last]``."""
-        number = filled[first]
+        """The element among the operands ``filled[first:last]``."""
+        index = filled[first]
         if last - first == 1:
             indices = list(others)
-            if number != filled[0]:
-                indices[dimension] = builder.apply("sub", position, ends[number - 1])
-            return context.load(number, indices)
+            if index != filled[0]:
+                indices[dimension] = builder.apply("sub", position, ends[index - 1])
+            return context.load(index, indices)
         middle = (first + last) // 2
         is_before = builder.apply("lt", position, ends[filled[middle] - 1])
         return builder.choose(
@@ -126,47 +126,47 @@ def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any
 def _concatenate_sliced(
     eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any
 ) -> Any:
-    """A slice of one piece; or, if only slices read the whole, slices of several."""
+    """A slice of one operand; or, if only slices read the result, slices of several."""
     dimension = eqn.params["dimension"]
     start, limit, step = bounds[dimension]
-    parts, begin = [], 0
-    for piece in eqn.inputs:
-        end = begin + piece.aval.shape[dimension]
-        # The first index of start, start + step, ... that lies in this piece.
+    ranges, begin = [], 0
+    for operand in eqn.inputs:
+        end = begin + operand.aval.shape[dimension]
+        # The first index of start, start + step, ... in this operand.
         first = start + max(0, -(-(begin - start) // step)) * step
         last = min(limit, end)
         if first < last:
-            piece_bounds = [*bounds]
-            piece_bounds[dimension] = (first - begin, last - begin, step)
-            parts.append((piece, piece_bounds))
+            operand_bounds = [*bounds]
+            operand_bounds[dimension] = (first - begin, last - begin, step)
+            ranges.append((operand, operand_bounds))
         begin = end
-    if len(parts) > 1 and not definition.is_read_only_by(slice_p, eqn.outputs[0]):
+    if len(ranges) > 1 and not definition.is_read_only_by(slice_p, eqn.outputs[0]):
         return None
-    pieces = [cut(*part) for part in parts]
-    if len(pieces) == 1:
-        return pieces[0]
-    return build.apply(concatenate_p, *pieces, dimension=dimension)
+    slices = [cut(*entry) for entry in ranges]
+    if len(slices) == 1:
+        return slices[0]
+    return build.apply(concatenate_p, *slices, dimension=dimension)
 
 
 def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """One piece is the whole; pieces of pieces; neighboring slices of one array are one slice."""
+    """Simplify single operands, nested concatenations, and adjacent slices of one array."""
     dimension = eqn.params["dimension"]
-    pieces: list[Any] = []
-    for piece in eqn.inputs:
-        source = definition(piece)
+    operands: list[Any] = []
+    for operand in eqn.inputs:
+        source = definition(operand)
         if (
             source is not None
             and source.primitive is concatenate_p
             and source.params["dimension"] == dimension
-            and definition.is_read_once(piece)
+            and definition.is_read_once(operand)
         ):
-            pieces += source.inputs
+            operands += source.inputs
         else:
-            pieces.append(piece)
-    merged = pieces[:1]
-    for piece in pieces[1:]:
-        one = joined_slices(definition(merged[-1]), definition(piece), dimension, build)
-        merged[-1:] = [merged[-1], piece] if one is None else [one]
+            operands.append(operand)
+    merged = operands[:1]
+    for operand in operands[1:]:
+        one = merged_slices(definition(merged[-1]), definition(operand), dimension, build)
+        merged[-1:] = [merged[-1], operand] if one is None else [one]
     if len(merged) == len(eqn.inputs):
         return None
     if len(merged) == 1:
@@ -174,10 +174,10 @@ def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | 
     return [build.apply(concatenate_p, *merged, dimension=dimension)]
 
 
-def _concatenate_in_parts(eqn: Any, build: Any) -> Any:
-    """Pieces that lie in one range each; stored by rows they would be many short loops.
+def _concatenate_stores(eqn: Any, build: Any) -> Any:
+    """Store operands one by one if each is one range; by rows they would be many short loops.
 
-    A few columns are stored together, row by row.
+    A few columns are stored in one kernel, row by row.
     """
     out, dimension = eqn.outputs[0].aval, eqn.params["dimension"]
     are_columns = all(one.aval.shape[dimension] == 1 for one in eqn.inputs)
@@ -187,7 +187,7 @@ def _concatenate_in_parts(eqn: Any, build: Any) -> Any:
         return build.apply(columns_p, *columns)
     if any(size != 1 for size in out.shape[:dimension]):
         return None
-    return store_parts(build, out, dimension, eqn.inputs)
+    return store_concatenated(build, out, dimension, eqn.inputs)
 
 
 def _columns_shape(*columns: ShapedArray) -> ShapedArray:
@@ -199,7 +199,7 @@ def _columns_impl(xp: Any, *columns: Any) -> Any:
 
 
 def _columns_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
-    """The column of this index; all of them are computed where it begins to count."""
+    """The column of this index; all of them are computed before the branches."""
     del params
     builder, last = context.builder, out.ndim - 1
     index = context.index(last)
@@ -208,13 +208,13 @@ def _columns_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
     def column(first: int) -> Any:
         if first == len(columns) - 1:
             return columns[first]
-        is_before = builder.apply("lt", index, context.border(last, first))
+        is_before = builder.apply("lt", index, context.bound(last, first))
         return builder.choose(is_before, lambda: columns[first], lambda: column(first + 1))
 
     return column(0)
 
 
-# What kernels hold in place of concatenated columns; programs of users have none.
+# Compiled form of concatenated columns; programs of users have none.
 columns_p = define(
     "columns",
     shape=_columns_shape,
@@ -228,7 +228,7 @@ columns_p = define(
 )
 
 
-def _concatenate_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
+def _concatenate_partitionable(ins: Sequence[Any], out: Any, params: Any) -> Any:
     shared_dims = [(d, d) for d in range(out.ndim) if d != params["dimension"]]
     return [shared_dims] * len(ins)
 
@@ -261,13 +261,13 @@ def concatenate(operands: Sequence[ArrayLike] | Array, dimension: int) -> Array:
 concatenate_p = define(
     "concatenate",
     shape=_concatenate_shape,
-    impl=lambda xp, *pieces, dimension: xp.concatenate(pieces, dimension),
+    impl=lambda xp, *arrays, dimension: xp.concatenate(arrays, dimension),
     jvp=_concatenate_jvp,
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,
     lower=Indexed(
-        _concatenate_body, _concatenate_numbers, selects=True, sliced=_concatenate_sliced,
-        in_parts=_concatenate_in_parts, partitionable=_concatenate_apart,
+        _concatenate_body, _concatenate_scalars, selects=True, sliced=_concatenate_sliced,
+        as_updates=_concatenate_stores, partitionable=_concatenate_partitionable,
     ),
     simplify=_concatenate_simplify,
 )

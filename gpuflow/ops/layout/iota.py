@@ -53,9 +53,9 @@ def _iota_shape(*, dtype: Any, shape: tuple[int, ...], dimension: int) -> Shaped
 
 def _iota_impl(xp: Any, *, dtype: Any, shape: tuple[int, ...], dimension: int) -> Any:
     # Counted in int64 and converted: integers wrap, floats round.
-    numbers = xp.arange(shape[dimension]).astype(dtype)
+    indices = xp.arange(shape[dimension]).astype(dtype)
     out = xp.empty(shape, dtype)
-    out[...] = numbers.reshape([-1 if d == dimension else 1 for d in range(len(shape))])
+    out[...] = indices.reshape([-1 if d == dimension else 1 for d in range(len(shape))])
     return out
 
 
@@ -123,21 +123,21 @@ def broadcasted_iota(
     return in_sharding("broadcasted_iota", iota(dtype, shape, dimension), out_sharding)
 
 
-# --- what is iota again, or a number --------------------------------------------------------
+# --- rewrites to iota or constants -----------------------------------------------------------
 #
-# Integers wrap modulo a power of two, which sums and products of them keep; floats count exactly
-# up to 2^(bits of the mantissa), and only as far are they taken for numbers here.
+# Integers wrap modulo a power of two, and so do their sums and products; floats count exactly up
+# to 2^(bits of the mantissa), and are rewritten only up to there.
 
 
 def _counts_to(dtype: Any) -> int:
-    """The greatest number up to which ``dtype`` holds every integer."""
+    """The largest n such that ``dtype`` represents all integers up to n."""
     if dtypes.is_integer(dtype):
         return int(ml_dtypes.iinfo(dtype).max)
     return 1 << (ml_dtypes.finfo(dtype).nmant + 1) if dtypes.is_floating(dtype) else 0
 
 
 def _iota_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -> Any:
-    """Other sizes; and a first number and a step, of integers."""
+    """A smaller iota; for integers also with start and step."""
     del cut, definition
     dtype, dimension = eqn.params["dtype"], eqn.params["dimension"]
     sizes = tuple(len(range(*bound)) for bound in bounds)
@@ -147,33 +147,34 @@ def _iota_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -
         return result
     if not wraps(dtype):
         return None
-    for primitive, number in ((mul_p, step), (add_p, start)):
-        literal = build.literal(wrapped(number, dtype), result.aval)
+    for primitive, constant in ((mul_p, step), (add_p, start)):
+        literal = build.literal(wrapped(constant, dtype), result.aval)
         result = build.apply(primitive, result, literal)
     return result
 
 
 def _iota_summed(eqn: Any, axes: tuple[int, ...], build: Any) -> Any:
-    """n (n - 1) / 2 for each element that was added besides, or the iota as often."""
+    """n (n - 1) / 2 times the size of the other axes, or the iota times it."""
     dtype, dimension = eqn.params["dtype"], eqn.params["dimension"]
     shape = eqn.params["shape"]
-    kept = [d for d in range(len(shape)) if d not in axes]
-    sizes = tuple(shape[d] for d in kept)
+    remaining = [d for d in range(len(shape)) if d not in axes]
+    sizes = tuple(shape[d] for d in remaining)
     count = prod(shape[d] for d in axes if d != dimension)
     n = shape[dimension]
     largest = (n * (n - 1) // 2 if dimension in axes else n) * count
     if not wraps(dtype) and (largest > _counts_to(dtype) or dtype.itemsize < 4):
         return None
     if dimension not in axes:
-        line = build.apply(iota_p, dtype=dtype, shape=sizes, dimension=kept.index(dimension))
-        return build.apply(mul_p, line, build.literal(_number(count, dtype), line.aval))
-    total = build.literal(_number(largest, dtype), eqn.outputs[0].aval)
+        axis = remaining.index(dimension)
+        positions = build.apply(iota_p, dtype=dtype, shape=sizes, dimension=axis)
+        return build.apply(mul_p, positions, build.literal(_in_dtype(count, dtype), positions.aval))
+    total = build.literal(_in_dtype(largest, dtype), eqn.outputs[0].aval)
     if not sizes:
         return total
     return build.apply(broadcast_in_dim_p, total, shape=sizes, broadcast_dimensions=())
 
 
-def _number(value: int, dtype: Any) -> Any:
+def _in_dtype(value: int, dtype: Any) -> Any:
     return wrapped(value, dtype) if wraps(dtype) else value
 
 
@@ -186,7 +187,7 @@ def _iota_broadcast(eqn: Any, shape: tuple[int, ...], dims: tuple[int, ...], bui
 
 
 def _iota_converted(eqn: Any, dtype: Any, build: Any) -> Any:
-    """The iota of another dtype, if none of its numbers wraps or rounds before."""
+    """The iota of another dtype, if none of its values wraps or rounds before."""
     shape, dimension = eqn.params["shape"], eqn.params["dimension"]
     if dtypes.is_bool(dtype) or shape[dimension] - 1 > _counts_to(eqn.params["dtype"]):
         return None
@@ -217,8 +218,8 @@ iota_p = define(
 
 
 @record
-class Line:
-    """Where a running sum runs: along ``axis`` of arrays of ``shape``, or from its end."""
+class ScanAxis:
+    """Axis of a running sum over arrays of ``shape``; ``reverse``: from its end."""
 
     shape: tuple[int, ...]
     axis: int
@@ -229,39 +230,39 @@ class Line:
         return self.shape[self.axis]
 
 
-def counts(line: Line, dtype: Any, build: Any, times: int = 1) -> Any:
-    """The running sum of integers that are all ``times``."""
+def counts(scan: ScanAxis, dtype: Any, build: Any, times: int = 1) -> Any:
+    """Running sum of integers that all equal ``times``."""
     wide = _wide(dtype)
-    place = _places(line, wide, build)
-    if line.reverse:
-        count = build.apply(sub_p, _literal(line.size, wide, build), place)
+    position = _positions(scan, wide, build)
+    if scan.reverse:
+        count = build.apply(sub_p, _literal(scan.size, wide, build), position)
     else:
-        count = build.apply(add_p, place, _literal(1, wide, build))
+        count = build.apply(add_p, position, _literal(1, wide, build))
     if times != 1:
         count = build.apply(mul_p, count, _literal(times, wide, build))
     return _narrowed(count, dtype, build)
 
 
-def triangles(line: Line, dtype: Any, build: Any) -> Any:
-    """The running sum of the iota along the same axis: k (k + 1) / 2 at k."""
+def triangles(scan: ScanAxis, dtype: Any, build: Any) -> Any:
+    """Running sum of the iota along the same axis: k (k + 1) / 2 at k."""
     wide = _wide(dtype)
-    place, one = _places(line, wide, build), _literal(1, wide, build)
-    # One of k and k + 1 is even: its half times the other one, which is odd.
-    half = build.apply(shift_right_logical_p, build.apply(add_p, place, one), one)
-    total = build.apply(mul_p, half, build.apply(or_p, place, one))
-    if line.reverse:
-        whole = _literal(line.size * (line.size - 1) // 2, wide, build)
-        total = build.apply(add_p, build.apply(sub_p, whole, total), place)
+    position, one = _positions(scan, wide, build), _literal(1, wide, build)
+    # One of k and k + 1 is even: half of it times the other one, which is odd.
+    half = build.apply(shift_right_logical_p, build.apply(add_p, position, one), one)
+    total = build.apply(mul_p, half, build.apply(or_p, position, one))
+    if scan.reverse:
+        full = _literal(scan.size * (scan.size - 1) // 2, wide, build)
+        total = build.apply(add_p, build.apply(sub_p, full, total), position)
     return _narrowed(total, dtype, build)
 
 
 def _wide(dtype: Any) -> Any:
-    """An integer dtype for every index; wrapped values would be hidden in a narrower one."""
+    """An integer dtype for every index; values in a narrower one would wrap."""
     return dtype if dtype.itemsize >= 4 else np.dtype(np.int32)
 
 
-def _places(line: Line, dtype: Any, build: Any) -> Any:
-    return build.apply(iota_p, dtype=dtype, shape=line.shape, dimension=line.axis)
+def _positions(scan: ScanAxis, dtype: Any, build: Any) -> Any:
+    return build.apply(iota_p, dtype=dtype, shape=scan.shape, dimension=scan.axis)
 
 
 def _literal(value: int, dtype: Any, build: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Elements in reverse order along axes."""
+"""rev: reverse the elements along axes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _rev_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...])
     return None if dimensions else [(d, d) for d in range(x.ndim)]
 
 
-def _rev_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+def _rev_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
     del ins
     return [[(d, d) for d in range(out.ndim) if d not in params["dimensions"]]]
 
@@ -86,7 +86,7 @@ rev_p = define(
     lower=Layout(
         lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links,
         steps=lambda x, out, *, dimensions: [-1 if d in dimensions else 1 for d in range(x.ndim)],
-        partitionable=_rev_apart,
+        partitionable=_rev_partitionable,
     ),
     simplify=_rev_simplify,
 )

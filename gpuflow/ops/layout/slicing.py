@@ -1,4 +1,4 @@
-"""Ops that move elements: slice and pad.
+"""slice and pad, with static bounds.
 
 slice and pad are each other's transposes. A padding configuration holds (low, high, interior) for
 each dimension; negative low or high remove elements, interior ones are inserted between elements:
@@ -32,8 +32,8 @@ from gpuflow.ops.layout.axes import (
     squeeze,
 )
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.layout.computed_parts import Bound, computed_parts
-from gpuflow.ops.layout.padded_parts import padded_in_parts, padded_joined, padded_rows
+from gpuflow.ops.layout.computed_slices import Bound, computed_slices
+from gpuflow.ops.layout.pad_rewrites import added_pads, padded_rows, padded_stores
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]
@@ -94,8 +94,8 @@ def _slice_transpose(
     del limit_indices
     config = []
     steps = _steps(strides, x.ndim)
-    taken = aval_of(cotangent).shape
-    for start, step, count, size in zip(start_indices, steps, taken, x.shape):
+    counts = aval_of(cotangent).shape
+    for start, step, count, size in zip(start_indices, steps, counts, x.shape):
         spanned = 1 + (count - 1) * step if count else 0
         config.append((start, size - start - spanned, step - 1))
     zero = np.zeros((), x.dtype)[()]
@@ -131,7 +131,7 @@ def _slice_view(
 def _slice_links(
     x: ShapedArray, out: ShapedArray, *, start_indices: Any, limit_indices: Any, strides: Any
 ) -> list[tuple[int, int]] | None:
-    """A slice that drops something needs its operand in memory."""
+    """A slice that drops elements needs its operand in memory."""
     del start_indices, limit_indices, strides
     return [(d, d) for d in range(x.ndim)] if x.shape == out.shape else None
 
@@ -141,8 +141,8 @@ def _slice_steps(x: ShapedArray, out: ShapedArray, *, strides: Any, **bounds: An
     return _steps(strides, x.ndim)
 
 
-def _slice_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
-    """Dimensions of which nothing is dropped."""
+def _slice_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions without dropped elements."""
     del params
     return [[(d, d) for d, size in enumerate(ins[0].shape) if size == out.shape[d]]]
 
@@ -161,14 +161,14 @@ def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         return build.apply(slice_p, atom, **_slice_params(bounds))
 
     if source.primitive is slice_p:
-        joined = [
+        composed = [
             (first + start * by, first + (limit - 1) * by + 1, step * by)
             for (first, _, by), (start, limit, step) in zip(_bounds(source), bounds)
         ]
-        return [cut(source.inputs[0], joined)]
+        return [cut(source.inputs[0], composed)]
     rule = source.primitive.lower
     if rule.is_elementwise:
-        return computed_parts(eqn, bounds, cut, definition, build)
+        return computed_slices(eqn, bounds, cut, definition, build)
     if rule.sliced is None:
         return None
     result = rule.sliced(source, bounds, cut, definition, build)
@@ -181,11 +181,11 @@ def _bounds(eqn: Any) -> list[Bound]:
     return list(zip(params["start_indices"], params["limit_indices"], steps))
 
 
-def joined_slices(first: Any, second: Any, dimension: int, build: Any) -> Any:
-    """The slice that two neighboring ones along ``dimension`` make, or None.
+def merged_slices(first: Any, second: Any, dimension: int, build: Any) -> Any:
+    """Merge two adjacent slices along ``dimension``; None if they are not adjacent.
 
     Args:
-        first, second: the equations that make them, or None.
+        first, second: their equations, or None.
     """
     if first is None or second is None or not first.primitive is second.primitive is slice_p:
         return None
@@ -202,7 +202,7 @@ def joined_slices(first: Any, second: Any, dimension: int, build: Any) -> Any:
 
 
 def _slice_params(bounds: Sequence[Bound]) -> dict[str, Any]:
-    starts, limits, steps = (tuple(part) for part in zip(*bounds))
+    starts, limits, steps = (tuple(values) for values in zip(*bounds))
     strides = None if all(step == 1 for step in steps) else steps
     return {"start_indices": starts, "limit_indices": limits, "strides": strides}
 
@@ -286,7 +286,7 @@ slice_p = define(
     jvp=linear_jvp(lambda x, **params: slice_(x, **params)),
     transpose=unary_transpose(_slice_transpose),
     batch=_slice_batch,
-    lower=Layout(_slice_view, _slice_links, _slice_steps, partitionable=_slice_apart),
+    lower=Layout(_slice_view, _slice_links, _slice_steps, partitionable=_slice_partitionable),
     simplify=_slice_simplify,
     size_params=frozenset({"start_indices", "limit_indices"}),
 )
@@ -338,26 +338,26 @@ def _pad_shape(x: ShapedArray, value: ShapedArray, *, padding_config: Config) ->
 
 
 def _pad_regions(shape: Sequence[int], out: Sequence[int], config: Config) -> Any:
-    """The slices of the operand that survive, and where they lie in the result."""
-    taken, placed = [], []
+    """Slices of the operand that the result retains, and their slices of the result."""
+    source, target = [], []
     for size, padded, (low, _, interior) in zip(shape, out, config):
         step = interior + 1
-        # Element k goes to low + k * step; keep those inside [0, padded).
+        # Element k goes to low + k * step; retain those in [0, padded).
         first = max(0, -(low // step))
         last = min(size, -((low - padded) // step))
         count = max(0, last - first)
         start = low + first * step
-        taken.append(slice(first, first + count))
-        placed.append(slice(start, start + count * step, step) if count else slice(0, 0))
-    return tuple(taken), tuple(placed)
+        source.append(slice(first, first + count))
+        target.append(slice(start, start + count * step, step) if count else slice(0, 0))
+    return tuple(source), tuple(target)
 
 
 def _pad_impl(xp: Any, x: Any, value: Any, *, padding_config: Config) -> Any:
     shape = tuple(_padded_size(n, *edges) for n, edges in zip(x.shape, padding_config))
     out = xp.empty(shape, x.dtype)
     out[...] = value
-    taken, placed = _pad_regions(x.shape, shape, padding_config)
-    out[placed] = x[taken]
+    source, target = _pad_regions(x.shape, shape, padding_config)
+    out[target] = x[source]
     return out
 
 
@@ -376,9 +376,9 @@ def _unpad(cotangent: Any, config: Config) -> Any:
         starts = [low for low, _, _ in config]
         return slice_(cotangent, starts, limits, [interior + 1 for _, _, interior in config])
     zero = np.zeros((), aval_of(cotangent).dtype)[()]
-    spread = pad(cotangent, zero, [(-low, -high, 0) for low, high, _ in config])
-    shape = aval_of(spread).shape
-    return slice_(spread, (0,) * len(shape), shape, [interior + 1 for _, _, interior in config])
+    unpadded = pad(cotangent, zero, [(-low, -high, 0) for low, high, _ in config])
+    shape = aval_of(unpadded).shape
+    return slice_(unpadded, (0,) * len(shape), shape, [interior + 1 for _, _, interior in config])
 
 
 def _pad_transpose(cotangent: Any, x: Any, value: Any, *, padding_config: Config) -> list[Any]:
@@ -386,11 +386,11 @@ def _pad_transpose(cotangent: Any, x: Any, value: Any, *, padding_config: Config
     if type(cotangent) is Zero:
         return [Zero(v.aval.tangent()) if is_undefined(v) else None for v in operands]
     inner = _unpad(cotangent, padding_config)
-    rest = None
+    value_cotangent = None
     if is_undefined(value):
-        everything = reduce_sum(cotangent, tuple(range(aval_of(cotangent).ndim)))
-        rest = sub(everything, reduce_sum(inner, tuple(range(aval_of(inner).ndim))))
-    return [inner if is_undefined(x) else None, rest]
+        total = reduce_sum(cotangent, tuple(range(aval_of(cotangent).ndim)))
+        value_cotangent = sub(total, reduce_sum(inner, tuple(range(aval_of(inner).ndim))))
+    return [inner if is_undefined(x) else None, value_cotangent]
 
 
 def _pad_batch(
@@ -409,15 +409,15 @@ def _pad_batch(
     config = ((0, 0, 0), *padding_config)
     zero = np.zeros((), np.bool_)[()]
     mask = pad(full(aval_of(x).shape, True, np.bool_), zero, config)
-    # Any padding value does: the mask takes it out again.
+    # Any padding value works: the mask removes it again.
     filler = slice_(value, (0,), (1,)) if axis.size else full((1,), 0, aval_of(x).dtype)
     padded = pad(x, squeeze(filler, (0,)), config)
     shape = aval_of(padded).shape
     return select(mask, padded, broadcast_in_dim(value, shape, (0,))), 0
 
 
-def _pad_numbers(in_avals: Any, params: Any) -> list[int]:
-    """For each dimension the padding in front, the distance of elements, and the size."""
+def _pad_scalars(in_avals: Any, params: Any) -> list[int]:
+    """For each dimension the low padding, the step between elements, and the size."""
     rows = zip(params["padding_config"], in_avals[0].shape, strict=True)
     return [n for (low, _, interior), size in rows for n in (low, interior + 1, size)]
 
@@ -426,61 +426,63 @@ def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
     del in_avals, out
     builder = context.builder
     zero = builder.const("int64", 0)
-    indices, inside = [], None
+    indices, in_bounds = [], None
 
     def require(condition: Any) -> None:
-        nonlocal inside
-        inside = condition if inside is None else builder.apply("and", inside, condition)
+        nonlocal in_bounds
+        in_bounds = condition if in_bounds is None else builder.apply("and", in_bounds, condition)
 
     for d, (low, high, interior) in enumerate(params["padding_config"]):
         index = context.index(d)
         if low != 0:
-            index = builder.apply("sub", index, context.border(d, 3 * d))
+            index = builder.apply("sub", index, context.bound(d, 3 * d))
         if low > 0:
             require(builder.apply("ge", index, zero))
         if interior:
-            # Negative indices are out already, so truncating division is exact enough.
+            # Negative indices are already excluded, so truncating division is exact.
             step = context.number(3 * d + 1)
             require(builder.apply("eq", builder.apply("rem", index, step), zero))
             index = builder.apply("div", index, step)
         if high > 0:
-            require(builder.apply("lt", index, context.border(d, 3 * d + 2)))
+            require(builder.apply("lt", index, context.bound(d, 3 * d + 2)))
         indices.append(index)
-    value = context.load(0, indices, inside)
-    if inside is None:
+    value = context.load(0, indices, in_bounds)
+    if in_bounds is None:
         return value
-    return builder.select(inside, value, context.load(1, []))
+    return builder.select(in_bounds, value, context.load(1, []))
 
 
 def _pad_sliced(
     eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any
 ) -> Any:
-    """The interior is a slice of the operand; the rest is less padding."""
+    """A slice of the operand with less padding."""
     x, value = eqn.inputs
     config = eqn.params["padding_config"]
     shape = tuple(len(range(*bound)) for bound in bounds)
-    region, rest = [], []
+    region, padding = [], []
     for size, (low, _, interior), bound, count in zip(x.aval.shape, config, bounds, shape):
-        gap, step = interior + 1, bound[2] if count > 1 else interior + 1
-        if (bound[0] - low) % gap or step % gap:
-            return None  # it takes padding that stands between elements
-        first, step = (bound[0] - low) // gap, step // gap
-        # Of first, first + step, ... those that are elements.
+        spacing, step = interior + 1, bound[2] if count > 1 else interior + 1
+        if (bound[0] - low) % spacing or step % spacing:
+            return None  # it includes interior padding
+        first, step = (bound[0] - low) // spacing, step // spacing
+        # The range of first, first + step, ... that are elements.
         begin = min(max(-(first // step), 0), count)
         end = max(min(-((first - size) // step), count), begin)
         region.append((first + begin * step, first + (end - 1) * step + 1, step))
-        rest.append((begin, count - end, 0))
-    if any(low + high == count for count, (low, high, _) in zip(shape, rest)):
+        padding.append((begin, count - end, 0))
+    if any(low + high == count for count, (low, high, _) in zip(shape, padding)):
         return build.apply(broadcast_in_dim_p, value, shape=shape, broadcast_dimensions=())
-    inside = not any(low or high for low, high, _ in rest)
-    if not inside and not definition.is_read_only_by(slice_p, eqn.outputs[0]):
+    is_inner = not any(low or high for low, high, _ in padding)
+    if not is_inner and not definition.is_read_only_by(slice_p, eqn.outputs[0]):
         return None
-    part = cut(x, region)
-    return part if inside else build.apply(pad_p, part, value, padding_config=tuple(rest))
+    elements = cut(x, region)
+    if is_inner:
+        return elements
+    return build.apply(pad_p, elements, value, padding_config=tuple(padding))
 
 
 def _pad_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Padding by nothing; where elements are only cut off, a slice; in between, as rows."""
+    """No padding is the identity, negative padding a slice, interior padding padding of rows."""
     x, config = eqn.inputs[0], eqn.params["padding_config"]
     if any(interior for _, _, interior in config):
         readers = definition.readers(eqn.outputs[0]) or ()
@@ -494,7 +496,7 @@ def _pad_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build.apply(slice_p, x, **_slice_params(bounds))] if bounds else [x]
 
 
-def _pad_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
+def _pad_partitionable(ins: Sequence[Any], out: Any, params: Any) -> Any:
     del ins, out
     config = params["padding_config"]
     return [(d, d) for d, edges in enumerate(config) if edges == (0, 0, 0)], ()
@@ -522,7 +524,7 @@ def pad(
         >>> lax.pad(jnp.array([1, 2]), 0, ((1, 2, 1),))
         Array([0, 1, 0, 2, 0, 0], dtype=int32)
     """
-    config = tuple(tuple(int(part) for part in edges) for edges in padding_config)
+    config = tuple(tuple(int(entry) for entry in edges) for edges in padding_config)
     check(
         all(len(edges) == 3 for edges in config),
         lambda: (
@@ -544,8 +546,8 @@ pad_p = define(
     transpose=_pad_transpose,
     batch=_pad_batch,
     lower=Indexed(
-        _pad_body, _pad_numbers, selects=True, sliced=_pad_sliced, added=padded_joined,
-        in_parts=padded_in_parts, partitionable=_pad_apart,
+        _pad_body, _pad_scalars, selects=True, sliced=_pad_sliced, added=added_pads,
+        as_updates=padded_stores, partitionable=_pad_partitionable,
     ),
     simplify=_pad_simplify,
 )

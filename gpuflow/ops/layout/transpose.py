@@ -1,4 +1,4 @@
-"""transpose: axes in another order, and its use by batch rules."""
+"""transpose: permutation of axes, and its use by batch rules."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _transpose_batch(
 ) -> tuple[Any, int]:
     del axis
     dim = dims[0]
-    moved = tuple(d + (d >= dim) for d in permutation)
-    return transpose(operands[0], (dim, *moved)), 0
+    shifted = tuple(d + (d >= dim) for d in permutation)
+    return transpose(operands[0], (dim, *shifted)), 0
 
 
 def _transpose_links(x: ShapedArray, out: ShapedArray, *, permutation: tuple[int, ...]) -> Any:
@@ -47,7 +47,7 @@ def _transpose_links(x: ShapedArray, out: ShapedArray, *, permutation: tuple[int
 
 
 def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Join two transpositions; let a library write its output transposed."""
+    """Merge two transpositions; let a library call write its output transposed."""
     source = definition(eqn.inputs[0])
     permutation = eqn.params["permutation"]
     if permutation == tuple(range(len(permutation))):
@@ -56,8 +56,8 @@ def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
         return None
     if source.primitive is transpose_p:
         inner = source.params["permutation"]
-        joined = tuple(inner[d] for d in permutation)
-        return [build.apply(transpose_p, source.inputs[0], permutation=joined)]
+        composed = tuple(inner[d] for d in permutation)
+        return [build.apply(transpose_p, source.inputs[0], permutation=composed)]
     rule = source.primitive.lower
     if rule.transposed and definition.is_read_once(eqn.inputs[0]):
         result = rule.transposed(source, permutation, build)

@@ -1,4 +1,4 @@
-"""Small matrix algebra for the rules of matrix ops: products, triangles, diagonals, adjoints.
+"""Matrix algebra for the rules of matrix ops: products, triangles, diagonals, adjoints.
 
 All functions act on the last two dimensions.
 """
@@ -17,7 +17,7 @@ from gpuflow.ops.contractions.dot_general import dot_general
 from gpuflow.ops.contractions.precision import Precision
 from gpuflow.ops.elementwise.arithmetic import add, mul
 from gpuflow.ops.elementwise.comparison import eq, ge
-from gpuflow.ops.elementwise.complex_numbers import conj, part_dtype
+from gpuflow.ops.elementwise.complex_numbers import component_dtype, conj
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis, reduce_sum, reshape
@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 
 def real_dtype(dtype: Any) -> np.dtype:
     """The dtype of norms and singular values of matrices of ``dtype``."""
-    return part_dtype(dtype) if dtypes.is_complex(dtype) else dtype
+    return component_dtype(dtype) if dtypes.is_complex(dtype) else dtype
 
 
 def complex_dtype(dtype: Any) -> np.dtype:
@@ -42,7 +42,7 @@ def complex_dtype(dtype: Any) -> np.dtype:
 
 
 def to_dtype(x: Any, dtype: Any) -> Any:
-    """``x`` in ``dtype``, unchanged where it has it."""
+    """``x`` converted to ``dtype`` if needed."""
     return x if aval_of(x).dtype == dtype else convert_element_type(x, dtype)
 
 
@@ -50,16 +50,16 @@ _NARROW = frozenset({dtypes.float16, dtypes.bfloat16, *dtypes.NARROW_FLOATS})
 
 
 def _dtype_of(x: Any) -> Any:
-    """The dtype of an array; a scalar type also has one, but is no operand."""
+    """The dtype of an array, else None; also None for scalar types, which have a dtype."""
     return None if isinstance(x, type) else getattr(x, "dtype", None)
 
 
 def through_float32(function: Callable[P, T]) -> Callable[P, T]:
-    """``function`` of arrays of at most 16 bits too: in float32, with each result rounded once.
+    """Extend ``function`` to arrays of at most 16 bits: in float32, with each result rounded once.
 
-    No library decomposes such matrices; rounding every step would leave few digits, and sums of
-    many elements or squares leave the range of float16 where the result does not. Derivatives are
-    those of the steps in float32.
+    No library decomposes such matrices. Rounding every step would lose most digits, and sums or
+    squares could overflow float16 although the result does not. Derivatives are those of the
+    float32 steps.
     """
 
     @wraps(function)
@@ -68,7 +68,7 @@ def through_float32(function: Callable[P, T]) -> Callable[P, T]:
         if not any(dtype in _NARROW for dtype in given):
             return function(*operands, **params)
         inexact = {dtype for dtype in given if dtype is not None and dtypes.is_inexact(dtype)}
-        if len(inexact) > 1:  # refused by whatever looks at the dtypes
+        if len(inexact) > 1:  # the checks of dtypes raise
             return function(*operands, **params)
         (narrow,) = inexact
 
@@ -97,7 +97,7 @@ def adjoint(x: Any) -> Any:
 
 
 def symmetrized(x: Any) -> Any:
-    """The mean of a matrix and its adjoint; of integers a float, as quotients are."""
+    """The mean of a matrix and its adjoint; a float for integers."""
     aval = aval_of(x)
     if dtypes.is_bool(aval.dtype):
         x = convert_element_type(x, dtypes.default_float(), True)
@@ -112,9 +112,9 @@ def conjugate(x: Any) -> Any:
 
 
 def exact_matmul(x: Any, y: Any) -> Any:
-    """The products of matrices with equal batch dimensions, which no device rounds to TF32.
+    """Matrix products with equal batch dimensions, without rounding to TF32.
 
-    Products inside algorithms must be exact, whatever the user's settings are.
+    Products within algorithms must be exact, independent of the user's settings.
     """
     rank = aval_of(x).ndim
     batch = tuple(range(rank - 2))
@@ -123,23 +123,23 @@ def exact_matmul(x: Any, y: Any) -> Any:
 
 
 def triangle(x: Any, lower: bool, offset: int = 0) -> Any:
-    """The elements on one side of diagonal ``offset`` with it; zeros elsewhere."""
-    row, column = _places(aval_of(x).shape)
+    """The triangle on one side of diagonal ``offset``, including it; zeros elsewhere."""
+    row, column = _row_and_column(aval_of(x).shape)
     diagonal = add(row, offset) if offset else row
-    # A Python number of the kind of x, so that the result is weakly typed where x is.
+    # A Python number of the kind of x, so that the result is weakly typed if x is.
     zero = 0j if dtypes.is_complex(aval_of(x).dtype) else 0.0
     return where(ge(diagonal, column) if lower else ge(column, diagonal), x, zero)
 
 
-def _places(shape: Shape) -> tuple[Any, Any]:
+def _row_and_column(shape: Shape) -> tuple[Any, Any]:
     """The row and the column of each element, with batch dimensions of size 1."""
     sizes = (*(1,) * (len(shape) - 2), *shape[-2:])
     return iota(np.int32, sizes, len(sizes) - 2), iota(np.int32, sizes, len(sizes) - 1)
 
 
 def is_diagonal(shape: Shape) -> Any:
-    """Where the main diagonals of matrices are: a mask with batch dimensions of size 1."""
-    return eq(*_places(shape))
+    """Mask of the main diagonals of matrices, with batch dimensions of size 1."""
+    return eq(*_row_and_column(shape))
 
 
 def identity_like(x: Any) -> Any:
@@ -173,14 +173,14 @@ def rows(x: Any, start: int, stop: int) -> Any:
     return slice_in_dim(x, start, stop, axis=aval_of(x).ndim - 2)
 
 
-def spread(x: Any, batch: Shape, rank: int) -> Any:
-    """``x`` with its last ``rank`` dimensions kept and the others broadcast to ``batch``."""
+def with_batch(x: Any, batch: Shape, rank: int) -> Any:
+    """Broadcast all but the last ``rank`` dimensions of ``x`` to ``batch``."""
     shape = aval_of(x).shape
     lead, inner = shape[: len(shape) - rank], shape[len(shape) - rank :]
     if lead == batch:
         return x
     offset = len(batch) - len(lead)
-    kept = [d for d, size in enumerate(lead) if size != 1]
-    squeezed = reshape(x, (*(lead[d] for d in kept), *inner))
-    dims = [*(offset + d for d in kept), *range(len(batch), len(batch) + rank)]
+    remaining = [d for d, size in enumerate(lead) if size != 1]
+    squeezed = reshape(x, (*(lead[d] for d in remaining), *inner))
+    dims = [*(offset + d for d in remaining), *range(len(batch), len(batch) + rank)]
     return broadcast_in_dim(squeezed, (*batch, *inner), dims)

@@ -1,4 +1,4 @@
-"""Names of algorithms for decompositions. LAPACK's are used; those it lacks are refused."""
+"""Names of algorithms for decompositions; those that LAPACK lacks raise an error."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ EIG_IMPLEMENTATIONS = (EigImplementation.LAPACK,)
 
 
 def check_algorithm(
-    name: str, argument: str, chosen: Any, known: Sequence[enum.Enum],
+    name: str, argument: str, selected: Any, supported: Sequence[enum.Enum],
     error: type[Exception] = NotImplementedError,
 ) -> None:  # fmt: skip
-    """Raise an error unless ``chosen`` is None or among ``known``, the algorithms of LAPACK."""
+    """Raise an error unless ``selected`` is None or in ``supported``, the algorithms of LAPACK."""
     check(
-        chosen is None or chosen in known,
+        selected is None or selected in supported,
         lambda: (
-            f"[{name}] {argument} must be None or one of {', '.join(map(str, known))}; got "
-            f"{chosen}. Fix: {argument}=None."
+            f"[{name}] {argument} must be None or one of {', '.join(map(str, supported))}; got "
+            f"{selected}. Fix: {argument}=None."
         ),
         error,
     )
 
 
 def check_no_magma(name: str, use_magma: bool | None) -> None:
-    """Raise if MAGMA is asked for, JAX's other library on GPUs."""
+    """Raise if MAGMA, JAX's other library on GPUs, is requested."""
     check(
         not use_magma,
         lambda: (

@@ -49,7 +49,7 @@ def _cholesky_result(shape: Shape, dtype: Any) -> Outputs:
 
 
 def _cholesky_impl(xp: Any, a: Any) -> Any:
-    """Reads the lower triangle; elements above the result's are not cleared."""
+    """Read the lower triangle; elements above the diagonal of the result are not cleared."""
     if xp is not np:
         return device_lapack.cholesky(xp, a) if a.size else xp.zeros(a.shape, a.dtype)
     try:
@@ -63,7 +63,7 @@ def _cholesky_impl(xp: Any, a: Any) -> Any:
 
 
 def _large_factor(a: np.ndarray) -> np.ndarray:
-    """The factor of one matrix by LAPACK, which counts by columns: its rows are our columns."""
+    """The factor of one matrix by LAPACK, which is column-major: its rows are our columns."""
     (potrf,) = lapack(["potrf"], a)
     triangle, info = potrf(a.T, lower=False, clean=False)
     if info:
@@ -72,7 +72,7 @@ def _large_factor(a: np.ndarray) -> np.ndarray:
 
 
 def _cholesky_with_nan(a: np.ndarray) -> np.ndarray:
-    """One matrix after the other; those that are not positive definite become nan."""
+    """Factor matrix by matrix; those that are not positive definite become nan."""
     (potrf,) = lapack(["potrf"], a)
 
     def factor(matrix: np.ndarray) -> Sequence[np.ndarray] | None:
@@ -89,7 +89,7 @@ def _half_triangle(x: Any) -> Any:
 
 
 def _factor_tangent(factor: Any, tangent: Any) -> Any:
-    """How the lower factor of a matrix changes with it.
+    """Tangent of the lower factor of a matrix.
 
     Source: Murray, Differentiation of the Cholesky decomposition (2016), equation 8.
     """
@@ -174,7 +174,7 @@ def _update_result(factor: Shape, vector: Shape, dtype: Any) -> Outputs:
 
 
 def _update_impl(xp: Any, factor: Any, vector: Any) -> Any:
-    """A plane rotation for each row that turns the vector's element to zero.
+    """A plane rotation for each row that zeros the vector's element.
 
     Source: Golub and Van Loan, Matrix Computations, section 6.5.4.
     """
@@ -182,9 +182,9 @@ def _update_impl(xp: Any, factor: Any, vector: Any) -> Any:
     for k in range(factor.shape[-1]):
         diagonal, element = factor[..., k, k, None], vector[..., k, None]
         radius = xp.hypot(diagonal, element)
-        turned = element != 0
-        cosine = xp.where(turned, diagonal / radius, 1)
-        sine = xp.where(turned, element / radius, 0)
+        is_rotated = element != 0
+        cosine = xp.where(is_rotated, diagonal / radius, 1)
+        sine = xp.where(is_rotated, element / radius, 0)
         row = factor[..., k, :].copy()
         factor[..., k, :] = cosine * row + sine * vector
         vector = cosine * vector - sine * row

@@ -1,8 +1,8 @@
 """Common code of the matrix ops: definitions, and calls of LAPACK.
 
 Every op acts on the last two dimensions and is batched over the leading ones. Failures (a matrix
-that is not positive definite, an iteration that does not converge, nan inside) give nan for the
-matrix in question, never an exception: the others of a batch are not to blame.
+that is not positive definite, an iteration that does not converge, nan elements) give nan for that
+matrix instead of an exception, so that other matrices of the batch are not affected.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def matrix_op(
     def batch(
         axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
     ) -> Any:
-        moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
-        outs = primitive.bind(*moved, **params)
+        batched = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+        outs = primitive.bind(*batched, **params)
         return (list(outs), [0] * len(outs)) if many else (outs, 0)
 
     rules: dict[str, Any] = {"batch": batch, "lower": Library(), **fields}
@@ -89,7 +89,7 @@ D = TypeVar("D", bound=Decomposition)
 
 
 def decomposition(kind: type[D], ins: Sequence[Any], params: dict[str, Any]) -> D:
-    """Define the primitive of a matrix decomposition."""
+    """Return the block of a matrix decomposition, for providers of targets."""
     *batch, rows, columns = ins[0].shape
     return kind(prod(batch), rows, columns, ins[0].dtype, params)
 
@@ -163,7 +163,7 @@ _LARGE = 64
 
 
 def is_large(a: np.ndarray) -> bool:
-    """Whether SciPy's routines beat NumPy's on such matrices."""
+    """Whether SciPy's routines are faster than NumPy's for such matrices."""
     return min(a.shape[-2:]) >= _LARGE
 
 
@@ -171,7 +171,7 @@ NO_ROUTINE = "no routine of the device's library is called for it"
 
 
 def on_host(impl: Callable[..., Any]) -> Callable[..., Any]:
-    """An impl for which no routine of a device's library is called."""
+    """An impl for the host only, because no routine of a device's library is called."""
 
     def only_there(xp: Any, *arrays: Any, **params: Any) -> Any:
         if xp is not np:
@@ -190,26 +190,26 @@ def each_matrix(
     """Call a LAPACK routine for every matrix of a batch; NumPy has no batched one.
 
     Args:
-        function: takes matrices and gives outputs; None where it failed: they become nan.
+        function: takes matrices and returns outputs; None for a failure: they become nan.
         operands: arrays with equal leading dimensions.
         ranks: the ranks of the matrices.
         outs: shape and dtype of each output of one matrix.
     """
     batch = operands[0].shape[: operands[0].ndim - ranks[0]]
     results = [np.empty((*batch, *shape), dtype) for shape, dtype in outs]
-    for place in np.ndindex(*batch):
-        outputs = function(*[x[place] for x in operands])
-        for number, result in enumerate(results):
-            result[place] = np.nan if outputs is None else outputs[number]
+    for index in np.ndindex(*batch):
+        outputs = function(*[x[index] for x in operands])
+        for k, result in enumerate(results):
+            result[index] = np.nan if outputs is None else outputs[k]
     return results
 
 
 def failing_as_nan(
     function: Callable[[np.ndarray], Sequence[np.ndarray]], a: np.ndarray
 ) -> list[np.ndarray]:
-    """A batched NumPy routine; matrices that hold nan or inf, or that it refuses, give nan.
+    """Call a batched NumPy routine; matrices with nan or inf, or that it refuses, give nan.
 
-    LAPACK's iterations need not end for nan, so such matrices never reach them.
+    LAPACK's iterations may not end for nan, so such matrices are not passed to them.
     """
     # A sum that is finite has finite terms, and is the fastest test.
     if np.isfinite(a.sum()):
@@ -218,7 +218,7 @@ def failing_as_nan(
 
 
 def not_finite_as_nan(xp: Any, function: Callable[[Any], Sequence[Any]], a: Any) -> list[Any]:
-    """A batched routine of an array module; matrices that hold nan or inf give nan."""
+    """Call a batched routine of an array module; matrices with nan or inf give nan."""
     finite = xp.asarray(xp.isfinite(a).all(axis=(-2, -1)))
     harmless = xp.where(finite[..., None, None], a, xp.eye(*a.shape[-2:], dtype=a.dtype))
     return [
@@ -242,11 +242,11 @@ def _one_by_one(
     shapes = [out[0] for out in function(np.broadcast_to(np.eye(*a.shape[-2:], dtype=a.dtype),
                                                          (1, *a.shape[-2:])))]  # fmt: skip
     outs = [np.full((*a.shape[:-2], *out.shape), np.nan, out.dtype) for out in shapes]
-    for place in np.ndindex(*a.shape[:-2]):
+    for index in np.ndindex(*a.shape[:-2]):
         try:
-            outputs = function(a[place])
+            outputs = function(a[index])
         except np.linalg.LinAlgError:
             continue
         for out, output in zip(outs, outputs, strict=True):
-            out[place] = output
+            out[index] = output
     return outs

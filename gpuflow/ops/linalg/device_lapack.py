@@ -1,4 +1,4 @@
-"""LAPACK's routines on devices: cuSOLVER, cuBLAS and cuSPARSE, by the bindings that CuPy has.
+"""LAPACK's routines on devices: cuSOLVER, cuBLAS and cuSPARSE, through CuPy's bindings.
 
 CuPy's functions of arrays lack some of them, and wait for the device to report errors. This module
 does not wait: the status of a routine (its info) remains on the device and becomes nan. Routines
@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 
 _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
-# A batch of LU decompositions is one call where matrices have at most this many rows for each of
-# them. Source: jaxlib 0.4, solver.py: getrf.
+# A batch of LU decompositions is one call if matrices have at most this many rows for each matrix
+# of the batch. Source: jaxlib 0.4, solver.py: getrf.
 _ROWS_OF_A_BATCH = 128
 # cuSPARSE solves tridiagonal systems of this many rows or more.
 _FEWEST_ROWS = 3
 
 
 def bindings(library: str) -> ModuleType:
-    """CuPy's bindings of a library of CUDA's.
+    """CuPy's bindings of a CUDA library.
 
-    The package loads the library when the attribute is asked for. An import by the full name goes
-    around that, and finds a wheel's library only if something else has loaded it before.
+    The package loads the library when the attribute is accessed. An import by the full name
+    bypasses that, and finds a wheel's library only if something else has loaded it before.
 
     Raises:
-        ImportError: the library is not installed.
+        ImportError: if the library is not installed.
     """
     return getattr(_load_libraries(), library)
 
@@ -43,33 +43,33 @@ def _load_libraries() -> ModuleType:
 
 
 def _routine(library: str, name: str, dtype: Any) -> Callable[..., Any]:
-    """A routine for a dtype; its name lacks the letter in front."""
+    """The routine for a dtype; ``name`` lacks the leading letter."""
     return getattr(bindings(library), _LETTERS[np.dtype(dtype).char] + name)
 
 
 def _unitary(name: str, dtype: Any) -> str:
-    """A routine's name for orthogonal matrices, which are unitary ones where they are complex."""
+    """The name of a routine for orthogonal, or complex unitary, matrices."""
     return ("un" if np.dtype(dtype).kind == "c" else "or") + name
 
 
 def _by_columns(xp: Any, a: Any) -> Any:
-    """A copy of a batch of matrices, (count, columns, rows), that routines may write to."""
-    turned = xp.array(a.swapaxes(-1, -2), order="C", copy=True)
-    return turned.reshape(prod(a.shape[:-2]), *turned.shape[-2:])
+    """A writable column-major copy of a batch of matrices, (count, columns, rows)."""
+    transposed = xp.array(a.swapaxes(-1, -2), order="C", copy=True)
+    return transposed.reshape(prod(a.shape[:-2]), *transposed.shape[-2:])
 
 
-def _by_rows(turned: Any, shape: tuple[int, ...]) -> Any:
-    """A batch as ``_by_columns`` laid it out, with its own shape again."""
-    return turned.swapaxes(-1, -2).reshape(shape)
+def _by_rows(columns: Any, shape: tuple[int, ...]) -> Any:
+    """The inverse of ``_by_columns``, with the original shape."""
+    return columns.swapaxes(-1, -2).reshape(shape)
 
 
 def _rows_of(xp: Any, x: Any) -> Any:
-    """A copy of a batch of vectors, (count, size), that routines may write to."""
+    """A writable copy of a batch of vectors, (count, size)."""
     return xp.array(x, order="C", copy=True).reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 def _address(x: Any, k: int) -> int:
-    """Where element ``k`` of an array's first dimension lies."""
+    """The address of element ``k`` of an array's first dimension."""
     return x.data.ptr + k * x.strides[0]
 
 
@@ -80,7 +80,7 @@ def _addresses(xp: Any, x: Any) -> Any:
 
 
 def lu(xp: Any, a: Any) -> list[Any]:
-    """Factors and pivots of matrices (..., m, n) with elements; pivots count from 0.
+    """Factors and pivots of nonempty matrices (..., m, n); pivots count from 0.
 
     Division by a zero on the diagonal is left to the library.
     """
@@ -90,9 +90,9 @@ def lu(xp: Any, a: Any) -> list[Any]:
     pivots = xp.empty((count, min(m, n)), np.int32)
     info = xp.empty((count,), np.int32)
     if m == n and count > 1 and n <= count * _ROWS_OF_A_BATCH:
-        places = _addresses(xp, factors)
+        addresses = _addresses(xp, factors)
         _routine("cublas", "getrfBatched", a.dtype)(
-            xp.cuda.device.get_cublas_handle(), n, places.data.ptr, n, pivots.data.ptr,
+            xp.cuda.device.get_cublas_handle(), n, addresses.data.ptr, n, pivots.data.ptr,
             info.data.ptr, count,
         )  # fmt: skip
     else:
@@ -108,7 +108,7 @@ def lu(xp: Any, a: Any) -> list[Any]:
 
 
 def cholesky(xp: Any, a: Any) -> Any:
-    """Lower factors of matrices (..., n, n) with elements, from their lower triangles.
+    """Lower factors of nonempty matrices (..., n, n), from their lower triangles.
 
     Matrices that the routine reports as not positive definite are nan; elements above the diagonals
     of the others are not cleared.
@@ -117,12 +117,12 @@ def cholesky(xp: Any, a: Any) -> Any:
     out = xp.array(a, order="C", copy=True).reshape(prod(a.shape[:-2]), n, n)
     count, info = len(out), xp.empty((prod(a.shape[:-2]),), np.int32)
     handle = xp.cuda.device.get_cusolver_handle()
-    # By columns, it is the upper triangle of the transpose: U^H U = A^T is L = U^T by rows.
+    # Column-major, it is the upper triangle of the transpose: U^H U = A^T is L = U^T row-major.
     side = bindings("cublas").CUBLAS_FILL_MODE_UPPER
     if count > 1:
-        places = _addresses(xp, out)
+        addresses = _addresses(xp, out)
         _routine("cusolver", "potrfBatched", a.dtype)(
-            handle, side, n, places.data.ptr, n, info.data.ptr, count
+            handle, side, n, addresses.data.ptr, n, info.data.ptr, count
         )
     else:
         size = _routine("cusolver", "potrf_bufferSize", a.dtype)(
@@ -136,7 +136,7 @@ def cholesky(xp: Any, a: Any) -> Any:
 
 
 def geqrf(xp: Any, a: Any) -> list[Any]:
-    """Reflectors and their factors of matrices (..., m, n) with elements."""
+    """Reflectors and their factors of nonempty matrices (..., m, n)."""
     m, n = a.shape[-2:]
     out = _by_columns(xp, a)
     factors = xp.empty((len(out), min(m, n)), a.dtype)
@@ -151,33 +151,33 @@ def geqrf(xp: Any, a: Any) -> list[Any]:
 
 
 def householder_product(xp: Any, a: Any, taus: Any) -> Any:
-    """The first columns of products of reflections; there are elements and factors."""
+    """The first columns of products of reflections, for nonempty operands."""
     m, n = a.shape[-2:]
     out, taus = _by_columns(xp, a), _rows_of(xp, taus)
-    count, number = taus.shape
+    count, depth = taus.shape
     info = xp.empty((1,), np.int32)
     handle = xp.cuda.device.get_cusolver_handle()
     name = _unitary("gqr", a.dtype)
     size = _routine("cusolver", f"{name}_bufferSize", a.dtype)(
-        handle, m, n, number, out.data.ptr, m, taus.data.ptr
+        handle, m, n, depth, out.data.ptr, m, taus.data.ptr
     )
     work, product = xp.empty((size,), a.dtype), _routine("cusolver", name, a.dtype)
     for k in range(count):
-        product(handle, m, n, number, _address(out, k), m, _address(taus, k), work.data.ptr,
+        product(handle, m, n, depth, _address(out, k), m, _address(taus, k), work.data.ptr,
                 size, info.data.ptr)  # fmt: skip
     return _by_rows(out, a.shape)
 
 
 def ormqr(xp: Any, a: Any, taus: Any, c: Any, left: bool, transpose: bool) -> Any:
-    """Products of reflections with matrices; there are elements and factors."""
-    number, m = taus.shape[-1], a.shape[-2]
-    reflectors = _by_columns(xp, a[..., :number])
+    """Products of reflections with matrices, for nonempty operands."""
+    depth, m = taus.shape[-1], a.shape[-2]
+    reflectors = _by_columns(xp, a[..., :depth])
     out, taus = _by_columns(xp, c), _rows_of(xp, taus)
     info = xp.empty((1,), np.int32)
     cublas, handle = bindings("cublas"), xp.cuda.device.get_cusolver_handle()
     side = cublas.CUBLAS_SIDE_LEFT if left else cublas.CUBLAS_SIDE_RIGHT
-    turned = cublas.CUBLAS_OP_C if np.dtype(a.dtype).kind == "c" else cublas.CUBLAS_OP_T
-    what = (side, turned if transpose else cublas.CUBLAS_OP_N, *c.shape[-2:], number)
+    transposition = cublas.CUBLAS_OP_C if np.dtype(a.dtype).kind == "c" else cublas.CUBLAS_OP_T
+    what = (side, transposition if transpose else cublas.CUBLAS_OP_N, *c.shape[-2:], depth)
     rows, name = c.shape[-2], _unitary("mqr", a.dtype)
     size = _routine("cusolver", f"{name}_bufferSize", a.dtype)(
         handle, *what, reflectors.data.ptr, m, taus.data.ptr, out.data.ptr, rows
@@ -190,21 +190,21 @@ def ormqr(xp: Any, a: Any, taus: Any, c: Any, left: bool, transpose: bool) -> An
 
 
 def tridiagonal_solve(xp: Any, low: Any, middle: Any, high: Any, b: Any) -> Any:
-    """Systems with right-hand sides (..., m, n) that have elements, with pivoting.
+    """Solve systems with nonempty right-hand sides (..., m, n), with pivoting.
 
     Singular matrices give the results of divisions by 0.
     """
     rows, sides = b.shape[-2:]
-    more = max(_FEWEST_ROWS - rows, 0)  # of the identity's
-    right = _with_rows(xp, b.swapaxes(-1, -2), more, 0)
-    right = right.reshape(-1, sides, rows + more)
+    padding = max(_FEWEST_ROWS - rows, 0)  # of the identity's
+    right = _with_rows(xp, b.swapaxes(-1, -2), padding, 0)
+    right = right.reshape(-1, sides, rows + padding)
     below, diagonal, above = (
-        _with_rows(xp, x, more, filling).reshape(-1, rows + more)
+        _with_rows(xp, x, padding, filling).reshape(-1, rows + padding)
         for x, filling in ((low, 0), (middle, 1), (high, 0))
     )
     below[:, 0] = 0  # the routine reads them
     above[:, rows - 1] = 0
-    size = rows + more
+    size = rows + padding
     handle = xp.cuda.device.get_cusparse_handle()
     count = _routine("cusparse", "gtsv2_bufferSizeExt", b.dtype)(
         handle, size, sides, below.data.ptr, diagonal.data.ptr, above.data.ptr, right.data.ptr,
@@ -217,8 +217,8 @@ def tridiagonal_solve(xp: Any, low: Any, middle: Any, high: Any, b: Any) -> Any:
     return _by_rows(right[..., :rows], b.shape)
 
 
-def _with_rows(xp: Any, x: Any, more: int, filling: int) -> Any:
-    """A row-major copy with elements behind each row."""
-    out = xp.full((*x.shape[:-1], x.shape[-1] + more), filling, x.dtype)
+def _with_rows(xp: Any, x: Any, padding: int, filling: int) -> Any:
+    """A row-major copy with ``padding`` elements appended to each row."""
+    out = xp.full((*x.shape[:-1], x.shape[-1] + padding), filling, x.dtype)
     out[..., : x.shape[-1]] = x
     return out

@@ -1,4 +1,4 @@
-"""Return eigenvalues and eigenvectors of general matrices."""
+"""Eigenvalues and eigenvectors of general matrices."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ def _eig_result(
     return [((shape[0],), wide), *[(shape, wide)] * count]
 
 
-# NumPy's loop over a batch in C. Around it np.linalg.eigvals converts float32 to float64 and looks
-# at all elements three times, which for 3x3 matrices takes a sixth of the time. It is no public
-# name, so it may be missing.
+# NumPy's loop over a batch in C. np.linalg.eigvals also converts float32 to float64 and scans all
+# elements three times, which for 3x3 matrices takes a sixth of the time. It is a private name, so
+# it may be missing.
 _LOOP = getattr(getattr(np.linalg, "_umath_linalg", None), "eigvals", None)
 _LOOP_TYPES = {"f": "f->F", "d": "d->D", "F": "D->D", "D": "D->D"}
 
 
 def _eigenvalues(a: np.ndarray) -> np.ndarray:
-    """The eigenvalues alone; nan where the iteration does not converge."""
+    """Only the eigenvalues; nan if the iteration does not converge."""
     if _LOOP is None:
         return np.linalg.eigvals(a)
     return _LOOP(a, signature=_LOOP_TYPES[a.dtype.char])
@@ -98,14 +98,14 @@ def _eig_impl(
 
     def decompose(x: Any) -> Any:
         if by_scipy:
-            parts = load_scipy().eig(x, left=left, right=right, check_finite=False)
+            results = load_scipy().eig(x, left=left, right=right, check_finite=False)
         elif right:
-            parts = xp.linalg.eig(x)
+            results = xp.linalg.eig(x)
         else:
-            parts = _eigenvalues(x) if xp is np else xp.linalg.eigvals(x)
-        return parts if left or right else [parts]
+            results = _eigenvalues(x) if xp is np else xp.linalg.eigvals(x)
+        return results if left or right else [results]
 
-    # NumPy gives real results where all values of the batch are real.
+    # NumPy returns real results if all values of the batch are real.
     return [out.astype(wide, copy=False) for out in library(xp, decompose, a)]
 
 
@@ -115,7 +115,7 @@ def _eig_jvp(
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
     """First-order perturbation of a matrix with distinct eigenvalues.
 
-    Source: Giles (2008), 3.1: the change of the values is the diagonal of V^-1 dA V.
+    Source: Giles (2008), 3.1: the tangent of the values is the diagonal of V^-1 dA V.
     """
     (a,), (tangent,) = primals, tangents
     check(
@@ -127,8 +127,8 @@ def _eig_jvp(
         ),
         NotImplementedError,
     )
-    # The change of the values does not depend on the lengths of vectors, so that it has derivatives
-    # in turn whatever was asked for.
+    # The tangent of the values does not depend on the lengths of vectors, so it can be
+    # differentiated again whatever was requested.
     values, *vectors = eig_p.bind(
         a,
         compute_left_eigenvectors=compute_left_eigenvectors,
@@ -152,29 +152,29 @@ def _eig_jvp(
 
 
 def _vector_tangents(values: Any, vectors: Any, tangent: Any) -> tuple[Any, Any]:
-    """The tangents of eigenvalues and of eigenvectors with LAPACK's norm.
+    """Tangents of eigenvalues, and of eigenvectors with LAPACK's normalization.
 
     Perturbation gives each vector's tangent u up to a multiple of the vector v. The multiple
     keeps the length at 1 and the largest component real:
 
-        c = -Re(v^H u) - i Im(u_k) / v_k,  k the place of the largest component of v.
+        c = -Re(v^H u) - i Im(u_k) / v_k,  k the index of the largest component of v.
     """
     diagonal = is_diagonal(aval_of(vectors).shape)
     gaps = where(diagonal, 1, sub(as_row(values), as_column(values)))
     inner = exact_matmul(solve_matrices(vectors, tangent), vectors)
-    moved = exact_matmul(vectors, where(diagonal, 0, div(inner, gaps)))
+    perturbed = exact_matmul(vectors, where(diagonal, 0, div(inner, gaps)))
     aval = aval_of(vectors)
     rows = aval.ndim - 2
-    places = iota(np.int32, aval.shape, rows)
-    is_largest = eq(places, as_row(argmax(absolute(vectors), rows, np.int32)))
+    row_indices = iota(np.int32, aval.shape, rows)
+    is_largest = eq(row_indices, as_row(argmax(absolute(vectors), rows, np.int32)))
 
     def largest(x: Any) -> Any:
         return reduce_sum(where(is_largest, x, 0), (rows,))
 
-    along = real(reduce_sum(mul(conj(vectors), moved), (rows,)))
-    turning = div(imag(largest(moved)), real(largest(vectors)))
-    multiple = complex_number(neg(along), neg(turning))
-    return diagonal_of(inner), add(moved, mul(vectors, as_row(multiple)))
+    radial = real(reduce_sum(mul(conj(vectors), perturbed), (rows,)))
+    rotation = div(imag(largest(perturbed)), real(largest(vectors)))
+    multiple = complex_number(neg(radial), neg(rotation))
+    return diagonal_of(inner), add(perturbed, mul(vectors, as_row(multiple)))
 
 
 def _eig_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:

@@ -51,9 +51,9 @@ def real_of(x: Any) -> Any:
 
 
 def library(xp: Any, function: Any, a: Any) -> list[Any]:
-    """Call a batched routine, which nothing that is not finite reaches.
+    """Call a batched routine with finite matrices only; others give nan.
 
-    On devices a matrix for which it does not converge may give anything: asking would wait.
+    On devices the result is undefined if the routine does not converge: a check would synchronize.
     """
     if xp is np:
         return failing_as_nan(function, a)
@@ -81,7 +81,7 @@ def _eigh_impl(
 ) -> list[Any]:  # fmt: skip
     del sort_eigenvalues  # LAPACK sorts in any case
     side = "L" if lower else "U"
-    chosen = slice(*(subset_by_index or (None,)))
+    selected = slice(*(subset_by_index or (None,)))
     if not a.size:
         values = xp.zeros(a.shape[:-1], real_dtype(a.dtype))
         return [xp.zeros(a.shape, a.dtype), values] if compute_vectors else [values]
@@ -89,22 +89,22 @@ def _eigh_impl(
 
     def decompose(x: Any) -> Any:
         if large:
-            parts = load_scipy().eigh(
+            results = load_scipy().eigh(
                 x, lower=lower, eigvals_only=not compute_vectors, check_finite=False, driver="evd"
             )
         else:
-            parts = xp.linalg.eigh(x, side) if compute_vectors else xp.linalg.eigvalsh(x, side)
-        return parts if compute_vectors else [parts]
+            results = xp.linalg.eigh(x, side) if compute_vectors else xp.linalg.eigvalsh(x, side)
+        return results if compute_vectors else [results]
 
-    values, *rest = library(xp, decompose, _one_side(xp, a, lower))
+    values, *other_outputs = library(xp, decompose, _one_side(xp, a, lower))
     if not compute_vectors:
-        return [values[..., chosen]]
-    (vectors,) = rest
-    return [vectors[..., chosen], values[..., chosen]]
+        return [values[..., selected]]
+    (vectors,) = other_outputs
+    return [vectors[..., selected], values[..., selected]]
 
 
 def _one_side(xp: Any, a: Any, lower: bool) -> Any:
-    """The other side is not read, so it may be nan; to check on a device would wait."""
+    """Clear the triangle that is not read, which may be nan; a check on a device would wait."""
     if xp is np and np.isfinite(a).all():
         return a
     return xp.tril(a) if lower else xp.triu(a)
@@ -136,8 +136,8 @@ def _eigh_jvp(
     if not compute_vectors:
         return [values], [d_values]
     gaps = sub(as_row(values), as_column(values))
-    turn = mul(to_dtype(inverse_off_diagonal(gaps), aval_of(a).dtype), inner)
-    return [vectors, values], [exact_matmul(vectors, turn), d_values]
+    rotation = mul(to_dtype(inverse_off_diagonal(gaps), aval_of(a).dtype), inner)
+    return [vectors, values], [exact_matmul(vectors, rotation), d_values]
 
 
 def inverse_off_diagonal(gaps: Any) -> Any:
@@ -211,7 +211,7 @@ def eigh(
 
 @through_float32
 def eigh_values(x: Any, *, lower: bool = True, symmetrize_input: bool = True) -> Any:
-    """The eigenvalues alone, as ``eigh`` gives them, for half of the work."""
+    """Only the eigenvalues of ``eigh``, for half of the work."""
     if symmetrize_input and aval_of(x).ndim >= 2 and len(set(aval_of(x).shape[-2:])) == 1:
         x = symmetrized(x)
     (values,) = eigh_p.bind(

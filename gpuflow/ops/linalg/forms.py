@@ -46,7 +46,7 @@ def _schur_impl(xp: Any, a: Any, *, compute_schur_vectors: bool) -> list[Any]:
 
 
 def _never(*values: Any) -> None:
-    """No eigenvalue is sorted to the front."""
+    """Select no eigenvalue to be sorted to the front."""
 
 
 schur_p = matrix_op("schur", (2,), _schur_result, _schur_impl, multiple_results=True)
@@ -149,8 +149,8 @@ def _tridiagonal_result(shape: Shape, dtype: Any, *, lower: bool) -> Outputs:
         lambda: f"[tridiagonal] matrices must not be empty; got {shape}. Fix: skip the call.",
         ValueError,
     )
-    size, part = shape[0], real_dtype(dtype)
-    return [(shape, dtype), ((size,), part), ((size - 1,), part), ((size - 1,), dtype)]
+    size, rdtype = shape[0], real_dtype(dtype)
+    return [(shape, dtype), ((size,), rdtype), ((size - 1,), rdtype), ((size - 1,), dtype)]
 
 
 @on_host
@@ -166,8 +166,8 @@ def _tridiagonal_impl(xp: Any, a: Any, *, lower: bool) -> list[Any]:
     work = int(work_size(a.shape[-1], lower=lower)[0].real)
 
     def reduce(matrix: np.ndarray) -> Sequence[np.ndarray] | None:
-        form, diagonal, beside, factors, info = trd(matrix, lower=lower, lwork=work)
-        return [form, diagonal, beside, factors] if info == 0 else None
+        form, diagonal, off_diagonal, factors, info = trd(matrix, lower=lower, lwork=work)
+        return [form, diagonal, off_diagonal, factors] if info == 0 else None
 
     return each_matrix(reduce, [a], [2], outs)
 
@@ -195,9 +195,9 @@ def tridiagonal(a: ArrayLike, *, lower: bool = True) -> tuple[Array, Array, Arra
 
     Example:
         >>> a = jnp.array([[4.0, 3.0, 4.0], [3.0, 1.0, 2.0], [4.0, 2.0, 5.0]])
-        >>> form, diagonal, beside, factors = lax.linalg.tridiagonal(a)
-        >>> diagonal.sum().round(3), abs(beside[0]).round(3)
+        >>> form, diagonal, off_diagonal, factors = lax.linalg.tridiagonal(a)
+        >>> diagonal.sum().round(3), abs(off_diagonal[0]).round(3)
         (Array(10., dtype=float32), Array(5., dtype=float32))
     """
-    form, diagonal, beside, factors = tridiagonal_p.bind(a, lower=bool(lower))
-    return form, diagonal, beside, factors
+    form, diagonal, off_diagonal, factors = tridiagonal_p.bind(a, lower=bool(lower))
+    return form, diagonal, off_diagonal, factors

@@ -1,4 +1,4 @@
-"""The LU decomposition with partial pivoting, and systems solved by it."""
+"""The LU decomposition with partial pivoting, and solutions of systems with it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _lu_result(shape: Shape, dtype: Any) -> Outputs:
     return [(shape, dtype), ((min(shape),), dtypes.int32), ((shape[0],), dtypes.int32)]
 
 
-# Eliminating a column of all matrices of a batch costs NumPy as much as calls of LAPACK for this
-# many matrices, as long as they are small.
+# Eliminating a column of all matrices of a batch costs NumPy as much as LAPACK calls for this many
+# small matrices.
 _MATRICES_PER_COLUMN = 6
 _SMALL = 8
 
@@ -70,7 +70,7 @@ def _factors_impl(xp: Any, a: Any) -> list[Any]:
 def _by_lapack(a: np.ndarray) -> list[np.ndarray]:
     outs = _lu_result(a.shape[-2:], a.dtype)[:2]
     (getrf,) = lapack(["getrf"], a)
-    # A positive info tells of a zero on the diagonal, with which the factors are right.
+    # A positive info reports a zero on the diagonal; the factors are correct.
     return each_matrix(lambda matrix: getrf(matrix)[:2], [a], [2], outs)
 
 
@@ -81,12 +81,12 @@ def _eliminate(a: Any) -> tuple[Any, Any]:
     pivots, every = np.empty((count, size), np.int32), np.arange(count)
     for k in range(size):
         column = work[:, k:, k]
-        # LAPACK's measure of complex numbers, which decides between equal absolute values.
+        # LAPACK's measure of complex numbers.
         measure = np.abs(column.real) + np.abs(column.imag) if a.dtype.kind == "c" else abs(column)
-        chosen = measure.argmax(1) + k
-        pivots[:, k] = chosen
-        row = work[every, chosen]
-        work[every, chosen] = work[:, k]
+        pivot_rows = measure.argmax(1) + k
+        pivots[:, k] = pivot_rows
+        row = work[every, pivot_rows]
+        work[every, pivot_rows] = work[:, k]
         work[:, k] = row
         pivot = work[:, k, k, None]
         work[:, k + 1 :, k] /= np.where(pivot == 0, 1, pivot)
@@ -95,10 +95,10 @@ def _eliminate(a: Any) -> tuple[Any, Any]:
 
 
 def _lu_tangent(factors: Any, tangent: Any, permutation: Any) -> Any:
-    """How both factors change, in one matrix.
+    """Tangents of both factors, in one matrix.
 
     Source: de Hoog, Anderssen and Lukas, Differentiation of matrix functionals using triangular
-    factorization (2011): L^-1 dA U^-1 holds dL below its diagonal and dU on the other side.
+    factorization (2011): L^-1 dA U^-1 has dL below its diagonal and dU on the other side.
     """
     height, width = aval_of(tangent).shape[-2:]
     size = min(height, width)
@@ -107,15 +107,15 @@ def _lu_tangent(factors: Any, tangent: Any, permutation: Any) -> Any:
     upper = _extended(triangle(rows(factors, 0, size), False), width, width)
     if size < width:
         upper = add(upper, _ones_from(upper, size))
-    moved = permute_rows(tangent, permutation)
-    inner = triangular_solve(lower, moved, left_side=True, lower=True, unit_diagonal=True)
+    permuted = permute_rows(tangent, permutation)
+    inner = triangular_solve(lower, permuted, left_side=True, lower=True, unit_diagonal=True)
     inner = triangular_solve(upper, inner)
     d_lower = exact_matmul(lower, triangle(inner, True, -1))
     return add(d_lower, exact_matmul(triangle(inner, False), upper))
 
 
 def _extended(x: Any, height: int, width: int) -> Any:
-    """Matrices with zeros below and to the right."""
+    """Pad matrices with zeros below and to the right."""
     shape = aval_of(x).shape
     edges = [(0, 0, 0)] * (len(shape) - 2)
     return pad(x, 0, [*edges, (0, height - shape[-2], 0), (0, width - shape[-1], 0)])
@@ -129,7 +129,7 @@ def _ones_from(x: Any, start: int) -> Any:
 
 
 def permute_rows(x: Any, permutation: Any) -> Any:
-    """The rows of matrices in another order, with equal batch dimensions."""
+    """Permute the rows of matrices, with equal batch dimensions."""
     return row_gather(x, permutation, "promise_in_bounds", aval_of(permutation).ndim - 1)
 
 
@@ -156,7 +156,7 @@ def _lu_flops(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -
 
 
 def _lu_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """Sizes beyond the kernels' are a library call, followed by a kernel for the permutation."""
+    """Sizes beyond the kernels' use a library call, followed by a kernel for the permutation."""
     del definition
     (matrices,) = eqn.inputs
     if _what([matrices.aval], [], eqn.params).fits_a_warp:
@@ -166,7 +166,7 @@ def _lu_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [factors, pivots, build.apply(row_order_p, pivots, permutation_size=rows)]
 
 
-# What a library gives of a decomposition: factors and pivots.
+# The outputs of a library call: factors and pivots.
 lu_factors_p = matrix_op(
     "lu_factors",
     (2,),
@@ -236,12 +236,12 @@ def lu_solve(factors: Any, permutation: Any, b: Any, transposed: bool = False) -
 
 
 def inverse_permutation(permutation: Any) -> Any:
-    """The permutation that undoes another one, along the last dimension."""
+    """The inverse of a permutation along the last dimension."""
     aval = aval_of(permutation)
     return sort_key_val(permutation, iota(np.int32, aval.shape, aval.ndim - 1))[1]
 
 
 def solve_matrices(a: Any, b: Any) -> Any:
-    """``A X = B`` for square matrices of shape (..., n, n) and (..., n, k)."""
+    """Solve ``A X = B`` for square matrices of shape (..., n, n) and (..., n, k)."""
     factors, _, permutation = lu_p.bind(a)
     return lu_solve(factors, permutation, b)

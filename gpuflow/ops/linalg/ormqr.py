@@ -1,4 +1,4 @@
-"""ormqr: products with the Q of a QR decomposition that is never made."""
+"""ormqr: products with the implicit Q of a QR decomposition."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def _impl(xp: Any, a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) ->
     is_complex = a.dtype.kind == "c"
     (ormqr,) = lapack(["unmqr" if is_complex else "ormqr"], a)
     side, flag = "L" if left else "R", ("C" if is_complex else "T") if transpose else "N"
-    # Blocks of 64 columns are what LAPACK takes at most.
-    room = 64 * max(c.shape[-2:])
+    # LAPACK uses blocks of at most 64 columns.
+    work_size = 64 * max(c.shape[-2:])
 
     def product(reflectors: np.ndarray, tau: np.ndarray, other: np.ndarray) -> Sequence[Any] | None:
-        out, _, info = ormqr(side, flag, reflectors[:, : len(tau)], tau, other, room)
+        out, _, info = ormqr(side, flag, reflectors[:, : len(tau)], tau, other, work_size)
         return [out] if info == 0 else None
 
     return each_matrix(product, [a, taus, c], [2, 1, 2], [(c.shape[-2:], c.dtype)])[0]
@@ -80,8 +80,8 @@ def _transpose(ct: Any, a: Any, taus: Any, c: Any, *, left: bool, transpose: boo
         return [None, None, None]
     if type(ct) is Zero:
         return [None, None, Zero(c.aval.tangent())]
-    moved = ormqr_p.bind(a, taus, _conj(ct), left=left, transpose=not transpose)
-    return [None, None, _conj(moved)]
+    product = ormqr_p.bind(a, taus, _conj(ct), left=left, transpose=not transpose)
+    return [None, None, _conj(product)]
 
 
 def _conj(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The QR decomposition and the Householder reflections of which Q is made."""
+"""The QR decomposition, and products of Householder reflections."""
 
 from __future__ import annotations
 
@@ -176,30 +176,31 @@ def _qr_impl(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[An
 
 def _by_scipy(a: np.ndarray, *, pivoting: bool, full_matrices: bool) -> list[np.ndarray]:
     mode = "full" if full_matrices else "economic"
-    parts = load_scipy().qr(a, mode=mode, pivoting=pivoting, check_finite=False)
-    return [*parts[:2], *[order.astype(np.int32) for order in parts[2:]]]
+    results = load_scipy().qr(a, mode=mode, pivoting=pivoting, check_finite=False)
+    return [*results[:2], *[order.astype(np.int32) for order in results[2:]]]
 
 
 def _thin_tangents(q: Any, r: Any, tangent: Any) -> tuple[Any, Any]:
-    """For at least as many rows as columns: Q^H dA R^-1 is dR R^-1 plus something skew.
+    """Tangents for at least as many rows as columns: Q^H dA R^-1 is dR R^-1 plus a skew matrix.
 
     Source: Walter and Lehmann, Algorithmic differentiation of linear algebra functions (2010).
-    The diagonal of dR is real, so that of the skew part is the imaginary part.
+    The diagonal of dR is real, so the diagonal of the skew matrix is the imaginary part.
     """
     right = triangular_solve(r, tangent)
     inner = exact_matmul(adjoint(q), right)
     below = triangle(inner, True, -1)
     skew = sub(below, adjoint(below))
     if dtypes.is_complex(aval_of(inner).dtype):
-        turning = imag(inner)
-        turning = complex_number(full(aval_of(turning).shape, 0, aval_of(turning).dtype), turning)
-        skew = add(skew, where(is_diagonal(aval_of(inner).shape), turning, 0))
+        rotation = imag(inner)
+        zero = full(aval_of(rotation).shape, 0, aval_of(rotation).dtype)
+        rotation = complex_number(zero, rotation)
+        skew = add(skew, where(is_diagonal(aval_of(inner).shape), rotation, 0))
     d_q = add(exact_matmul(q, sub(skew, inner)), right)
     return d_q, exact_matmul(sub(inner, skew), r)
 
 
 def _further_columns(q: Any, d_q: Any, width: int) -> Any:
-    """How the columns of Q beyond those of A change, as Householder's algorithm chooses them.
+    """Tangents of the columns of Q beyond those of A, as chosen by Householder's algorithm.
 
     Source: the derivative of the full QR decomposition, arXiv 2409.13374, equations 32 and 33.
     """
@@ -210,8 +211,8 @@ def _further_columns(q: Any, d_q: Any, width: int) -> Any:
     z_adjoint = solve_matrices(adjoint(shifted), adjoint(bottom))
     z = adjoint(z_adjoint)
     change = sub(rows(d_q, width, height), exact_matmul(z, rows(d_q, 0, width)))
-    turned = exact_matmul(add(thin, exact_matmul(others, z)), adjoint(change))
-    return sub(exact_matmul(d_q, z_adjoint), turned)
+    rotation_term = exact_matmul(add(thin, exact_matmul(others, z)), adjoint(change))
+    return sub(exact_matmul(d_q, z_adjoint), rotation_term)
 
 
 def _qr_jvp(
@@ -224,13 +225,13 @@ def _qr_jvp(
     m, n = aval_of(x).shape[-2:]
     last = aval_of(x).ndim - 1
     if m < n:
-        # The square part of A decides on Q, and R = Q^H A.
+        # The square part of A determines Q, and R = Q^H A.
         d_q, d_square = _thin_tangents(q, columns(r, 0, m), columns(tangent, 0, m))
-        rest = add(
+        d_others = add(
             exact_matmul(adjoint(d_q), columns(x, m, n)),
             exact_matmul(adjoint(q), columns(tangent, m, n)),
         )
-        d_r = concatenate([d_square, rest], last)
+        d_r = concatenate([d_square, d_others], last)
     else:
         d_q, d_r = _thin_tangents(columns(q, 0, n), rows(r, 0, n), tangent)
         if full_matrices and m > n:

@@ -1,4 +1,4 @@
-"""The permutation that the row exchanges of an LU decomposition amount to."""
+"""The permutation of the row exchanges of an LU decomposition."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def permutation_of(xp: Any, pivots: Any, *, permutation_size: int) -> Any:
     batch, count = pivots.shape[:-1], pivots.shape[-1]
     out = xp.empty((prod(batch), permutation_size), np.int32)
     out[...] = xp.arange(permutation_size, dtype=np.int32)
-    chosen, every = pivots.reshape(len(out), count), xp.arange(len(out))
+    pivot_rows, every = pivots.reshape(len(out), count), xp.arange(len(out))
     if xp is np and len(out) == 1:
         order = list(range(permutation_size))
-        for k, other in enumerate(chosen[0].tolist()):
+        for k, other in enumerate(pivot_rows[0].tolist()):
             order[k], order[other] = order[other], order[k]
         out[0] = order
         return out.reshape(*batch, permutation_size)
     for k in range(count if len(out) else 0):
-        other = chosen[:, k]
+        other = pivot_rows[:, k]
         row = out[:, k].copy()
         out[:, k] = out[every, other]
         out[every, other] = row
@@ -49,30 +49,30 @@ def permutation_of(xp: Any, pivots: Any, *, permutation_size: int) -> Any:
 
 
 def _row_order_body(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Any:
-    """Which row comes to a place: the exchanges backwards, as far as they concern it.
+    """Source row of an output index: apply the exchanges to it in reverse order.
 
-    Elements do not depend on each other, so that each has a thread.
+    Elements do not depend on each other, so each has a thread.
     """
     del params
     builder, dim = context.builder, out.ndim - 1
-    place = context.index(dim)
+    index = context.index(dim)
     if 0 in in_avals[0].shape:
-        return builder.cast(place, "int32")
+        return builder.cast(index, "int32")
     batch, count = [context.index(d) for d in range(dim)], context.number(0)
     last = builder.apply("sub", count, builder.const("int64", 1))
 
-    def exchanged(k: Any, place: Any) -> Any:
+    def exchanged(k: Any, index: Any) -> Any:
         row = builder.apply("sub", last, k)
         other = builder.cast(context.load(0, [*batch, row]), "int64")
-        moved = builder.select(builder.apply("eq", place, other), row, place)
-        return builder.select(builder.apply("eq", place, row), other, moved)
+        swapped = builder.select(builder.apply("eq", index, other), row, index)
+        return builder.select(builder.apply("eq", index, row), other, swapped)
 
-    (source,) = builder.for_count(count, [place], exchanged)
+    (source,) = builder.for_count(count, [index], exchanged)
     return builder.cast(source, "int32")
 
 
-# Where each thread finds its own row; one that walks through all of them, as on the CPU, would be
-# the only one of its matrix.
+# Form for GPUs, with a thread for each row; applying the exchanges in order, as on the CPU, would
+# use one thread for each matrix.
 row_order_p = matrix_op(
     "row_order",
     (1,),

@@ -1,10 +1,10 @@
 """Batches of small matrices as elementwise equations over the batch.
 
-A call of LAPACK for a 3 x 3 matrix takes longer than its arithmetic, and a batch of them many times
-longer. The compiler replaces such an op by these equations, by its ``simplify`` rule, so that they
-fuse with their neighbors; derivatives and batching have been applied by then. The size of a matrix
-is part of a program's key: it determines the number of equations. Matrices are real: kernels have
-no complex numbers, and one library call for each equation takes longer.
+A LAPACK call for a 3 x 3 matrix takes longer than its arithmetic, and a batch of them many times
+longer. The ``simplify`` rule of such an op replaces it by these equations, after differentiation
+and batching, so that they fuse with their neighbors. The size of a matrix is part of a program's
+key: it determines the number of equations. Matrices are real: complex equations would be library
+calls, which take longer.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from gpuflow.ops.layout.slicing import slice_, slice_in_dim
 from gpuflow.ops.layout.transpose import transpose
 from gpuflow.ops.zeros import full
 
-# Larger matrices would take seconds to compile: the equations of a decomposition grow with the cube
-# of the size. Those of a substitution grow with its square, for all right-hand sides at once.
+# Larger matrices would take seconds to compile: the number of equations of a decomposition grows
+# with the cube of the size, that of a substitution with its square.
 MOST_ROWS = 4
 MOST_TRIANGULAR_ROWS = 8
 
@@ -42,7 +42,7 @@ Rows = list[list[Any]]
 
 
 def is_small_batch(aval: ShapedArray, most: int = MOST_ROWS) -> bool:
-    """Whether there is a batch, with elements, of real matrices with few rows and columns."""
+    """Whether ``aval`` is a nonempty batch of real matrices with few rows and columns."""
     small = all(size <= most for size in aval.shape[-2:])
     return aval.ndim > 2 and aval.size > 0 and small and aval.dtype in _REAL
 
@@ -63,10 +63,10 @@ def _elements(x: Any) -> Rows:
     return [[_element(x, i, j) for j in range(width)] for i in range(height)]
 
 
-def _joined(parts: Sequence[Any], shape: tuple[int, ...]) -> Any:
-    """Numbers of each batch element as an array of ``shape`` behind the batch."""
-    batch = aval_of(parts[0]).shape
-    flat = concatenate([insert_axis(part, len(batch)) for part in parts], len(batch))
+def _stacked(values: Sequence[Any], shape: tuple[int, ...]) -> Any:
+    """Stack values of each batch element to an array of ``shape`` after the batch dimensions."""
+    batch = aval_of(values[0]).shape
+    flat = concatenate([insert_axis(value, len(batch)) for value in values], len(batch))
     return reshape(flat, (*batch, *shape))
 
 
@@ -76,7 +76,7 @@ def _joined(parts: Sequence[Any], shape: tuple[int, ...]) -> Any:
 def is_small_product(
     lhs: ShapedArray, rhs: ShapedArray, out: ShapedArray, dimension_numbers: Any
 ) -> bool:
-    """Whether it is a batch of products of small matrices or vectors, without conversions."""
+    """Whether a product is a batch of products of small matrices or vectors of one dtype."""
     (left, right), (left_batch, right_batch) = dimension_numbers
     free = [
         prod(aval.shape[d] for d in range(aval.ndim) if d not in (*contracted, *batch))
@@ -94,7 +94,7 @@ def is_small_product(
 
 
 def small_product(lhs: Any, rhs: Any, *, dimension_numbers: Any) -> list[Any]:
-    """The sum over the contracting dimension, if there is one, term after term."""
+    """The product as an unrolled sum over the contracting dimension."""
     (left, right), (left_batch, right_batch) = dimension_numbers
     count = len(left_batch)
     ordered = []
@@ -108,7 +108,7 @@ def small_product(lhs: Any, rhs: Any, *, dimension_numbers: Any) -> list[Any]:
     avals = [aval_of(x) for x in ordered]
     rows, columns = avals[0].ndim - 1 - count, avals[1].ndim - 1 - count
     shape = (*avals[0].shape[1:], *avals[1].shape[1 + count :])
-    places = (
+    dims_of_factors = (
         tuple(range(count + rows)),
         (*range(count), *range(count + rows, count + rows + columns)),
     )
@@ -116,7 +116,7 @@ def small_product(lhs: Any, rhs: Any, *, dimension_numbers: Any) -> list[Any]:
     for k in range(avals[0].shape[0]):
         factors = [
             broadcast_in_dim(squeeze(slice_in_dim(x, k, k + 1), (0,)), shape, dims)
-            for x, dims in zip(ordered, places, strict=True)
+            for x, dims in zip(ordered, dims_of_factors, strict=True)
         ]
         term = mul(*factors)
         total = term if total is None else add(total, term)
@@ -137,14 +137,14 @@ def small_lu(a: Any) -> list[Any]:
     order = [full(batch, k, np.int32) for k in range(height)]
     pivots = []
     for k in range(height if height < width else width):
-        best, chosen = absolute(rows[k][k]), full(batch, k, np.int32)
+        best, pivot_row = absolute(rows[k][k]), full(batch, k, np.int32)
         for i in range(k + 1, height):
             size = absolute(rows[i][k])
             larger = gt(size, best)
-            best, chosen = where(larger, size, best), where(larger, np.int32(i), chosen)
-        pivots.append(chosen)
+            best, pivot_row = where(larger, size, best), where(larger, np.int32(i), pivot_row)
+        pivots.append(pivot_row)
         for i in range(k + 1, height):
-            swapped = eq(chosen, np.int32(i))
+            swapped = eq(pivot_row, np.int32(i))
             for exchanged in (rows, order):
                 exchanged[k], exchanged[i] = _exchanged(swapped, exchanged[k], exchanged[i])
         pivot = where(eq(rows[k][k], 0), 1, rows[k][k])
@@ -152,8 +152,8 @@ def small_lu(a: Any) -> list[Any]:
             rows[i][k] = div(rows[i][k], pivot)
             for j in range(k + 1, width):
                 rows[i][j] = sub(rows[i][j], mul(rows[i][k], rows[k][j]))
-    factors = _joined([x for row in rows for x in row], (height, width))
-    return [factors, _joined(pivots, (len(pivots),)), _joined(order, (height,))]
+    factors = _stacked([x for row in rows for x in row], (height, width))
+    return [factors, _stacked(pivots, (len(pivots),)), _stacked(order, (height,))]
 
 
 def _exchanged(which: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -164,7 +164,7 @@ def _exchanged(which: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def small_cholesky(a: Any) -> list[Any]:
-    """The lower factor, from the lower triangle; nan where a diagonal element is not positive."""
+    """The lower factor, from the lower triangle; nan if a pivot is not positive."""
     size, batch = aval_of(a).shape[-1], aval_of(a).shape[:-2]
     zero = full(batch, 0, aval_of(a).dtype)
     rows: Rows = [[zero] * size for _ in range(size)]
@@ -181,28 +181,28 @@ def small_cholesky(a: Any) -> list[Any]:
             for k in range(j):
                 value = sub(value, mul(rows[i][k], rows[j][k]))
             rows[i][j] = div(value, pivot)
-    parts = [
+    values = [
         where(positive, rows[i][j], np.nan) if j <= i else zero
         for i in range(size)
         for j in range(size)
     ]
-    return [_joined(parts, (size, size))]
+    return [_stacked(values, (size, size))]
 
 
 def small_triangular_solve(
     a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool,
     unit_diagonal: bool,
 ) -> list[Any]:  # fmt: skip
-    """Substitution: rows of the solution, or columns with the matrix on the right."""
+    """Substitution by rows of the solution, or by columns with the matrix on the right."""
     del conjugate_a
     size, rank = aval_of(a).shape[-1], aval_of(b).ndim
     axis = rank - 2 if left_side else rank - 1
     # X op(A) = B is op(A)^T X^T = B^T, with the rows of X^T.
-    turned = transpose_a == left_side
-    below = lower != turned
+    is_transposed = transpose_a == left_side
+    below = lower != is_transposed
 
     def coefficient(i: int, j: int) -> Any:
-        value = _element(a, j, i) if turned else _element(a, i, j)
+        value = _element(a, j, i) if is_transposed else _element(a, i, j)
         return insert_axis(insert_axis(value, rank - 2), rank - 1)
 
     solved: dict[int, Any] = {}
@@ -220,10 +220,10 @@ def small_triangular_solve(
 
 
 def has_closed_eigenvalues(aval: ShapedArray) -> bool:
-    """Whether roots of the characteristic polynomial, in float64, are as exact as iterations.
+    """Whether float64 roots of the characteristic polynomial are as exact as iterations.
 
-    Rounding moves a root by as much as a relative change of the matrix by a few units of float64
-    does, and a double root by the square root of that, which is still less than float32 shows.
+    Rounding perturbs a root like a relative change of the matrix by a few ulps of float64, and a
+    double root by the square root of that, which is still below the precision of float32.
     """
     square = aval.ndim > 2 and aval.size > 0 and aval.shape[-1] == aval.shape[-2]
     return square and aval.dtype == dtypes.float32 and aval.shape[-1] in (2, 3)
@@ -242,20 +242,20 @@ def small_eigenvalues(a: Any) -> list[Any]:
     middle = add(mul(middle, 1 / size), mul(total, 0))
     for k in range(size):
         rows[k][k] = sub(rows[k][k], middle)
-    parts = _square_roots(rows) if size == 2 else _cubic_roots(rows)
+    roots = _square_roots(rows) if size == 2 else _cubic_roots(rows)
     narrow = [
         complex_number(*(convert_element_type(x, np.float32) for x in (add(middle, re), im)))
-        for re, im in parts
+        for re, im in roots
     ]
-    return [_joined(narrow, (size,))]
+    return [_stacked(narrow, (size,))]
 
 
 def _square_roots(rows: Rows) -> list[tuple[Any, Any]]:
-    """The eigenvalues of a matrix of 2 x 2 without trace: +-sqrt(-det)."""
+    """The eigenvalues of a 2 x 2 matrix with trace 0: +-sqrt(-det)."""
     square = add(mul(rows[0][0], rows[0][0]), mul(rows[0][1], rows[1][0]))
     size = sqrt(absolute(square))
     is_real = gt(square, 0)
-    # A nan is neither.
+    # A nan is neither real nor imaginary.
     zero = mul(square, 0)
     re, im = where(is_real, size, zero), where(is_real, zero, size)
     return [(re, im), (neg(re), neg(im))]
@@ -271,10 +271,10 @@ def _determinant(rows: Rows) -> Any:
 
 
 def _cubic_roots(rows: Rows) -> list[tuple[Any, Any]]:
-    """The eigenvalues of a matrix of 3 x 3 without trace: x^3 + 3 p x - 2 q = 0.
+    """The eigenvalues of a 3 x 3 matrix with trace 0: x^3 + 3 p x - 2 q = 0.
 
-    With three real roots by cosines of a third of an angle (Viète), else by cube roots of which the
-    larger one is computed first (Cardano), so that no difference cancels.
+    Three real roots by cosines of a third of an angle (Viète); else by cube roots, the larger one
+    first (Cardano), to avoid cancellation.
     """
     squares = [mul(rows[i][j], rows[j][i]) for i in range(3) for j in range(3)]
     trace = squares[0]
@@ -287,17 +287,17 @@ def _cubic_roots(rows: Rows) -> list[tuple[Any, Any]]:
     larger = cbrt(add(q, where(lt(q, 0), neg(root), root)))
     smaller = div(neg(p), where(eq(larger, 0), 1, larger))
     first, mean = add(larger, smaller), mul(add(larger, smaller), -0.5)
-    apart = mul(absolute(sub(larger, smaller)), 3**0.5 / 2)
+    imaginary = mul(absolute(sub(larger, smaller)), 3**0.5 / 2)
     radius = sqrt(max(neg(p), 0.0))
     cube = mul(radius, mul(radius, radius))
     cosine = div(q, where(eq(cube, 0), 1, cube))
     angle = mul(acos(max(min(cosine, 1.0), -1.0)), 1 / 3)
     reals = [mul(mul(radius, 2), cos(add(angle, 2 * pi * k / 3))) for k in (0, 1, 2)]
     zero = mul(discriminant, 0)
-    real_parts = [where(one_real, x, y) for x, y in zip((first, mean, mean), reals, strict=True)]
+    real_terms = [where(one_real, x, y) for x, y in zip((first, mean, mean), reals, strict=True)]
     return [
-        (add(real_parts[0], zero), zero),
-        (add(real_parts[1], zero), where(one_real, apart, zero)),
-        (add(real_parts[2], zero), where(one_real, neg(apart), zero)),
+        (add(real_terms[0], zero), zero),
+        (add(real_terms[1], zero), where(one_real, imaginary, zero)),
+        (add(real_terms[2], zero), where(one_real, neg(imaginary), zero)),
     ]
 

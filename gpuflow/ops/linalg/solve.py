@@ -1,4 +1,4 @@
-"""Systems with triangular matrices; they are linear in the right-hand side."""
+"""Systems with triangular matrices, linear in the right-hand side."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _solve_on_device(
 def _on_the_left(
     a: Any, b: Any, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool
 ) -> tuple[Any, Any, bool]:
-    """The problem as ``A X = B``: the others are transposed into it."""
+    """Rewrite the problem as ``A X = B``, by transposition if needed."""
     if conjugate_a:
         a = a.conj()
     if transpose_a == left_side:  # op(A) X = B with transposition, or X A = B: A^T X^T = B^T
@@ -118,13 +118,12 @@ def _solve_into(
     if conjugate_a and not transpose_a:
         a, conjugate_a = a.conj(), False
     out[...] = b
-    for place in np.ndindex(*a.shape[:-2]):
-        # BLAS counts by columns: its matrices are the transposed ones, so that nothing is copied.
-        # A X = B is X^T A^T = B^T there, and A^T lies in A's own memory. A zero on the diagonal
-        # divides.
-        target = out[place].T
+    for index in np.ndindex(*a.shape[:-2]):
+        # BLAS is column-major: pass transposed views, without copies. A X = B becomes
+        # X^T A^T = B^T, and A^T is a view of A. A zero on the diagonal divides.
+        target = out[index].T
         solution = trsm(
-            1.0, a[place].T, target, side=int(left_side), lower=not lower,
+            1.0, a[index].T, target, side=int(left_side), lower=not lower,
             trans_a=2 if conjugate_a else int(transpose_a), diag=unit_diagonal, overwrite_b=True,
         )  # fmt: skip
         if not np.may_share_memory(solution, target):
@@ -132,14 +131,14 @@ def _solve_into(
 
 
 def _substitute(a: np.ndarray, b: np.ndarray, lower: bool, unit_diagonal: bool) -> np.ndarray:
-    """One row after the other, for all matrices of a batch at once."""
+    """Substitute row by row, for all matrices of a batch at once."""
     size = a.shape[-1]
     out = np.empty(b.shape, b.dtype)
     for row in range(size) if lower else range(size - 1, -1, -1):
-        known = slice(0, row) if lower else slice(row + 1, size)
+        solved = slice(0, row) if lower else slice(row + 1, size)
         value = b[..., row, :]
-        if known.start < known.stop:
-            value = value - np.matmul(a[..., row, None, known], out[..., known, :])[..., 0, :]
+        if solved.start < solved.stop:
+            value = value - np.matmul(a[..., row, None, solved], out[..., solved, :])[..., 0, :]
         out[..., row, :] = value if unit_diagonal else value / a[..., row, row, None]
     return out
 
@@ -147,7 +146,7 @@ def _substitute(a: np.ndarray, b: np.ndarray, lower: bool, unit_diagonal: bool) 
 def _triangular_jvp(
     primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[Any, Any]:
-    """From op(A) X = B: op(A) dX = dB - op(dA) X; and so on the other side."""
+    """From op(A) X = B: op(A) dX = dB - op(dA) X; likewise for X op(A) = B."""
     (a, b), (a_tangent, b_tangent) = primals, tangents
     x = triangular_solve_p.bind(a, b, **params)
     right = b_tangent
@@ -178,18 +177,18 @@ def _triangular_batch(
 ) -> tuple[Any, int]:
     (a, b), (a_dim, b_dim) = operands, dims
     if a_dim is None and aval_of(a).ndim == 2:
-        # One matrix for all: the mapped right-hand sides are further columns.
-        place = 1 if params["left_side"] else 0
+        # One matrix for all: the mapped right-hand sides are additional columns.
+        dim = 1 if params["left_side"] else 0
         assert b_dim is not None
-        moved = move_axis(b, b_dim, place)
-        shape = aval_of(moved).shape
+        batched = move_axis(b, b_dim, dim)
+        shape = aval_of(batched).shape
         if params["left_side"]:
-            flat = reshape(moved, (shape[0], shape[1] * shape[2]))
+            flat = reshape(batched, (shape[0], shape[1] * shape[2]))
         else:
-            flat = reshape(moved, (shape[0] * shape[1], shape[2]))
-        return reshape(triangular_solve_p.bind(a, flat, **params), shape), place
-    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
-    return triangular_solve_p.bind(*moved, **params), 0
+            flat = reshape(batched, (shape[0] * shape[1], shape[2]))
+        return reshape(triangular_solve_p.bind(a, flat, **params), shape), dim
+    batched = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return triangular_solve_p.bind(*batched, **params), 0
 
 
 def _triangular_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
@@ -260,14 +259,14 @@ def triangular_solve(
                [2.]], dtype=float32)
     """
     vector = aval_of(b).ndim == aval_of(a).ndim - 1
-    place = aval_of(b).ndim - (0 if left_side else 1)
+    axis = aval_of(b).ndim - (0 if left_side else 1)
     out = triangular_solve_p.bind(
         a,
-        insert_axis(b, place) if vector else b,
+        insert_axis(b, axis) if vector else b,
         left_side=bool(left_side),
         lower=bool(lower),
         transpose_a=bool(transpose_a),
         conjugate_a=bool(conjugate_a) and dtypes.is_complex(aval_of(a).dtype),
         unit_diagonal=bool(unit_diagonal),
     )
-    return squeeze(out, (place,)) if vector else out
+    return squeeze(out, (axis,)) if vector else out

@@ -76,23 +76,23 @@ def _svd_impl(
         for out, (shape, _) in zip(empty[1:], outs[1:]):
             out[...] = xp.eye(*shape, dtype=a.dtype)
         return empty
-    chosen = slice(*(subset_by_index or (None,)))
+    selected = slice(*(subset_by_index or (None,)))
     large = xp is np and is_large(a)
 
     def decompose(x: Any) -> Any:
         if large:
-            parts = load_scipy().svd(x, full_matrices, compute_uv, check_finite=False)
+            results = load_scipy().svd(x, full_matrices, compute_uv, check_finite=False)
         else:
-            parts = xp.linalg.svd(x, full_matrices, compute_uv)
-        return parts if compute_uv else [parts]
+            results = xp.linalg.svd(x, full_matrices, compute_uv)
+        return results if compute_uv else [results]
 
     if not compute_uv:
         (values,) = library(xp, decompose, a)
-        return [values[..., chosen]]
+        return [values[..., selected]]
     left, values, right = library(xp, decompose, a)
     if subset_by_index is None:
         return [values, left, right]
-    return [values[..., chosen], left[..., chosen], right[..., chosen, :]]
+    return [values[..., selected], left[..., selected], right[..., selected, :]]
 
 
 def _svd_jvp(
@@ -102,8 +102,8 @@ def _svd_jvp(
     """First-order perturbation of a matrix with distinct singular values.
 
     Source: Giles (2008), 3.2; the part beyond the square from Townsend, Differentiating the
-    singular value decomposition (2016). For complex matrices the free phases are shared so that
-    the imaginary part of the diagonal turns the left vectors.
+    singular value decomposition (2016). For complex matrices the free phases are chosen so that
+    the imaginary part of the diagonal rotates the left vectors.
     """
     (a,), (tangent,) = primals, tangents
     m, n = aval_of(a).shape[-2:]
@@ -127,10 +127,10 @@ def _svd_jvp(
 
 
 def _vector_tangents(tangent: Any, values: Any, left: Any, right: Any, inner: Any) -> Any:
-    """The tangents of both sets of vectors, as columns."""
+    """Tangents of the left and right vectors, as columns."""
     dtype = aval_of(inner).dtype
     row, column = as_row(values), as_column(values)
-    # The difference of squares as a product, which loses no digits.
+    # The difference of squares as a product, to avoid cancellation.
     gaps = to_dtype(inverse_off_diagonal(mul(add(row, column), sub(row, column))), dtype)
     by_row = mul(to_dtype(row, dtype), inner)
     by_column = mul(to_dtype(column, dtype), inner)
@@ -138,8 +138,8 @@ def _vector_tangents(tangent: Any, values: Any, left: Any, right: Any, inner: An
     inverse = where(is_zero, 0, div(1, where(is_zero, 1, values)))
     diagonal = is_diagonal(aval_of(inner).shape)
     phase = mul(mul(sub(inner, adjoint(inner)), 0.5), to_dtype(as_row(inverse), dtype))
-    turn = add(mul(gaps, add(by_row, adjoint(by_row))), where(diagonal, phase, 0))
-    d_left = exact_matmul(left, turn)
+    rotation = add(mul(gaps, add(by_row, adjoint(by_row))), where(diagonal, phase, 0))
+    d_left = exact_matmul(left, rotation)
     d_right = exact_matmul(right, mul(gaps, add(by_column, adjoint(by_column))))
     scale = to_dtype(row, dtype)
     m, n = aval_of(tangent).shape[-2:]
@@ -151,7 +151,7 @@ def _vector_tangents(tangent: Any, values: Any, left: Any, right: Any, inner: An
 
 
 def _beyond(change: Any, vectors: Any, scale: Any) -> Any:
-    """The part of ``change`` outside of the space of ``vectors``."""
+    """The component of ``change`` orthogonal to ``vectors``, over ``scale``."""
     return div(sub(change, exact_matmul(vectors, exact_matmul(adjoint(vectors), change))), scale)
 
 

@@ -1,4 +1,4 @@
-"""Systems with tridiagonal matrices; they are linear in the right-hand side."""
+"""Systems with tridiagonal matrices, linear in the right-hand side."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _tridiagonal_impl(
 
 
 def _perturbed(low: Any, middle: Any, high: Any, b: Any) -> Any:
-    """The solution with pivots that are nearly 0 moved away from it.
+    """The solution with nearly zero pivots perturbed.
 
     Source: LAPACK's xLAGTS with job -1, which the inverse iteration for eigenvectors uses.
     """
@@ -69,12 +69,12 @@ def _perturbed(low: Any, middle: Any, high: Any, b: Any) -> Any:
 
     def solve(*system: np.ndarray) -> Sequence[np.ndarray] | None:
         size = system[1].size
-        more = [(0, max(3 - size, 0))]  # SciPy's wrapper wants three rows: these are the identity's
-        below, above = np.pad(system[0], more), np.pad(system[2], more)
-        diagonal = np.pad(system[1], more, constant_values=1)
-        right = np.pad(system[3], [*more, (0, 0)])
+        pads = [(0, max(3 - size, 0))]  # SciPy's wrapper needs three rows: append an identity
+        below, above = np.pad(system[0], pads), np.pad(system[2], pads)
+        diagonal = np.pad(system[1], pads, constant_values=1)
+        right = np.pad(system[3], [*pads, (0, 0)])
         lower, pivots, upper, second, order, _ = gttrf(below[1:], diagonal, above[:-1])
-        largest = max(np.abs(part).max(initial=0) for part in (pivots, upper, second))
+        largest = max(np.abs(factor).max(initial=0) for factor in (pivots, upper, second))
         pivots = _away_from_zero(pivots, largest, bounds)
         x, info = gttrs(lower, pivots, upper, second, order, right)
         return [x[:size]] if info == 0 else None
@@ -83,7 +83,7 @@ def _perturbed(low: Any, middle: Any, high: Any, b: Any) -> Any:
 
 
 def _away_from_zero(pivots: np.ndarray, largest: Any, bounds: Any) -> np.ndarray:
-    """Pivots that a quotient could overflow by, replaced by a rounding error of the matrix."""
+    """Replace pivots by which a quotient could overflow by a rounding error of the matrix."""
     least = bounds.eps * (largest or 1)
     size = np.abs(pivots)
     direction = np.where(size == 0, 1, pivots / np.where(size == 0, 1, size))
@@ -97,8 +97,8 @@ def _product(low: Any, middle: Any, high: Any, x: Any) -> Any:
     axis = aval_of(x).ndim - 2
     above = concatenate([rows(x, 1, size), zero], axis)
     below = concatenate([zero, rows(x, 0, size - 1)], axis)
-    parts = [mul(as_column(d), v) for d, v in ((low, below), (middle, x), (high, above))]
-    return add(add(parts[0], parts[1]), parts[2])
+    terms = [mul(as_column(d), v) for d, v in ((low, below), (middle, x), (high, above))]
+    return add(add(terms[0], terms[1]), terms[2])
 
 
 def _tridiagonal_jvp(

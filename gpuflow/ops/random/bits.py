@@ -1,9 +1,9 @@
 """Random bits: splitting keys and drawing bits from them.
 
-Bits are hashes of counters under a key, in one of two layouts, which give different numbers:
+Bits are hashes of counters under a key, in one of two layouts, which give different values:
 
-    partitionable   element i hashes the counter i alone: (high half of i, low half of i)
-    legacy          word i of n is paired with word i + n/2, and both come from one hash
+    partitionable   element i hashes only the counter i: (high half of i, low half of i)
+    legacy          uint32 i of n is paired with uint32 i + n/2, and both come from one hash
 
 All results are bit for bit those of JAX 0.10. All ops are integer: there are no derivatives.
 """
@@ -26,7 +26,7 @@ from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.nary import zero_jvp
 from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.random.keys import check_keys, packed_key, unpacked_key
-from gpuflow.ops.random.threefry import counted_hashes, legacy_words, paired_hashes, stored_keys
+from gpuflow.ops.random.threefry import counted_hashes, fill_legacy_bits, paired_hashes, stored_keys
 
 BIT_WIDTHS = (8, 16, 32, 64)
 
@@ -62,8 +62,8 @@ def _check_legacy_count(name: str, count: int) -> None:
     )
 
 
-def _word_count(bit_width: int, size: int) -> int:
-    """32-bit words that hold ``size`` elements."""
+def _uint32_count(bit_width: int, size: int) -> int:
+    """Number of uint32 that hold ``size`` elements."""
     return -(-bit_width * size // 32)
 
 
@@ -80,7 +80,7 @@ def _bits_shape(
         ),
     )
     if not partitionable:
-        _check_legacy_count("random_bits", _word_count(bit_width, prod(shape)))
+        _check_legacy_count("random_bits", _uint32_count(bit_width, prod(shape)))
     return ShapedArray((*keys.shape, *shape), np.dtype(f"uint{bit_width}"))
 
 
@@ -100,24 +100,24 @@ def _bits_impl(
         for rows, columns, a, b in hashes:
             grid[rows, columns] = stored_keys(b, a) if bit_width == 64 else a ^ b
     elif bit_width == 32:
-        legacy_words(xp, keys, grid)
+        fill_legacy_bits(xp, keys, grid)
     else:
-        words = xp.empty((keys.size, _word_count(bit_width, size)), np.uint32)
-        legacy_words(xp, keys, words)
-        grid[...] = words.view(out.dtype)[:, :size]
+        bits = xp.empty((keys.size, _uint32_count(bit_width, size)), np.uint32)
+        fill_legacy_bits(xp, keys, bits)
+        grid[...] = bits.view(out.dtype)[:, :size]
     return out
 
 
-def _bits_numbers(in_avals: Any, params: Any) -> list[int]:
+def _bits_scalars(in_avals: Any, params: Any) -> list[int]:
     del in_avals
     width, size = params["bit_width"], prod(params["shape"])
     if params["partitionable"]:
         return []
-    return [size] if width == 64 else _halves(_word_count(width, size))
+    return [size] if width == 64 else _halves(_uint32_count(width, size))
 
 
 def _halves(count: int) -> list[int]:
-    """The sizes for ``_legacy_words``: the middle of so many words, and their end."""
+    """The scalars of ``_legacy_bits``: the middle and the end of ``count`` uint32."""
     return [-(-count // 2), count]
 
 
@@ -139,41 +139,41 @@ def _bits_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> An
 def _hash_count(builder: Any, key: Any, index: Any) -> tuple[Any, Any]:
     """The hash of one int64 counter."""
     high = builder.apply("shift_right_logical", index, builder.const("int64", 32))
-    words = builder.cast(high, "uint32"), builder.cast(index, "uint32")
-    return builder.apply("threefry2x32", *key, *words)
+    counter = builder.cast(high, "uint32"), builder.cast(index, "uint32")
+    return builder.apply("threefry2x32", *key, *counter)
 
 
 def _hash_pair(builder: Any, key: Any, index: Any, partner: Any) -> tuple[Any, Any]:
-    words = builder.cast(index, "uint32"), builder.cast(partner, "uint32")
-    return builder.apply("threefry2x32", *key, *words)
+    counter = builder.cast(index, "uint32"), builder.cast(partner, "uint32")
+    return builder.apply("threefry2x32", *key, *counter)
 
 
-def _legacy_words(context: Any, key: Any, indices: Sequence[Any]) -> list[Any]:
-    """Words ``indices`` in the legacy layout."""
+def _legacy_bits(context: Any, key: Any, indices: Sequence[Any]) -> list[Any]:
+    """The uint32 at ``indices`` in the legacy layout."""
     builder = context.builder
     half, end = context.number(0), context.number(1)
-    words = []
+    draws = []
     for index in indices:
         is_first = builder.apply("lt", index, half)
         pair = builder.select(is_first, index, builder.apply("sub", index, half))
         partner = builder.apply("add", pair, half)
-        # The partner of an odd last word is 0.
-        inside = builder.apply("lt", partner, end)
-        partner = builder.select(inside, partner, builder.const("int64", 0))
-        words.append(builder.select(is_first, *_hash_pair(builder, key, pair, partner)))
-    return words
+        # The partner of an odd last uint32 is 0.
+        exists = builder.apply("lt", partner, end)
+        partner = builder.select(exists, partner, builder.const("int64", 0))
+        draws.append(builder.select(is_first, *_hash_pair(builder, key, pair, partner)))
+    return draws
 
 
 def _legacy_element(context: Any, key: Any, index: Any, width: int, out: ShapedArray) -> Any:
     builder = context.builder
     if width == 32:
-        return _legacy_words(context, key, [index])[0]
-    # 32 / width elements share a word, the lowest bits first.
+        return _legacy_bits(context, key, [index])[0]
+    # 32 / width elements share a uint32, the lowest bits first.
     shared = builder.const("int64", 32 // width)
-    (word,) = _legacy_words(context, key, [builder.apply("div", index, shared)])
-    place = builder.cast(builder.apply("rem", index, shared), "uint32")
-    shift = builder.apply("mul", place, builder.const("uint32", width))
-    return builder.cast(builder.apply("shift_right_logical", word, shift), out.dtype.name)
+    (packed,) = _legacy_bits(context, key, [builder.apply("div", index, shared)])
+    position = builder.cast(builder.apply("rem", index, shared), "uint32")
+    shift = builder.apply("mul", position, builder.const("uint32", width))
+    return builder.cast(builder.apply("shift_right_logical", packed, shift), out.dtype.name)
 
 
 def _wide(builder: Any, a: Any, b: Any) -> Any:
@@ -185,7 +185,7 @@ def _narrow(builder: Any, a: Any, b: Any, out: ShapedArray) -> Any:
 
 
 def _leading_batch(apply: Any) -> Any:
-    """Batch rule of an op on keys of any shape: mapped keys are one more leading dimension."""
+    """Batch rule of an op on keys of any shape: the mapped dimension is one more leading one."""
 
     def batch(
         axis: AxisData, operands: Sequence[Any], dims: Sequence[int], **params: Any
@@ -199,7 +199,7 @@ def _leading_batch(apply: Any) -> Any:
 def random_bits(
     keys: Any, bit_width: int, shape: Sequence[int], partitionable: bool | None = None
 ) -> Any:
-    """Uniform random bits.
+    """Draw uniform random bits.
 
     Args:
         keys: typed keys of any shape.
@@ -211,8 +211,8 @@ def random_bits(
         Unsigned integers of that width, of shape ``keys.shape + shape``.
 
     Raises:
-        TypeError: operands that are not typed keys, another width.
-        ValueError: if a size is negative, or there are too many words for the legacy layout.
+        TypeError: if operands are not typed keys, or the width is not supported.
+        ValueError: if a size is negative, or there are too many elements for the legacy layout.
     """
     return random_bits_p.bind(
         keys,
@@ -228,7 +228,7 @@ random_bits_p = define(
     impl=_bits_impl,
     jvp=zero_jvp(lambda: random_bits_p),
     batch=_leading_batch(random_bits),
-    lower=Indexed(_bits_body, _bits_numbers),
+    lower=Indexed(_bits_body, _bits_scalars),
     size_params=frozenset({"shape"}),
 )
 
@@ -253,12 +253,12 @@ def _split_impl(xp: Any, keys: Any, *, shape: tuple[int, ...], partitionable: bo
         for rows, columns, a, b in counted_hashes(xp, keys, grid.shape[1]):
             grid[rows, columns] = stored_keys(a, b)
     else:
-        # Key i is made of words 2 i and 2 i + 1: on a little-endian machine, one uint64.
-        legacy_words(xp, keys, grid.view(np.uint32))
+        # Key i consists of uint32 2 i and 2 i + 1: on a little-endian machine, one uint64.
+        fill_legacy_bits(xp, keys, grid.view(np.uint32))
     return out
 
 
-def _split_numbers(in_avals: Any, params: Any) -> list[int]:
+def _split_scalars(in_avals: Any, params: Any) -> list[int]:
     del in_avals
     return [] if params["partitionable"] else _halves(2 * prod(params["shape"]))
 
@@ -273,23 +273,23 @@ def _split_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> A
         return packed_key(builder, *_hash_count(builder, key, index))
     even = builder.apply("add", index, index)
     odd = builder.apply("add", even, builder.const("int64", 1))
-    return packed_key(builder, *_legacy_words(context, key, [even, odd]))
+    return packed_key(builder, *_legacy_bits(context, key, [even, odd]))
 
 
 def random_split(keys: Any, shape: Sequence[int], partitionable: bool | None = None) -> Any:
-    """New keys from keys: each gives an array of ``shape``.
+    """Split each key into new keys of ``shape``.
 
     Args:
         keys: typed keys of any shape.
-        shape: how many keys each gives.
+        shape: shape of the new keys of each key.
         partitionable: as in ``random_bits``.
 
     Returns:
         Keys of shape ``keys.shape + shape``.
 
     Raises:
-        TypeError: operands that are not typed keys.
-        ValueError: a negative size.
+        TypeError: if operands are not typed keys.
+        ValueError: if a size is negative.
     """
     return random_split_p.bind(
         keys,
@@ -304,6 +304,6 @@ random_split_p = define(
     impl=_split_impl,
     jvp=zero_jvp(lambda: random_split_p),
     batch=_leading_batch(random_split),
-    lower=Indexed(_split_body, _split_numbers),
+    lower=Indexed(_split_body, _split_scalars),
     size_params=frozenset({"shape"}),
 )

@@ -1,8 +1,8 @@
-"""The random number generators: the operations of each key implementation.
+"""Random number generators: the operations of each key implementation.
 
-Threefry's are primitives (keys.py, bits.py). The others are made of those and of XLA's generator
-of bits: rbg keys are two threefry keys, of which splitting and folding work on each; unsafe_rbg
-takes bits for a hash.
+Threefry's are primitives (keys.py, bits.py). The others combine those with XLA's generator of
+bits: an rbg key is two threefry keys, and splitting and folding work on each; unsafe_rbg uses
+random bits as a hash.
 
 Source: JAX's definition of its PRNG implementations ``rbg`` and ``unsafe_rbg``.
 """
@@ -36,7 +36,7 @@ from gpuflow.ops.random.keys import (
 )
 from gpuflow.ops.random.rng_bit_generator import shared_bits
 
-# How many rows of bits unsafe_rbg draws for one that it takes.
+# Number of rows of bits that unsafe_rbg draws for each row that it uses.
 _ROUNDS = 10
 
 
@@ -61,7 +61,7 @@ def random_seed(seed: Any, implementation: str) -> Any:
     """A key from an integer.
 
     Raises:
-        ValueError: there is no such implementation.
+        ValueError: if there is no such implementation.
     """
     key_dtype(implementation)
     return _GENERATORS[implementation].seed(seed)
@@ -93,25 +93,25 @@ def _of(name: str, keys: Any) -> Generator:
 # --- rbg and unsafe_rbg: functions of one key --------------------------------------------------
 
 
-def _seed_words(seed: Any) -> Any:
+def _seed_data(seed: Any) -> Any:
     half = random_unwrap(threefry_keys.random_seed(seed))
     return concatenate([half, half], 0)
 
 
 def _halves(key: Any) -> Any:
-    """The two threefry keys of an rbg one."""
+    """The two threefry keys of an rbg key."""
     return random_wrap(reshape(random_unwrap(key), (2, 2)))
 
 
 def _rbg_split(key: Any, shape: tuple[int, ...]) -> Any:
     halves = _halves(random_consume(key))
-    words = random_unwrap(threefry_bits.random_split(halves, shape))
-    return random_wrap(reshape(move_axis(words, 0, len(shape)), (*shape, 4)), "rbg")
+    data = random_unwrap(threefry_bits.random_split(halves, shape))
+    return random_wrap(reshape(move_axis(data, 0, len(shape)), (*shape, 4)), "rbg")
 
 
 def _rbg_fold_in(key: Any, data: Any) -> Any:
-    words = random_unwrap(threefry_keys.random_fold_in(_halves(key), data))
-    return random_wrap(reshape(words, (4,)), "rbg")
+    folded = random_unwrap(threefry_keys.random_fold_in(_halves(key), data))
+    return random_wrap(reshape(folded, (4,)), "rbg")
 
 
 def _rbg_bits(key: Any, bit_width: int, shape: tuple[int, ...]) -> Any:
@@ -128,14 +128,14 @@ def _rbg_bits(key: Any, bit_width: int, shape: tuple[int, ...]) -> Any:
 def _unsafe_split(key: Any, shape: tuple[int, ...]) -> Any:
     count = prod(shape)
     rows = shared_bits(random_unwrap(random_consume(key)), (_ROUNDS * count, 4), "uint32")
-    taken = slice_p.bind(
+    selected = slice_p.bind(
         rows, start_indices=(0, 0), limit_indices=(_ROUNDS * count, 4), strides=(_ROUNDS, 1)
     )
-    return random_wrap(reshape(taken, (*shape, 4)), "unsafe_rbg")
+    return random_wrap(reshape(selected, (*shape, 4)), "unsafe_rbg")
 
 
 def _unsafe_fold_in(key: Any, data: Any) -> Any:
-    rows = shared_bits(_seed_words(data), (_ROUNDS, 4), "uint32")
+    rows = shared_bits(_seed_data(data), (_ROUNDS, 4), "uint32")
     return random_wrap(bitwise_xor(random_unwrap(key), row(rows, _ROUNDS - 1)), "unsafe_rbg")
 
 
@@ -145,24 +145,24 @@ _GENERATORS = {
         threefry_bits.random_bits,
     ),
     "rbg": Generator(
-        lambda seed: random_wrap(_seed_words(seed), "rbg"), _rbg_split, _rbg_fold_in, _rbg_bits
+        lambda seed: random_wrap(_seed_data(seed), "rbg"), _rbg_split, _rbg_fold_in, _rbg_bits
     ),
     "unsafe_rbg": Generator(
-        lambda seed: random_wrap(_seed_words(seed), "unsafe_rbg"), _unsafe_split,
+        lambda seed: random_wrap(_seed_data(seed), "unsafe_rbg"), _unsafe_split,
         _unsafe_fold_in, _rbg_bits,
     ),
 }  # fmt: skip
 
 
 def register_generator(
-    name: str, tag: str, words: int, seed: Callable[..., Any], split: Callable[..., Any],
+    name: str, tag: str, size: int, seed: Callable[..., Any], split: Callable[..., Any],
     fold_in: Callable[..., Any], bits: Callable[..., Any],
 ) -> KeyDType:  # fmt: skip
-    """A generator of a user, whose functions take and return the uint32 numbers inside keys.
+    """Register a user's generator, whose functions take and return key data (uint32).
 
     Args:
-        name, tag: for printing; two generators may have the same.
-        words: number of integers of a key, 2 or 4.
+        name, tag: for printing; need not be unique.
+        size: number of uint32 of a key, 2 or 4.
         seed, split, fold_in, bits: as of ``Generator``.
 
     Returns:
@@ -173,13 +173,13 @@ def register_generator(
         copies += 1
         implementation = f"{name} {copies}"
 
-    def wrapped(numbers: Any) -> Any:
-        return random_wrap(numbers, implementation)
+    def wrapped(key_data: Any) -> Any:
+        return random_wrap(key_data, implementation)
 
     def consumed(key: Any) -> Any:
         return random_unwrap(random_consume(key))
 
-    KEY_DTYPES[implementation] = KeyDType(implementation, tag, words)
+    KEY_DTYPES[implementation] = KeyDType(implementation, tag, size)
     _GENERATORS[implementation] = Generator(
         lambda value: wrapped(seed(value)),
         lambda key, shape: wrapped(split(consumed(key), shape)),

@@ -67,15 +67,15 @@ def _of_keys(compare: Any, join: Callable[[Any, Any], Any], x: Any, y: Any) -> A
     """Keys may be stored as nan, which is not equal to itself."""
     compare.shape(aval_of(x), aval_of(y))
     rank = max(aval_of(x).ndim, aval_of(y).ndim)
-    words = compare.bind(_words(x, rank), _words(y, rank))
-    last = aval_of(words).ndim - 1
-    parts = [
-        squeeze(slice_in_dim(words, k, k + 1, axis=last), (last,))
-        for k in range(aval_of(words).shape[last])
+    equal = compare.bind(_key_data(x, rank), _key_data(y, rank))
+    last = aval_of(equal).ndim - 1
+    components = [
+        squeeze(slice_in_dim(equal, k, k + 1, axis=last), (last,))
+        for k in range(aval_of(equal).shape[last])
     ]
-    return functools.reduce(join, parts)
+    return functools.reduce(join, components)
 
 
-def _words(keys: Any, rank: int) -> Any:
-    words, ndim = random_unwrap(keys), aval_of(keys).ndim
-    return reshape(words, (1,) * (rank - ndim) + aval_of(words).shape)
+def _key_data(keys: Any, rank: int) -> Any:
+    data, ndim = random_unwrap(keys), aval_of(keys).ndim
+    return reshape(data, (1,) * (rank - ndim) + aval_of(data).shape)

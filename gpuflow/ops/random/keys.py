@@ -1,4 +1,4 @@
-"""Typed random keys: creation from seeds or raw data, unwrapping, and fold_in."""
+"""Typed random keys: creation from seeds or key data, unwrapping, and fold_in."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gpuflow.kir.builder import Pair
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise.nary import batch_elementwise, broadcast_shape, zero_jvp
 from gpuflow.ops.layout.transpose import move_axis
-from gpuflow.ops.random.threefry import HALF, hash_words, split_words, stored_keys
+from gpuflow.ops.random.threefry import HALF, hash_pairs, key_halves, stored_keys
 
 
 def is_key(dtype: Any) -> bool:
-    """Whether ``dtype`` is that of typed random keys."""
+    """Whether ``dtype`` is a dtype of typed random keys."""
     return isinstance(dtype, KeyDType)
 
 
@@ -40,7 +40,7 @@ def key_dtype(implementation: str) -> KeyDType:
     """The dtype of the keys of an implementation.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: if there is no such implementation.
     """
     check(
         implementation in KEY_DTYPES,
@@ -87,18 +87,18 @@ def _seed_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: 
 
 
 def random_seed(seeds: Any, impl: str = "threefry2x32") -> Any:
-    """Keys from integer seeds, one for each element.
+    """Return keys from integer seeds, one for each element.
 
     Args:
-        seeds: integers of any shape; a Python int counts modulo 2**32 (2**64 with x64).
+        seeds: integers of any shape; a Python int is taken modulo 2**32 (2**64 with x64).
         impl: the key implementation.
 
     Returns:
         Keys of the shape of ``seeds``.
 
     Raises:
-        TypeError: seeds that are not integers.
-        OverflowError: a Python int that 64 bits do not hold.
+        TypeError: if seeds are not integers.
+        OverflowError: if a Python int does not fit into 64 bits.
     """
     if type(seeds) is int:
         check(
@@ -123,30 +123,30 @@ random_seed_p = define(
 )
 
 
-def _wrap_shape(words: ShapedArray, *, impl: str) -> ShapedArray:
+def _wrap_shape(data: ShapedArray, *, impl: str) -> ShapedArray:
     dtype = key_dtype(impl)
     check(
-        words.dtype == dtypes.uint32 and words.shape[-1:] == dtype.key_shape,
+        data.dtype == dtypes.uint32 and data.shape[-1:] == dtype.key_shape,
         lambda: (
             f"[random_wrap] raw keys must be uint32 with a last dimension of {dtype.key_shape[0]} "
-            f"for {impl}; got {words}. Fix: wrap the result of random.PRNGKey or random.key_data."
+            f"for {impl}; got {data}. Fix: wrap the result of random.PRNGKey or random.key_data."
         ),
     )
-    return ShapedArray(words.shape[:-1], dtype)
+    return ShapedArray(data.shape[:-1], dtype)
 
 
-def _wrap_impl(xp: Any, words: Any, *, impl: str) -> Any:
-    return key_dtype(impl).stored(xp.array(words, order="C"))
+def _wrap_impl(xp: Any, data: Any, *, impl: str) -> Any:
+    return key_dtype(impl).stored(xp.array(data, order="C"))
 
 
 def _wrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     del in_avals, params
-    place, builder = [context.index(d) for d in range(out.ndim)], context.builder
-    words = [
-        context.load(0, [*place, builder.const("int64", number)])
-        for number in range(out.dtype.key_shape[0])
+    batch, builder = [context.index(d) for d in range(out.ndim)], context.builder
+    data = [
+        context.load(0, [*batch, builder.const("int64", index)])
+        for index in range(out.dtype.key_shape[0])
     ]
-    halves = [packed_key(builder, *words[k : k + 2]) for k in range(0, len(words), 2)]
+    halves = [packed_key(builder, *data[k : k + 2]) for k in range(0, len(data), 2)]
     if len(halves) == 1:
         return halves[0]
     return Pair(*[builder.apply("bitcast_float64", half) for half in halves])
@@ -164,9 +164,9 @@ def unpacked_key(builder: Any, key: Any) -> tuple[Any, Any]:
     return builder.cast(key, "uint32"), builder.cast(high, "uint32")
 
 
-def random_wrap(words: Any, impl: str = "threefry2x32") -> Any:
+def random_wrap(data: Any, impl: str = "threefry2x32") -> Any:
     """Typed keys from raw ones: u32[..., 2] to key[...], u32[..., 4] for the rbg ones."""
-    return random_wrap_p.bind(words, impl=impl)
+    return random_wrap_p.bind(data, impl=impl)
 
 
 random_wrap_p = define(
@@ -200,12 +200,12 @@ def _unwrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     halves = [key]
     if isinstance(key, Pair):
         halves = [builder.apply("bitcast_uint64", half) for half in (key.real, key.imag)]
-    words = [word for half in halves for word in unpacked_key(builder, half)]
-    chosen = words[-1]
-    for number in range(len(words) - 2, -1, -1):
-        is_it = builder.apply("eq", context.index(rank), builder.const("int64", number))
-        chosen = builder.select(is_it, words[number], chosen)
-    return chosen
+    values = [value for half in halves for value in unpacked_key(builder, half)]
+    selected = values[-1]
+    for k in range(len(values) - 2, -1, -1):
+        is_it = builder.apply("eq", context.index(rank), builder.const("int64", k))
+        selected = builder.select(is_it, values[k], selected)
+    return selected
 
 
 def random_unwrap(keys: Any) -> Any:
@@ -225,12 +225,12 @@ random_unwrap_p = define(
 
 
 def random_clone(keys: Any) -> Any:
-    """The same keys, which may be used as if they were new ones."""
+    """The same keys, which may be used like new ones."""
     return random_clone_p.bind(keys)
 
 
 def random_consume(keys: Any) -> Any:
-    """The same keys, which count as used: for generators that are made of other ops."""
+    """The same keys, which count as used: for generators composed of other ops."""
     return random_consume_p.bind(keys)
 
 
@@ -273,8 +273,8 @@ def _fold_shape(keys: ShapedArray, data: ShapedArray) -> ShapedArray:
 
 
 def _fold_impl(xp: Any, keys: Any, data: Any) -> Any:
-    k0, k1 = split_words(keys)
-    return stored_keys(*hash_words(xp, k0, k1, np.zeros_like(data), data))
+    k0, k1 = key_halves(keys)
+    return stored_keys(*hash_pairs(xp, k0, k1, np.zeros_like(data), data))
 
 
 def _fold_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
@@ -286,18 +286,18 @@ def _fold_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: 
 
 
 def random_fold_in(keys: Any, data: Any) -> Any:
-    """Keys that also depend on integers.
+    """Fold integers into keys.
 
     Args:
         keys: typed keys.
-        data: uint32, of the shape of ``keys`` up to sizes of 1 and rank 0; a Python int counts
+        data: uint32, of the shape of ``keys`` up to sizes of 1 and rank 0; a Python int is taken
             modulo 2**32.
 
     Returns:
-        Keys of the common shape. Both layouts give the same.
+        Keys of the common shape, the same in both layouts.
 
     Raises:
-        TypeError: operands that are not keys and uint32, or shapes that do not fit.
+        TypeError: if operands are not keys and uint32, or shapes do not match.
     """
     if type(data) is int:
         data = np.uint32(data & 0xFFFFFFFF)

@@ -30,7 +30,7 @@ from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.ops.random.philox import FACTORS, ROUNDS, STEPS, philox_bits
-from gpuflow.ops.random.threefry import HALF, hash_words
+from gpuflow.ops.random.threefry import HALF, hash_pairs
 from gpuflow.ops.written_out import written_out
 
 Shape = tuple[int, ...]
@@ -91,34 +91,35 @@ def _impl(
 
 
 def _counters(xp: Any, starts: Any, count: int) -> Any:
-    """u64[states, count]: the counters from each start on."""
+    """u64[states, count]: consecutive counters from each start."""
     return starts + xp.arange(count, dtype=np.uint64)
 
 
-def _words(x: Any) -> tuple[Any, Any]:
+def _halves(x: Any) -> tuple[Any, Any]:
     return x.astype(np.uint32), (x >> HALF).astype(np.uint32)
 
 
-def _joined(low: Any, high: Any) -> Any:
+def _merged(low: Any, high: Any) -> Any:
     return low.astype(np.uint64) | (high.astype(np.uint64) << HALF)
 
 
 def _threefry(xp: Any, keys: Any, starts: Any, shape: Shape, width: int) -> tuple[Any, int]:
-    """Both words of a hash are neighbors in one dimension: the first even one, or the largest."""
+    """Both halves of a hash are adjacent in one dimension: the first even one, or the largest."""
     if width == 64:
         count = prod(shape)
-        return _joined(*hash_words(xp, *_words(keys), *_words(_counters(xp, starts, count)))), count
-    place = next((d for d, n in enumerate(shape) if n % 2 == 0), None)
-    if place is None and shape:
-        place = shape.index(max(shape))
-    sizes, place = (shape, place) if place is not None else ((1,), 0)
+        counters = _counters(xp, starts, count)
+        return _merged(*hash_pairs(xp, *_halves(keys), *_halves(counters))), count
+    dim = next((d for d, n in enumerate(shape) if n % 2 == 0), None)
+    if dim is None and shape:
+        dim = shape.index(max(shape))
+    sizes, dim = (shape, dim) if dim is not None else ((1,), 0)
     rows = keys.shape[0]
-    half = (*sizes[:place], -(-sizes[place] // 2), *sizes[place + 1 :])
+    half = (*sizes[:dim], -(-sizes[dim] // 2), *sizes[dim + 1 :])
     count = prod(half)
-    pair = hash_words(xp, *_words(keys), *_words(_counters(xp, starts, count)))
-    grid = xp.stack([word.reshape(rows, *half) for word in pair], axis=place + 2)
-    grid = grid.reshape(rows, *half[:place], 2 * half[place], *half[place + 1 :])
-    return grid[(slice(None),) * (place + 1) + (slice(sizes[place]),)], count
+    pair = hash_pairs(xp, *_halves(keys), *_halves(_counters(xp, starts, count)))
+    grid = xp.stack([hashes.reshape(rows, *half) for hashes in pair], axis=dim + 2)
+    grid = grid.reshape(rows, *half[:dim], 2 * half[dim], *half[dim + 1 :])
+    return grid[(slice(None),) * (dim + 1) + (slice(sizes[dim]),)], count
 
 
 def _philox(xp: Any, keys: Any, starts: Any, shape: Shape, width: int) -> tuple[Any, int]:
@@ -127,16 +128,16 @@ def _philox(xp: Any, keys: Any, starts: Any, shape: Shape, width: int) -> tuple[
     count = -(-size * (width // 32) // 4)
     low = _counters(xp, starts, count)
     one = (low < starts).astype(np.uint64)  # the carry
-    x = [*_words(low), *_words(keys + one)]
-    k0, k1 = _words(keys)
+    x = [*_halves(low), *_halves(keys + one)]
+    k0, k1 = _halves(keys)
     for _ in range(ROUNDS):
         first = x[0].astype(np.uint64) * np.uint64(FACTORS[0])
         second = x[2].astype(np.uint64) * np.uint64(FACTORS[1])
-        (low0, high0), (low1, high1) = _words(first), _words(second)
+        (low0, high0), (low1, high1) = _halves(first), _halves(second)
         x = [high1 ^ x[1] ^ k0, low1, high0 ^ x[3] ^ k1, low0]
         k0, k1 = k0 + np.uint32(STEPS[0]), k1 + np.uint32(STEPS[1])
-    parts = x if width == 32 else [_joined(x[0], x[1]), _joined(x[2], x[3])]
-    return xp.stack(parts, axis=2).reshape(keys.shape[0], -1)[:, :size], count
+    draws = x if width == 32 else [_merged(x[0], x[1]), _merged(x[2], x[3])]
+    return xp.stack(draws, axis=2).reshape(keys.shape[0], -1)[:, :size], count
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
@@ -153,12 +154,12 @@ def _batch(
         return list(rng_bit_generator_p.bind(states, **params)), [0, 0]
     params["shape"] = (axis.size, *params["shape"])
     first, bits = rng_bit_generator_p.bind(row(states, 0), **params)
-    rest = slice_in_dim(states, 1, axis.size)
-    return [concatenate([insert_axis(first, 0), rest], 0), bits], [0, 0]
+    others = slice_in_dim(states, 1, axis.size)
+    return [concatenate([insert_axis(first, 0), others], 0), bits], [0, 0]
 
 
 def _simplify(eqn: Any, definition: Any, build: Any) -> Any:
-    """Philox is elementwise equations over the counters, which kernels hold."""
+    """Rewrite Philox as elementwise equations over the counters, which kernels fuse."""
     del definition
     params = eqn.params
     if params["algorithm"] is RandomAlgorithm.RNG_THREE_FRY or eqn.outputs[1].aval.size == 0:
@@ -180,7 +181,7 @@ rng_bit_generator_p = define(
 
 
 def shared_bits(state: Any, shape: Sequence[int], dtype: Any) -> Any:
-    """Random bits of which a batch is drawn from its first state: JAX's way of vmap.
+    """Random bits; under vmap all are drawn from the first state, as in JAX.
 
     Args:
         state: u32[4].

@@ -1,4 +1,4 @@
-"""rng_uniform: uniform random numbers that nobody can draw again."""
+"""rng_uniform: uniform random numbers that cannot be reproduced."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _shape(a: ShapedArray, b: ShapedArray, *, shape: tuple[int, ...]) -> ShapedA
 
 @cache
 def _generator(xp: Any, process: int) -> Any:
-    """The generator of a process, with a seed of the system: children that it forks have others."""
+    """The generator of a process, seeded by the system: forked children have others."""
     del process
     return xp.random.default_rng()
 
@@ -60,10 +60,10 @@ def _impl(xp: Any, a: Any, b: Any, *, shape: tuple[int, ...]) -> Any:
     a, b = (x.reshape(x.shape + (1,) * len(shape)) for x in (a, b))
     sizes = (*a.shape[: a.ndim - len(shape)], *shape)
     if not dtypes.is_floating(a.dtype):
-        # A float64 share of a range of 64-bit integers would miss most of them.
-        words = generator.integers(0, 2**64, sizes, dtype=np.uint64)
+        # A float64 fraction of a range of 64-bit integers would miss most of them.
+        draws = generator.integers(0, 2**64, sizes, dtype=np.uint64)
         span = xp.maximum(b.astype(np.uint64) - a.astype(np.uint64), np.uint64(1))
-        return (a.astype(np.uint64) + words % span).astype(a.dtype)
+        return (a.astype(np.uint64) + draws % span).astype(a.dtype)
     wide = a.dtype if a.dtype.itemsize >= 4 else np.dtype(np.float32)
     low, high = a.astype(wide), b.astype(wide)
     drawn = (low + generator.random(sizes, dtype=wide) * (high - low)).astype(a.dtype)
@@ -71,20 +71,20 @@ def _impl(xp: Any, a: Any, b: Any, *, shape: tuple[int, ...]) -> Any:
     return xp.where(drawn < b, drawn, a)
 
 
-def _spread(x: Any, out: ShapedArray) -> Any:
+def _expanded(x: Any, out: ShapedArray) -> Any:
     return broadcast_in_dim(x, out.shape, range(aval_of(x).ndim))
 
 
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, shape: tuple[int, ...]
 ) -> tuple[Any, Any]:
-    """The numbers move with the bounds: each is a share of the range."""
+    """Differentiate samples with respect to the bounds: each is a fraction of the range."""
     out = rng_uniform_p.bind(*primals, shape=shape)
     if all(type(tangent) is Zero for tangent in tangents):
         return out, zero_tangent(out)
     aval = aval_of(out)
-    start, end = (_spread(x, aval) for x in primals)
-    low, high = (_spread(instantiate(tangent), aval) for tangent in tangents)
+    start, end = (_expanded(x, aval) for x in primals)
+    low, high = (_expanded(instantiate(tangent), aval) for tangent in tangents)
     share = div(sub(out, start), sub(end, start))
     return out, add(low, mul(share, sub(high, low)))
 
@@ -96,7 +96,7 @@ def _batch(
     return rng_uniform_p.bind(*bounds, shape=shape), 0
 
 
-# The effect keeps two draws apart that would be equal expressions.
+# The effect prevents that two draws are merged as equal expressions.
 rng_uniform_p = define(
     "rng_uniform",
     shape=_shape,

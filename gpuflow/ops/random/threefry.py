@@ -21,15 +21,15 @@ from gpuflow.ops.elementwise.nary import batch_elementwise, broadcast_shape
 HALF = np.uint64(32)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
-# Elements hashed at a time: a few buffers of this many words stay in the L2 cache.
+# Elements hashed at a time: a few buffers of this many uint32 stay in the L2 cache.
 _TILE = 1 << 15
 
 
 # --- the hash ------------------------------------------------------------------------------
 
 
-def hash_words(xp: Any, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
-    """Threefry-2x32 with 20 rounds on uint32 arrays that broadcast together.
+def hash_pairs(xp: Any, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
+    """Threefry-2x32 with 20 rounds on uint32 arrays, which broadcast.
 
     Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3.
     """
@@ -50,7 +50,7 @@ def hash_words(xp: Any, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
     return first, second
 
 
-def split_words(keys: Any) -> tuple[Any, Any]:
+def key_halves(keys: Any) -> tuple[Any, Any]:
     """The two uint32 halves of stored keys: (k0, k1)."""
     return keys.astype(np.uint32), (keys >> HALF).astype(np.uint32)
 
@@ -61,7 +61,7 @@ def stored_keys(k0: Any, k1: Any) -> Any:
 
 
 def _tiles(xp: Any, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Cut a grid into tiles that fit the cache; on a GPU the grid is one tile."""
+    """Split a grid into tiles that fit the cache; on a GPU the grid is one tile."""
     limit = _TILE if xp is np else max(rows * columns, 1)
     width = max(1, min(columns, limit))
     height = max(1, limit // width)
@@ -72,46 +72,46 @@ def _tiles(xp: Any, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
 
 def counted_hashes(xp: Any, keys: Any, size: int) -> Iterator[tuple[slice, slice, Any, Any]]:
     """Hashes of the counters 0 .. size - 1 under each of ``keys[n]``, tile by tile."""
-    k0, k1 = split_words(keys.reshape(-1, 1))
+    k0, k1 = key_halves(keys.reshape(-1, 1))
     for rows, columns in _tiles(xp, k0.shape[0], size):
         counter = xp.arange(columns.start, columns.stop, dtype=np.uint64)
         high, low = (counter >> HALF).astype(np.uint32), counter.astype(np.uint32)
-        yield rows, columns, *hash_words(xp, k0[rows], k1[rows], high, low)
+        yield rows, columns, *hash_pairs(xp, k0[rows], k1[rows], high, low)
 
 
 def paired_hashes(xp: Any, keys: Any, count: int) -> Iterator[tuple[slice, slice, Any, Any]]:
-    """Hashes of the pairs (i, i + half) for i < half = ceil(count / 2); an odd last word is 0."""
-    k0, k1 = split_words(keys.reshape(-1, 1))
+    """Hashes of the pairs (i, i + half) for i < half = ceil(count / 2); if odd, the last is 0."""
+    k0, k1 = key_halves(keys.reshape(-1, 1))
     half = -(-count // 2)
     for rows, columns in _tiles(xp, k0.shape[0], half):
         x0 = xp.arange(columns.start, columns.stop, dtype=np.uint32)
         partner = xp.arange(columns.start + half, columns.stop + half, dtype=np.int64)
         x1 = xp.where(partner < count, partner, 0).astype(np.uint32)
-        yield rows, columns, *hash_words(xp, k0[rows], k1[rows], x0, x1)
+        yield rows, columns, *hash_pairs(xp, k0[rows], k1[rows], x0, x1)
 
 
-def legacy_words(xp: Any, keys: Any, words: Any) -> None:
-    """Fill ``words``, uint32[number of keys, count], in the legacy layout."""
-    count = words.shape[1]
+def fill_legacy_bits(xp: Any, keys: Any, out: Any) -> None:
+    """Fill ``out``, uint32[number of keys, count], in the legacy layout."""
+    count = out.shape[1]
     half = -(-count // 2)
     for rows, columns, a, b in paired_hashes(xp, keys, count):
-        words[rows, columns] = a
+        out[rows, columns] = a
         second = slice(columns.start + half, min(columns.stop + half, count))
-        words[rows, second] = b[:, : second.stop - second.start]
+        out[rows, second] = b[:, : second.stop - second.start]
 
 
 # --- threefry2x32 --------------------------------------------------------------------------
 
 
-def _hash_shape(*words: ShapedArray) -> list[ShapedArray]:
+def _hash_shape(*avals: ShapedArray) -> list[ShapedArray]:
     check(
-        all(aval.dtype == dtypes.uint32 for aval in words),
+        all(aval.dtype == dtypes.uint32 for aval in avals),
         lambda: (
-            f"[threefry2x32] operands must be uint32; got {types_text(words)}. "
+            f"[threefry2x32] operands must be uint32; got {types_text(avals)}. "
             "Fix: convert with x.astype('uint32')."
         ),
     )
-    return [ShapedArray(broadcast_shape("threefry2x32", words), dtypes.uint32)] * 2
+    return [ShapedArray(broadcast_shape("threefry2x32", avals), dtypes.uint32)] * 2
 
 
 def _hash_batch(
@@ -135,7 +135,7 @@ threefry2x32_p = define(
     "threefry2x32",
     multiple_results=True,
     shape=_hash_shape,
-    impl=hash_words,
+    impl=hash_pairs,
     batch=_hash_batch,
     lower=Elementwise(
         lambda builder, values, in_avals, out_aval, params: builder.apply("threefry2x32", *values)

@@ -1,4 +1,4 @@
-"""The position of an extremum along an axis."""
+"""argmax and argmin: index of the first extremum along an axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.lowering import TupleReduction
 from gpuflow.core.types import Array, ArrayLike, DTypeLike
-from gpuflow.kir.places import first_largest
+from gpuflow.kir.argmax import first_largest
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import check_kind, define, is_ordered
 from gpuflow.ops.elementwise.nary import zero_jvp
@@ -71,14 +71,14 @@ def _argument_impl(name: str) -> Callable[..., Any]:
 
 
 def _index_kind(params: dict[str, Any]) -> str:
-    """The compute dtype of positions: 64 bits cost twice as much where they are not needed."""
+    """The compute dtype of positions: 32 bits unless the result needs 64, which cost twice."""
     return "int64" if np.dtype(params["index_dtype"]).itemsize == 8 else "int32"
 
 
 def _argument_lowering(is_largest: bool) -> TupleReduction:
-    """Pairs of a key and its position; a key is an integer that is largest where x comes first.
+    """Reduction of pairs (key, position); keys are integers that are largest at the extremum.
 
-    The keys of floats are their bits, turned so that they grow with the float; both zeros have one
+    The keys of floats are their bits, flipped so that they grow with the float; both zeros have one
     key, and all nan have the largest one.
     """
 
@@ -92,10 +92,10 @@ def _argument_lowering(is_largest: bool) -> TupleReduction:
         is_nan = builder.apply("ne", x, x)
         zeros_are_equal = builder.apply("add", x, builder.const(x.dtype, 0.0))  # -0.0 becomes 0.0
         bits = builder.apply(f"bitcast_{kind}", zeros_are_equal)
-        places = builder.const(kind, np.iinfo(kind).bits - 1)
-        sign = builder.apply("shift_right_arithmetic", bits, places)
-        turned = builder.apply("and", sign, builder.const(kind, largest))
-        key = builder.apply("xor", bits, turned)
+        shift = builder.const(kind, np.iinfo(kind).bits - 1)
+        sign = builder.apply("shift_right_arithmetic", bits, shift)
+        flipped = builder.apply("and", sign, builder.const(kind, largest))
+        key = builder.apply("xor", bits, flipped)
         key = key if is_largest else builder.apply("not", key)
         return builder.select(is_nan, builder.const(kind, largest), key)
 
@@ -105,9 +105,9 @@ def _argument_lowering(is_largest: bool) -> TupleReduction:
     def init(builder: Any, aval: ShapedArray, params: dict[str, Any]) -> Any:
         storage = compute_dtype(storage_name(aval.dtype))
         kind = "uint8" if storage == "bool" else storage.replace("float", "int")
-        numbers = (np.iinfo(kind).min, np.iinfo(_index_kind(params)).max)
+        values = (np.iinfo(kind).min, np.iinfo(_index_kind(params)).max)
         kinds = (kind, _index_kind(params))
-        return [builder.const(k, int(n)) for k, n in zip(kinds, numbers, strict=True)]
+        return [builder.const(k, int(n)) for k, n in zip(kinds, values, strict=True)]
 
     def result(builder: Any, values: Sequence[Any], aval: ShapedArray) -> Any:
         return builder.cast(values[1], compute_dtype(storage_name(aval.dtype)))

@@ -1,4 +1,4 @@
-"""Cumulative ops along one axis: sums, products, extrema and logsumexp of all that came before.
+"""Cumulative ops along one axis: sums, products, extrema and logsumexp.
 
 With ``reverse`` they run from the end:  x0 x1 x2 -> (x0+x1+x2) (x1+x2) x2.
 """
@@ -25,21 +25,21 @@ from gpuflow.ops.elementwise.arithmetic import max as op_max
 from gpuflow.ops.elementwise.arithmetic import min as op_min
 from gpuflow.ops.elementwise.comparison import eq, is_finite, ne
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.elementwise.identities import number_of
+from gpuflow.ops.elementwise.identities import constant_of
 from gpuflow.ops.elementwise.select import maximum, minimum, where
 from gpuflow.ops.elementwise.transcendental import exp, log
 from gpuflow.ops.handwritten.blocks import scan_block
-from gpuflow.ops.handwritten.launch import is_held
+from gpuflow.ops.handwritten.launch import fits_kernels
 from gpuflow.ops.layout.axes import insert_axis, reshape, squeeze
 from gpuflow.ops.layout.concatenate import concatenate
-from gpuflow.ops.layout.iota import Line, counts, iota_p, triangles
+from gpuflow.ops.layout.iota import ScanAxis, counts, iota_p, triangles
 from gpuflow.ops.layout.rev import rev
 from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.linear_maps import LinearMap, wraps
 from gpuflow.ops.reductions.cumulative_kernels import Combine, scan_launches
 from gpuflow.ops.written_out import written_out
 
-# Elements of which a scan is equations, one for each: of more, a kernel of their own is shorter.
+# Longest scan that is unrolled into equations; longer ones are shorter as a separate kernel.
 LONGEST_WRITTEN_OUT = 8
 
 _TWICE = {np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128}
@@ -53,9 +53,9 @@ def _define(
     combine: Combine | None = None, function: Callable[[Any, Any], Any] | None = None,
     simplify: Callable[..., Any] | None = None, **rules: Any,
 ) -> Primitive:  # fmt: skip
-    """A cumulative op; ``scan(xp, x, out, axis)`` fills ``out`` from front to back.
+    """Define a cumulative op; ``scan(xp, x, out, axis)`` fills ``out`` from front to back.
 
-    ``combine`` says how kernels do it, ``function`` is the op of which it is made.
+    ``combine`` defines the kernels, ``function`` is the op that combines two elements.
     """
 
     def shape(x: ShapedArray, *, axis: int, reverse: bool) -> ShapedArray:
@@ -92,17 +92,17 @@ def _define(
         reverse: bool,
     ) -> tuple[Any, int]:  # fmt: skip
         del axis_data
-        moved = axis + (axis >= dims[0])
-        return primitive.bind(operands[0], axis=moved, reverse=reverse), dims[0]
+        batched_axis = axis + (axis >= dims[0])
+        return primitive.bind(operands[0], axis=batched_axis, reverse=reverse), dims[0]
 
     def simplified(eqn: Any, definition: Any, build: Any) -> Any:
-        found = None if simplify is None else simplify(eqn, definition, build)
-        if found is not None or function is None or not _is_short(eqn):
-            return found
+        simpler = None if simplify is None else simplify(eqn, definition, build)
+        if simpler is not None or function is None or not _is_short(eqn):
+            return simpler
         return written_out(_short_scan, eqn, build, combine=function, **eqn.params)
 
-    name_of_combine = "logaddexp" if combine is None else combine.name
-    lower = Library(call, what=scan_block(name_of_combine, None if combine is None else launches))
+    combine_name = "logaddexp" if combine is None else combine.name
+    lower = Library(call, what=scan_block(combine_name, None if combine is None else launches))
     primitive = define(
         name, shape=shape, impl=impl, batch=batch, lower=lower, simplify=simplified, **rules
     )
@@ -112,38 +112,38 @@ def _define(
 def _is_short(eqn: Any) -> bool:
     aval = eqn.outputs[0].aval
     count = aval.shape[eqn.params["axis"]]
-    return aval.size > 0 and count <= LONGEST_WRITTEN_OUT and is_held(aval.dtype)
+    return aval.size > 0 and count <= LONGEST_WRITTEN_OUT and fits_kernels(aval.dtype)
 
 
 def _short_scan(
     x: Any, *, axis: int, reverse: bool, combine: Callable[[Any, Any], Any]
 ) -> list[Any]:
-    """The scan of a few elements, one after the other, as precise as a long one."""
+    """The scan of a few elements, unrolled, as precise as a long one."""
     dtype, count = aval_of(x).dtype, aval_of(x).shape[axis]
     is_sum = combine is add
     wide = _TWICE.get(dtype, _wide(dtype)) if is_sum else _wide(dtype)
     order = range(count)[::-1] if reverse else range(count)
-    parts = {k: squeeze(slice_in_dim(x, k, k + 1, 1, axis), (axis,)) for k in order}
+    terms = {k: squeeze(slice_in_dim(x, k, k + 1, 1, axis), (axis,)) for k in order}
     running: Any = None
     for k in order:
-        part = convert_element_type(parts[k], wide)
+        term = convert_element_type(terms[k], wide)
         if running is None:
             # Sums start from +0, so that none is -0.
-            running = add(part, constant(part, 0)) if is_sum else part
+            running = add(term, constant(term, 0)) if is_sum else term
         else:
-            running = combine(running, part)
-        parts[k] = convert_element_type(running, dtype)
-    return [concatenate([insert_axis(parts[k], axis) for k in range(count)], axis)]
+            running = combine(running, term)
+        terms[k] = convert_element_type(running, dtype)
+    return [concatenate([insert_axis(terms[k], axis) for k in range(count)], axis)]
 
 
 def _wide(dtype: Any) -> Any:
-    """16-bit floats accumulate in float32."""
+    """The accumulation dtype: float32 for 16-bit floats."""
     return dtypes.float32 if dtypes.is_floating(dtype) and dtype.itemsize <= 2 else dtype
 
 
-def _number_of(dtype: str, number: int) -> Any:
-    """A number as constants of kernels are."""
-    return float(number) if dtype.startswith("float") else number
+def _as_constant(dtype: str, value: int) -> Any:
+    """A number as a constant of kernels."""
+    return float(value) if dtype.startswith("float") else value
 
 
 def _bound_of(dtype: str, greatest: bool) -> Any:
@@ -159,7 +159,7 @@ def _along(axis: int, start: int | None, stop: int | None) -> tuple[slice, ...]:
 
 
 def _doubling(xp: Any, combine: Callable[..., Any], x: Any, axis: int) -> Any:
-    """The scan by any function, in log2(n) steps: for functions without a library call.
+    """The scan with any function, in log2(n) steps: for functions without a library call.
 
     Source: Hillis and Steele 1986, "Data parallel algorithms".
     """
@@ -178,9 +178,9 @@ def _doubling(xp: Any, combine: Callable[..., Any], x: Any, axis: int) -> Any:
 def _tree_scan(combine: Callable[[Pair, Pair], Pair], pair: Pair, axis: int) -> Pair:
     """The scan of pairs (value, tangent) as a tree, so that every step can be differentiated.
 
-        a   b   c   d   e       neighbors join:  ab  cd
-        a  ab  ...              their scan:      ab  abcd
-        a  ab abc abcd abcde    and between:     ab.c  abcd.e
+        a   b   c   d   e       combine neighbors:  ab  cd
+        a  ab  ...              scan of these:      ab  abcd
+        a  ab abc abcd abcde    elements between:   ab.c  abcd.e
 
     Source: Blelloch 1990, "Prefix sums and their applications".
     """
@@ -188,24 +188,24 @@ def _tree_scan(combine: Callable[[Pair, Pair], Pair], pair: Pair, axis: int) -> 
     if size < 2:
         return pair
 
-    def part(of: Pair, start: int, stop: int, stride: int) -> Pair:
+    def every(of: Pair, start: int, stop: int, stride: int) -> Pair:
         cut = [slice_in_dim(x, start, stop, stride, axis) for x in of]
         return cut[0], cut[1]
 
     paired = size - size % 2
-    joined = combine(part(pair, 0, paired, 2), part(pair, 1, paired, 2))
-    odd = _tree_scan(combine, joined, axis)
-    first = part(pair, 0, 1, 1)
-    rest = (size - 1) // 2
-    if rest == 0:
+    pairs = combine(every(pair, 0, paired, 2), every(pair, 1, paired, 2))
+    odd = _tree_scan(combine, pairs, axis)
+    first = every(pair, 0, 1, 1)
+    count = (size - 1) // 2
+    if count == 0:
         return _interleave(first[0], odd[0], axis), _interleave(first[1], odd[1], axis)
-    between = combine(part(odd, 0, rest, 1), part(pair, 2, size, 2))
+    between = combine(every(odd, 0, count, 1), every(pair, 2, size, 2))
     evens = [concatenate([a, b], axis) for a, b in zip(first, between, strict=True)]
     return _interleave(evens[0], odd[0], axis), _interleave(evens[1], odd[1], axis)
 
 
 def _interleave(even: Any, odd: Any, axis: int) -> Any:
-    """e0 o0 e1 o1 ...; there may be one more even one."""
+    """Interleave to e0 o0 e1 o1 ...; there may be one more even element."""
     shape, count = aval_of(even).shape, aval_of(odd).shape[axis]
     facing = even if shape[axis] == count else slice_in_dim(even, 0, count, 1, axis)
     columns = [insert_axis(x, axis + 1) for x in (facing, odd)]
@@ -219,7 +219,7 @@ def _interleave(even: Any, odd: Any, axis: int) -> Any:
 def _scan_jvp(
     apply: Callable[..., Any], combine: Callable[[Pair, Pair], Pair]
 ) -> Callable[..., Any]:
-    """The jvp rule of the scan by ``combine``, which joins pairs (value, tangent)."""
+    """The jvp rule of the scan with ``combine``, which combines pairs (value, tangent)."""
 
     def jvp(
         primals: Sequence[Any], tangents: Sequence[Any], *, axis: int, reverse: bool
@@ -245,7 +245,7 @@ def _extremum_pair(pick: Callable[[Any, Any], Any]) -> Callable[[Pair, Pair], Pa
     def combine(first: Pair, second: Pair) -> Pair:
         (x, x_tangent), (y, y_tangent) = first, second
         out = pick(x, y)
-        # Equal ones share: JAX's rule for max and min.
+        # Ties share the tangent: JAX's rule for max and min.
         share = where(eq(x, y), constant(x, 0.5), 1.0)
         from_x = where(eq(x, out), share, 0.0)
         from_y = where(eq(y, out), share, 0.0)
@@ -259,12 +259,12 @@ def _logaddexp_pair(first: Pair, second: Pair) -> Pair:
     larger = op_max(x, y)
     if not dtypes.is_complex(aval_of(x).dtype):
         larger = where(is_finite(larger), larger, constant(larger, 0))
-    # Whatever stands for the larger one, the sum is the same, and so are all its derivatives; those
-    # of a distance would be wrong from the second one on where both are equal. Of complex numbers
-    # it is not wrapped to one turn: only its exponential is used.
+    # The sum does not depend on ``larger``, and neither do its derivatives; a formula in terms of
+    # the distance would have wrong second derivatives for equal values. The imaginary part of
+    # complex numbers is not wrapped to [-pi, pi]: only its exponential is used.
     out = add(larger, log(add(exp(sub(x, larger)), exp(sub(y, larger)))))
-    parts = [mul(t, _share(v, out)) for v, t in ((x, x_tangent), (y, y_tangent))]
-    return out, add(*parts)
+    terms = [mul(t, _share(v, out)) for v, t in ((x, x_tangent), (y, y_tangent))]
+    return out, add(*terms)
 
 
 def _share(x: Any, out: Any) -> Any:
@@ -279,7 +279,7 @@ def _share(x: Any, out: Any) -> Any:
 def _sum_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
     wide = _wide(x.dtype)
     if xp is np and x.dtype in _TWICE:
-        # One after the other: in their own precision the error would grow with the length.
+        # Sequentially in twice the precision: else the error would grow with the length.
         out[...] = np.add.accumulate(x, axis, dtype=_TWICE[x.dtype])
     elif xp is np and wide == x.dtype:
         np.add.accumulate(x, axis, dtype=x.dtype, out=out)
@@ -290,7 +290,7 @@ def _sum_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
 
 
 def _clear_signs_of_zeros(out: Any, axis: int) -> None:
-    """Sums start from +0, so that none is -0; only one that begins with zeros could be."""
+    """Make -0 results +0, because sums start from +0; only sums that begin with zeros have them."""
     if (out[_along(axis, 0, 1)] == 0).any():
         out += out.dtype.type(0)
 
@@ -319,29 +319,29 @@ def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 
 
 def _cumsum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
-    """The running sum of integers that count: k (k + 1) / 2 modulo a power of two."""
+    """Closed form of the cumulative sum of an iota: k (k + 1) / 2 modulo a power of two."""
     x, axis = eqn.inputs[0], eqn.params["axis"]
-    line = Line(x.aval.shape, axis, eqn.params["reverse"])
+    scan = ScanAxis(x.aval.shape, axis, eqn.params["reverse"])
 
     def of_equation(source: Any) -> Any:
         out = source.outputs[0]
         if source.primitive is not iota_p:
-            number = number_of(out, definition)
-            return None if number is None else counts(line, out.aval.dtype, build, int(number))
+            constant = constant_of(out, definition)
+            return None if constant is None else counts(scan, out.aval.dtype, build, int(constant))
         if source.params["dimension"] == axis:
-            return triangles(line, out.aval.dtype, build)
-        return build.apply(mul_p, out, counts(line, out.aval.dtype, build))
+            return triangles(scan, out.aval.dtype, build)
+        return build.apply(mul_p, out, counts(scan, out.aval.dtype, build))
 
     if not wraps(x.aval.dtype) or x.aval.shape[axis] >= 1 << 31:
         return None
-    linear = LinearMap(definition, build, of_equation, lambda dtype: counts(line, dtype, build))
+    linear = LinearMap(definition, build, of_equation, lambda dtype: counts(scan, dtype, build))
     result = linear(x)
     return None if result is None else [result]
 
 
 cumsum_p = _define(
     "cumsum", _sum_scan, is_number, "a number (not bool)",
-    Combine("add", lambda dtype: _number_of(dtype, 0), lambda dtype: True), add,
+    Combine("add", lambda dtype: _as_constant(dtype, 0), lambda dtype: True), add,
     simplify=_cumsum_simplify,
     jvp=linear_jvp(lambda x, axis, reverse: cumsum(x, axis, reverse)),
     transpose=unary_transpose(lambda ct, x, *, axis, reverse: cumsum(ct, axis, not reverse)),
@@ -384,8 +384,8 @@ def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 
 cumprod_p = _define(
     "cumprod", _product_scan, is_number, "a number (not bool)",
-    # The product of a block may overflow where that of all before does not.
-    Combine("mul", lambda dtype: _number_of(dtype, 1), dtypes.is_integer), mul,
+    # The product of a block may overflow although that of all before does not.
+    Combine("mul", lambda dtype: _as_constant(dtype, 1), dtypes.is_integer), mul,
     jvp=_scan_jvp(cumprod, _product_pair),
 )  # fmt: skip
 
@@ -396,10 +396,10 @@ cumprod_p = _define(
 def _extremum_scan(
     function: Callable[..., Any], ufunc: Any, mark: Callable[[Any, Any], Any], marked: float
 ) -> Scan:
-    """The scan of an extremum.
+    """The scan of a cumulative extremum.
 
-    Where the result is 0, its sign is that of ``marked`` once an element with that sign bit
-    (``mark``) has come; NumPy leaves the sign of max(-0, 0) open.
+    A result of 0 has the sign of ``marked`` from the first element with that sign bit (``mark``)
+    on; NumPy leaves the sign of max(-0, 0) open.
     """
 
     def scan(xp: Any, x: Any, out: Any, axis: int) -> None:
@@ -486,13 +486,13 @@ cummin_p = _define(
 
 
 def _logaddexp(xp: Any, x: Any, y: Any) -> Any:
-    """``log(exp(x) + exp(y))``; of complex numbers the value within half a turn."""
+    """``log(exp(x) + exp(y))``; for complex numbers with imaginary part in [-pi, pi]."""
     if x.dtype.kind != "c":
         return xp.logaddexp(x, y)
     larger = maximum(xp, x, y)
     out = larger + xp.log1p(xp.exp(x + y - (larger + larger)))
-    turns = xp.round(out.imag / (2 * np.pi)).astype(out.imag.dtype)
-    return (out - 1j * out.imag.dtype.type(2 * np.pi) * turns).astype(x.dtype)
+    revolutions = xp.round(out.imag / (2 * np.pi)).astype(out.imag.dtype)
+    return (out - 1j * out.imag.dtype.type(2 * np.pi) * revolutions).astype(x.dtype)
 
 
 def _logsumexp_scan(xp: Any, x: Any, out: Any, axis: int) -> None:

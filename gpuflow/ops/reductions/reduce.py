@@ -1,6 +1,6 @@
 """Reductions over axes: extrema, products and logic.
 
-reduce_sum is in axes.py, because every other rule uses it; argmax and argmin are in positions.py.
+reduce_sum is in axes.py, because other rules use it; argmax and argmin are in argmax.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.layout.axes import (
     bind_reduction,
     check_axes,
-    of_one_element,
+    drop_unit_axes,
     reduce_sum,
     reduced_shape,
     reduction_batch,
@@ -74,17 +74,17 @@ def _extreme_of(dtype: Any, greatest: bool) -> Any:
 
 def _max_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
     if not x.size:
-        return _of_nothing(xp, x, axes, lowest)
+        return _empty_reduction(xp, x, axes, lowest)
     return _signed_zeros(xp, x, axes, xp.max(x, axis=axes), 0.0, -0.0)
 
 
 def _min_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
     if not x.size:
-        return _of_nothing(xp, x, axes, highest)
+        return _empty_reduction(xp, x, axes, highest)
     return _signed_zeros(xp, x, axes, xp.min(x, axis=axes), -0.0, 0.0)
 
 
-def _of_nothing(xp: Any, x: Any, axes: tuple[int, ...], neutral: Callable[[Any], Any]) -> Any:
+def _empty_reduction(xp: Any, x: Any, axes: tuple[int, ...], neutral: Callable[[Any], Any]) -> Any:
     """The reduction of an empty array. (CuPy's reductions take no initial value.)"""
     shape = tuple(size for d, size in enumerate(x.shape) if d not in axes)
     return xp.full(shape, neutral(x.dtype), x.dtype)
@@ -93,9 +93,9 @@ def _of_nothing(xp: Any, x: Any, axes: tuple[int, ...], neutral: Callable[[Any],
 def _signed_zeros(
     xp: Any, x: Any, axes: tuple[int, ...], out: Any, mixed: float, other: float
 ) -> Any:
-    """The sign of zero results: ``mixed`` where a zero of that sign is among the elements.
+    """Set the sign of zero results: ``mixed`` if an element is a zero of that sign.
 
-    Where the maximum is 0, all elements without a sign bit are +0, and the minimum likewise.
+    If the maximum is 0, all elements without a sign bit are +0, and the minimum likewise.
     """
     if not dtypes.is_floating(x.dtype):
         return out
@@ -116,8 +116,8 @@ def _chooser_jvp(apply: Callable[..., Any]) -> Callable[..., Any]:
         (x,), (t,) = primals, tangents
         out = apply(x, axes)
         shape = aval_of(x).shape
-        kept = tuple(1 if d in axes else size for d, size in enumerate(shape))
-        mask = where(eq(x, reshape(out, kept)), constant(x, 1.0), 0.0)
+        keepdims_shape = tuple(1 if d in axes else size for d, size in enumerate(shape))
+        mask = where(eq(x, reshape(out, keepdims_shape)), constant(x, 1.0), 0.0)
         return out, div(reduce_sum(mul(t, mask), axes), reduce_sum(mask, axes))
 
     return jvp
@@ -174,7 +174,7 @@ reduce_max_p = define(
     jvp=_chooser_jvp(reduce_max),
     batch=reduction_batch(reduce_max),
     lower=Reduction("max", lowest),
-    simplify=of_one_element,
+    simplify=drop_unit_axes,
 )
 
 reduce_min_p = define(
@@ -184,7 +184,7 @@ reduce_min_p = define(
     jvp=_chooser_jvp(reduce_min),
     batch=reduction_batch(reduce_min),
     lower=Reduction("min", highest),
-    simplify=of_one_element,
+    simplify=drop_unit_axes,
 )
 
 
@@ -205,14 +205,14 @@ def _prod_jvp(
 
 
 def _in_front(x: Any, axes: tuple[int, ...]) -> Any:
-    """The reduced dimensions as one dimension in front of the others."""
+    """Move the reduced dimensions to the front as one dimension."""
     aval = aval_of(x)
-    kept = tuple(d for d in range(aval.ndim) if d not in axes)
-    shape = tuple(aval.shape[d] for d in kept)
+    remaining = tuple(d for d in range(aval.ndim) if d not in axes)
+    shape = tuple(aval.shape[d] for d in remaining)
     count = 1
     for d in axes:
         count *= aval.shape[d]
-    return reshape(transpose(x, (*axes, *kept)), (count, *shape))
+    return reshape(transpose(x, (*axes, *remaining)), (count, *shape))
 
 
 def _rows(x: Any, start: int, stop: int) -> Any:
@@ -223,25 +223,25 @@ def _rows(x: Any, start: int, stop: int) -> Any:
 def _product_tangent(x: Any, t: Any) -> Any:
     """The tangent of the product over dimension 0, exact where factors are 0.
 
-    Halves are multiplied until one row is left; an odd row waits for its turn at the end:
+    Halves are multiplied until one row remains; odd rows are multiplied at the end:
 
         x0 x1 x2 x3 x4  ->  (x0 x2) (x1 x3) | x4  ->  (x0 x2 x1 x3) | x4  ->  their product
     """
     shape = aval_of(x).shape
     if shape[0] == 0:
         return Zero(ShapedArray(shape[1:], aval_of(x).dtype))
-    waiting = []
+    odd = []
     size = shape[0]
     while size > 1:
         half = size // 2
         if size % 2:
-            waiting.append((_rows(x, size - 1, size), _rows(t, size - 1, size)))
+            odd.append((_rows(x, size - 1, size), _rows(t, size - 1, size)))
         x, t = _product_rule(
             *(_rows(x, 0, half), _rows(t, 0, half)),
             *(_rows(x, half, 2 * half), _rows(t, half, 2 * half)),
         )
         size = half
-    for factor, tangent in waiting:
+    for factor, tangent in odd:
         x, t = _product_rule(x, t, factor, tangent)
     return reshape(t, shape[1:])
 
@@ -277,7 +277,7 @@ reduce_prod_p = define(
     jvp=_prod_jvp,
     batch=reduction_batch(reduce_prod),
     lower=Reduction("mul", lambda dtype: 1),
-    simplify=of_one_element,
+    simplify=drop_unit_axes,
 )
 
 
@@ -287,7 +287,7 @@ reduce_prod_p = define(
 def _bits_reduction(name: str, ufunc: str, combine: str, neutral: Callable[[Any], Any]) -> Any:
     def impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
         if not x.size:
-            return _of_nothing(xp, x, axes, neutral)
+            return _empty_reduction(xp, x, axes, neutral)
         return getattr(xp, ufunc).reduce(x, axis=axes)
 
     primitive = define(
@@ -297,7 +297,7 @@ def _bits_reduction(name: str, ufunc: str, combine: str, neutral: Callable[[Any]
         jvp=zero_jvp(lambda: primitive),
         batch=reduction_batch(lambda x, axes: primitive.bind(x, axes=axes)),
         lower=Reduction(combine, neutral),
-        simplify=of_one_element,
+        simplify=drop_unit_axes,
     )
     return primitive
 

@@ -1,4 +1,4 @@
-"""approx_max_k and approx_min_k: here they are exact, so that their recall is 1."""
+"""approx_max_k and approx_min_k: implemented exactly, so their recall is 1."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def approx_max_k(
         [Array([4., 3.], dtype=float32), Array([1, 2], dtype=int32)]
     """
     del recall_target, reduction_input_size_override, aggregate_to_topk
-    place = _checked("approx_max_k", operand, k, reduction_dimension)
-    return top_k(operand, k, axis=place)
+    dim = _checked("approx_max_k", operand, k, reduction_dimension)
+    return top_k(operand, k, axis=dim)
 
 
 def approx_min_k(
@@ -68,13 +68,13 @@ def approx_min_k(
         [Array([1., 3.], dtype=float32), Array([0, 2], dtype=int32)]
     """
     del recall_target, reduction_input_size_override, aggregate_to_topk
-    place = _checked("approx_min_k", operand, k, reduction_dimension)
-    values, positions = top_k(neg(operand), k, axis=place)
+    dim = _checked("approx_min_k", operand, k, reduction_dimension)
+    values, positions = top_k(neg(operand), k, axis=dim)
     return [neg(values), positions]
 
 
 def _checked(name: str, operand: Any, k: int, dimension: int) -> int:
-    """The dimension, counted from 0."""
+    """Check the arguments, and return the dimension as a nonnegative int."""
     aval = aval_of(operand)
     check(
         aval.ndim > 0,
@@ -85,13 +85,13 @@ def _checked(name: str, operand: Any, k: int, dimension: int) -> int:
         lambda: f"[{name}] the operand must be floats; got {aval}. Fix: x.astype('float32').",
         ValueError,
     )
-    place = canonicalize_axis(dimension, aval.ndim, name)
+    dim = canonicalize_axis(dimension, aval.ndim, name)
     check(
-        0 < k <= aval.shape[place],
+        0 < k <= aval.shape[dim],
         lambda: (
-            f"[{name}] k must be in [1, {aval.shape[place]}], the size of dimension {place}; got "
+            f"[{name}] k must be in [1, {aval.shape[dim]}], the size of dimension {dim}; got "
             f"{k} for {aval}. Fix: choose another k."
         ),
         ValueError,
     )
-    return place
+    return dim

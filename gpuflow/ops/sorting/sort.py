@@ -1,15 +1,15 @@
 """Sorting along one dimension: sort, of several arrays by one or more keys, and top_k.
 
 The order is JAX's: nan last, -0.0 equal to 0.0, complex numbers by real part and then by
-imaginary part. Equal elements always keep their order.
+imaginary part. Sorts are always stable.
 
-Keys become unsigned integers in the same order. Those of 32 bits share a word with their position,
+Keys become unsigned integers in the same order. A 32-bit key and its position share a uint64,
 
     63        32 31         0
     | key bits  | position  |
 
-so that one sort of integers without further data, which NumPy has in vector instructions, is
-stable and gives the permutation too: far faster than a stable argsort.
+so that one sort of integers, which NumPy has vectorized, is stable and also gives the permutation:
+far faster than a stable argsort.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _ordered_bits(xp: Any, x: Any) -> Any:
         wide = x.astype(np.float32) if x.dtype.itemsize <= 2 else x
         unsigned = np.dtype(f"u{wide.dtype.itemsize}")
         bits, sign = wide.view(unsigned), _SIGN[unsigned.itemsize]
-        # Patterns of negative floats fall as the float grows: all their bits are turned.
+        # Bit patterns of negative floats decrease as the float grows: flip all their bits.
         negative = bits >> unsigned.type(8 * unsigned.itemsize - 1)
         return bits ^ (-negative | sign)
     size = 8 if x.dtype.itemsize == 8 else 4
@@ -58,7 +58,7 @@ def _ordered_bits(xp: Any, x: Any) -> Any:
 
 
 def _key_bits(xp: Any, x: Any) -> list[Any]:
-    """The keys of one operand, most significant first, with one zero and one nan."""
+    """Keys of one operand, most significant first, equal for both zeros and for all nan."""
     if dtypes.is_complex(x.dtype):
         return [*_key_bits(xp, x.real), *_key_bits(xp, x.imag)]
     if dtypes.is_floating(x.dtype):
@@ -68,7 +68,7 @@ def _key_bits(xp: Any, x: Any) -> list[Any]:
 
 
 def _with_position(xp: Any, bits: Any, axis: int) -> Any:
-    """32-bit keys and positions in one word."""
+    """32-bit keys and positions packed into uint64."""
     shape = [1] * bits.ndim
     shape[axis] = -1
     positions = xp.arange(bits.shape[axis], dtype=np.uint64).reshape(shape)
@@ -92,7 +92,7 @@ def _stable_order(xp: Any, bits: Any, axis: int) -> Any:
 
 
 def _order_by(xp: Any, keys: Sequence[Any], axis: int) -> Any:
-    """The order by several keys, the first one primary: sorted by the last key first."""
+    """The order by several keys, the first one primary: sort by the last key first."""
     order = _stable_order(xp, keys[-1], axis)
     for key in reversed(keys[:-1]):
         again = _stable_order(xp, xp.take_along_axis(key, order, axis), axis)
@@ -101,7 +101,7 @@ def _order_by(xp: Any, keys: Sequence[Any], axis: int) -> Any:
 
 
 def take_along(x: Any, positions: Any, axis: int) -> Any:
-    """One element of ``x`` for each position, along ``axis``; other dimensions go together."""
+    """Take an element of ``x`` for each position along ``axis``; others are batch dimensions."""
     last = aval_of(x).ndim - 1
     rows, index = move_axis(x, axis, last), move_axis(positions, axis, last)
     return move_axis(row_gather(rows, index, "promise_in_bounds", last), last, axis)
@@ -150,11 +150,11 @@ def _can_be_key(dtype: Any) -> bool:
 def _sort_into(
     xp: Any, outs: Sequence[Any], *operands: Any, dimension: int, is_stable: bool, num_keys: int
 ) -> None:
-    """Write the sorted arrays; without a request for it they are sorted stably all the same."""
+    """Write the sorted arrays; the sort is stable also without ``is_stable``."""
     del is_stable
     if not operands[0].size:
         return
-    if len(operands) == 1 and _sort_alone(xp, outs[0], operands[0], dimension):
+    if len(operands) == 1 and _sort_values(xp, outs[0], operands[0], dimension):
         return
     keys = [bits for x in operands[:num_keys] for bits in _key_bits(xp, x)]
     order = _order_by(xp, keys, dimension)
@@ -165,8 +165,8 @@ def _sort_into(
             out[...] = xp.take_along_axis(x, order, dimension)
 
 
-def _sort_alone(xp: Any, out: Any, x: Any, dimension: int) -> bool:
-    """Sort values alone, which no permutation is needed for; False: they need one after all."""
+def _sort_values(xp: Any, out: Any, x: Any, dimension: int) -> bool:
+    """Sort values without a permutation; False if they need one."""
     if dtypes.is_complex(x.dtype) or x.dtype in dtypes.NARROW_INTEGERS:
         return False
     if not dtypes.is_floating(x.dtype):
@@ -176,8 +176,8 @@ def _sort_alone(xp: Any, out: Any, x: Any, dimension: int) -> bool:
     wide = x.dtype if x.dtype.itemsize > 2 else dtypes.float32
     values = out if wide == x.dtype else xp.empty(x.shape, wide)
     values[...] = x
-    # Zeros of both signs are equal and keep their order, which only a stable sort knows. NumPy's
-    # sort in vectors, by minima and maxima, may also give one zero twice and lose the other.
+    # Zeros of both signs are equal and keep their order, which needs a stable sort. NumPy's
+    # vectorized sort, by minima and maxima, may also duplicate one zero and lose the other.
     negative = xp.signbit(values[values == 0])
     if negative.any() and not negative.all():
         return False
@@ -203,26 +203,26 @@ def _sort_jvp(
         return list(outs), [zero_tangent(out) for out in outs]
     shape = aval_of(primals[0]).shape
     *outs, order = sort_p.bind(*primals, iota(dtypes.int32, shape, dimension), **params)
-    moved = [
+    out_tangents = [
         zero_tangent(out) if type(t) is Zero else take_along(t, order, dimension)
         for out, t in zip(outs, tangents, strict=True)
     ]
-    return outs, moved
+    return outs, out_tangents
 
 
 def _sort_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, dimension: int,
     is_stable: bool, num_keys: int,
 ) -> tuple[list[Any], list[int]]:  # fmt: skip
-    place = next(d for d in dims if d is not None)
-    moved = [batch_to_dim(x, d, place, axis.size) for x, d in zip(operands, dims, strict=True)]
+    dim = next(d for d in dims if d is not None)
+    batched = [batch_to_dim(x, d, dim, axis.size) for x, d in zip(operands, dims, strict=True)]
     outs = sort_p.bind(
-        *moved,
-        dimension=dimension + (place <= dimension),
+        *batched,
+        dimension=dimension + (dim <= dimension),
         is_stable=is_stable,
         num_keys=num_keys,
     )
-    return list(outs), [place] * len(operands)
+    return list(outs), [dim] * len(operands)
 
 
 @explained
@@ -254,8 +254,8 @@ def sort(
     many = isinstance(operand, (list, tuple))
     operands = operand if many else [operand]
     check(len(operands) > 0, lambda: "[sort] there must be an array; got none. Fix: sort([x]).")
-    place = canonicalize_axis(dimension, aval_of(operands[0]).ndim, "sort")
-    outs = sort_p.bind(*operands, dimension=place, is_stable=bool(is_stable), num_keys=num_keys)
+    dim = canonicalize_axis(dimension, aval_of(operands[0]).ndim, "sort")
+    outs = sort_p.bind(*operands, dimension=dim, is_stable=bool(is_stable), num_keys=num_keys)
     return tuple(outs) if many else outs[0]
 
 
@@ -322,7 +322,7 @@ def _top_k_shape(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
 
 
 def _top_k_impl(xp: Any, x: Any, *, k: int, axis: int) -> list[Any]:
-    """XLA's total order, in which -0.0 is below 0.0 and a nan goes by its sign."""
+    """XLA's total order: -0.0 is below 0.0, and nan is ordered by its sign."""
     front = (*(slice(None),) * axis, slice(0, k))
     bits = ~_ordered_bits(xp, x)
     if k == 0 or bits.dtype != np.uint32 or not x.size:
@@ -338,7 +338,7 @@ def _top_k_impl(xp: Any, x: Any, *, k: int, axis: int) -> list[Any]:
 
 
 def _smallest(xp: Any, bits: Any, k: int) -> Any:
-    """The positions of the k smallest of a vector; only those up to the k-th are sorted."""
+    """Positions of the k smallest elements of a vector; only these are sorted."""
     candidates = xp.flatnonzero(bits <= xp.partition(bits, k - 1)[k - 1])
     return candidates[xp.argsort(bits[candidates], kind="stable")[:k]]
 
@@ -349,10 +349,10 @@ def _top_k_jvp(
     values, positions = top_k_p.bind(primals[0], k=k, axis=axis)
     tangent = tangents[0]
     if type(tangent) is Zero or k == 0:
-        moved = zero_tangent(values)
+        out_tangent = zero_tangent(values)
     else:
-        moved = take_along(tangent, positions, axis)
-    return [values, positions], [moved, zero_tangent(positions)]
+        out_tangent = take_along(tangent, positions, axis)
+    return [values, positions], [out_tangent, zero_tangent(positions)]
 
 
 def _top_k_batch(
@@ -383,8 +383,8 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
         >>> lax.top_k(jnp.array([1, 4, 3]), 2)
         [Array([4, 3], dtype=int32), Array([1, 2], dtype=int32)]
     """
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "top_k")
-    return list(top_k_p.bind(operand, k=as_index(k), axis=place))
+    dim = canonicalize_axis(axis, aval_of(operand).ndim, "top_k")
+    return list(top_k_p.bind(operand, k=as_index(k), axis=dim))
 
 
 top_k_p = define(

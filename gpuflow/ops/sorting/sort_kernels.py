@@ -1,12 +1,12 @@
-"""Sorts of few elements as kernels: for programs that would call a library just for them.
+"""Sort kernels for few elements: for programs that would call a library just for them.
 
 Keys become unsigned integers in the same order, and indices are sorted by one digit after the
 other, least significant first; each pass is stable.
 
-    counts of a digit     2 0 1 ...        where its first one goes     0 2 2 ...
-    position p, in order: to where its digit goes, which moves on by one
+    counts of a digit     2 0 1 ...        offset of its first element  0 2 2 ...
+    position p, in order: to the offset of its digit, which is then incremented
 
-Of the few greatest, a list in order is kept, into which greater elements are put on the way.
+The few greatest elements are selected by insertion into a sorted list.
 
 Source: Knuth, The Art of Computer Programming 3, section 5.2.5 (radix sort).
 """
@@ -24,21 +24,21 @@ from gpuflow.core.blocks import Launch, Launches
 from gpuflow.core.views import View
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Kernel, Mode, Value
-from gpuflow.kir.scalar import PARTS, compute_dtype, storage_bytes
+from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype, storage_bytes
 from gpuflow.ops.handwritten.launch import (
     array,
     builder_of,
-    is_held,
+    fits_kernels,
     launch,
     number,
     parallel_axes,
     worker_axes,
 )
 
-LARGEST = 1 << 11  # elements: beyond, vectors of NumPy's sorts are worth a call
-MOST_CHOSEN = 32  # of a list that is kept in order; more are sorted
-MOST_MOVES = 1 << 17  # in such lists, where each element is greater than all before, in short rows
-LONG = 8  # times as many elements as are chosen has a row of which few are moved
+LARGEST = 1 << 11  # elements: for more, NumPy's vectorized sorts are worth a call
+MOST_SELECTED = 32  # elements of the sorted list; more are sorted
+MOST_MOVES = 1 << 17  # in such lists, in the worst case of ascending elements, for short rows
+LONG = 8  # ratio of row length to selected elements above which few are moved
 _SHORT = 128  # rows of fewer elements have digits of 4 bits, others of 8
 _POSITION, _COUNT = "int32", "int32"
 
@@ -54,7 +54,7 @@ class _Rows:
 
 
 def _rows(view: View, axis: int, itemsize: int) -> _Rows | None:
-    """How an operand lies, or None where dimensions around the axis are no single ones."""
+    """Layout of an operand; None if the dimensions around the axis do not merge."""
     outer = _stride(view.shape[:axis], view.strides[:axis])
     inner = _stride(view.shape[axis + 1 :], view.strides[axis + 1 :])
     if outer is None or inner is None:
@@ -63,7 +63,7 @@ def _rows(view: View, axis: int, itemsize: int) -> _Rows | None:
 
 
 def _stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
-    """Of dimensions as one."""
+    """The stride of merged dimensions; None if they do not merge."""
     size, stride = 1, 0
     for extent, step in zip(reversed(sizes), reversed(strides), strict=True):
         if extent == 1:
@@ -79,13 +79,14 @@ def _stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
 
 
 def _key_dtype(dtype: str) -> str:
-    return "uint64" if storage_bytes(compute_dtype(PARTS.get(dtype, dtype))) == 8 else "uint32"
+    component = COMPONENT_DTYPES.get(dtype, dtype)
+    return "uint64" if storage_bytes(compute_dtype(component)) == 8 else "uint32"
 
 
 def _key(builder: Builder, x: Value, key_dtype: str, total: bool, descending: bool) -> Value:
     """An element's key.
 
-    With ``total`` order floats are ordered by sign and magnitude alone; else all nan are last and
+    With ``total`` order floats are ordered by sign and magnitude; else all nan are last and
     zeros are equal.
     """
     apply, bits = builder.apply, int(key_dtype.removeprefix("uint"))
@@ -94,7 +95,7 @@ def _key(builder: Builder, x: Value, key_dtype: str, total: bool, descending: bo
         zero = builder.const(x.dtype, 0.0)
         value = x if total else builder.select(apply("eq", x, zero), zero, x)
         pattern = apply(f"bitcast_{key_dtype}", value)
-        # Patterns of negative floats fall as the float grows: all their bits are turned.
+        # Bit patterns of negative floats decrease as the float grows: flip all their bits.
         is_negative = apply("ge", pattern, sign)
         key = apply("xor", pattern, builder.select(is_negative, ones, sign))
         if not total:
@@ -108,13 +109,13 @@ def _key(builder: Builder, x: Value, key_dtype: str, total: bool, descending: bo
 
 
 @cache
-def _key_kernel(dtype: str, part: int | None, total: bool, descending: bool) -> Kernel:
-    """The keys of all elements."""
+def _key_kernel(dtype: str, component: int | None, total: bool, descending: bool) -> Kernel:
+    """Kernel that computes the keys of all elements."""
     axes, key_dtype = parallel_axes(3), _key_dtype(dtype)
     operands = [array("x", dtype, Mode.IN, 3), array("k", key_dtype, Mode.OUT, 3)]
     builder = builder_of(operands, axes)
     with builder.for_axis("i0"), builder.for_axis("i1"), builder.for_axis("i2"):
-        x = builder.load("x", part=part)
+        x = builder.load("x", component=component)
         builder.store("k", _key(builder, x, key_dtype, total, descending))
     return Kernel("sort_keys", axes, tuple(operands), builder.finish())
 
@@ -124,9 +125,9 @@ def _key_kernel(dtype: str, part: int | None, total: bool, descending: bool) -> 
 
 @cache
 def _order_kernel(key_dtype: str, is_first: bool) -> Kernel:
-    """Indices of rows in the order of their keys; the order of equal keys is stable.
+    """Radix sort kernel: positions of each row in the order of their keys, stable.
 
-    ``is_first``: there is no order yet. Positions go back and forth between two halves of "p".
+    ``is_first``: there is no order yet. Positions alternate between two halves of "p".
     """
     axes = worker_axes(1)
     operands = [
@@ -139,9 +140,9 @@ def _order_kernel(key_dtype: str, is_first: bool) -> Kernel:
     one = builder.const(_COUNT, 1)
 
     def digit(position: Value, shift: Value) -> Value:
-        moved = apply("shift_right_logical", load("k", position), shift)
+        shifted = apply("shift_right_logical", load("k", position), shift)
         mask = cast(apply("sub", load("digits"), builder.const("int64", 1)), key_dtype)
-        return cast(apply("and", moved, mask), "int64")
+        return cast(apply("and", shifted, mask), "int64")
 
     def begin(k: Value) -> list[Value]:
         builder.store("p", cast(k, _POSITION), k)
@@ -170,9 +171,9 @@ def _order_kernel(key_dtype: str, is_first: bool) -> Kernel:
         def move(k: Value) -> list[Value]:
             position = load("p", apply("add", source, k))
             at = digit(cast(position, "int64"), shift)
-            place = load("c", at)
-            builder.store("c", apply("add", place, one), at)
-            builder.store("p", position, apply("add", target, cast(place, "int64")))
+            slot = load("c", at)
+            builder.store("c", apply("add", slot, one), at)
+            builder.store("p", position, apply("add", target, cast(slot, "int64")))
             return []
 
         builder.for_count(load("digits"), [], clear)
@@ -189,8 +190,8 @@ def _order_kernel(key_dtype: str, is_first: bool) -> Kernel:
 
 
 @cache
-def _choice_kernel(dtype: str, total: bool, descending: bool) -> Kernel:
-    """Positions of the first few of each row in the order of keys."""
+def _selection_kernel(dtype: str, total: bool, descending: bool) -> Kernel:
+    """Selection kernel: positions of the first few elements of each row in the order of keys."""
     axes, key_dtype = worker_axes(2), _key_dtype(dtype)
     operands = [
         array("x", dtype, Mode.IN, 2), array("k", key_dtype, Mode.WORK, 2),
@@ -208,21 +209,21 @@ def _choice_kernel(dtype: str, total: bool, descending: bool) -> Kernel:
         end = apply("min", k, last)
 
         def insert() -> list[Value]:
-            def make_room(turn: Value, place: Value) -> Value:
-                to = apply("sub", end, turn)
+            def make_room(j: Value, slot: Value) -> Value:
+                to = apply("sub", end, j)
                 before = apply("sub", to, one)
                 other, position = load("k", before), load("p", before)
                 moves = apply("lt", key, other)
                 builder.store("k", other, to, where=moves)
                 builder.store("p", position, to, where=moves)
-                return builder.select(moves, before, place)
+                return builder.select(moves, before, slot)
 
-            (place,) = builder.for_count(end, [end], make_room)
-            builder.store("k", key, place)
-            builder.store("p", builder.cast(k, _POSITION), place)
+            (slot,) = builder.for_count(end, [end], make_room)
+            builder.store("k", key, slot)
+            builder.store("p", builder.cast(k, _POSITION), slot)
             return []
 
-        # Of equal ones the first one stays.
+        # Among equal elements the first one wins.
         is_in = apply("or", apply("lt", k, load("kept")), apply("lt", key, load("k", last)))
         builder.if_(is_in, insert, lambda: [])
         return []
@@ -233,8 +234,8 @@ def _choice_kernel(dtype: str, total: bool, descending: bool) -> Kernel:
 
 
 @cache
-def _take_kernel(dtype: str, parts: int) -> Kernel:
-    """The elements at the positions."""
+def _take_kernel(dtype: str, components: int) -> Kernel:
+    """Kernel that gathers the elements at the positions."""
     axes = parallel_axes(3)
     operands = [
         array("x", dtype, Mode.IN, 3), array("p", _POSITION, Mode.IN, 3),
@@ -244,14 +245,14 @@ def _take_kernel(dtype: str, parts: int) -> Kernel:
     with builder.for_axis("i0"), builder.for_axis("i1"), builder.for_axis("i2"):
         position = builder.cast(builder.load("p"), "int64")
         at = builder.apply("mul", position, builder.load("x_step"))
-        for part in range(parts) if parts > 1 else (None,):
-            builder.store("o", builder.load("x", at, part=part), part=part)
+        for component in range(components) if components > 1 else (None,):
+            builder.store("o", builder.load("x", at, component=component), component=component)
     return Kernel("sort_take", axes, tuple(operands), builder.finish())
 
 
 @cache
 def _position_kernel() -> Kernel:
-    """The positions themselves."""
+    """Kernel that copies the positions."""
     axes = parallel_axes(3)
     operands = [array("p", _POSITION, Mode.IN, 3), array("o", "int32", Mode.OUT, 3)]
     builder = builder_of(operands, axes)
@@ -264,42 +265,43 @@ def _position_kernel() -> Kernel:
 
 
 def sort_launches(
-    views: Sequence[View], outs: Sequence[ShapedArray], axis: int, keys: int, kept: int,
+    views: Sequence[View], outs: Sequence[ShapedArray], axis: int, keys: int, out_length: int,
     descending: bool = False, total: bool = False,
 ) -> Launches | None:  # fmt: skip
-    """The launches of a sort along ``axis``, or None where NumPy does it.
+    """The launches of a sort along ``axis``; None if NumPy sorts.
 
     Args:
         views: the layouts of the operands; each has the dtype of its output.
-        outs: the types of results; one more than operands: the positions.
+        outs: the types of results; one more than operands if positions are requested.
         axis: of the rows.
-        keys, kept, descending, total: as in ``Sort``.
+        keys, retained, descending, total: as in ``Sort``.
     """
     count, shape = len(views), views[0].shape
     size, length = prod(shape), shape[axis]
-    if size == 0 or kept == 0:
+    if size == 0 or out_length == 0:
         return None
     names = [storage_name(out.dtype) for out in outs[:count]]
-    if not all(name in PARTS or is_held(out.dtype) for name, out in zip(names, outs)):
+    pairs = zip(names, outs)
+    if not all(name in COMPONENT_DTYPES or fits_kernels(out.dtype) for name, out in pairs):
         return None
     itemsizes = [out.dtype.itemsize for out in outs]
-    lying = [_rows(view, axis, n) for view, n in zip(views, itemsizes)]
-    rows = [one for one in lying if one is not None]
+    layouts = [_rows(view, axis, n) for view, n in zip(views, itemsizes)]
+    rows = [one for one in layouts if one is not None]
     if len(rows) < count or any(dtypes.is_extended(out.dtype) for out in outs):
         return None
     sizes = prod(shape[:axis]), length, prod(shape[axis + 1 :])
-    few_moves = LONG * kept <= length or size * kept <= MOST_MOVES
-    is_chosen = kept < length and kept <= MOST_CHOSEN and few_moves
-    if not is_chosen and size > LARGEST:
+    few_moves = LONG * out_length <= length or size * out_length <= MOST_MOVES
+    is_selected = out_length < length and out_length <= MOST_SELECTED and few_moves
+    if not is_selected and size > LARGEST:
         return None
-    in_row = kept if is_chosen else length
-    maker = _Maker(sizes, kept, in_row, descending, total, count, count + len(outs))
-    if is_chosen:
-        launches = [maker.chosen(names[0], rows[0])]  # only top_k, of one real key, keeps a part
+    in_row = out_length if is_selected else length
+    maker = _Maker(sizes, out_length, in_row, descending, total, count, count + len(outs))
+    if is_selected:
+        launches = [maker.selected(names[0], rows[0])]  # only top_k, with one real key, selects
     else:
         launches = maker.ordered(names[:keys], rows[:keys])
     for k, (name, one) in enumerate(zip(names, rows, strict=True)):
-        launches.append(maker.taken(k, name, one))
+        launches.append(maker.gathered(k, name, one))
     if len(outs) > count:
         launches.append(maker.positions())
     return Launches(tuple(launches), maker.workspace_bytes)
@@ -307,14 +309,14 @@ def sort_launches(
 
 @record
 class _Maker:
-    """Makes the launches of one sort.
+    """Builds the launches of one sort.
 
-    In the workspace are positions, twice, counts of digits, and keys, ``in_row`` of them: each row
-    has its own. ``workspace`` is its number among the arrays, after ``operands`` and outputs.
+    For each row, the workspace has two arrays of positions, counts of digits, and ``in_row`` keys.
+    ``workspace`` is its index among the arrays, after ``operands`` and outputs.
     """
 
     sizes: tuple[int, int, int]
-    kept: int
+    out_length: int
     in_row: int
     descending: bool
     total: bool
@@ -322,7 +324,7 @@ class _Maker:
     workspace: int
 
     @property
-    def _lanes(self) -> int:
+    def _row_count(self) -> int:
         return self.sizes[0] * self.sizes[2]
 
     @property
@@ -331,27 +333,27 @@ class _Maker:
 
     @property
     def _counts_at(self) -> int:
-        return 2 * self._lanes * self.in_row * storage_bytes(_POSITION)
+        return 2 * self._row_count * self.in_row * storage_bytes(_POSITION)
 
     @property
     def _keys_at(self) -> int:
-        counts = self._lanes * (1 << self._digit_bits) * storage_bytes(_COUNT)
+        counts = self._row_count * (1 << self._digit_bits) * storage_bytes(_COUNT)
         return -(-(self._counts_at + counts) // 64) * 64
 
     @property
     def workspace_bytes(self) -> int:
-        """For keys of the widest type."""
-        return self._keys_at + self._lanes * self.in_row * 8
+        """Size of the workspace, for keys of the widest type."""
+        return self._keys_at + self._row_count * self.in_row * 8
 
     def _by_rows(self, per_row: int) -> tuple[int, int]:
         """Strides of (outer, inner) of arrays with a number of elements per row."""
         return self.sizes[2] * per_row, per_row
 
-    def chosen(self, dtype: str, rows: _Rows) -> Launch:
-        """The launch that chooses a few."""
+    def selected(self, dtype: str, rows: _Rows) -> Launch:
+        """The launch of the selection kernel."""
         outer, length, inner = self.sizes
         return launch(
-            _choice_kernel(dtype, self.total, self.descending),
+            _selection_kernel(dtype, self.total, self.descending),
             {
                 "x": (0, rows.first), "k": (self.workspace, self._keys_at),
                 "p": (self.workspace, 0),
@@ -361,27 +363,27 @@ class _Maker:
                 "x": (rows.outer, rows.inner), "k": self._by_rows(self.in_row),
                 "p": self._by_rows(2 * self.in_row),
             },
-            {"length": length, "kept": self.kept, "x_step": rows.step},
+            {"length": length, "kept": self.out_length, "x_step": rows.step},
             outer * length * inner,
         )  # fmt: skip
 
     def ordered(self, dtypes: Sequence[str], rows: Sequence[_Rows]) -> list[Launch]:
-        """The launches that put positions in order, by the last key first."""
+        """The launches that sort positions, by the last key first."""
         launches: list[Launch] = []
         for k in reversed(range(len(dtypes))):
-            for part in (1, 0) if dtypes[k] in PARTS else (None,):
-                launches += self._by_key(k, dtypes[k], rows[k], part, not launches)
+            for component in (1, 0) if dtypes[k] in COMPONENT_DTYPES else (None,):
+                launches += self._by_key(k, dtypes[k], rows[k], component, not launches)
         return launches
 
     def _by_key(
-        self, k: int, dtype: str, rows: _Rows, part: int | None, is_first: bool
+        self, k: int, dtype: str, rows: _Rows, component: int | None, is_first: bool
     ) -> list[Launch]:
         outer, length, inner = self.sizes
         key_dtype, points = _key_dtype(dtype), outer * length * inner
         passes = 8 * storage_bytes(key_dtype) // self._digit_bits
         workspace = self.workspace
         keys = launch(
-            _key_kernel(dtype, part, self.total, self.descending),
+            _key_kernel(dtype, component, self.total, self.descending),
             {"x": (k, rows.first), "k": (workspace, self._keys_at)},
             [outer, inner, length],
             {"x": (rows.outer, rows.inner, rows.step), "k": (*self._by_rows(length), 1)},
@@ -394,7 +396,7 @@ class _Maker:
                 "k": (workspace, self._keys_at), "p": (workspace, 0),
                 "c": (workspace, self._counts_at),
             },
-            [self._lanes],
+            [self._row_count],
             {"k": (length,), "p": (2 * length,), "c": (1 << self._digit_bits,)},
             {
                 "length": length, "digit_bits": self._digit_bits,
@@ -407,16 +409,16 @@ class _Maker:
     def _results(self) -> tuple[list[int], dict[str, tuple[int, ...]]]:
         """Extents of results and strides of positions and results."""
         outer, _, inner = self.sizes
-        extents = [outer, inner, self.kept]
+        extents = [outer, inner, self.out_length]
         return extents, {
             "p": (*self._by_rows(2 * self.in_row), 1),
-            "o": (self.kept * inner, 1, inner),
+            "o": (self.out_length * inner, 1, inner),
         }
 
-    def taken(self, k: int, dtype: str, rows: _Rows) -> Launch:
-        """The launch that takes elements of an operand."""
+    def gathered(self, k: int, dtype: str, rows: _Rows) -> Launch:
+        """The launch that gathers elements of an operand."""
         extents, strides = self._results()
-        kernel = _take_kernel(dtype, 2 if dtype in PARTS else 1)
+        kernel = _take_kernel(dtype, 2 if dtype in COMPONENT_DTYPES else 1)
         arrays = {"x": (k, rows.first), "p": (self.workspace, 0), "o": (self.operands + k, 0)}
         strides["x"] = (rows.outer, rows.inner, 0)
         return launch(kernel, arrays, extents, strides, {"x_step": rows.step}, prod(extents))

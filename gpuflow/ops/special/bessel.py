@@ -36,7 +36,7 @@ def _second_derivative(t: Any, out: Any, x: Any) -> Any:
 
 
 def small_enough(dtype: Any) -> float:
-    """The root of the least normal number: below, two terms are enough of most series at 0."""
+    """Root of the least normal number: below, two terms of most series at 0 are enough."""
     return float(ml_dtypes.finfo(dtype).smallest_normal) ** 0.5
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-# The largest term that is left out, over the first: of float64, and of float32.
+# Largest omitted term, relative to the first.
 _LEAST = {"float64": 1e-18, "float32": 1e-9}
 
 _NEAR_0 = (
@@ -75,7 +75,7 @@ def i0e_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: An
 
 
 def i1e_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """``exp(-abs(x)) I1(x)``; of -0.0 it is 0.0, as in JAX and SciPy."""
+    """``exp(-abs(x)) I1(x)``; 0.0 for -0.0, as in JAX and SciPy."""
     del in_avals, params, out_aval
     (x,) = values
     size, near, far = _series(builder, x, _NEAR_1, _FAR_1)
@@ -90,7 +90,7 @@ def _is_near(builder: Any, size: Any) -> Any:
 
 
 def _series(builder: Any, x: Any, near: Any, far: Any) -> tuple[Any, Any, Any]:
-    """The magnitude of ``x`` and both series there; the second one over its root."""
+    """The magnitude of ``x`` and both series; the second one over its root."""
     apply, dtype = builder.apply, x.dtype
     size, one = apply("abs", x), builder.const(dtype, 1.0)
     at = apply("sub", apply("mul", size, builder.const(dtype, 0.25)), one)
@@ -103,10 +103,10 @@ def _clenshaw(builder: Any, t: Any, coefficients: tuple[float, ...]) -> Any:
     """The sum of coefficients times Chebyshev polynomials at ``t``."""
     apply, least = builder.apply, _LEAST[t.dtype] * abs(coefficients[0])
     needed = np.flatnonzero(np.abs(coefficients) >= least)[-1] + 1
-    *rest, last = [builder.const(t.dtype, c) for c in coefficients[:needed]]
+    *lower_coefficients, last = [builder.const(t.dtype, c) for c in coefficients[:needed]]
     twice = apply("add", t, t)
     upper, value = builder.const(t.dtype, 0.0), last
-    for number in rest[:0:-1]:
-        term = apply("sub", number, upper)
+    for coefficient in lower_coefficients[:0:-1]:
+        term = apply("sub", coefficient, upper)
         upper, value = value, apply("fma", twice, value, term)
-    return apply("fma", t, value, apply("sub", rest[0], upper))
+    return apply("fma", t, value, apply("sub", lower_coefficients[0], upper))

@@ -1,4 +1,4 @@
-"""Numbers of a kernel with their derivative, for formulas whose derivative is wanted as well."""
+"""Dual numbers of a kernel: values with their derivative, for forward differentiation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpuflow.ops.special.expressions import Expression
 
 @record(eq=False)
 class Dual:
-    """A value and its derivative; None where that is 0."""
+    """A value and its derivative; None if that is 0."""
 
     value: Expression
     slope: Expression | None = None
 
     def with_slope(self, factor: Expression, value: Expression) -> Dual:
-        """A function of this: its value, and the factor by which it stretches the derivative."""
+        """A function of this, from its value and its derivative ``factor``."""
         return Dual(value, None if self.slope is None else self.slope * factor)
 
     def __add__(self, other: Dual | Expression | float) -> Dual:
@@ -74,7 +74,7 @@ class Dual:
         return Dual(value, self.slope * self.value.apply("digamma"))
 
     def lifted(self, other: Dual | Expression | float) -> Dual:
-        """A number as one of these."""
+        """Convert a number to a dual number."""
         if isinstance(other, Dual):
             return other
         return Dual(other if isinstance(other, Expression) else self.value.number(other))

@@ -1,4 +1,4 @@
-"""Numbers of a kernel with Python's operators, for bodies that are long formulas."""
+"""Values of a kernel with Python's operators, for bodies that are long formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Expression:
         return Expression(self.builder, self.builder.const("float64", float(number)))
 
     def apply(self, name: str, *others: Expression | float) -> Expression:
-        """A function of kir.scalar of this and others."""
+        """Apply a function of kir.scalar to this and others."""
         operands = [self.value, *(self._coerced(other).value for other in others)]
         return Expression(self.builder, self.builder.apply(name, *operands))
 
@@ -28,9 +28,9 @@ class Expression:
         return other if isinstance(other, Expression) else self.number(other)
 
     def _with(self, name: str, other: Expression | float) -> Expression:
-        # Other classes of numbers know what to do with these.
-        is_known = isinstance(other, (Expression, float, int))
-        return self.apply(name, other) if is_known else NotImplemented
+        # Other classes of numbers handle these.
+        is_supported = isinstance(other, (Expression, float, int))
+        return self.apply(name, other) if is_supported else NotImplemented
 
     def __add__(self, other: Expression | float) -> Expression:
         return self._with("add", other)
@@ -83,7 +83,7 @@ class Expression:
 
 
 def widened_operands(builder: Any, values: Sequence[Any]) -> list[Expression]:
-    """The operands of a body in float64, which rounds nothing that float32 would show."""
+    """The operands of a body in float64, whose rounding errors float32 does not show."""
     return [Expression(builder, builder.cast(value, "float64")) for value in values]
 
 
@@ -100,12 +100,12 @@ def where(
 
 
 def at_most(x: Expression, bound: float) -> Expression:
-    """The lesser one; nan stays nan."""
+    """Minimum of ``x`` and ``bound``; nan stays nan."""
     return where(x > bound, bound, x)
 
 
 def at_least(x: Expression, bound: float) -> Expression:
-    """The greater one; nan stays nan."""
+    """Maximum of ``x`` and ``bound``; nan stays nan."""
     return where(x < bound, bound, x)
 
 
@@ -118,5 +118,5 @@ def polynomial(x: Expression, coefficients: Sequence[float]) -> Expression:
 
 
 def fits_single(*avals: Any) -> bool:
-    """Of ``Elementwise.holds``: operands of at most 32 bits, whose formulas are in float64."""
+    """For ``Elementwise.holds``: operands of at most 32 bits, whose formulas are in float64."""
     return all(aval.dtype.itemsize <= 4 for aval in avals)

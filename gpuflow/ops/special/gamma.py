@@ -1,7 +1,7 @@
 """The gamma function and its relatives: lgamma, digamma, polygamma, zeta, igamma.
 
-lgamma and digamma are computed in kernels, and so are the others of at most 32 bits; else they are
-calls of SciPy (CuPy) on whole arrays.
+lgamma and digamma are computed in kernels, and so are the others for at most 32 bits; else they are
+calls of SciPy (CuPy) on full arrays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _reference(name: str) -> Any:
 
 
 def no_derivative(name: str, operand: str) -> Any:
-    """Refuse instead of giving zeros: the derivative exists, but no formula for it is here."""
+    """A derivative rule that raises: the derivative exists, but is not implemented."""
 
     def refuse(*args: Any) -> Any:
         del args
@@ -78,15 +78,15 @@ def _like(value: float, x: Any) -> Any:
 
 
 def _in_float64(impl: Any) -> Any:
-    """``impl`` of float64, which rounds once where operands are narrower."""
+    """``impl`` in float64, which rounds once if operands are narrower."""
     return lambda xp, *xs: impl(xp, *[x.astype(np.float64) for x in xp.broadcast_arrays(*xs)])
 
 
 def _zeta_impl(xp: Any, s: Any, q: Any) -> Any:
-    """The library's for q > 0, whose terms become infinity times 0 where s is large.
+    """The library's for q > 0, without its nan from infinity times 0 for large s.
 
-    Of q < 0 and whole s: the terms behind 0 are those of q's fraction, and those before it are, but
-    for signs, the difference of two such sums. The library adds them up in their order.
+    For q < 0 and integer s, the terms after 0 are those of q's fraction, and those before it are,
+    except for signs, the difference of two such sums.
     """
     library, fraction = load_special(xp), q - xp.floor(q)
 
@@ -108,7 +108,7 @@ def _polygamma_impl(xp: Any, m: Any, x: Any) -> Any:
     sign = xp.where(m % 2 == 1, 1.0, -1.0)
     log_scale, size = library.gammaln(m + 1), _zeta_impl(xp, m + 1, x)
     scale = xp.exp(log_scale)
-    # The factorial overflows before the product does, and the other factor is 0 before.
+    # The factorial overflows before the product does, and the other factor underflows.
     log_size = xp.where(size > 0, xp.log(xp.abs(size)), -(m + 1) * xp.log(xp.abs(x)))
     by_log = xp.isinf(scale) & (size >= 0) & xp.isfinite(size)
     higher = sign * xp.where(by_log, xp.exp(log_scale + log_size), scale * size)
@@ -137,14 +137,14 @@ zeta_p = elementwise(
 
 
 def _gamma_density(a: Any, x: Any) -> Any:
-    """``x**(a - 1) exp(-x) / Gamma(a)``, 0 where one is infinite."""
+    """``x**(a - 1) exp(-x) / Gamma(a)``; 0 if one is infinite."""
     infinite = bitwise_or(eq(a, np.inf), eq(x, np.inf))
     a, x = where(infinite, 1, a), where(infinite, 1, x)
     return where(infinite, 0, exp(sub(sub(power_term(a, log(x)), x), lgamma(a))))
 
 
 def power_term(a: Any, log_x: Any) -> Any:
-    """``(a - 1) log(x)``, 0 where ``a`` is 1 even if ``x`` is 0."""
+    """``(a - 1) log(x)``; 0 if ``a`` is 1 even if ``x`` is 0."""
     is_one = eq(a, 1)
     return where(is_one, 0, mul(sub(a, 1), where(is_one, 0, log_x)))
 
@@ -169,22 +169,22 @@ igammac_p = elementwise(
     domain=((0.5, 5.0), (0.3, 6.0)), reference=_reference("gammaincc"), tolerance=40,
 )  # fmt: skip
 
-# Weights of the difference quotient with an error of the fourth order.
+# Weights of the fourth-order difference quotient.
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
 def _log_slope(xp: Any, function: Any, a: Any, x: Any) -> Any:
-    """The derivative by ``a`` of the logarithm of an incomplete gamma function."""
+    """Derivative by ``a`` of the logarithm of an incomplete gamma function."""
     step = 1e-3 * xp.where(a > 1, xp.sqrt(a), a)
     total = sum(weight * xp.log(function(xp, a + k * step, x)) for k, weight in _STENCIL)
     return total / step
 
 
 def _slope_by_a(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
-    """The derivative of igamma by ``a`` as a product: a value, and a slope of its logarithm.
+    """Derivative of igamma by ``a`` as a product: a value, and the slope of its logarithm.
 
-    Differences of the logarithm of the smaller one of igamma and igammac keep their relative
-    precision in both tails; in float64 the product is good to about 1e-9.
+    Differences of the logarithm of the smaller of igamma and igammac retain their relative
+    precision in both tails; in float64 the product has an error of about 1e-9.
     """
     low, high = gammainc(xp, a, x), gammaincc(xp, a, x)
     lower = low <= high
@@ -193,14 +193,15 @@ def _slope_by_a(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
     return value, slope
 
 
-# From here on, a sample is the order and a normal number times its root; differences lose digits.
+# For larger orders, a sample is the order plus a normal number times its root; differences lose
+# digits.
 _NORMAL = 1e7
 
 
 def _igamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
     a, x = (v.astype(np.float64) for v in xp.broadcast_arrays(a, x))
     value, slope = _slope_by_a(xp, a, x)
-    # It is negative, also where it is too small to be told from 0.
+    # It is negative, also if it underflows to 0.
     out = xp.where(value == 0, -0.0, value * slope)
     out = xp.where((x == 0) | xp.isinf(x) | xp.isinf(a), 0.0, out)
     mu = (x - a) / a
@@ -222,24 +223,24 @@ igamma_grad_a_p = elementwise(
 
 
 def _sample_slope_far(xp: Any, a: Any, x: Any) -> Any:
-    """How a sample moves far from the median, and for a very large ``a``.
+    """Derivative of a sample by ``a``, far from the median and for very large ``a``.
 
-    The lower function is there about ``x**a / Gamma(a + 1)`` times a geometric series, the upper
-    one the density over ``1 + (1 - a) / x``.
+    The lower function is about ``x**a / Gamma(a + 1)`` times a geometric series, the upper one the
+    density over ``1 + (1 - a) / x``.
     """
     digamma = load_special(xp).digamma
     ratio = x / (a + 1)
     series = 1 / (1 - ratio)
     lower = -(x / a) * series * (xp.log(x) - digamma(a + 1) - ratio * series / (a + 1))
-    gap = x + 1 - a
-    upper = x / gap * (xp.log(x) - digamma(a) + 1 / gap)
+    denominator = x + 1 - a
+    upper = x / denominator * (xp.log(x) - digamma(a) + 1 / denominator)
     normal = 1 + (x - a) / (2 * a)
     central = (a > _NORMAL) & (xp.abs(x - a) < 0.01 * a)
     return xp.where(central, normal, xp.where(x < a, lower, upper))
 
 
 def _random_gamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
-    """``- d igamma / da`` over the density: how a sample moves at a fixed distribution value."""
+    """``- d igamma / da`` over the density: derivative of a sample at a fixed quantile."""
     a, x = (v.astype(np.float64) for v in xp.broadcast_arrays(a, x))
     library = load_special(xp)
     value, slope = _slope_by_a(xp, a, x)
@@ -260,7 +261,7 @@ random_gamma_grad_p = elementwise(
 )  # fmt: skip
 
 
-# --- what users call -----------------------------------------------------------------------
+# --- public functions ----------------------------------------------------------------------
 
 
 def lgamma(x: ArrayLike) -> Array:

@@ -1,7 +1,7 @@
-"""The Gaussian error linear unit by its approximation with tanh, and its slope.
+"""The Gaussian error linear unit by its tanh approximation, and its slope.
 
-``nn.gelu`` differentiates with them. Products of matrices are searched for them
-(ops/contractions/product_epilogues.py), so that formulas are the same.
+``nn.gelu`` differentiates with them. Epilogues of matrix products are matched against them
+(ops/contractions/product_epilogues.py), so formulas must be the same.
 
 Source: Hendrycks and Gimpel 2016, "Gaussian error linear units".
 """
@@ -22,30 +22,30 @@ from gpuflow.ops.elementwise.select import clamp
 from gpuflow.ops.elementwise.transcendental import tanh
 
 
-def _number(value: float, x: Any) -> Any:
+def _constant(value: float, x: Any) -> Any:
     return np.asarray(value).astype(aval_of(x).dtype)[()]
 
 
 def gelu_share(x: Any) -> Any:
     """``(1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``."""
-    cubic = add(x, mul(_number(GELU_CUBE, x), integer_pow(x, 3)))
-    bent = tanh(mul(_number(GELU_SLOPE, x), cubic))
-    return mul(_number(0.5, x), add(_number(1, x), bent))
+    cubic = add(x, mul(_constant(GELU_CUBE, x), integer_pow(x, 3)))
+    bent = tanh(mul(_constant(GELU_SLOPE, x), cubic))
+    return mul(_constant(0.5, x), add(_constant(1, x), bent))
 
 
 def gelu_limited(x: Any) -> Any:
-    """``x`` where the slope of the share is computed: beyond, it is 0, and squares overflow."""
+    """``x`` clamped to where the slope of the share is not 0, so that squares do not overflow."""
     if dtypes.is_complex(aval_of(x).dtype):
         return x
-    limit = _number(min(GELU_LIMIT, float(ml_dtypes.finfo(aval_of(x).dtype).max)), x)
+    limit = _constant(min(GELU_LIMIT, float(ml_dtypes.finfo(aval_of(x).dtype).max)), x)
     return clamp(neg(limit), x, limit)
 
 
 def gelu_share_slope(near: Any, share: Any) -> Any:
     """The derivative of ``gelu_share`` at ``near``, where it is ``share``."""
-    inner = add(_number(1, near), mul(_number(3 * GELU_CUBE, near), integer_pow(near, 2)))
-    twice = mul(_number(2 * GELU_SLOPE, near), inner)
-    return mul(mul(share, sub(_number(1, near), share)), twice)
+    inner = add(_constant(1, near), mul(_constant(3 * GELU_CUBE, near), integer_pow(near, 2)))
+    twice = mul(_constant(2 * GELU_SLOPE, near), inner)
+    return mul(mul(share, sub(_constant(1, near), share)), twice)
 
 
 def gelu_slope(x: Any, share: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The Hurwitz zeta function and polygamma in kernels; but for digamma of at most 32 bits.
+"""The Hurwitz zeta function and polygamma in kernels, for at most 32 bits; digamma for all.
 
     zeta(s, q) = sum of (q + k)**-s for k < N, and after it with a = q + N
         a**-s (a / (s - 1) + 1/2 + sum of B_2k / (2k)! s (s + 1) ... (s + 2k - 2) / a**(2k - 1))
@@ -18,16 +18,16 @@ from gpuflow.ops.special.expressions import Expression, at_most, where, widened_
 _TERMS = 4
 _CORRECTIONS = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600)
 _STEEP = 6.0
-# Larger exponents give 0, 1 or infinity as this one does.
+# Larger exponents give the same results: 0, 1 or infinity.
 _LARGEST = 1e40
 
 
 def zeta_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """``zeta(s, q)``, as SciPy has it: infinite at s = 1 and at the poles, nan below."""
+    """``zeta(s, q)`` like SciPy's: infinite at s = 1 and at the poles, nan below."""
     del in_avals, out_aval, params
     s, q = widened_operands(builder, values)
-    is_whole = s.equals(s.apply("floor"))
-    total = where(is_whole | (q > 0.0), _scaled_zeta(s, q, s.number(0.0)), math.nan)
+    is_integer = s.equals(s.apply("floor"))
+    total = where(is_integer | (q > 0.0), _scaled_zeta(s, q, s.number(0.0)), math.nan)
     pole = (q <= 0.0) & q.equals(q.apply("floor"))
     result = where(s < 1.0, math.nan, where(pole | s.equals(1.0), math.inf, total))
     return builder.cast(result.value, values[0].dtype)
@@ -40,13 +40,13 @@ def polygamma_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, para
     size = _scaled_zeta(m + 1.0, x, (m + 1.0).apply("lgamma"))
     pole = (x <= 0.0) & x.equals(x.apply("floor"))
     higher = where(_is_odd(m), 1.0, -1.0) * where(pole, math.inf, size)
-    whole = (m >= 0.0) & (m < math.inf) & m.equals(m.apply("floor"))
-    result = builder.cast(where(whole, higher, math.nan).value, values[0].dtype)
+    is_integer = (m >= 0.0) & (m < math.inf) & m.equals(m.apply("floor"))
+    result = builder.cast(where(is_integer, higher, math.nan).value, values[0].dtype)
     return builder.select(m.equals(0.0).value, _digamma(builder, values[1]), result)
 
 
 def digamma_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """At the two zeros the limits from their sides; the function of KernelIR has nan there."""
+    """digamma; for signed zeros the one-sided limits, for which KernelIR's function is nan."""
     del in_avals, out_aval, params
     return _digamma(builder, values[0])
 
@@ -63,28 +63,28 @@ def _is_odd(x: Expression) -> Expression:
 
 
 def _scaled_zeta(s: Expression, q: Expression, log_scale: Expression) -> Expression:
-    """``exp(log_scale) zeta(s, q)``; for q < 0 of whole s.
+    """``exp(log_scale) zeta(s, q)``; for q < 0 of integer s.
 
-    Terms of q < 0 are those of its fraction from there on, and before it powers of negative
-    numbers, which are a difference of two further zeta functions.
+    For q < 0, the terms after 0 are those of q's fraction; those before it are powers of negative
+    numbers, a difference of two further zeta functions.
     """
     s = at_most(s, _LARGEST)
     negative = q < 0.0
     fraction = q - q.apply("floor")
     upper = _positive(s, where(negative, fraction, q), log_scale)
 
-    def turn(left: Any, total: Any) -> tuple[Any, Any]:
-        left, total = Expression(s.builder, left), Expression(s.builder, total)
-        is_first = left > 1.0
-        part = _positive(s, where(is_first, 1.0 - fraction, 1.0 - q), log_scale)
-        difference = where(total < math.inf, total - part, total)
-        return (left - 1.0).value, where(is_first, part, difference).value
+    def body(remaining: Any, total: Any) -> tuple[Any, Any]:
+        remaining, total = Expression(s.builder, remaining), Expression(s.builder, total)
+        is_first = remaining > 1.0
+        sum_of_tail = _positive(s, where(is_first, 1.0 - fraction, 1.0 - q), log_scale)
+        difference = where(total < math.inf, total - sum_of_tail, total)
+        return (remaining - 1.0).value, where(is_first, sum_of_tail, difference).value
 
-    # Two turns, which are left out where no lane of a block needs them.
+    # Two iterations, which are skipped if no lane of a block needs them.
     _, before = s.builder.while_loop(
         (where(negative, 2.0, 0.0).value, s.number(0.0).value),
-        lambda left, total: (Expression(s.builder, left) > 0.0).value,
-        turn,
+        lambda remaining, total: (Expression(s.builder, remaining) > 0.0).value,
+        body,
     )
     signed = Expression(s.builder, before)
     return upper + where(_is_odd(s), -signed, signed)
@@ -99,7 +99,7 @@ def _positive(s: Expression, q: Expression, log_scale: Expression) -> Expression
         power = (log_scale - s * base.apply("log")).apply("exp")
         return (Expression(builder, total) + power).value, power.value
 
-    # A loop and not five copies of two long functions: compiling them took a second.
+    # A loop instead of five copies of two long functions, which took a second to compile.
     zero = s.number(0.0).value
     count = builder.const("int64", _TERMS + 1)
     total, power = (
@@ -107,9 +107,9 @@ def _positive(s: Expression, q: Expression, log_scale: Expression) -> Expression
     )
     end = q + float(_TERMS)
     inverse = 1.0 / end
-    factor, rest = s * inverse, end / (s - 1.0) - 0.5
+    factor, remainder = s * inverse, end / (s - 1.0) - 0.5
     for k, coefficient in enumerate(_CORRECTIONS):
-        rest = rest + coefficient * factor
+        remainder = remainder + coefficient * factor
         factor = factor * ((s + (2.0 * k + 1.0)) * inverse) * ((s + (2.0 * k + 2.0)) * inverse)
     in_reach = (s < _STEEP * end) & (q < math.inf)
-    return total + where(in_reach, power * rest, 0.0)
+    return total + where(in_reach, power * remainder, 0.0)

@@ -1,11 +1,11 @@
-"""The incomplete beta function and its derivatives by all operands: calls on whole arrays.
+"""The incomplete beta function and its derivatives by all operands: calls on full arrays.
 
 Below the mean it is a power times the reciprocal of a continued fraction (DLMF 8.17.22),
 
     x^a (1 - x)^b / (a B(a, b)) / (1 + d_1 / (1 + d_2 / ...)),
 
-and above it 1 less that of (b, a, 1 - x). Derivatives by ``a`` and ``b`` are those of the power and
-those of the convergents, which follow separate recurrences.
+and above it 1 minus that of (b, a, 1 - x). Derivatives by ``a`` and ``b`` are those of the power
+and those of the convergents, which follow separate recurrences.
 
 Source: R. J. Boik and J. F. Robison-Cox, Derivatives of the incomplete beta function, Journal of
 Statistical Software 3 (1998), 1.
@@ -29,11 +29,11 @@ from gpuflow.ops.special.error_functions import load_special
 from gpuflow.ops.special.gamma import digamma, lgamma, no_derivative, power_term
 
 _FLOAT = {"accepts": dtypes.is_floating, "what": "a real float"}
-# Steps of the fraction; near the mean it takes about the root of the larger parameter.
+# Steps of the fraction; near the mean it needs about the root of the larger parameter.
 _MOST_STEPS = 4000
 _CHECK_EVERY = 16
 _NEGLIGIBLE = 1e-14
-# Beyond, derivatives are differences of logarithms: the fraction would take too many steps.
+# Above, derivatives are differences of logarithms: the fraction would need too many steps.
 _LARGE = 1e6
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
@@ -42,7 +42,7 @@ def _convergent(xp: Any, a: Any, b: Any, x: Any) -> tuple[Any, Any, Any]:
     """The reciprocal of the fraction, and its derivatives by ``a`` and ``b``.
 
     Numerators and denominators are rows (value, by a, by b), the last two of each; all are divided
-    by the last numerator, lest they overflow.
+    by the last numerator, so that they do not overflow.
     """
     one, zero = xp.ones_like(x), xp.zeros_like(x)
     before, last = (xp.stack([one, zero, zero]) for _ in range(2))
@@ -87,20 +87,20 @@ def _even(a: Any, b: Any, x: Any, m: int) -> tuple[Any, Any, Any]:
 
 
 def _slopes_by_fraction(
-    xp: Any, a: Any, b: Any, x: Any, log_x: Any, log_rest: Any
+    xp: Any, a: Any, b: Any, x: Any, log_x: Any, log_complement: Any
 ) -> tuple[Any, Any]:
     """The derivatives by ``a`` and ``b``, for x below the mean."""
     library = load_special(xp)
     inverse, by_a, by_b = _convergent(xp, a, b, x)
     total = library.digamma(a + b)
-    power = xp.exp(a * log_x + b * log_rest - library.betaln(a, b)) / a
+    power = xp.exp(a * log_x + b * log_complement - library.betaln(a, b)) / a
     slope_a = log_x - 1 / a - (library.digamma(a) - total)
-    slope_b = log_rest - (library.digamma(b) - total)
+    slope_b = log_complement - (library.digamma(b) - total)
     return power * (slope_a * inverse + by_a), power * (slope_b * inverse + by_b)
 
 
 def _slope_by_differences(xp: Any, a: Any, b: Any, x: Any, is_lower: Any, by_a: bool) -> Any:
-    """The derivative of a large parameter: that of the logarithm of the lesser tail."""
+    """Derivative by a large parameter, from the logarithm of the smaller tail."""
     library = load_special(xp)
 
     def tail(a: Any, b: Any) -> Any:
@@ -108,8 +108,8 @@ def _slope_by_differences(xp: Any, a: Any, b: Any, x: Any, is_lower: Any, by_a: 
         return library.betainc(first, second, xp.where(is_lower, x, 1 - x))
 
     value = tail(a, b)
-    moved = a if by_a else b
-    step = 1e-3 * xp.where(moved > 1, xp.sqrt(moved), moved)
+    parameter = a if by_a else b
+    step = 1e-3 * xp.where(parameter > 1, xp.sqrt(parameter), parameter)
     total = xp.zeros_like(x)
     for count, weight in _STENCIL:
         shift = count * step
@@ -121,16 +121,16 @@ def _slope_by_differences(xp: Any, a: Any, b: Any, x: Any, is_lower: Any, by_a: 
 def _grad_impl(by_a: bool) -> Any:
     def impl(xp: Any, *operands: Any) -> Any:
         a, b, x = (v.astype(np.float64) for v in xp.broadcast_arrays(*operands))
-        inside = (a > 0) & (b > 0) & (x > 0) & (x < 1) & xp.isfinite(a) & xp.isfinite(b)
-        a_in, b_in, x_in = (xp.where(inside, v, 0.5) for v in (a, b, x))
+        interior = (a > 0) & (b > 0) & (x > 0) & (x < 1) & xp.isfinite(a) & xp.isfinite(b)
+        a_in, b_in, x_in = (xp.where(interior, v, 0.5) for v in (a, b, x))
         is_lower = x_in * (a_in + b_in + 2) <= a_in + 1
         large = xp.maximum(a_in, b_in) > _LARGE
         a_near, b_near = (xp.where(large, 1.0, v) for v in (a_in, b_in))
-        log_x, log_rest = xp.log(x_in), xp.log1p(-x_in)
+        log_x, log_complement = xp.log(x_in), xp.log1p(-x_in)
         by_first, by_second = _slopes_by_fraction(
             xp, xp.where(is_lower, a_near, b_near), xp.where(is_lower, b_near, a_near),
-            xp.where(is_lower, x_in, 1 - x_in), xp.where(is_lower, log_x, log_rest),
-            xp.where(is_lower, log_rest, log_x),
+            xp.where(is_lower, x_in, 1 - x_in), xp.where(is_lower, log_x, log_complement),
+            xp.where(is_lower, log_complement, log_x),
         )  # fmt: skip
         out = xp.where(is_lower, by_first if by_a else by_second,
                        -(by_second if by_a else by_first))  # fmt: skip
@@ -138,7 +138,7 @@ def _grad_impl(by_a: bool) -> Any:
             far = _slope_by_differences(xp, a_in, b_in, x_in, is_lower, by_a)
             out = xp.where(large, far, out)
         valid = (a > 0) & (b > 0) & (x >= 0) & (x <= 1)
-        return xp.where(inside, out, xp.where(valid, 0.0, np.nan))
+        return xp.where(interior, out, xp.where(valid, 0.0, np.nan))
 
     return impl
 
@@ -146,15 +146,15 @@ def _grad_impl(by_a: bool) -> Any:
 def _beta_density(a: Any, b: Any, x: Any) -> Any:
     """``x**(a - 1) (1 - x)**(b - 1) / B(a, b)``."""
     log_beta = sub(add(lgamma(a), lgamma(b)), lgamma(add(a, b)))
-    rest = where(eq(x, 1), -np.inf, log1p(where(eq(x, 1), 0, sub(0, x))))
-    return exp(sub(add(power_term(a, log(x)), power_term(b, rest)), log_beta))
+    log_complement = where(eq(x, 1), -np.inf, log1p(where(eq(x, 1), 0, sub(0, x))))
+    return exp(sub(add(power_term(a, log(x)), power_term(b, log_complement)), log_beta))
 
 
-def _mixed_slope(a: Any, b: Any, x: Any, moved: Any, logarithm: Any) -> Any:
-    """The derivative of the density by a parameter, 0 at both ends."""
+def _mixed_slope(a: Any, b: Any, x: Any, parameter: Any, logarithm: Any) -> Any:
+    """Derivative of the density by a parameter, 0 at both ends."""
     end = bitwise_or(eq(x, 0), eq(x, 1))
     inner = where(end, 0.5, x)
-    slope = add(sub(logarithm(inner), digamma(moved)), digamma(add(a, b)))
+    slope = add(sub(logarithm(inner), digamma(parameter)), digamma(add(a, b)))
     return where(end, 0, mul(_beta_density(a, b, inner), slope))
 
 
@@ -177,7 +177,7 @@ betainc_grad_b_p = elementwise(
 
 
 def _betainc_impl(xp: Any, *operands: Any) -> Any:
-    """In float64: the library's own float32 loop is good to five digits only."""
+    """In float64: the library's float32 loop is accurate to only five digits."""
     return load_special(xp).betainc(*[x.astype(np.float64) for x in operands])
 
 
@@ -193,15 +193,15 @@ betainc_p = elementwise(
 )  # fmt: skip
 
 
-# Below, the complement of a small x is taken to first order in a.
+# Below, the complement of a small x is computed to first order in a.
 _SMALL = 1e-4
 _SERIES_TERMS = 24
 
 
 def _complement_by_series(xp: Any, a: Any, b: Any, x: Any) -> Any:
-    """``1 - x^a F(a, 1 - b; a + 1; x) / (a B(a, b))`` for small ``a``, where ``b x < 1``.
+    """``1 - x^a F(a, 1 - b; a + 1; x) / (a B(a, b))`` for small ``a`` and ``b x < 1``.
 
-    All logarithms are taken with their factor ``a``, so that nothing near 1 is subtracted from 1.
+    All logarithms have the factor ``a``, so that nothing near 1 is subtracted from 1.
     """
     term, total = xp.ones_like(x), xp.zeros_like(x)
     for n in range(1, _SERIES_TERMS):

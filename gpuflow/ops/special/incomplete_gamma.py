@@ -1,16 +1,16 @@
 """The incomplete gamma functions and their derivatives by ``a`` in kernels, of at most 32 bits.
 
-P is the lower and Q = 1 - P the upper function. Each region has one method for the lesser of the
-two, a power exp(e) times a factor f, or for P if it is not greater than 1 - 1e-3 or so:
+P is the lower and Q = 1 - P the upper function. Each region has one method for the smaller of the
+two, a power exp(e) times a factor f, or for P if it is at most about 1 - 1e-3:
 
     x <= 3/2            P: e = a log(x) - lgamma(a + 1), f = 1 + sum of (-x)^n a / (n! (a + n))
-    x < a + 1           P: e as above less x, f = sum of x^n / ((a + 1) ... (a + n))
+    x < a + 1           P: e as above minus x, f = sum of x^n / ((a + 1) ... (a + n))
     x >= a + 1          Q: e as above, f = a / (x + 1 - a - 1 (1 - a) / (x + 3 - a - ...))
-    abs(x - a) < a / 2  the lesser one by an error function: e = -y^2 where a >= 20,
-                        f = erfcx(y) / 2 and a series in 1 / a, whose terms are ones in eta
+    abs(x - a) < a / 2  the smaller one by an error function: e = -y^2 if a >= 20,
+                        f = erfcx(y) / 2 and a series in 1 / a, whose terms are series in eta
 
-In float64, the sums and the fraction go on until nothing changes by 3e-10. All of it is written on
-``Dual``, which gives the derivatives by ``a`` as well.
+In float64, the sums and the fraction converge to a relative change of 3e-10. All formulas use
+``Dual``, which also gives the derivatives by ``a``.
 
 Sources: DLMF 8.7.1, 8.7.3, 8.9.2 and 8.12.3 to 8.12.11 (Temme, 1979); W. Gautschi, A computational
 procedure for incomplete gamma functions, 1979, for the regions.
@@ -28,11 +28,11 @@ from gpuflow.ops.special.duals import Dual
 from gpuflow.ops.special.expressions import Expression, where, widened_operands
 
 _NEGLIGIBLE = 3e-10
-_TURNS = 400.0
-# Error functions are used from this ``a`` on, for x at most a / 2 away.
+_MOST_ITERATIONS = 400.0
+# Error functions are used from this ``a`` on, for x within a / 2 of it.
 _LARGE = 20.0
 _AROUND = 0.5
-# Beyond, what is not computed by error functions is 0 or 1.
+# Above, results not computed by error functions are 0 or 1.
 _FAR = 2000.0
 _EULER = 0.5772156649015329
 # lgamma(1 + a) / a for a < 0.01: DLMF 5.7.3.
@@ -51,7 +51,7 @@ _ERFCX = (
 )  # fmt: skip
 # (atanh(s) - s) / s^3 in powers of s^2.
 _ATANH = tuple(1.0 / k for k in range(23, 2, -2))
-# c_k of DLMF 8.12.10 in powers of eta, as far as they count for abs(eta) < 0.62 and a >= 20.
+# c_k of DLMF 8.12.10 in powers of eta, as many as needed for abs(eta) < 0.62 and a >= 20.
 TEMME = (
     (
         -4.382036018453353e-09, 1.0261809784240309e-08, 6.707853543401498e-09,
@@ -85,7 +85,7 @@ TEMME = (
 
 
 @record(eq=False)
-class _Place:
+class _Evaluation:
     """Intermediate results for P and Q at (a, x).
 
     Attributes:
@@ -115,35 +115,35 @@ class _Ends:
 
 
 def igamma_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """P, as SciPy has it at infinities and where ``a`` is 0."""
+    """P, like SciPy's at infinities and for ``a`` = 0."""
     del in_avals, out_aval, params
     a, x = widened_operands(builder, values)
-    place = _place(*_inside(a, x), with_slope=False)
-    power = place.exponent.exp().value * place.factor.value
-    result = where(place.is_upper, 1.0 - power, power)
+    terms = _evaluate(*_safe_operands(a, x), with_slope=False)
+    power = terms.exponent.exp().value * terms.factor.value
+    result = where(terms.is_upper, 1.0 - power, power)
     result = _at_ends(a, x, result, _Ends(0.0, 0.0, 1.0, 1.0))
     return builder.cast(result.value, values[0].dtype)
 
 
 def igammac_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """Q, likewise."""
+    """Q, like SciPy's at infinities and for ``a`` = 0."""
     del in_avals, out_aval, params
     a, x = widened_operands(builder, values)
-    place = _place(*_inside(a, x), with_slope=False)
-    exp = place.exponent.exp().value
-    power = exp * place.factor.value
-    small = -_expm1(place.exponent.value, exp) - exp * place.rest.value
-    result = where(place.is_upper, power, where(place.is_small, small, 1.0 - power))
+    terms = _evaluate(*_safe_operands(a, x), with_slope=False)
+    exp = terms.exponent.exp().value
+    power = exp * terms.factor.value
+    small = -_expm1(terms.exponent.value, exp) - exp * terms.rest.value
+    result = where(terms.is_upper, power, where(terms.is_small, small, 1.0 - power))
     result = _at_ends(a, x, result, _Ends(1.0, 1.0, 0.0, 0.0))
     return builder.cast(result.value, values[0].dtype)
 
 
 def igamma_grad_a_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """The derivative of P by ``a``."""
+    """Derivative of P by ``a``."""
     del in_avals, out_aval, params
     a, x = widened_operands(builder, values)
-    place = _place(*_inside(a, x), with_slope=True)
-    result = place.exponent.exp().value * _slope(place)
+    terms = _evaluate(*_safe_operands(a, x), with_slope=True)
+    result = terms.exponent.exp().value * _slope(terms)
     result = _at_ends(a, x, result, _Ends(0.0, 0.0, 0.0, math.nan))
     return builder.cast(result.value, values[0].dtype)
 
@@ -154,46 +154,46 @@ def random_gamma_grad_body(
     """``- d P / da`` over the density, in which the power cancels."""
     del in_avals, out_aval, params
     a, x = widened_operands(builder, values)
-    place = _place(*_inside(a, x), with_slope=True)
-    result = -_slope(place) / place.density
+    terms = _evaluate(*_safe_operands(a, x), with_slope=True)
+    result = -_slope(terms) / terms.density
     result = _at_ends(a, x, result, _Ends(0.0, math.nan, math.inf, math.nan))
     return builder.cast(result.value, values[0].dtype)
 
 
-def _inside(a: Expression, x: Expression) -> tuple[Expression, Expression]:
-    """Operands that formulas can take, in place of those that ``_at_ends`` is about."""
+def _safe_operands(a: Expression, x: Expression) -> tuple[Expression, Expression]:
+    """Replace operands that ``_at_ends`` handles by ones that formulas can take."""
     return (
         where((a > 0.0) & (a < math.inf), a, 1.0),
         where((x > 0.0) & (x < math.inf), x, 1.0),
     )
 
 
-def _at_ends(a: Expression, x: Expression, inside: Expression, ends: _Ends) -> Expression:
-    """The limits at the ends of the domain, nan at two of them and outside."""
+def _at_ends(a: Expression, x: Expression, regular: Expression, ends: _Ends) -> Expression:
+    """Set the limits at the ends of the domain; nan at two of them and out of the domain."""
     is_low, is_infinite = x.equals(0.0), x.equals(math.inf)
-    result = where(is_infinite, ends.infinite, where(a.equals(math.inf), ends.large, inside))
+    result = where(is_infinite, ends.infinite, where(a.equals(math.inf), ends.large, regular))
     result = where(a.equals(0.0), ends.zero, where(is_low, ends.low, result))
     both = (a.equals(0.0) & is_low) | (a.equals(math.inf) & is_infinite)
     valid = (a >= 0.0) & (x >= 0.0)
     return where(valid, where(both, math.nan, result), math.nan)
 
 
-def _slope(place: _Place) -> Expression:
-    """The derivative of P by ``a`` over ``exp(exponent)``."""
-    exponent, factor = place.exponent, place.factor
+def _slope(terms: _Evaluation) -> Expression:
+    """Derivative of P by ``a`` over ``exp(exponent)``."""
+    exponent, factor = terms.exponent, terms.factor
     assert exponent.slope is not None and factor.slope is not None
     slope = exponent.slope * factor.value + factor.slope
-    return where(place.is_upper, -slope, slope)
+    return where(terms.is_upper, -slope, slope)
 
 
 def _expm1(x: Expression, exp: Expression) -> Expression:
-    """``exp(x) - 1``; its series where x is small."""
+    """``exp(x) - 1``; a series for small x."""
     coefficients = [1.0 / math.factorial(k) for k in range(9, 0, -1)]
     near = x * expressions.polynomial(x, coefficients)
     return where(x.apply("abs") < 0.1, near, exp - 1.0)
 
 
-def _place(a: Expression, x: Expression, with_slope: bool) -> _Place:
+def _evaluate(a: Expression, x: Expression, with_slope: bool) -> _Evaluation:
     order = Dual(a, a.number(1.0) if with_slope else None)
     distance = (x - a).apply("abs")
     by_error = (a >= _LARGE) & (distance <= _AROUND * a)
@@ -207,19 +207,19 @@ def _place(a: Expression, x: Expression, with_slope: bool) -> _Place:
     factor = duals.where(upper, order * fraction, duals.where(is_small, rest + 1.0, series))
     exponent = order * x.apply("log") - _lgamma_of_next(order)
     exponent = exponent - where(is_small, 0.0, x)
-    # Far from a, what is left of these large numbers are errors.
+    # For large a, the difference of these large numbers consists of errors.
     value = where(a >= _FAR, -1e4, exponent.value)
     exponent = Dual(value, exponent.slope)
     density = a / x * where(is_small, (-x).apply("exp"), 1.0)
 
-    def turn(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
+    def iterate(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
         del carries
         return _by_error_function(order, x, by_error), n.number(0.0), n
 
-    # A turn that is left out where no lane of a block needs it.
+    # One iteration, which is skipped if no lane of a block needs it.
     starts = [_started(order, 0.0), _started(order, 0.0), order.lifted(1.0)]
-    near_exponent, near_factor, near_density = _loop(by_error, starts, turn)
-    return _Place(
+    near_exponent, near_factor, near_density = _loop(by_error, starts, iterate)
+    return _Evaluation(
         where(by_error, where(x >= a, 1.0, 0.0), where(upper, 1.0, 0.0)) > 0.0,
         duals.where(by_error, near_exponent, exponent),
         duals.where(by_error, near_factor, factor),
@@ -230,7 +230,7 @@ def _place(a: Expression, x: Expression, with_slope: bool) -> _Place:
 
 
 def _lgamma_of_next(a: Dual) -> Dual:
-    """``lgamma(a + 1)``, which is about a multiple of ``a`` where that is small."""
+    """``lgamma(a + 1)``; a multiple of ``a`` if that is small."""
     far = (a + 1.0).lgamma()
     near = a.value * expressions.polynomial(a.value, _NEAR_ONE)
     return Dual(where(a.value < 0.01, near, far.value), far.slope)
@@ -238,18 +238,19 @@ def _lgamma_of_next(a: Dual) -> Dual:
 
 def _loop(
     active: Expression, carries: Sequence[Dual],
-    turn: Callable[[Expression, list[Dual]], tuple[list[Dual], Expression, Expression]],
+    iterate: Callable[[Expression, list[Dual]], tuple[list[Dual], Expression, Expression]],
 ) -> list[Dual]:  # fmt: skip
-    """Turns n = 1, 2, ... until the step that ``turn`` tells is nothing beside its size.
+    """Iterate n = 1, 2, ... until the step is negligible compared with the size.
 
-    ``turn(n, carries)`` gives the next carries, the step and the size. Where ``active`` does not
-    hold, there are none.
+    ``iterate(n, carries)`` returns the next carries, the step and the size. There are no iterations
+    unless ``active``.
     """
     builder = active.builder
     number = active.number
 
     def flat(duals_: Sequence[Dual]) -> list[Any]:
-        return [part.value for d in duals_ for part in (d.value, d.slope) if part is not None]
+        components = [component for d in duals_ for component in (d.value, d.slope)]
+        return [component.value for component in components if component is not None]
 
     def unflat(values: Sequence[Any]) -> list[Dual]:
         rest = iter(Expression(builder, value) for value in values)
@@ -258,9 +259,10 @@ def _loop(
     def body(n: Any, going: Any, *values: Any) -> tuple[Any, ...]:
         del going
         count = Expression(builder, n)
-        following, step, size = turn(count, unflat(values))
-        goes_on = (step.apply("abs") > _NEGLIGIBLE * size.apply("abs")) & (count < _TURNS)
-        return (count + 1.0).value, where(goes_on, 1.0, 0.0).value, *flat(following)
+        following, step, size = iterate(count, unflat(values))
+        is_large = step.apply("abs") > _NEGLIGIBLE * size.apply("abs")
+        continues = is_large & (count < _MOST_ITERATIONS)
+        return (count + 1.0).value, where(continues, 1.0, 0.0).value, *flat(following)
 
     first = (number(1.0).value, where(active, 1.0, 0.0).value, *flat(carries))
     last = builder.while_loop(
@@ -270,7 +272,7 @@ def _loop(
 
 
 def _started(a: Dual, value: Expression | float) -> Dual:
-    """A carry that begins with a number, with a derivative if ``a`` has one."""
+    """Initial value of a carry, with a derivative if ``a`` has one."""
     start = a.lifted(value).value
     return Dual(start, None if a.slope is None else start.number(0.0))
 
@@ -278,23 +280,23 @@ def _started(a: Dual, value: Expression | float) -> Dual:
 def _alternating_series(a: Dual, x: Expression, active: Expression) -> Dual:
     """The sum of ``(-x)^n a / (n! (a + n))`` for n >= 1."""
 
-    def turn(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
+    def iterate(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
         power, total = carries[0].value * (-x / n), carries[1]
         term = a / (a + n) * power
-        return [Dual(power), total + term], _largest_part(term), _largest_part(total + term)
+        return [Dual(power), total + term], _magnitude(term), _magnitude(total + term)
 
-    return _loop(active, [a.lifted(1.0), _started(a, 0.0)], turn)[1]
+    return _loop(active, [a.lifted(1.0), _started(a, 0.0)], iterate)[1]
 
 
 def _series(a: Dual, x: Expression, active: Expression) -> Dual:
     """The sum of ``x^n / ((a + 1) ... (a + n))`` for n >= 0."""
 
-    def turn(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
+    def iterate(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
         term, total = carries
         term = term * (x / (a + n))
-        return [term, total + term], _largest_part(term), _largest_part(total + term)
+        return [term, total + term], _magnitude(term), _magnitude(total + term)
 
-    return _loop(active, [_started(a, 1.0), _started(a, 1.0)], turn)[1]
+    return _loop(active, [_started(a, 1.0), _started(a, 1.0)], iterate)[1]
 
 
 def _fraction(a: Dual, x: Expression, active: Expression) -> Dual:
@@ -303,28 +305,28 @@ def _fraction(a: Dual, x: Expression, active: Expression) -> Dual:
     Numerators and denominators follow the same recurrence; all are divided by the last denominator.
     """
 
-    def turn(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
+    def iterate(n: Expression, carries: list[Dual]) -> tuple[list[Dual], Expression, Expression]:
         numerator, denominator, value = carries
         partial = (a - n) * n
         base = (x + (2.0 * n + 1.0)) - a
         inverse = (base + partial * denominator).reciprocal()
         following = (base * value + partial * numerator) * inverse
         step = following - value
-        return [value * inverse, inverse, following], _largest_part(step), _largest_part(following)
+        return [value * inverse, inverse, following], _magnitude(step), _magnitude(following)
 
     safe = where(active, x, a.value + 2.0)
     first = (a.lifted(safe + 1.0) - a).reciprocal()
-    return _loop(active, [_started(a, 0.0), first, first], turn)[2]
+    return _loop(active, [_started(a, 0.0), first, first], iterate)[2]
 
 
-def _largest_part(dual: Dual) -> Expression:
-    """Convergence measure: the magnitudes of a value and its derivative together."""
+def _magnitude(dual: Dual) -> Expression:
+    """Convergence measure: sum of the magnitudes of a value and its derivative."""
     size = dual.value.apply("abs")
     return size if dual.slope is None else size + dual.slope.apply("abs")
 
 
 def _by_error_function(a: Dual, x: Expression, active: Expression) -> list[Dual]:
-    """The exponent, the factor and the density of the lesser of P and Q, for x near a large a."""
+    """The exponent, the factor and the density of the smaller of P and Q, for x near a large a."""
     order = Dual(where(active, a.value, 1.0), a.slope)
     inverse = order.reciprocal()
     mu = (where(active, x, 1.0) - order) * inverse

@@ -1,7 +1,7 @@
 """The library's incomplete gamma functions; Temme's formula in the lower tail of a large order.
 
-The libraries add at most 2000 terms of a series there, which takes about the root of the order
-times nine: at an order of 1e8 a third of the result is lost.
+The libraries add at most 2000 terms of a series there, which needs about nine times the root of the
+order: at an order of 1e8 a third of the result is lost.
 
 Source: DLMF 8.12.3 to 8.12.11 (Temme, 1979).
 """
@@ -16,8 +16,8 @@ import numpy as np
 from gpuflow.ops.special.error_functions import load_special
 from gpuflow.ops.special.incomplete_gamma import TEMME
 
-# Up to this order the series is complete. From here on the result is 0 for x below 0.7 a, and three
-# terms in 1 / a have all digits of float64.
+# Up to this order the series is complete. Above it the result is 0 for x below 0.7 a, and three
+# terms in 1 / a give all digits of float64.
 _LARGE = 1e5
 _LEAST_RATIO = 0.7
 
@@ -30,8 +30,8 @@ def _lower_tail(xp: Any, a: Any, x: Any) -> Any:
     corrections = xp.zeros_like(eta)
     for coefficients in reversed(TEMME[:3]):
         corrections = corrections / a + xp.polyval(xp.asarray(coefficients), eta)
-    rest = xp.exp(-a * half) / (math.sqrt(2 * math.pi) * xp.sqrt(a)) * corrections
-    return 0.5 * load_special(xp).erfc(xp.sqrt(a * half)) - rest
+    correction = xp.exp(-a * half) / (math.sqrt(2 * math.pi) * xp.sqrt(a)) * corrections
+    return 0.5 * load_special(xp).erfc(xp.sqrt(a * half)) - correction
 
 
 def _with_tail(xp: Any, name: str, a: Any, x: Any, is_lower: bool) -> Any:

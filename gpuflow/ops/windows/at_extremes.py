@@ -1,4 +1,4 @@
-"""Values read or written at the extremum of each window: derivatives of window extrema.
+"""Gather and scatter-add at the extremum of each window: derivatives of window extrema.
 
 ``select_and_gather_add`` reads the tangent at the extreme of each window; its transpose
 ``select_and_scatter_add`` adds the cotangent of each window there.
@@ -24,14 +24,14 @@ from gpuflow.ops.contractions.convolution import Dims
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
 from gpuflow.ops.windows.bodies import gathered, sizes
 from gpuflow.ops.windows.extremes import (
-    batch_in_front,
-    extreme_places,
+    batch_leading,
+    extreme_indices,
     jvp_of_linear,
     selection_counts,
     window_extreme_p,
     window_spread_p,
 )
-from gpuflow.ops.windows.sliding import has_bounds, window_apart
+from gpuflow.ops.windows.sliding import has_bounds, window_partitionable
 
 
 def _transpose(
@@ -58,16 +58,16 @@ def _gather_shape(tangents: ShapedArray, operand: ShapedArray, **params: Any) ->
             f"{types_text([tangents, operand])}. Fix: tangents for each element of the operand."
         ),
     )
-    whole = {"base_dilation": None, "window_dilation": None, **params}
-    return ShapedArray(selection_counts(name, operand, **whole), tangents.dtype)
+    geometry = {"base_dilation": None, "window_dilation": None, **params}
+    return ShapedArray(selection_counts(name, operand, **geometry), tangents.dtype)
 
 
 def _gather_impl(xp: Any, tangents: Any, operand: Any, **params: Any) -> Any:
-    places = extreme_places(xp, operand, **params)
+    indices = extreme_indices(xp, operand, **params)
     if not operand.size:
-        return xp.zeros(places.shape, tangents.dtype)
-    read = tangents.reshape(-1)[places]  # -1 reads the last element, which is not used
-    return xp.where(places >= 0, read, xp.zeros((), tangents.dtype))
+        return xp.zeros(indices.shape, tangents.dtype)
+    read = tangents.reshape(-1)[indices]  # -1 reads the last element, which is not used
+    return xp.where(indices >= 0, read, xp.zeros((), tangents.dtype))
 
 
 select_and_gather_add_p = define(
@@ -76,8 +76,8 @@ select_and_gather_add_p = define(
     impl=_gather_impl,
     jvp=partial(jvp_of_linear, lambda: select_and_gather_add_p),
     transpose=partial(_transpose, lambda: select_and_scatter_add_p),
-    batch=partial(batch_in_front, lambda: select_and_gather_add_p),
-    lower=Indexed(gathered, sizes, partitionable=window_apart),
+    batch=partial(batch_leading, lambda: select_and_gather_add_p),
+    lower=Indexed(gathered, sizes, partitionable=window_partitionable),
 )
 
 
@@ -136,8 +136,8 @@ def _scatter_shape(source: ShapedArray, operand: ShapedArray, **params: Any) -> 
     name = "select_and_scatter_add"
     check_kind(name, operand, has_bounds, "a real number")
     check_same_dtype(name, [source, operand])
-    whole = {"base_dilation": None, "window_dilation": None, **params}
-    counts = selection_counts(name, operand, **whole)
+    geometry = {"base_dilation": None, "window_dilation": None, **params}
+    counts = selection_counts(name, operand, **geometry)
     check(
         source.shape == counts,
         lambda: (
@@ -150,17 +150,17 @@ def _scatter_shape(source: ShapedArray, operand: ShapedArray, **params: Any) -> 
 
 
 def _scatter_impl(xp: Any, source: Any, operand: Any, **params: Any) -> Any:
-    places = extreme_places(xp, operand, **params).reshape(-1)
+    indices = extreme_indices(xp, operand, **params).reshape(-1)
     narrow = dtypes.is_floating(source.dtype) and source.dtype.itemsize <= 2
     wide = np.dtype(np.float32) if narrow else source.dtype
     total = xp.zeros(prod(operand.shape), wide)
-    inside = places >= 0
-    xp.add.at(total, places[inside], source.reshape(-1)[inside].astype(wide, copy=False))
+    valid = indices >= 0
+    xp.add.at(total, indices[valid], source.reshape(-1)[valid].astype(wide, copy=False))
     return total.astype(source.dtype, copy=False).reshape(operand.shape)
 
 
 def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any]:
-    """First find the extrema, then the terms: each element visits few windows."""
+    """First compute the extrema, then the sums: each element visits few windows."""
     del definition
     source, operand = eqn.inputs
     taps = build.apply(window_extreme_p, operand, **eqn.params)
@@ -175,8 +175,8 @@ select_and_scatter_add_p = define(
     simplify=_scatter_simplify,
     jvp=partial(jvp_of_linear, lambda: select_and_scatter_add_p),
     transpose=partial(_transpose, lambda: select_and_gather_add_p),
-    batch=partial(batch_in_front, lambda: select_and_scatter_add_p),
-    lower=Library(partitionable=window_apart),
+    batch=partial(batch_leading, lambda: select_and_scatter_add_p),
+    lower=Library(partitionable=window_partitionable),
     tolerance=16,
 )
 

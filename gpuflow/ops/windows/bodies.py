@@ -1,7 +1,7 @@
-"""Kernels of the ops on sliding windows: the computation of one element.
+"""Kernel bodies of ops on sliding windows: the computation of one element.
 
-Small windows are written out tap by tap, larger ones are loops. A window's taps are visited in
-row-major order, since the first of equal extremes counts.
+Small windows are unrolled tap by tap, larger ones are loops. A window's taps are visited in
+row-major order, because the first of equal extremes counts.
 """
 
 from __future__ import annotations
@@ -32,34 +32,35 @@ class _Slide:
     stride: int
     low: int
     high: int
-    hole: int
-    gap: int
+    base_dilation: int
+    window_dilation: int
 
     @property
-    def is_still(self) -> bool:
-        """Whether each element is a window of its own."""
-        geometry = (self.window, self.stride, self.low, self.high, self.hole, self.gap)
+    def is_trivial(self) -> bool:
+        """Whether each element is a separate window."""
+        dilations = (self.base_dilation, self.window_dilation)
+        geometry = (self.window, self.stride, self.low, self.high, *dilations)
         return geometry == (1, 1, 0, 0, 1, 1)
 
     @property
     def span(self) -> int:
-        """The extent of a window with its holes."""
-        return (self.window - 1) * self.gap + 1
+        """The extent of a dilated window."""
+        return (self.window - 1) * self.window_dilation + 1
 
     def reaches_low(self, tap: int | Value) -> bool:
         """Whether a tap of the first window may be before the first element."""
-        return self.low > (0 if isinstance(tap, Value) else tap * self.gap)
+        return self.low > (0 if isinstance(tap, Value) else tap * self.window_dilation)
 
     def reaches_high(self, tap: int | Value) -> bool:
         """Whether a tap of the last window may be after the last element."""
-        behind = 0 if isinstance(tap, Value) else self.span - 1 - tap * self.gap
-        return self.high > behind
+        after = 0 if isinstance(tap, Value) else self.span - 1 - tap * self.window_dilation
+        return self.high > after
 
     def is_before(self, back: int | Value) -> bool:
-        """Whether of an element's windows the one so many back may not exist: it is too far."""
+        """Whether the window that is ``back`` before an element's last one may not exist."""
         return isinstance(back, Value) or back * self.stride > self.low
 
-    def is_behind(self, back: int | Value) -> bool:
+    def is_after(self, back: int | Value) -> bool:
         """Whether that window may be after the last one."""
         return isinstance(back, Value) or self.span - 1 - back * self.stride > self.high
 
@@ -71,7 +72,10 @@ def _slides(params: dict[str, Any]) -> list[_Slide]:
         window, params["window_strides"], params["padding"], params.get("base_dilation") or ones,
         params.get("window_dilation") or ones, strict=True,
     )  # fmt: skip
-    return [_Slide(w, stride, low, high, hole, gap) for w, stride, (low, high), hole, gap in rows]
+    return [
+        _Slide(w, stride, low, high, base, dilation)
+        for w, stride, (low, high), base, dilation in rows
+    ]
 
 
 class _Arithmetic:
@@ -81,7 +85,7 @@ class _Arithmetic:
         self.builder = builder
 
     def number(self, value: int | Value) -> Value:
-        """A number as a value."""
+        """An int as a value."""
         return value if isinstance(value, Value) else self.builder.const("int64", value)
 
     def add(self, a: Value, b: int | Value) -> Value:
@@ -95,11 +99,11 @@ class _Arithmetic:
         return a if b == 1 else self.builder.apply("mul", a, self.number(b))
 
     def compare(self, name: str, a: Value, b: int | Value) -> Value:
-        """A comparison."""
+        """Compare ``a`` with ``b``."""
         return self.builder.apply(name, a, self.number(b))
 
     def every(self, conditions: Sequence[Value]) -> Value | None:
-        """Whether all hold; None if there are none."""
+        """Conjunction of the conditions; None if there are none."""
         if not conditions:
             return None
         return reduce(lambda a, b: self.builder.apply("and", a, b), conditions)
@@ -119,63 +123,63 @@ def _starts(context: Any, slides: Sequence[_Slide]) -> list[Value]:
 
 
 @record
-class _Places:
-    """Indices of an element, whether there is one, and whether it may be read."""
+class _GuardedIndex:
+    """Indices of an element, whether it exists, and whether it may be loaded."""
 
     math: _Arithmetic
     shape: Sequence[int]
     indices: list[Value] = field(default_factory=list)
     conditions: list[Value] = field(default_factory=list)
-    borders: list[Value] = field(default_factory=list)
+    load_conditions: list[Value] = field(default_factory=list)
 
-    def add(self, place: Value, size: Value | None, is_low: bool) -> None:
-        """The index in the next dimension, which may be too large or too small.
+    def add(self, index: Value, size: Value | None, is_low: bool) -> None:
+        """Append the index in the next dimension, which may be out of bounds.
 
-        A load is conditional along the last dimension alone, where a loop can be cut. Elsewhere
-        the index is moved inside, and the load is one for all of the inner loop.
+        A load is conditional only along the last dimension, where a loop can be split. In others
+        the index is clamped, so that the condition is invariant in the inner loop.
         """
         math, builder = self.math, self.math.builder
         last = len(self.indices) == len(self.shape) - 1
         if is_low:
-            self._add(math.compare("ge", place, 0), last)
+            self._add(math.compare("ge", index, 0), last)
         if size is not None:
-            self._add(math.compare("lt", place, size), last)
+            self._add(math.compare("lt", index, size), last)
             if not last:
-                place = builder.apply("min", place, math.add(size, -1))
+                index = builder.apply("min", index, math.add(size, -1))
         if is_low and not last:
-            place = builder.apply("max", place, math.number(0))
-        self.indices.append(place)
+            index = builder.apply("max", index, math.number(0))
+        self.indices.append(index)
 
-    def _add(self, condition: Value, is_border: bool) -> None:
+    def _add(self, condition: Value, guards_load: bool) -> None:
         self.conditions.append(condition)
-        if is_border:
-            self.borders.append(condition)
+        if guards_load:
+            self.load_conditions.append(condition)
 
     @property
-    def inside(self) -> Value | None:
-        """Whether there is such an element; None: always."""
+    def in_bounds(self) -> Value | None:
+        """Whether the element exists; None: always."""
         return self.math.every(self.conditions)
 
     @property
-    def where(self) -> Value | None:
-        """Whether the indices may be loaded from; None: always."""
-        return self.inside if 0 in self.shape else self.math.every(self.borders)
+    def load_mask(self) -> Value | None:
+        """Whether the element may be loaded; None: always."""
+        return self.in_bounds if 0 in self.shape else self.math.every(self.load_conditions)
 
 
 def sizes(in_avals: Any, params: dict[str, Any]) -> Sequence[int]:
-    """The numbers of these ops: the sizes of the first operand."""
+    """The scalars of these ops: the sizes of the first operand."""
     del params
     return in_avals[0].shape
 
 
-def _borders(context: Any, has_end: Iterable[bool]) -> list[Value | None]:
-    """The sizes that indices are compared with, one value each for all taps."""
-    return [context.border(d, d) if has else None for d, has in enumerate(has_end)]
+def _end_bounds(context: Any, has_end: Iterable[bool]) -> list[Value | None]:
+    """The sizes that indices are compared with, shared by all taps."""
+    return [context.bound(d, d) if has else None for d, has in enumerate(has_end)]
 
 
 @record
 class _Windows:
-    """Where the windows of an operand are at the output's index."""
+    """Position of an operand's window for the current output index."""
 
     context: Any
     slides: Sequence[_Slide]
@@ -185,26 +189,26 @@ class _Windows:
 
 
 def _windows(context: Any, slides: Sequence[_Slide], shape: Sequence[int]) -> _Windows:
-    ends = _borders(context, (slide.high > 0 for slide in slides))
+    ends = _end_bounds(context, (slide.high > 0 for slide in slides))
     return _Windows(context, slides, shape, _starts(context, slides), ends)
 
 
-def _element(windows: _Windows, tap: Tap) -> _Places:
+def _element(windows: _Windows, tap: Tap) -> _GuardedIndex:
     """The element under a tap."""
     builder = windows.context.builder
     math = _Arithmetic(builder)
-    places = _Places(math, windows.shape)
+    element = _GuardedIndex(math, windows.shape)
     rows = zip(windows.slides, windows.starts, windows.ends, tap, strict=True)
     for slide, start, end, k in rows:
-        place = math.add(start, math.mul(k, slide.gap))
-        if slide.hole > 1:
-            if slide.reaches_low(k):  # before the division, which rounds towards 0
-                places.conditions.append(math.compare("ge", place, 0))
-            rest = builder.apply("rem", place, math.number(slide.hole))
-            places.conditions.append(math.compare("eq", rest, 0))
-            place = math.divide(place, slide.hole)
-        places.add(place, end if slide.reaches_high(k) else None, slide.reaches_low(k))
-    return places
+        index = math.add(start, math.mul(k, slide.window_dilation))
+        if slide.base_dilation > 1:
+            if slide.reaches_low(k):  # before the division, which truncates
+                element.conditions.append(math.compare("ge", index, 0))
+            remainder = builder.apply("rem", index, math.number(slide.base_dilation))
+            element.conditions.append(math.compare("eq", remainder, 0))
+            index = math.divide(index, slide.base_dilation)
+        element.add(index, end if slide.reaches_high(k) else None, slide.reaches_low(k))
+    return element
 
 
 def _over_taps(
@@ -243,11 +247,11 @@ def reduction(combine: str, neutral: Callable[[Any], Any]) -> Callable[..., Any]
         windows = _windows(context, slides, x.shape)
 
         def one(tap: Tap, carry: Carry) -> Carry:
-            places = _element(windows, tap)
-            inside = places.inside
-            value = context.load(0, places.indices, places.where)
-            if inside is not None:
-                value = builder.select(inside, value, start)
+            element = _element(windows, tap)
+            in_bounds = element.in_bounds
+            value = context.load(0, element.indices, element.load_mask)
+            if in_bounds is not None:
+                value = builder.select(in_bounds, value, start)
             return (builder.apply(combine, carry[0], value),)
 
         return _over_taps(builder, params["window_dimensions"], (start,), one)[0]
@@ -256,8 +260,8 @@ def reduction(combine: str, neutral: Callable[[Any], Any]) -> Callable[..., Any]
 
 
 def _constant(builder: Any, dtype: Any, value: Any) -> Value:
-    number = float(value) if dtypes.is_floating(dtype) else int(value)
-    return builder.const(compute_dtype(storage_name(dtype)), number)
+    value = float(value) if dtypes.is_floating(dtype) else int(value)
+    return builder.const(compute_dtype(storage_name(dtype)), value)
 
 
 # --- extremes ------------------------------------------------------------------------------
@@ -265,18 +269,18 @@ def _constant(builder: Any, dtype: Any, value: Any) -> Value:
 
 @record
 class _Order:
-    """Which of two elements is the extreme; a nan is one."""
+    """Order of elements for the selection of an extremum; nan wins."""
 
     builder: Any
     least: bool
     has_nan: bool
 
     def is_nan(self, a: Value) -> Value:
-        """Whether it is not a number."""
+        """Whether a value is nan."""
         return self.builder.apply("ne", a, a)
 
     def beats(self, a: Value, b: Value) -> Value:
-        """Whether ``a`` is chosen although ``b`` comes first."""
+        """Whether ``a`` is selected although ``b`` comes first."""
         builder = self.builder
         better = builder.apply("lt" if self.least else "gt", a, b)
         if not self.has_nan:
@@ -297,13 +301,13 @@ def gathered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> V
 
     def one(tap: Tap, carry: Carry) -> Carry:
         best, seen, tangent = carry
-        places = _element(windows, tap)
-        inside = places.inside
-        value = context.load(1, places.indices, places.where)
+        element = _element(windows, tap)
+        in_bounds = element.in_bounds
+        value = context.load(1, element.indices, element.load_mask)
         better = builder.apply("or", order.beats(value, best), builder.apply("not", seen))
-        if inside is not None:
-            better = builder.apply("and", better, inside)
-        candidate = context.load(0, places.indices, places.where)
+        if in_bounds is not None:
+            better = builder.apply("and", better, in_bounds)
+        candidate = context.load(0, element.indices, element.load_mask)
         return (
             builder.select(better, value, best), builder.apply("or", seen, better),
             builder.select(better, candidate, tangent),
@@ -317,8 +321,8 @@ def _order(builder: Any, x: Any, params: dict[str, Any]) -> _Order:
     return _Order(builder, params["select_prim"] is le_p, dtypes.is_floating(x.dtype))
 
 
-def numbered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Value:
-    """The body of window_extreme: the number of the tap at the first extreme; -1: there is none."""
+def extreme_tap(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Value:
+    """The body of window_extreme: index of the tap at the first extremum; -1 if there is none."""
     del out
     (x,), builder, slides = in_avals, context.builder, _slides(params)
     math, order = _Arithmetic(builder), _order(builder, x, params)
@@ -327,51 +331,51 @@ def numbered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> V
 
     def one(tap: Tap, carry: Carry) -> Carry:
         best, best_tap = carry
-        places = _element(windows, tap)
-        inside = places.inside
-        value = context.load(0, places.indices, places.where)
+        element = _element(windows, tap)
+        in_bounds = element.in_bounds
+        value = context.load(0, element.indices, element.load_mask)
         first = builder.apply("lt", best_tap, builder.const("int32", 0))
         better = builder.apply("or", order.beats(value, best), first)
-        if inside is not None:
-            better = builder.apply("and", better, inside)
-        number = builder.cast(_linear(math, tap, params["window_dimensions"]), "int32")
-        return builder.select(better, value, best), builder.select(better, number, best_tap)
+        if in_bounds is not None:
+            better = builder.apply("and", better, in_bounds)
+        index = builder.cast(_linear(math, tap, params["window_dimensions"]), "int32")
+        return builder.select(better, value, best), builder.select(better, index, best_tap)
 
     start = (_constant(builder, x.dtype, 0), none)
     return _over_taps(builder, params["window_dimensions"], start, one)[1]
 
 
-def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Value:
-    """The body of window_spread: an element adds the sources of windows whose tap it is."""
+def scattered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Value:
+    """The body of window_spread: an element sums the sources of windows that selected it."""
     (source, _), builder, slides = in_avals, context.builder, _slides(params)
     math = _Arithmetic(builder)
     zero = _constant(builder, source.dtype, 0)
-    places = [
-        math.add(math.number(math.mul(context.index(d), slide.hole)), slide.low)
+    starts = [
+        math.add(math.number(math.mul(context.index(d), slide.base_dilation)), slide.low)
         for d, slide in enumerate(slides)
     ]
-    ends = _borders(context, (not slide.is_still for slide in slides))
-    lasts = [math.divide(place, slide.stride) for place, slide in zip(places, slides, strict=True)]
+    ends = _end_bounds(context, (not slide.is_trivial for slide in slides))
+    lasts = [math.divide(start, slide.stride) for start, slide in zip(starts, slides, strict=True)]
 
     def one(back: Tap, carry: Carry) -> Carry:
-        """The window that is ``back`` windows before the last one that starts at or before."""
-        sources, taps = _Places(math, source.shape), []
-        rows = zip(slides, places, lasts, ends, back, strict=True)
-        for slide, place, last, end, c in rows:
+        """Add the source of the window that is ``back`` before the element's last one."""
+        sources, taps = _GuardedIndex(math, source.shape), []
+        rows = zip(slides, starts, lasts, ends, back, strict=True)
+        for slide, start, last, end, c in rows:
             window = builder.apply("sub", last, math.number(c))
-            distance = builder.apply("sub", place, math.number(math.mul(window, slide.stride)))
-            taps.append(math.divide(distance, slide.gap))
-            if slide.is_still:
+            distance = builder.apply("sub", start, math.number(math.mul(window, slide.stride)))
+            taps.append(math.divide(distance, slide.window_dilation))
+            if slide.is_trivial:
                 sources.add(window, end, False)
                 continue
             sources.conditions.extend(_covers(math, slide, distance, c))
-            sources.add(window, end if slide.is_behind(c) else None, slide.is_before(c))
-        windows, where, covered = sources.indices, sources.where, sources.inside
+            sources.add(window, end if slide.is_after(c) else None, slide.is_before(c))
+        windows, mask, covered = sources.indices, sources.load_mask, sources.in_bounds
         tap = builder.cast(_linear(math, taps, params["window_dimensions"]), "int32")
-        hit = builder.apply("eq", context.load(1, windows, where), tap)
+        hit = builder.apply("eq", context.load(1, windows, mask), tap)
         if covered is not None:
             hit = builder.apply("and", hit, covered)
-        added = builder.select(hit, context.load(0, windows, where), zero)
+        added = builder.select(hit, context.load(0, windows, mask), zero)
         return (builder.apply("add", carry[0], added),)
 
     backs = [-(-slide.span // slide.stride) for slide in slides]
@@ -381,21 +385,21 @@ def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Val
 def _covers(
     math: _Arithmetic, slide: _Slide, distance: Value, back: int | Value
 ) -> list[Value]:
-    """The condition for a window to have a tap at this distance from its start."""
+    """Conditions for a window to have a tap at a distance from its start."""
     conditions = []
-    known = not isinstance(back, Value)
+    is_static = not isinstance(back, Value)
     if slide.low < 0:
         conditions.append(math.compare("ge", distance, 0))
-    if not known or (back + 1) * slide.stride > slide.span:
+    if not is_static or (back + 1) * slide.stride > slide.span:
         conditions.append(math.compare("lt", distance, slide.span))
-    if slide.gap > 1:
-        rest = math.builder.apply("rem", distance, math.number(slide.gap))
-        conditions.append(math.compare("eq", rest, 0))
+    if slide.window_dilation > 1:
+        remainder = math.builder.apply("rem", distance, math.number(slide.window_dilation))
+        conditions.append(math.compare("eq", remainder, 0))
     return conditions
 
 
 def _linear(math: _Arithmetic, tap: Tap, window: Sequence[int]) -> Value:
-    """The number of a tap in row-major order."""
+    """The row-major index of a tap."""
     total: int | Value = 0
     for k, size in zip(tap, window, strict=True):
         if size == 1:

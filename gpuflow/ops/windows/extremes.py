@@ -1,8 +1,8 @@
 """Indices of the extrema of windows, and their scatter-add: the two steps of a gradient.
 
 ``window_extreme`` returns the tap of the first extremum of each window, and ``window_spread`` adds
-the source of each window to the element under that tap. The compiler makes this pair of
-``select_and_scatter_add``.
+the source of each window to the element at that tap. The compiler rewrites
+``select_and_scatter_add`` as this pair.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpuflow.ops.define import check_kind, define, types_text
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.reductions.reduce import highest, lowest
-from gpuflow.ops.windows.bodies import numbered, sizes, spread
+from gpuflow.ops.windows.bodies import extreme_tap, scattered, sizes
 from gpuflow.ops.windows.sliding import (
     has_bounds,
-    window_apart,
     window_counts,
+    window_partitionable,
     window_slices,
     with_leading,
 )
@@ -42,7 +42,7 @@ def selection_counts(
     """Number of positions of the window, in each dimension; see ``window_counts``.
 
     Raises:
-        TypeError: another comparison than ``ge_p`` and ``le_p``.
+        TypeError: if the comparison is neither ``ge_p`` nor ``le_p``.
     """
     check(
         select_prim in (ge_p, le_p),
@@ -58,7 +58,7 @@ def selection_counts(
     )  # fmt: skip
 
 
-def extreme_places(
+def extreme_indices(
     xp: Any, x: Any, *, select_prim: Primitive, window_dimensions: Dims, window_strides: Dims,
     padding: Pads, base_dilation: Dims | None = None, window_dilation: Dims | None = None,
     as_taps: bool = False,
@@ -70,47 +70,48 @@ def extreme_places(
     """
     least = select_prim is le_p
     ones = (1,) * x.ndim
-    holes, gaps = base_dilation or ones, window_dilation or ones
+    lhs_dilation, rhs_dilation = base_dilation or ones, window_dilation or ones
     aval = ShapedArray(x.shape, x.dtype)
     counts = window_counts(
-        "select_and_gather_add", aval, window_dimensions, window_strides, padding, holes, gaps
-    )
+        "select_and_gather_add", aval, window_dimensions, window_strides, padding, lhs_dilation,
+        rhs_dilation,
+    )  # fmt: skip
     narrow = x.size <= np.iinfo(np.int32).max
-    numbers = xp.arange(x.size, dtype=np.int32 if narrow else np.int64).reshape(x.shape)
-    values = padded(xp, x, 0, padding, holes, (highest if least else lowest)(x.dtype))
-    places = padded(xp, numbers, 0, padding, holes, -1)
+    positions = xp.arange(x.size, dtype=np.int32 if narrow else np.int64).reshape(x.shape)
+    values = padded(xp, x, 0, padding, lhs_dilation, (highest if least else lowest)(x.dtype))
+    indices = padded(xp, positions, 0, padding, lhs_dilation, -1)
     first = window_slices(counts, [0] * x.ndim, window_strides)
-    best, best_place = values[first].copy(), places[first].copy()
+    best, best_index = values[first].copy(), indices[first].copy()
     if as_taps:
-        best_place = xp.minimum(best_place, 0)
+        best_index = xp.minimum(best_index, 0)
     for tap, offset in enumerate(itertools.product(*map(range, window_dimensions))):
         if tap == 0:
             continue
-        at = [k * d for k, d in zip(offset, gaps, strict=True)]
+        at = [k * d for k, d in zip(offset, rhs_dilation, strict=True)]
         slices = window_slices(counts, at, window_strides)
-        value, place = values[slices], places[slices]
+        value, index = values[slices], indices[slices]
         better = value < best if least else value > best
-        better = (better & (place >= 0)) | ((best_place < 0) & (place >= 0))
+        better = (better & (index >= 0)) | ((best_index < 0) & (index >= 0))
         if dtypes.is_floating(x.dtype):
             better = (better & ~xp.isnan(best)) | (xp.isnan(value) & ~xp.isnan(best))
         best = xp.where(better, value, best)
-        best_place = xp.where(better, tap if as_taps else place, best_place)
-    return best_place
+        best_index = xp.where(better, tap if as_taps else index, best_index)
+    return best_index
 
 
-def batch_in_front(
+def batch_leading(
     get: Callable[[], Primitive], axis: AxisData, operands: Sequence[Any],
     dims: Sequence[int | None], **params: Any,
 ) -> tuple[Any, int]:  # fmt: skip
-    """The batch rule of an op whose operands all get a leading dimension that does not slide."""
-    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
-    return get().bind(*moved, **with_leading(params)), 0
+    """The batch rule of an op whose operands all get a leading batch dimension."""
+    batched = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return get().bind(*batched, **with_leading(params)), 0
 
 
 def jvp_of_linear(
     get: Callable[[], Primitive], primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[Any, Any]:
-    """Linear in the first operand; which element is chosen does not change with the second."""
+    """The jvp rule of an op that is linear in the first operand and constant in the second."""
     out = get().bind(*primals, **params)
     if type(tangents[0]) is Zero:
         return out, zero_tangent(out)
@@ -122,12 +123,12 @@ def jvp_of_linear(
 
 def _extreme_shape(x: ShapedArray, **params: Any) -> ShapedArray:
     check_kind("window_extreme", x, has_bounds, "a real number")
-    whole = {"base_dilation": None, "window_dilation": None, **params}
-    return ShapedArray(selection_counts("window_extreme", x, **whole), np.int32)
+    geometry = {"base_dilation": None, "window_dilation": None, **params}
+    return ShapedArray(selection_counts("window_extreme", x, **geometry), np.int32)
 
 
 def _extreme_impl(xp: Any, x: Any, **params: Any) -> Any:
-    return extreme_places(xp, x, as_taps=True, **params).astype(np.int32)
+    return extreme_indices(xp, x, as_taps=True, **params).astype(np.int32)
 
 
 def _extreme_jvp(
@@ -143,8 +144,8 @@ window_extreme_p = define(
     shape=_extreme_shape,
     impl=_extreme_impl,
     jvp=_extreme_jvp,
-    batch=partial(batch_in_front, lambda: window_extreme_p),
-    lower=Indexed(numbered, sizes, partitionable=window_apart),
+    batch=partial(batch_leading, lambda: window_extreme_p),
+    lower=Indexed(extreme_tap, sizes, partitionable=window_partitionable),
 )
 
 
@@ -169,17 +170,18 @@ def _spread_impl(
     padding: Pads, base_dilation: Dims | None = None, window_dilation: Dims | None = None,
 ) -> Any:  # fmt: skip
     ones = (1,) * len(shape)
-    holes, gaps = base_dilation or ones, window_dilation or ones
+    lhs_dilation, rhs_dilation = base_dilation or ones, window_dilation or ones
     total = xp.zeros(shape, source.dtype)
     for tap, offset in enumerate(itertools.product(*map(range, window_dimensions))):
         windows, elements = [], []
-        for n, count, k, stride, (low, _), hole, gap in zip(
-            shape, source.shape, offset, window_strides, padding, holes, gaps, strict=True
-        ):
-            at = xp.arange(count) * stride + k * gap - low
-            is_there = (at >= 0) & (at % hole == 0) & (at < n * hole)
+        for n, count, k, stride, (low, _), base, dilation in zip(
+            shape, source.shape, offset, window_strides, padding, lhs_dilation, rhs_dilation,
+            strict=True,
+        ):  # fmt: skip
+            at = xp.arange(count) * stride + k * dilation - low
+            is_there = (at >= 0) & (at % base == 0) & (at < n * base)
             windows.append(xp.flatnonzero(is_there))
-            elements.append(at[is_there] // hole)
+            elements.append(at[is_there] // base)
         pick = xp.ix_(*windows)
         total[xp.ix_(*elements)] += xp.where(taps[pick] == tap, source[pick], 0)
     return total
@@ -189,8 +191,8 @@ def _spread_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, shape: Dims,
     **params: Any,
 ) -> tuple[Any, int]:  # fmt: skip
-    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
-    return window_spread_p.bind(*moved, shape=(axis.size, *shape), **with_leading(params)), 0
+    batched = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return window_spread_p.bind(*batched, shape=(axis.size, *shape), **with_leading(params)), 0
 
 
 window_spread_p = define(
@@ -199,7 +201,7 @@ window_spread_p = define(
     impl=_spread_impl,
     jvp=partial(jvp_of_linear, lambda: window_spread_p),
     batch=_spread_batch,
-    lower=Indexed(spread, sizes, partitionable=window_apart),
+    lower=Indexed(scattered, sizes, partitionable=window_partitionable),
     size_params=frozenset({"shape"}),
     tolerance=16,
 )

@@ -1,7 +1,7 @@
-"""Reductions over sliding windows: sums, largest and smallest elements.
+"""Reductions over sliding windows: sums, maxima and minima.
 
-Base dilation and padding hold the neutral element. The derivative of an extremum reads the tangent
-at the extremum: at_extremes.py.
+Base dilation and padding insert the neutral element. The derivative of an extremum reads the
+tangent at the extremum: at_extremes.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gpuflow.ops.windows.at_extremes import select_and_gather_add_p
 from gpuflow.ops.windows.bodies import reduction, sizes
 from gpuflow.ops.windows.sliding import (
     has_bounds,
-    window_apart,
     window_counts,
+    window_partitionable,
     window_slices,
     with_leading,
 )
@@ -44,7 +44,7 @@ def _impl(
     combine: str, neutral: Callable[[Any], Any], xp: Any, x: Any, *, window_dimensions: Dims,
     window_strides: Dims, padding: Pads, base_dilation: Dims, window_dilation: Dims,
 ) -> Any:  # fmt: skip
-    """One dimension after the other: the work grows with the sum of the window's sizes."""
+    """Reduce dimension by dimension: the work grows with the sum of the window's sizes."""
     aval = ShapedArray(x.shape, x.dtype)
     counts = window_counts(
         "reduce_window", aval, window_dimensions, window_strides, padding, base_dilation,
@@ -62,8 +62,8 @@ def _impl(
         total = None
         for k in range(window):
             offsets = [k * dilation if e == d else 0 for e in range(x.ndim)]
-            part = out[window_slices(sizes, offsets, steps)]
-            total = part if total is None else getattr(xp, combine)(total, part)
+            elements = out[window_slices(sizes, offsets, steps)]
+            total = elements if total is None else getattr(xp, combine)(total, elements)
         assert total is not None  # windows have at least one element
         out = total
     return xp.ascontiguousarray(out).reshape(counts).astype(x.dtype, copy=False)
@@ -82,7 +82,7 @@ def _batch(
 
 
 def _sum_transpose(ct: Any, x: ShapedArray, **params: Any) -> Any:
-    """A window of the cotangent for each element: strides become holes and holes strides."""
+    """A window sum of the cotangent, with strides and base dilation exchanged."""
     pads = []
     for n, w, stride, (low, _), db, dw, out in zip(
         x.shape, params["window_dimensions"], params["window_strides"], params["padding"],
@@ -104,7 +104,7 @@ reduce_window_sum_p = define(
     jvp=linear_jvp(lambda x, **params: reduce_window_sum_p.bind(x, **params)),
     transpose=unary_transpose(_sum_transpose),
     batch=partial(_batch, lambda: reduce_window_sum_p),
-    lower=Indexed(reduction("add", lambda dtype: 0), sizes, partitionable=window_apart),
+    lower=Indexed(reduction("add", lambda dtype: 0), sizes, partitionable=window_partitionable),
     tolerance=16,
 )
 
@@ -128,7 +128,7 @@ def _extreme(
         impl=partial(_impl, combine, neutral),
         jvp=jvp,
         batch=partial(_batch, lambda: primitive),
-        lower=Indexed(reduction(function, neutral), sizes, partitionable=window_apart),
+        lower=Indexed(reduction(function, neutral), sizes, partitionable=window_partitionable),
     )
     return primitive
 

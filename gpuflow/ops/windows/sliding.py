@@ -19,65 +19,65 @@ def window_counts(
     """Number of positions of the window, in each dimension.
 
     Raises:
-        ValueError: sizes, strides, margins or dilations that do not fit ``x``.
+        ValueError: if sizes, strides, padding or dilations do not match ``x``.
     """
-    parts = (window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    geometry = (window_dimensions, window_strides, padding, base_dilation, window_dilation)
     check(
-        all(len(part) == x.ndim for part in parts)
-        and all(n >= 1 for part in (*parts[:2], *parts[3:]) for n in part),
+        all(len(values) == x.ndim for values in geometry)
+        and all(n >= 1 for values in (*geometry[:2], *geometry[3:]) for n in values),
         lambda: (
             f"[{name}] window sizes, strides, margins and dilations must be given for each "
-            f"dimension and be at least 1; got {parts} for {x}. Fix: 1 where nothing slides."
+            f"dimension and be at least 1; got {geometry} for {x}. Fix: 1 where nothing slides."
         ),
         ValueError,
     )
     return tuple(
         window_count(dilated(n, db), dilated(w, dw), stride, pads)
-        for n, w, stride, pads, db, dw in zip(x.shape, *parts, strict=True)
+        for n, w, stride, pads, db, dw in zip(x.shape, *geometry, strict=True)
     )
 
 
 def window_slices(counts: Dims, offsets: Sequence[int], strides: Dims) -> tuple[slice, ...]:
-    """Where the elements are that the windows have at ``offsets``."""
+    """Slices of the elements at ``offsets`` of all windows."""
     return tuple(
         slice(offset, offset + (count - 1) * stride + 1, stride) if count else slice(0, 0)
         for count, offset, stride in zip(counts, offsets, strides, strict=True)
     )
 
 
-# What one dimension in which nothing slides adds to each param of an op on windows.
-_STILL = {
+# Parameters of a dimension in which each element is a window.
+_TRIVIAL = {
     "window_dimensions": 1, "window_strides": 1, "padding": (0, 0), "base_dilation": 1,
     "window_dilation": 1,
 }  # fmt: skip
 
 
 def with_leading(params: dict[str, Any]) -> dict[str, Any]:
-    """The params with a leading dimension in which nothing slides."""
+    """The params with a leading batch dimension."""
     changed = {
-        name: (still, *params[name])
-        for name, still in _STILL.items()
+        name: (trivial, *params[name])
+        for name, trivial in _TRIVIAL.items()
         if params.get(name) is not None
     }
     return {**params, **changed}
 
 
 def has_bounds(dtype: Any) -> bool:
-    """Whether there is a smallest and a largest number to fill margins with."""
+    """Whether ``dtype`` has a smallest and a largest number, for padding."""
     return is_ordered(dtype) and not dtypes.is_bool(dtype)
 
 
-def window_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
-    """Dimensions along which windows are single elements, one after the other."""
+def window_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions along which each element is a window."""
     ones = (1,) * out.ndim
-    still = [
+    trivial = [
         (d, d)
-        for d, (window, stride, edges, hole) in enumerate(
+        for d, (window, stride, edges, base) in enumerate(
             zip(
                 params["window_dimensions"], params["window_strides"], params["padding"],
                 params.get("base_dilation") or ones, strict=True,
             )
         )
-        if (window, stride, hole) == (1, 1, 1) and tuple(edges) == (0, 0)
+        if (window, stride, base) == (1, 1, 1) and tuple(edges) == (0, 0)
     ]  # fmt: skip
-    return [still] * len(ins)
+    return [trivial] * len(ins)

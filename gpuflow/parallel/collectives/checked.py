@@ -80,17 +80,18 @@ def compare(communicator: Any, description: str) -> None:
         CommunicationError: two ranks do different things; on all ranks.
     """
     text = description.encode()
-    line = text[:_TEXT_BYTES].ljust(_TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "little")
-    rows: Any = communicator.all_gather(np.frombuffer(line, np.uint8))
-    if hasattr(rows, "get"):  # CuPy copies to the host only where that is said
+    encoded = text[:_TEXT_BYTES].ljust(_TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "little")
+    rows: Any = communicator.all_gather(np.frombuffer(encoded, np.uint8))
+    if hasattr(rows, "get"):  # CuPy copies to the host only on request
         rows = rows.get()
         communicator.check()  # a GPU that was let go of has read anything
-    lines = [bytes(row) for row in rows]
-    other = next((k for k, entry in enumerate(lines) if entry != lines[0]), None)
+    records = [bytes(row) for row in rows]
+    other = next((k for k, entry in enumerate(records) if entry != records[0]), None)
     if other is None:
         return
     first, second = (
-        entry[:_TEXT_BYTES].decode(errors="replace").rstrip() for entry in (lines[0], lines[other])
+        entry[:_TEXT_BYTES].decode(errors="replace").rstrip()
+        for entry in (records[0], records[other])
     )
     raise CommunicationError(
         f"[{description.split()[0]}] all ranks must call the same collectives in the same order; "

@@ -1,4 +1,4 @@
-"""How NumPy arrays of several ranks are combined: sums, maxima and minima, in place."""
+"""Combine NumPy arrays of several ranks: sums, maxima and minima, in place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def working_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def contiguous(data: Any) -> np.ndarray:
-    """The array row-major, without a copy where it is; the rank stays, which NumPy's may not."""
+    """The array row-major, copied only if needed; unlike NumPy's, it keeps rank 0."""
     array = np.asarray(data)
     return np.ascontiguousarray(array).reshape(array.shape)
 
@@ -33,8 +33,8 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return allocate(shape, dtype, prod(shape) * dtype.itemsize)
 
 
-def place_for(like: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """Where a result of this shape and dtype is made: in ``out`` if that has the dtype."""
+def output_for(like: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """The output buffer of a result: ``out`` if it has the dtype, else a new array."""
     if out is not None and out.dtype == like.dtype:
         return out
     return empty(like.shape, like.dtype)
@@ -56,15 +56,15 @@ def bytes_of(array: np.ndarray) -> memoryview:
 
 
 def combine(
-    parts: Sequence[np.ndarray] | np.ndarray,
+    operands: Sequence[np.ndarray] | np.ndarray,
     op: str,
     dtype: np.dtype,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The parts of all ranks in one, in their order, in ``out`` or a new array of ``dtype``."""
+    """Reduce the operands of all ranks, in order, into ``out`` or a new array of ``dtype``."""
     function, working = OPERATIONS[op], working_dtype(dtype)
-    total = out if out is not None and working == dtype else empty(parts[0].shape, working)
-    np.copyto(total, parts[0])
-    for part in parts[1:]:
-        function(total, part.astype(working, copy=False), out=total)
+    total = out if out is not None and working == dtype else empty(operands[0].shape, working)
+    np.copyto(total, operands[0])
+    for operand in operands[1:]:
+        function(total, operand.astype(working, copy=False), out=total)
     return finished(total, dtype, out)

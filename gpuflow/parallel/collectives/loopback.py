@@ -21,8 +21,8 @@ class Meeting:
     """Exchange of data between the threads of a group.
 
     Args:
-        size: how many there are.
-        timeout: seconds that one waits for the others.
+        size: number of threads.
+        timeout: seconds that a thread waits for the others.
     """
 
     def __init__(self, size: int, timeout: float) -> None:
@@ -37,7 +37,7 @@ class Meeting:
         """``use`` of the data of all, which are unchanged until every thread has used them.
 
         Raises:
-            CommunicationError: somebody ended, does something else, or does not come.
+            CommunicationError: a thread ended, calls something else, or is late.
         """
         self._slots[rank] = call, data
         self._wait(rank, call)
@@ -64,14 +64,14 @@ class Meeting:
             ) from None
 
     def fail(self, reason: str) -> None:
-        """End all that wait, now and later, with an error."""
+        """End all waits, current and later, with an error."""
         self.reason = self.reason or reason
         self._barrier.abort()
         for inner in list(self._inner.values()):
             inner.fail(reason)
 
     def of(self, members: tuple[int, ...]) -> Meeting:
-        """The meeting of some of them, the same one for all who ask."""
+        """The meeting of some of them, the same object for all its members."""
         with self._lock:
             meeting = self._inner.get(members)
             if meeting is None:
@@ -102,42 +102,44 @@ class LoopbackCommunicator(Immediate):
         return self._meeting.exchange(self.rank, call, array, use)
 
     def all_reduce(self, data: Any, op: str, out: Any = None) -> np.ndarray:
-        def use(parts: list[np.ndarray]) -> np.ndarray:
-            return combine(parts, op, parts[0].dtype)
+        def use(operands: list[np.ndarray]) -> np.ndarray:
+            return combine(operands, op, operands[0].dtype)
 
         total = self._exchange(f"all_reduce ({op})", data, use)
         if out is None:
             return total
-        out[...] = total  # after the meeting: it may be somebody's operand
+        out[...] = total  # after the meeting: it may be an operand of another thread
         return out
 
     def all_gather(self, data: Any) -> np.ndarray:
         return self._exchange("all_gather", data, np.stack)
 
     def reduce_scatter(self, data: Any) -> np.ndarray:
-        def use(parts: list[np.ndarray]) -> np.ndarray:
-            pieces = [part[self.rank] for part in parts]
-            return combine(pieces, "sum", pieces[0].dtype).reshape(parts[0].shape[1:])
+        def use(operands: list[np.ndarray]) -> np.ndarray:
+            slices = [operand[self.rank] for operand in operands]
+            return combine(slices, "sum", slices[0].dtype).reshape(operands[0].shape[1:])
 
         return self._exchange("reduce_scatter", data, use)
 
     def all_to_all(self, data: Any) -> np.ndarray:
         return self._exchange(
-            "all_to_all", data, lambda parts: np.stack([part[self.rank] for part in parts])
+            "all_to_all", data,
+            lambda operands: np.stack([operand[self.rank] for operand in operands]),
         )
 
     def permute(self, data: Any, pairs: Pairs) -> np.ndarray:
-        def use(parts: list[np.ndarray]) -> np.ndarray:
+        def use(operands: list[np.ndarray]) -> np.ndarray:
             sources = [source for source, target in pairs if target == self.rank]
-            return parts[sources[0]].copy() if sources else np.zeros_like(parts[self.rank])
+            return operands[sources[0]].copy() if sources else np.zeros_like(operands[self.rank])
 
         return self._exchange(f"permute ({shortened(pairs)})", data, use)
 
     def broadcast(self, data: Any, root: int) -> np.ndarray:
-        return self._exchange(f"broadcast (from {root})", data, lambda parts: parts[root].copy())
+        call = f"broadcast (from {root})"
+        return self._exchange(call, data, lambda operands: operands[root].copy())
 
     def barrier(self) -> None:
-        self._exchange("barrier", None, lambda parts: None)
+        self._exchange("barrier", None, lambda operands: None)
 
     def split(self, groups: Groups) -> LoopbackCommunicator:
         communicator = self._groups.get(groups)

@@ -1,6 +1,6 @@
 """One thread for each memory of this process: the same program, with common collectives.
 
-The memories that run it together may be of several processes; each process has as many of them.
+The memories of one program may be of several processes, each with equally many.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from gpuflow.base.config import collective_timeout, config
 from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, served, serving, turn
+from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, dispatch_lock, served, serving
 from gpuflow.parallel.collectives.checked import CheckedCommunicator
 from gpuflow.parallel.collectives.device_threads import for_each
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
-from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
+from gpuflow.parallel.collectives.multiprocess_meeting import MultiprocessMeeting
 from gpuflow.runtime.device import Device
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Team:
 
     Attributes:
         communicators: of the memories.
-        fail: ends their waiting.
-        close: when nobody uses them any more.
+        fail: ends their waiting with an error.
+        close: frees them.
         is_closed: whether they were closed, as at the end of a group of processes.
     """
 
@@ -64,11 +64,11 @@ def _make(devices: tuple[Device, ...]) -> Team:
             _checked(ranks, communicators), watch.fail, watch.stop, lambda: watch.is_stopped
         )
     timeout = collective_timeout()
-    # Who waits here for the first thread waits for other processes, whose errors say more.
-    inside = Meeting(len(ranks), timeout if world is None else 2 * timeout)
-    meeting = inside if world is None else JoinedMeeting(world, inside)
+    # Longer between threads: an error of the first one, which waits for processes, is clearer.
+    local_meeting = Meeting(len(ranks), timeout if world is None else 2 * timeout)
+    meeting = local_meeting if world is None else MultiprocessMeeting(world, local_meeting)
     communicators = [LoopbackCommunicator(meeting, rank) for rank in ranks]
-    return Team(_checked(ranks, communicators), inside.fail)
+    return Team(_checked(ranks, communicators), local_meeting.fail)
 
 
 def _checked(
@@ -79,14 +79,14 @@ def _checked(
 
 
 def in_threads(
-    run: Callable[[Device], Any], devices: Sequence[Device], together: tuple[Device, ...]
+    run: Callable[[Device], Any], devices: Sequence[Device], team_devices: tuple[Device, ...]
 ) -> list[Any]:
     """``run`` of each device, in separate threads with common collectives.
 
     Args:
         run: runs a program on a device.
         devices: one for each memory of this process.
-        together: one for each memory that runs the program, of whatever process, by rank.
+        team_devices: one for each memory that runs the program, of all processes, by rank.
 
     User threads run one at a time.
 
@@ -94,32 +94,32 @@ def in_threads(
         Exception: the first error of a thread; the others are ended.
         RuntimeError: such a program calls a host function that runs another one.
     """
-    if len(together) == 1:
+    if len(team_devices) == 1:
         return [run(devices[0])]
     check(
         served(DRIVERS) is None,
         lambda: (
             "[jit] a host function of a program over several devices must not run another one; "
-            f"got one over {', '.join(map(str, together))}. Fix: run it before or after, or use "
-            "arrays of one device."
+            f"got one over {', '.join(map(str, team_devices))}. Fix: run it before or after, or "
+            "use arrays of one device."
         ),
         RuntimeError,
     )
-    with turn():  # two programs at once would meet each other's collectives
-        return _in_turn(run, devices, together)
+    with dispatch_lock():  # two programs at once would meet each other's collectives
+        return _run_serialized(run, devices, team_devices)
 
 
-def _in_turn(
-    run: Callable[[Device], Any], devices: Sequence[Device], together: tuple[Device, ...]
+def _run_serialized(
+    run: Callable[[Device], Any], devices: Sequence[Device], team_devices: tuple[Device, ...]
 ) -> list[Any]:
-    team = _team(together)
+    team = _team(team_devices)
     results: list[Any] = [None] * len(devices)
     errors: list[BaseException] = []
 
     def work(number: int) -> None:
         device = devices[number]
         try:
-            with serving(DRIVERS, team.communicators[together.index(device)]):
+            with serving(DRIVERS, team.communicators[team_devices.index(device)]):
                 results[number] = run(device)
         except BaseException as error:
             errors.append(error)
@@ -129,20 +129,20 @@ def _in_turn(
         for_each(devices, work)
     except BaseException as error:  # Ctrl-C: the threads must not wait for each other any more
         team.fail(f"the call was interrupted by {type(error).__name__}")
-        _give_up(together, team)
+        _give_up(team_devices, team)
         raise
     if errors:
-        _give_up(together, team)
+        _give_up(team_devices, team)
         raise next((e for e in errors if not isinstance(e, CommunicationError)), errors[0])
     return results
 
 
 def _give_up(devices: tuple[Device, ...], team: Team) -> None:
-    """Who waits in this team would wait in vain: the next program has another one."""
+    """Drop a team whose threads no longer match; the next program makes another."""
     _teams.pop(devices, None)
     team.close()
 
 
-# In a forked child nobody comes whom a team of the parent waits for.
+# The threads of a team do not exist in a forked child.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_teams.clear)

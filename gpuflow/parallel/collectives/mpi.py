@@ -28,7 +28,7 @@ from gpuflow.parallel.collectives.combine import (
     contiguous,
     empty,
     finished,
-    place_for,
+    output_for,
     working_dtype,
 )
 
@@ -72,7 +72,7 @@ class MpiCommunicator(Immediate):
 
     @property
     def here(self) -> int:
-        """How many of the processes are on this machine; all must ask."""
+        """Number of processes on this machine; collective over all processes."""
         near = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         count = near.size
         near.Free()
@@ -113,7 +113,7 @@ class MpiCommunicator(Immediate):
     def all_reduce(self, data: Any, op: str, out: np.ndarray | None = None) -> np.ndarray:
         array = contiguous(data)
         working = array.astype(working_dtype(array.dtype), copy=False)
-        result = place_for(working, out)
+        result = output_for(working, out)
         with self._watched("all_reduce", array, op):
             if op == "sum" and working.dtype.char in _KNOWN:
                 self._comm.Allreduce(working, result, self._mpi.SUM)
@@ -122,7 +122,7 @@ class MpiCommunicator(Immediate):
         return finished(result, array.dtype, out)
 
     def _reduce_here(self, local: np.ndarray, result: np.ndarray, op: str) -> None:
-        """MPI moves the data, NumPy combines them: each rank a part, which all gather."""
+        """MPI moves the data, NumPy combines them: each rank reduces a chunk, which all gather."""
         flat, out = local.reshape(-1), result.reshape(-1)
         share = -(-flat.size // self.size)
         padded = empty((self.size, share), flat.dtype)
@@ -131,8 +131,8 @@ class MpiCommunicator(Immediate):
         received = empty(padded.shape, flat.dtype)
         self._comm.Alltoall(self._even(padded), self._even(received))
         total = received[0]
-        for part in received[1:]:
-            OPERATIONS[op](total, part, out=total)
+        for row in received[1:]:
+            OPERATIONS[op](total, row, out=total)
         gathered = empty(padded.shape, flat.dtype)
         self._comm.Allgather(self._bytes(total), self._even(gathered))
         out[...] = gathered.reshape(-1)[: flat.size]
@@ -148,10 +148,10 @@ class MpiCommunicator(Immediate):
 
     def reduce_scatter(self, data: Any) -> np.ndarray:
         array = contiguous(data)
-        parts = empty(array.shape, array.dtype)
+        received = empty(array.shape, array.dtype)
         with self._watched("reduce_scatter", array):
-            self._comm.Alltoall(self._even(array), self._even(parts))
-        return combine(parts, "sum", array.dtype)
+            self._comm.Alltoall(self._even(array), self._even(received))
+        return combine(received, "sum", array.dtype)
 
     def all_to_all(self, data: Any) -> np.ndarray:
         array = contiguous(data)

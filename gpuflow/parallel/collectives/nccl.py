@@ -35,7 +35,7 @@ _NAMES = {
     "uint64": "UINT64", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32",
     "float64": "FLOAT64",
 }  # fmt: skip
-# What others are while they are combined.
+# Dtypes in which others are combined.
 _WIDER = {"bool": "uint8", "int16": "int32", "uint16": "uint32"}
 
 
@@ -55,7 +55,7 @@ def named(
 
 @record(frozen=False, eq=False)
 class _Sum:
-    """A sum that NCCL was given.
+    """A sum that was given to NCCL.
 
     Its arrays must live until the compute stream waits for ``mark``: their memory is handed out
     again in the order of that stream.
@@ -64,9 +64,9 @@ class _Sum:
         array: the operand.
         working: the input of NCCL: the operand, or a copy in a wider dtype.
         result: the output of NCCL: ``out``, or an array in the wider dtype.
-        out: where the caller wants it, if that was said.
-        mark: an event behind it.
-        thread: that gave it.
+        out: the caller's output buffer, or None.
+        mark: an event after it.
+        thread: the thread that gave it.
     """
 
     array: Any
@@ -101,13 +101,13 @@ class NcclCommunicator:
         self.watch = watch or Watch()
         self.watch.add(side, comm)
         self._comm, self._nccl, self._xp, self._side = comm, nccl, xp, side
-        self._place = f"rank {self.rank} of {self.size} ({name})"
+        self._location = f"rank {self.rank} of {self.size} ({name})"
         self._groups: dict[Groups, NcclCommunicator] = {}
-        self._begun: dict[int, _Sum] = {}  # by the address of the result
+        self._started: dict[int, _Sum] = {}  # by the address of the result
         self._is_watched = False
 
     @contextmanager
-    def _behind(self, operation: str, count: int) -> Iterator[Call]:
+    def _after_compute(self, operation: str, count: int) -> Iterator[Call]:
         """Context for NCCL calls that start after all previous computations.
 
         Args:
@@ -116,14 +116,14 @@ class NcclCommunicator:
         """
         side, watch = self._side, self.watch
         with side.lock:
-            call = watch.enter(side, operation, self._place)
+            call = watch.enter(side, operation, self._location)
             try:
                 call.ready = side.follow()
                 work = side.begin_work(operation, {"bytes": count, "axis": self.name})
-                what = f"run {operation} on {self._place}"
+                what = f"run {operation} on {self._location}"
                 with named(self._nccl, operation, what, watch.explained):
                     yield call
-                watch.check()  # it may have been aborted, which NCCL does not say
+                watch.check()  # it may have been aborted, which NCCL does not report
                 mark = side.mark(work)
             except BaseException:
                 watch.leave(call)
@@ -132,8 +132,8 @@ class NcclCommunicator:
 
     @contextmanager
     def _at_once(self, operation: str, count: int) -> Iterator[int]:
-        """The same for a stream; later computations wait for these calls."""
-        with self._behind(operation, count) as call:
+        """As ``_after_compute``, for a stream; later computations wait for these calls."""
+        with self._after_compute(operation, count) as call:
             yield self._side.address
         self._side.join(call.mark)
 
@@ -178,7 +178,7 @@ class NcclCommunicator:
         return out
 
     def _give(self, data: Any, op: str, out: Any) -> _Sum:
-        """Give NCCL a sum; nobody waits for it yet."""
+        """Give NCCL a sum, without a wait."""
         array = self._contiguous(data)
         working, count, kind = self._working(array, op)
         result: Any = out
@@ -186,7 +186,7 @@ class NcclCommunicator:
             result = self._xp.empty(working.shape, working.dtype)
         code = self._code(op.upper())
         source, target, stream = working.data.ptr, result.data.ptr, self._side.address
-        with self._behind("all_reduce", array.nbytes) as call:
+        with self._after_compute("all_reduce", array.nbytes) as call:
             self._comm.allReduce(source, target, count, kind, code, stream)
         return _Sum(array, working, result, out, call.mark, threading.get_ident())
 
@@ -202,10 +202,10 @@ class NcclCommunicator:
         if not self._is_watched:
             self._is_watched = True
             watch(self)
-        self._begun[out.data.ptr] = self._give(data, op, out)
+        self._started[out.data.ptr] = self._give(data, op, out)
 
     def end(self, out: Any) -> None:
-        pending = self._begun.pop(out.data.ptr, None)
+        pending = self._started.pop(out.data.ptr, None)
         if pending is None:
             raise CommunicationError(
                 "[all_reduce] end() must follow begin() of the same array; got "
@@ -215,11 +215,11 @@ class NcclCommunicator:
         self._take(pending)
 
     def settle(self) -> None:
-        """Let the compute stream wait for collectives that this thread's program left."""
+        """Let the compute stream wait for collectives that this thread's program has not ended."""
         thread = threading.get_ident()
-        for place, pending in list(self._begun.items()):
+        for address, pending in list(self._started.items()):
             if pending.thread == thread:
-                del self._begun[place]
+                del self._started[address]
                 with suppress(RuntimeError):  # a kernel failed: nothing runs there any more
                     self._side.join(pending.mark)
 
@@ -243,8 +243,8 @@ class NcclCommunicator:
         return self._finished(result, array, None)
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        """Sends and receives inside of it are one call, so that they cannot wait for each other."""
+    def _grouped(self) -> Iterator[None]:
+        """Group sends and receives into one call, so that they cannot wait for each other."""
         self._nccl.groupStart()
         try:
             yield
@@ -255,7 +255,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.empty(array.shape, array.dtype)
         share, kind = prod(array.shape[1:]) * array.dtype.itemsize, self._code("UINT8")
-        with self._at_once("all_to_all", array.nbytes) as stream, self._together():
+        with self._at_once("all_to_all", array.nbytes) as stream, self._grouped():
             for peer in range(self.size):
                 at = peer * share
                 self._comm.send(array.data.ptr + at, share, kind, peer, stream)
@@ -266,7 +266,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.zeros(array.shape, array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("permute", array.nbytes) as stream, self._together():
+        with self._at_once("permute", array.nbytes) as stream, self._grouped():
             for source, target in pairs:
                 if source == self.rank:
                     self._comm.send(array.data.ptr, count, kind, target, stream)
@@ -306,7 +306,7 @@ class NcclCommunicator:
         (color,) = [k for k, group in enumerate(groups) if self.rank in group]
         what = f"split {self.name} into {groups}"
         with (
-            self.watch.inside(self._side, "split", self._place),
+            self.watch.pending_call(self._side, "split", self._location),
             named(self._nccl, "split", what, self.watch.explained),
         ):
             self._side.synchronize()  # NCCL may wait forever while something is under way

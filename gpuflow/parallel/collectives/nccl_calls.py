@@ -1,4 +1,4 @@
-"""Pending NCCL calls, and how they are ended: the records of ``nccl_watch.py``."""
+"""Pending NCCL calls: the records of ``nccl_watch.py``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Communicates(Protocol):
         ...
 
     def abort(self) -> None:
-        """Let go of everything that is under way."""
+        """Abort everything that is pending."""
         ...
 
     def destroy(self) -> None:
-        """Free it; nothing is under way. It may wait for the other ranks to do the same."""
+        """Free it; nothing is pending. It may wait for the other ranks to do the same."""
         ...
 
 
@@ -51,7 +51,7 @@ class Call:
         side: the stream it runs in.
         operation: "all_reduce" and so on.
         number: of this stream's collectives, from 1.
-        place: "rank 1 of 4 (processes)".
+        location: "rank 1 of 4 (processes)".
         entered: when the host called NCCL.
         ready: an event in front of it; None until it is known.
         mark: an event after it; None while the host is inside of NCCL.
@@ -61,7 +61,7 @@ class Call:
     side: SideStream
     operation: str
     number: int
-    place: str
+    location: str
     entered: float
     ready: Any = None
     mark: Any = None
@@ -73,7 +73,7 @@ class Call:
 
 @record(frozen=False, eq=False)
 class Queue:
-    """The calls of one GPU that may be under way, in order."""
+    """The pending calls of one GPU, in order."""
 
     calls: deque[Call] = field(default_factory=deque)
     count: int = 0
@@ -90,7 +90,7 @@ def drop_finished(calls: deque[Call], side: SideStream) -> None:
 
 
 def waiting_since(call: Call, now: float) -> float | None:
-    """Since when a call waits for other ranks; None while it waits for its own GPU."""
+    """The time since which a call waits for other ranks; None while its GPU is busy."""
     if call.mark is None:
         return call.entered
     if call.waits is None and call.side.is_done(call.ready):
@@ -105,7 +105,7 @@ def message(reason: str, call: Call | None) -> str:
             "Fix: look for the first error of that rank."
         )
     return (
-        f"[{call.operation}] all ranks must reach {call}; got {reason} on {call.place}. Fix: look "
-        "for the first error of that rank, or print its stack (gpuflow launch --watchdog); "
+        f"[{call.operation}] all ranks must reach {call}; got {reason} on {call.location}. Fix: "
+        "look for the first error of that rank, or print its stack (gpuflow launch --watchdog); "
         "GPUFLOW_COLLECTIVE_TIMEOUT sets a longer limit."
     )

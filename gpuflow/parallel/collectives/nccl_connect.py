@@ -1,4 +1,4 @@
-"""How GPUs come together over NCCL: those of several processes, and those of one."""
+"""Connect GPUs over NCCL: those of several processes, and those of one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Process:
 
     Attributes:
         signs: of the other processes.
-        timeout: seconds that a collective waits; None: as the environment says.
+        timeout: seconds that a collective waits; None uses the environment's.
         watches: of all communicators that were connected.
     """
 
@@ -41,7 +41,7 @@ _process = _Process()
 
 
 def join_group(signs: Signs, timeout: float) -> None:
-    """Return the watch for communicators that are connected later."""
+    """Set the signs and the timeout of communicators that are connected later."""
     _process.signs, _process.timeout = signs, timeout
 
 
@@ -49,7 +49,7 @@ def leave_group(failed: bool) -> None:
     """Destroy all communicators; GPUs whose collectives failed can be waited for again.
 
     Args:
-        failed: collectives that are under way are aborted instead of waited for.
+        failed: whether pending collectives are aborted instead of awaited.
     """
     for watch in _process.watches:
         watch.stop(failed)
@@ -58,7 +58,7 @@ def leave_group(failed: bool) -> None:
 
 
 def collectives() -> int:
-    """How many collectives this process has given to NCCL."""
+    """Number of collectives that this process has given to NCCL."""
     return sum(watch.calls for watch in _process.watches)
 
 
@@ -67,7 +67,7 @@ def _new_watch() -> Watch:
     if timeout is None:
         timeout = collective_timeout()
     watch = Watch(timeout, _process.signs)
-    if _process.timeout is None:  # a group of processes has an end of its own
+    if _process.timeout is None:  # a group of processes ends by leave_group
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)
     _process.watches.append(watch)
@@ -110,14 +110,14 @@ def connect_nccl(world: Communicator, device: Device) -> NcclCommunicator:
     cupy = load_cupy()
     nccl = cupy.cuda.nccl
     side, watch = SideStream(device), _new_watch()
-    place = f"rank {world.rank} of {world.size}"
+    location = f"rank {world.rank} of {world.size}"
     driver: Any = device.driver
     driver.api.activate()  # NCCL takes the current one
     unique = _agreed(world, nccl)
     watch.add(side)
     with (
-        watch.inside(side, "connect", place, False),
-        named(nccl, "nccl", f"connect {place}", watch.explained),
+        watch.pending_call(side, "connect", location, False),
+        named(nccl, "nccl", f"connect {location}", watch.explained),
     ):
         comm = nccl.NcclCommunicator(world.size, unique, world.rank)
     return NcclCommunicator(comm, nccl, cupy, side, world.name, watch)
@@ -141,12 +141,12 @@ def connect_gpus(
     ranks = ranks or range(len(devices))
     size, comms = len(devices) * (1 if world is None else world.size), []
     sides, watch = [SideStream(device) for device in devices], _new_watch()
-    place = f"ranks {list(ranks)} of {size}, {', '.join(map(str, devices))}"
+    location = f"ranks {list(ranks)} of {size}, {', '.join(map(str, devices))}"
     unique = nccl.get_unique_id() if world is None else _agreed(world, nccl)
     watch.add(sides[0])
     with (
-        watch.inside(sides[0], "connect", place, False),
-        named(nccl, "nccl", f"connect {place}", watch.explained),
+        watch.pending_call(sides[0], "connect", location, False),
+        named(nccl, "nccl", f"connect {location}", watch.explained),
     ):
         # Not by initAll, which keeps the interpreter's lock until all are connected.
         nccl.groupStart()  # else the first would wait for the second

@@ -1,4 +1,4 @@
-"""Ends collectives of NCCL that would never end: somebody is gone, does not come, or has failed.
+"""Watchdog of NCCL: aborts collectives whose ranks are gone, late, or have failed.
 
 A GPU that waits for another one keeps its stream busy, and the host that waits for the GPU gets no
 information. A thread monitors pending operations. When NCCL reports an error, another process has
@@ -33,14 +33,14 @@ from gpuflow.parallel.collectives.nccl_calls import (
 from gpuflow.parallel.processes.heartbeats import FAILED_STATUS, GRACE_SECONDS
 from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
-_LOOK = 0.1  # seconds between looks at what is under way
+_LOOK = 0.1  # seconds between checks of pending calls
 _FREE = 0.5  # seconds to wait until no thread uses a communicator
 _IN_PROGRESS = 7  # ncclInProgress
-_MOST_KEPT = 256  # calls whose ends are not asked for before another one is made
+_MAX_UNCHECKED = 256  # calls whose ends are not asked for before another one is made
 
 
 class Watch:
-    """Looks after all communicators of this process that were connected together.
+    """Watches all communicators of this process that were connected at once.
 
     Args:
         timeout: seconds for which a collective that runs waits for the others.
@@ -62,7 +62,7 @@ class Watch:
         self._error: str | None = None
         self._is_stopped = False
 
-    # --- what communicators say ---
+    # --- calls of communicators ---
 
     def add(self, side: SideStream, comm: Communicates | None = None) -> None:
         """Monitor pending operations of a stream, and a communicator of NCCL."""
@@ -76,7 +76,7 @@ class Watch:
 
     @property
     def calls(self) -> int:
-        """How many collectives the GPUs of this process were given."""
+        """Number of collectives that the GPUs of this process were given."""
         return sum(queue.count for queue in self._queues.values())
 
     @property
@@ -99,7 +99,7 @@ class Watch:
             )
 
     def enter(
-        self, side: SideStream, operation: str, place: str, is_collective: bool = True
+        self, side: SideStream, operation: str, location: str, is_collective: bool = True
     ) -> Call:
         """Begin a call of NCCL; set its ``mark`` after it, or ``leave`` it.
 
@@ -115,8 +115,8 @@ class Watch:
         self.check()
         queue = self._queues[side]
         queue.count += is_collective
-        call = Call(side, operation, queue.count, place, time.monotonic())
-        if len(queue.calls) >= _MOST_KEPT:
+        call = Call(side, operation, queue.count, location, time.monotonic())
+        if len(queue.calls) >= _MAX_UNCHECKED:
             drop_finished(queue.calls, side)
         queue.calls.append(call)
         if not self._wake.is_set():
@@ -124,16 +124,16 @@ class Watch:
         return call
 
     def leave(self, call: Call) -> None:
-        """A call that is over, or has failed."""
+        """Remove a call that is over, or has failed."""
         with suppress(ValueError):
             self._queues[call.side].calls.remove(call)
 
     @contextmanager
-    def inside(
-        self, side: SideStream, operation: str, place: str, is_collective: bool = True
+    def pending_call(
+        self, side: SideStream, operation: str, location: str, is_collective: bool = True
     ) -> Iterator[None]:
-        """A call that returns when all ranks have made it."""
-        call = self.enter(side, operation, place, is_collective)
+        """Context of a call that returns when all ranks have made it."""
+        call = self.enter(side, operation, location, is_collective)
         try:
             yield
         finally:
@@ -209,14 +209,14 @@ class Watch:
         return None
 
     def _verdict(self) -> str | None:
-        """Which rank has failed; rank 0 may take a moment to say it."""
+        """The reason with the failed rank, which rank 0 may send a moment later."""
         until = time.monotonic() + self._signs.verdict
         while (reason := self._signs.failure()) is None and time.monotonic() < until:
             time.sleep(0.02)
         return reason
 
     def _late(self, call: Call) -> str:
-        """Who is waited for."""
+        """Describe the rank or GPU that a call waits for."""
         behind = self._signs.behind(self.calls)
         if behind is not None:
             rank, count = behind
@@ -247,16 +247,16 @@ class Watch:
                 return
             self._error = message(reason, call)
         for side in list(self._queues):
-            side.fail(self._error)  # before the streams go on: who waits for them looks there
+            side.fail(self._error)  # before the streams go on: waiting threads check it
         self._wake.set()
         self._abort()
 
     def _abort(self) -> None:
-        """Let go of the streams; end the process if that does not work.
+        """Release the streams; end the process if that does not work.
 
         Each communicator has a thread: NCCL up to 2.23 lets one wait for the others of the machine.
         """
-        with self._asking:  # by now nobody asks any more
+        with self._asking:  # until no thread queries a communicator
             calls = [partial(_abort, *pair) for pair in self._comms]
         until = time.monotonic() + GRACE_SECONDS
         threads = self._run_until(calls, until)
@@ -286,7 +286,7 @@ class Watch:
         os._exit(FAILED_STATUS)
 
     def _inside(self) -> bool:
-        """Whether a thread has not come back from NCCL."""
+        """Whether a thread has not returned from NCCL."""
         return any(call.mark is None for queue in self._queues.values() for call in queue.calls)
 
     def stop(self, failed: bool = False) -> None:
@@ -314,7 +314,7 @@ class Watch:
             side.recover()
 
     def _destroy(self) -> None:
-        """Free the communicators, which have nothing under way.
+        """Free the communicators, which have no pending calls.
 
         To destroy one may wait for its other ranks, so each GPU has a thread. All ranks go from
         the newest to the oldest, an order that they share.
@@ -355,7 +355,7 @@ def _destroy(side: SideStream, comms: Sequence[Communicates]) -> None:
 
 
 def _abort(side: SideStream, comm: Communicates) -> None:
-    """Nobody should be using it, unless a call of NCCL does not return."""
+    """Abort a communicator, which is in use only if a call of NCCL does not return."""
     is_free = side.lock.acquire(timeout=_FREE)
     try:
         with suppress(RuntimeError, KeyError):

@@ -23,12 +23,12 @@ from gpuflow.parallel.collectives.combine import (
     contiguous,
     empty,
     finished,
-    place_for,
+    output_for,
     working_dtype,
 )
 from gpuflow.parallel.processes.transfers import Call, Links, Receipt
 
-# Sums of fewer bytes are exchanged directly: the ring's turns would take longer than the data.
+# Sums of fewer bytes are exchanged directly: the ring's steps would take longer than the data.
 DIRECT_BYTES = 1 << 15
 # Arriving data are added in blocks that stay in a core's cache.
 BLOCK_BYTES = 1 << 18
@@ -62,14 +62,14 @@ class SocketCommunicator(Immediate):
         """The other ranks, the next one first, so that not all send to the same one."""
         return [(self.rank + k) % self.size for k in range(1, self.size)]
 
-    def _exchange_parts(
-        self, call: Call, part_for: Callable[[int], np.ndarray], into: np.ndarray
+    def _exchange_with_all(
+        self, call: Call, data_for: Callable[[int], np.ndarray], into: np.ndarray
     ) -> None:
         """Send ``part_for(k)`` to each rank k, and receive its data in ``into[k]``."""
-        sends = [(self._members[k], bytes_of(part_for(k))) for k in self._others()]
+        sends = [(self._members[k], bytes_of(data_for(k))) for k in self._others()]
         receipts = [Receipt(self._members[k], bytes_of(into[k : k + 1])) for k in self._others()]
         self._links.exchange(call, sends, receipts)
-        into[self.rank] = part_for(self.rank)
+        into[self.rank] = data_for(self.rank)
 
     def all_reduce(self, data: Any, op: str, out: np.ndarray | None = None) -> np.ndarray:
         array = contiguous(data)
@@ -78,11 +78,11 @@ class SocketCommunicator(Immediate):
         with self._links.lock:
             call = self._call("all_reduce", array, op)
             if array.nbytes <= DIRECT_BYTES:
-                parts = np.empty((self.size, *array.shape), array.dtype)
-                self._exchange_parts(call, lambda _: array, parts)
-                return combine(parts, op, array.dtype, out)
+                received = np.empty((self.size, *array.shape), array.dtype)
+                self._exchange_with_all(call, lambda _: array, received)
+                return combine(received, op, array.dtype, out)
             working = array.astype(working_dtype(array.dtype), copy=False)
-            total = place_for(working, out)
+            total = output_for(working, out)
             self._ring(call, working.reshape(-1), total.reshape(-1), op)
         return finished(total, array.dtype, out)
 
@@ -113,21 +113,22 @@ class SocketCommunicator(Immediate):
         array = contiguous(data)
         result = empty((self.size, *array.shape), array.dtype)
         with self._links.lock:
-            self._exchange_parts(self._call("all_gather", array), lambda _: array, result)
+            self._exchange_with_all(self._call("all_gather", array), lambda _: array, result)
         return result
 
     def reduce_scatter(self, data: Any) -> np.ndarray:
         array = contiguous(data)
-        parts = empty(array.shape, array.dtype)
+        received = empty(array.shape, array.dtype)
         with self._links.lock:
-            self._exchange_parts(self._call("reduce_scatter", array), lambda k: array[k], parts)
-        return combine(parts, "sum", array.dtype)
+            call = self._call("reduce_scatter", array)
+            self._exchange_with_all(call, lambda k: array[k], received)
+        return combine(received, "sum", array.dtype)
 
     def all_to_all(self, data: Any) -> np.ndarray:
         array = contiguous(data)
         result = empty(array.shape, array.dtype)
         with self._links.lock:
-            self._exchange_parts(self._call("all_to_all", array), lambda k: array[k], result)
+            self._exchange_with_all(self._call("all_to_all", array), lambda k: array[k], result)
         return result
 
     def permute(self, data: Any, pairs: Pairs) -> np.ndarray:
@@ -157,7 +158,7 @@ class SocketCommunicator(Immediate):
                 sends = [(peer, payload) for peer in others]
                 receipts = [Receipt(peer, memoryview(bytearray())) for peer in others]
             else:
-                # Nothing but what this rank takes for the root: two could wait for each other.
+                # No data to other ranks than the believed root: two could wait for each other.
                 sends, receipts = [(source, nothing)], [Receipt(source, payload)]
             self._links.exchange(call, sends, receipts)
         return result
@@ -165,7 +166,7 @@ class SocketCommunicator(Immediate):
     def barrier(self) -> None:
         nothing = np.empty((self.size, 0), np.uint8)
         with self._links.lock:
-            self._exchange_parts(self._call("barrier"), lambda k: nothing[k], nothing)
+            self._exchange_with_all(self._call("barrier"), lambda k: nothing[k], nothing)
 
     def split(self, groups: Groups) -> SocketCommunicator:
         communicator = self._groups.get(groups)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from gpuflow.control.jit_options import name_of
 from gpuflow.core.trace import Tracer
-from gpuflow.runtime.parted import PartedArray, gathered
+from gpuflow.runtime.distributed import DistributedArray, gathered
 from gpuflow.runtime.sharded import ShardedArray
 
 Options = TypeVar("Options")
@@ -64,7 +64,7 @@ def in_one_memory(leaf: Any) -> Any:
     kind = type(leaf)
     if kind is ShardedArray:
         return leaf.whole
-    return gathered(leaf) if kind is PartedArray else leaf
+    return gathered(leaf) if kind is DistributedArray else leaf
 
 
 def has_no_tracers(values: Any) -> bool:

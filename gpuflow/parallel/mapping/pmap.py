@@ -27,8 +27,8 @@ from gpuflow.control.mapped_axes import (
     equal_element,
     leaf_axes,
     mapped_size,
+    output_at,
     output_name,
-    placed,
     positions_of,
 )
 from gpuflow.control.stages import Lowered
@@ -59,7 +59,7 @@ from gpuflow.parallel.mapping.shard_map_call import local_aval
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, process
 from gpuflow.runtime.memories import Memories
-from gpuflow.runtime.sharded import check_places, whole_of, with_sharding
+from gpuflow.runtime.sharded import check_same_devices, whole_of, with_sharding
 from gpuflow.transforms.batching import batch_flat
 
 _P = ParamSpec("_P")
@@ -76,7 +76,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         leaves, mapped = self._prepared(args, kwargs)
         if mapped.memories is None:
-            outs = mapped.run(*map(functools.partial(_wanted, mapped), leaves, mapped.axes))
+            outs = mapped.run(*map(functools.partial(_constrained, mapped), leaves, mapped.axes))
         else:
             outs = mapped.in_memories(leaves, operand_avals(leaves), self.name)
         return tree.unflatten(mapped.out_tree, self._finished(mapped, outs))
@@ -123,8 +123,8 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
             "over at least one device.",
             ValueError,
         )
-        places = mesh_of(devices_for(size, options, self.name), NO_NAME)
-        check_places("pmap", leaves, [NamedSharding(places, PartitionSpec())])
+        device_mesh = mesh_of(devices_for(size, options, self.name), NO_NAME)
+        check_same_devices("pmap", leaves, [NamedSharding(device_mesh, PartitionSpec())])
         memories = self._memories(size)
         settings = None
         if memories is None:
@@ -203,7 +203,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
                         tests.append(move_axis(out, dim, 0))
                     out, dim = equal_element(out, dim), None
                 where = functools.partial(output_name, mapped.out_tree, k, self.name)
-                results.append(placed("pmap", out, dim, target, size, where))
+                results.append(output_at("pmap", out, dim, target, size, where))
             return [*results, *tests]
 
         donated = donated_leaves(dynamic, options)
@@ -218,7 +218,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
 
 
 def _placed(mapped: Mapped, out: Any, target: int | None) -> Any:
-    """An output that says which device has which part; a traced one is wanted so."""
+    """Give an output its sharding; a traced one gets a constraint."""
     whole = whole_of(out)
     if type(whole) is not Array and not isinstance(whole, Tracer):
         return out
@@ -226,8 +226,8 @@ def _placed(mapped: Mapped, out: Any, target: int | None) -> Any:
     return with_sharding(whole, goal) if type(whole) is Array else sharding_constraint(whole, goal)
 
 
-def _wanted(mapped: Mapped, leaf: Any, axis: int | None) -> Any:
-    """A traced argument is wanted on the devices, and so its cotangent gets there."""
+def _constrained(mapped: Mapped, leaf: Any, axis: int | None) -> Any:
+    """Constrain a traced argument to the devices, so that its cotangent is there too."""
     if not isinstance(leaf, Tracer):
         return leaf
     return sharding_constraint(leaf, mapped.sharding(axis, leaf.aval.ndim))

@@ -18,7 +18,7 @@ from gpuflow.core.mesh import Mesh
 from gpuflow.runtime.device import Device, devices, process
 from gpuflow.runtime.memories import Memories, first_of_each, memories_of
 
-NO_NAME = "<pmap>"  # what the mesh of results calls an axis without a name
+NO_NAME = "<pmap>"  # an axis without a name, in the mesh of results
 
 
 @record

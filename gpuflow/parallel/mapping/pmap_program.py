@@ -52,7 +52,7 @@ class Mapped:
     shardings: dict[tuple[int | None, int], NamedSharding] = field(default_factory=dict)
 
     def sharding(self, target: int | None, rank: int) -> NamedSharding:
-        """Where the parts of an array of ``rank`` dimensions are."""
+        """The sharding of an array of ``rank`` dimensions."""
         sharding = self.shardings.get((target, rank))
         if sharding is None:
             before = 0 if target is None else target % rank
@@ -62,7 +62,7 @@ class Mapped:
         return sharding
 
     def in_shardings(self, avals: Sequence[Any]) -> tuple[NamedSharding, ...]:
-        """Where the parts of arguments are."""
+        """The shardings of arguments."""
         pairs = safe_zip(self.axes, avals)
         return tuple(self.sharding(axis, aval.ndim) for axis, aval in pairs)
 

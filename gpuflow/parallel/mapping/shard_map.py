@@ -39,7 +39,7 @@ from gpuflow.parallel.mapping.shard_map_options import ShardMapOptions, check_in
 from gpuflow.parallel.partition.array_blocks import all_names, into_blocks, out_of_blocks, specs_of
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.memories import Memories, memories_of
-from gpuflow.runtime.sharded import check_places, whole_of, with_sharding
+from gpuflow.runtime.sharded import check_same_devices, whole_of, with_sharding
 from gpuflow.transforms.batching import batch_flat
 
 
@@ -67,13 +67,14 @@ class _Blocks:
     specs: list[PartitionSpec] = field(default_factory=list)
 
     def scope(self) -> AbstractContextManager[None]:
-        """The user's names of axes stand for their parts between memories and within one."""
+        """Alias the user's axes to their components between memories and within one."""
         memories = self.memories
         if memories is None:
             return nullcontext()
-        parts = {name: memories.parts(name) for name in self.names if name in memories.names}
-        across = [(split_names[0], memories.between[name]) for name, split_names in parts.items()]
-        return extend_axes(*across, aliases=parts)
+        names = [name for name in self.names if name in memories.names]
+        split_axes = {name: memories.local_names(name) for name in names}
+        across = [(split[0], memories.between[name]) for name, split in split_axes.items()]
+        return extend_axes(*across, aliases=split_axes)
 
 
 class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
@@ -84,7 +85,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         leaves, in_tree = tree.flatten(args)
         specs = specs_of("in_specs", options.in_specs, args, self.name)
         check_inputs(self._function, self.name, options, args, leaves, specs)
-        check_places("shard_map", leaves, [self._sharding(PartitionSpec())])
+        check_same_devices("shard_map", leaves, [self._sharding(PartitionSpec())])
         memories = self._memories
         if memories is not None and is_inside():
             raise NotImplementedError(
@@ -131,7 +132,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         return functools.cache(lambda spec: NamedSharding(mesh, spec))
 
     def _asking(self, value: Any, spec: PartitionSpec) -> Any:
-        """A traced value, which is wanted in the blocks that a spec says."""
+        """Constrain a traced value to the sharding of a spec."""
         sharding = self._sharding(spec)
         return sharding_constraint(value, sharding) if isinstance(value, Tracer) else value
 
@@ -149,7 +150,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         if memories is None:
             blocks = _Blocks(None, options.sizes, {name: name for name in options.axes})
         else:
-            inner_names = {name: memories.parts(name)[-1] for name in options.axes}
+            inner_names = {name: memories.local_names(name)[-1] for name in options.axes}
             blocks = _Blocks(memories, memories.within, inner_names)
         program = self._level(0, blocks, specs, functools.partial(self._user, blocks, in_tree))
         blocks.run = run = functools.partial(self._run, blocks, specs, program)
@@ -179,7 +180,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         self, number: int, blocks: _Blocks, specs: Sequence[PartitionSpec],
         user: Callable[..., list[Any]],
     ) -> Callable[..., list[Any]]:  # fmt: skip
-        """The program for the blocks of one place along the first ``number`` axes."""
+        """The program for the blocks at one index along the first ``number`` axes."""
         axes = self._options.axes
         if number == len(axes):
             return user

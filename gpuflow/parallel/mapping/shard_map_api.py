@@ -189,7 +189,7 @@ def _is_like(mesh: Mesh, abstract: AbstractMesh) -> bool:
 
 
 def _explicit_spec(leaf: Any, mesh: Mesh) -> PartitionSpec | None:
-    """The spec of an array whose type tells it: it lies on a mesh of explicit axes."""
+    """The spec of an array whose type has it: on a mesh of explicit axes."""
     if not isinstance(leaf, Array) or _is_traced(leaf):
         return None
     sharding = leaf.sharding
@@ -211,8 +211,8 @@ def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
         f"the mesh explicit; got none for {mesh}. Fix: in_specs=P(...).",
     )
     spec = _explicit_spec(leaf, mesh) or PartitionSpec()
-    parts = [tuple(name for name in names_of(part) if name in axes) for part in spec]
-    return PartitionSpec(*[names or None for names in parts])
+    filtered = [tuple(name for name in names_of(entry) if name in axes) for entry in spec]
+    return PartitionSpec(*[names or None for names in filtered])
 
 
 def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh) -> None:
@@ -228,7 +228,7 @@ def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh
         if typed_spec is None or not isinstance(spec, PartitionSpec):
             continue
         rank = aval_of(leaf).ndim
-        first, second = ([names_of(part) for part in s] for s in (typed_spec, spec))
+        first, second = ([names_of(entry) for entry in s] for s in (typed_spec, spec))
         pad = [()] * rank
         check(
             (first + pad)[:rank] == (second + pad)[:rank],

@@ -15,7 +15,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.program_rules import backward_jaxpr, operand_cotangents
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
-from gpuflow.core.key_use import follow_apart
+from gpuflow.core.key_use import follow_shards
 from gpuflow.core.lowering import Distributed
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
@@ -27,8 +27,8 @@ from gpuflow.ops.layout.axes import insert_axis, squeeze
 from gpuflow.ops.layout.transpose import move_axis
 from gpuflow.parallel.partition.array_blocks import all_names
 from gpuflow.parallel.partition.memory_programs import placed, run_local
+from gpuflow.runtime.distributed import delete_donated
 from gpuflow.runtime.memories import Memories
-from gpuflow.runtime.parted import delete_donated
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
@@ -51,8 +51,8 @@ def _scaled(
     scale: Callable[[int, int], int],
 ) -> tuple[int, ...]:  # fmt: skip
     sizes = list(shape)
-    for dim, part in enumerate(sharding.spec):
-        names = all_names(PartitionSpec(part))
+    for dim, entry in enumerate(sharding.spec):
+        names = all_names(PartitionSpec(entry))
         sizes[dim] = scale(sizes[dim], prod(memories.between[name] for name in names))
     return tuple(sizes)
 
@@ -97,11 +97,11 @@ def _shape(
     out_shardings: Shardings, **params: Any,
 ) -> list[ShapedArray]:  # fmt: skip
     del params
-    for operand, sharding, wanted in safe_zip(avals, in_shardings, jaxpr.in_avals):
+    for operand, sharding, expected in safe_zip(avals, in_shardings, jaxpr.in_avals):
         local = local_aval(operand, sharding, memories)
-        if (local.shape, local.dtype) != (wanted.shape, wanted.dtype):
+        if (local.shape, local.dtype) != (expected.shape, expected.dtype):
             raise TypeError(
-                f"[shard_map] operands must match the traced program; got {local} for {wanted}. "
+                f"[shard_map] operands must match the traced program; got {local} for {expected}. "
                 "Fix: the rule that bound this shard_map; programs cannot cause it."
             )
     return [
@@ -112,9 +112,9 @@ def _shape(
 
 def _execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     shapes = [aval.shape for aval in _shape(*map(aval_of, operands), **params)]
-    parts = [placed(x, sharding) for x, sharding in safe_zip(operands, params["in_shardings"])]
+    shards = [placed(x, sharding) for x, sharding in safe_zip(operands, params["in_shardings"])]
     outs = run_local(
-        params["jaxpr"], parts, params["memories"], params["out_shardings"], shapes,
+        params["jaxpr"], shards, params["memories"], params["out_shardings"], shapes,
         params["donated"],
     )  # fmt: skip
     delete_donated(operands, params["donated"])
@@ -125,14 +125,14 @@ def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str,
     memories: Memories, in_shardings: Shardings, out_shardings: Shardings, donated: Sequence[bool],
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    del donated  # of the call, not of what is derived from it
+    del donated  # of the call, not of derived programs
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
     nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
     results = _again(
         derivative, f"jvp({name})", [*primals, *nonzero_tangents], memories,
-        [*in_shardings, *_chosen(in_shardings, nonzeros)],
-        [*out_shardings, *_chosen(out_shardings, out_nonzeros)],
+        [*in_shardings, *_selected(in_shardings, nonzeros)],
+        [*out_shardings, *_selected(out_shardings, out_nonzeros)],
     )  # fmt: skip
     count = len(jaxpr.out_avals)
     tangent_results = iter(results[count:])
@@ -144,7 +144,7 @@ def _jvp(
     return outs, out_tangents
 
 
-def _chosen(shardings: Sequence[NamedSharding], flags: Sequence[bool]) -> list[NamedSharding]:
+def _selected(shardings: Sequence[NamedSharding], flags: Sequence[bool]) -> list[NamedSharding]:
     return [sharding for sharding, flag in safe_zip(shardings, flags) if flag]
 
 
@@ -152,7 +152,7 @@ def _linearize(
     nonzeros: tuple[bool, ...], *primals: Any, jaxpr: ClosedJaxpr, name: str, memories: Memories,
     in_shardings: Shardings, out_shardings: Shardings, donated: Sequence[bool],
 ) -> tuple[Any, ...]:  # fmt: skip
-    del donated  # of the call, not of what is derived from it
+    del donated  # of the call, not of derived programs
     known, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
     stacked = NamedSharding(memories.blocks, PartitionSpec(memories.names))
     evaluation, tangents = jaxpr.jaxpr.memo(
@@ -166,8 +166,8 @@ def _linearize(
     def tangent_function(residuals: Sequence[Any], *nonzero_tangents: Any) -> list[Any]:
         return _again(
             tangents, f"linear({name})", [*residuals, *nonzero_tangents], memories,
-            [*[stacked] * count, *_chosen(in_shardings, nonzeros)],
-            _chosen(out_shardings, out_nonzeros),
+            [*[stacked] * count, *_selected(in_shardings, nonzeros)],
+            _selected(out_shardings, out_nonzeros),
         )  # fmt: skip
 
     return outs[:split], out_nonzeros, outs[split:], tangent_function
@@ -203,30 +203,30 @@ def _transpose(
     cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr, name: str, memories: Memories,
     in_shardings: Shardings, out_shardings: Shardings, donated: Sequence[bool],
 ) -> list[Any]:  # fmt: skip
-    del donated  # of the call, not of what is derived from it
+    del donated  # of the call, not of derived programs
     undefined = tuple(is_undefined(operand) for operand in operands)
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
     backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
     known = [k for k, flag in enumerate(undefined) if not flag]
-    cotangent_shardings = _chosen(out_shardings, nonzeros)
-    wanted = _chosen(_chosen(in_shardings, undefined), out_nonzeros)
+    cotangent_shardings = _selected(out_shardings, nonzeros)
+    grad_shardings = _selected(_selected(in_shardings, undefined), out_nonzeros)
     program = jaxpr.jaxpr.memo(
         ("shared", undefined, nonzeros, memories, in_shardings, out_shardings),
-        lambda: _shared(backward, len(known), cotangent_shardings, wanted, memories),
+        lambda: _shared(backward, len(known), cotangent_shardings, grad_shardings, memories),
     )
     gradients = _again(
         program, f"transpose({name})",
         [*[operands[k] for k in known], *[ct for ct in cotangents if type(ct) is not Zero]],
-        memories, [*[in_shardings[k] for k in known], *cotangent_shardings], wanted,
+        memories, [*[in_shardings[k] for k in known], *cotangent_shardings], grad_shardings,
     )  # fmt: skip
     return operand_cotangents(operands, gradients, out_nonzeros)
 
 
 def _shared(
     backward: ClosedJaxpr, count: int, cotangent_shardings: Sequence[NamedSharding],
-    wanted: Sequence[NamedSharding], memories: Memories,
+    grad_shardings: Sequence[NamedSharding], memories: Memories,
 ) -> ClosedJaxpr:  # fmt: skip
-    """The reverse pass with cotangents shared out between copies, and added up again."""
+    """The backward pass with cotangents divided among copies, and summed afterwards."""
 
     def shared(*values: Any) -> list[Any]:
         cotangents = []
@@ -235,7 +235,7 @@ def _shared(
             share = constant(value, 1 / copies) if copies > 1 else None
             cotangents.append(value if share is None else mul(value, share))
         results = []
-        for result, sharding in safe_zip(backward(*values[:count], *cotangents), wanted):
+        for result, sharding in safe_zip(backward(*values[:count], *cotangents), grad_shardings):
             across = tuple(memories.across(name) for name in _others(sharding, memories))
             results.append(
                 psum_p.bind(result, axes=across, axis_index_groups=None) if across else result
@@ -256,7 +256,7 @@ def _batch(
     name: str, memories: Memories, in_shardings: Shardings, out_shardings: Shardings,
     donated: Sequence[bool],
 ) -> tuple[list[Any], list[int | None]]:  # fmt: skip
-    del donated  # of the call, not of what is derived from it
+    del donated  # of the call, not of derived programs
     batched = tuple(dim is not None for dim in dims)
     mapped, out_batched = batch_jaxpr(jaxpr, axis, batched)
     moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
@@ -287,6 +287,6 @@ shard_map_p = register(
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,
         subjaxprs=lambda params: [params["jaxpr"]],
-        keys=follow_apart,
+        keys=follow_shards,
     )
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuflow.base.cached import cached_property
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import mend, told
+from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_function import argument_names
@@ -30,7 +30,7 @@ class ShardMapOptions:
 
     @cached_property
     def inner_mesh(self) -> Mesh:
-        """The mesh as the program sees it: the axes over which it is written are its own."""
+        """The mesh inside the program: the axes over which it is written are manual."""
         mesh = self.mesh
         types = zip(mesh.axis_names, mesh.axis_types, strict=True)
         inner_types = [AxisType.Manual if name in self.axes else kind for name, kind in types]
@@ -58,8 +58,8 @@ def check_inputs(
             is_value(leaf),
             lambda k=k, leaf=leaf: (
                 f"[shard_map] arguments of {name} must be arrays or numbers; got "
-                f"{told(leaf)} as {names()[k]}. "
-                f"Fix: {mend(leaf, 'close over it, as functools.partial does', names()[k])}."
+                f"{brief(leaf)} as {names()[k]}. "
+                f"Fix: {fix_for(leaf, 'close over it, as functools.partial does', names()[k])}."
             ),
             TypeError,
         )
@@ -81,7 +81,7 @@ def counts_of(
     options: ShardMapOptions, spec: PartitionSpec, shape: Sequence[int], what: str,
     name: Callable[[], str],
 ) -> list[int]:  # fmt: skip
-    """Into how many blocks each dimension is cut.
+    """The number of blocks of each dimension.
 
     Raises:
         ValueError: the spec does not fit the shape and the mesh.
@@ -102,7 +102,7 @@ def counts_of(
         ),
         ValueError,
     )
-    names = [axis for part in spec for axis in names_of(part)]
+    names = [axis for entry in spec for axis in names_of(entry)]
     check(
         set(names) <= set(options.axes) and len(set(names)) == len(names),
         lambda: (
@@ -111,5 +111,5 @@ def counts_of(
         ),
         ValueError,
     )
-    counts = [prod(options.sizes[axis] for axis in names_of(part)) for part in spec]
+    counts = [prod(options.sizes[axis] for axis in names_of(entry)) for entry in spec]
     return counts + [1] * (len(shape) - len(spec))

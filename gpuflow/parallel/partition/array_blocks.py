@@ -16,7 +16,7 @@ from gpuflow.ops.layout.transpose import transpose
 
 def all_names(spec: PartitionSpec) -> list[Any]:
     """The mesh axes of a spec, in order."""
-    return [name for part in spec for name in names_of(part)]
+    return [name for entry in spec for name in names_of(entry)]
 
 
 def specs_of(what: str, prefix: Any, value: Any, name: str) -> list[PartitionSpec]:
@@ -42,21 +42,21 @@ def specs_of(what: str, prefix: Any, value: Any, name: str) -> list[PartitionSpe
 def into_blocks(
     x: Any, spec: PartitionSpec, axes: Sequence[Any], sizes: Mapping[Any, int]
 ) -> Any:
-    """The blocks of an array: mesh axes in front, in their order, then a block's dimensions."""
+    """The blocks of an array: mesh axes first, in their order, then a block's dimensions."""
     names = all_names(spec)
     if not names:
         return x
-    shape, split, place = aval_of(x).shape, [], {}
-    rest = []
+    shape, split, position = aval_of(x).shape, [], {}
+    inner = []
     for dim, size in enumerate(shape):
         dim_names = names_of(spec[dim]) if dim < len(spec) else ()
         for name in dim_names:
-            place[name] = len(split)
+            position[name] = len(split)
             split.append(sizes[name])
-        rest.append(len(split))
+        inner.append(len(split))
         split.append(size // prod(sizes[name] for name in dim_names))
-    front = [place[name] for name in axes if name in place]
-    return transpose(reshape(x, tuple(split)), (*front, *rest))
+    front = [position[name] for name in axes if name in position]
+    return transpose(reshape(x, tuple(split)), (*front, *inner))
 
 
 def out_of_blocks(x: Any, spec: PartitionSpec, axes: Sequence[Any]) -> Any:
@@ -64,11 +64,11 @@ def out_of_blocks(x: Any, spec: PartitionSpec, axes: Sequence[Any]) -> Any:
     names = all_names(spec)
     if not names:
         return x
-    place = {name: k for k, name in enumerate(name for name in axes if name in names)}
+    position = {name: k for k, name in enumerate(name for name in axes if name in names)}
     full = aval_of(x).shape
     order, shape = [], []
     for dim, size in enumerate(full[len(names) :]):
         dim_names = names_of(spec[dim]) if dim < len(spec) else ()
-        order += [place[name] for name in dim_names] + [len(names) + dim]
-        shape.append(size * prod(full[place[name]] for name in dim_names))
+        order += [position[name] for name in dim_names] + [len(names) + dim]
+        shape.append(size * prod(full[position[name]] for name in dim_names))
     return reshape(transpose(x, tuple(order)), tuple(shape))

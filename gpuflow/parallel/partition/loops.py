@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.shardings import parts_of_results
+from gpuflow.compiler.shardings import mesh_axes_of_results
 from gpuflow.control.loops.cond import bind_cond
 from gpuflow.control.loops.scan import bind_scan
 from gpuflow.control.loops.while_loop import bind_while
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import ScanForm, WhileForm
-from gpuflow.parallel.partition.resharding import Parts, needed
+from gpuflow.parallel.partition.resharding import DimAxes, needed
 
-# ``(value, parts) -> Split``
-Make = Callable[[Any, Parts], Any]
+# ``(value, dim_axes) -> Split``
+Make = Callable[[Any, DimAxes], Any]
 
 
 def partition_loop(
     partitioner: Any, eqn: Eqn, operands: Sequence[Any], make_split: Make
 ) -> list[Any]:
-    """A loop whose carries stay split as they begin.
+    """Partition a loop; carries keep the mesh axes of their initial values.
 
     Args:
         partitioner: the Partitioner.
@@ -37,11 +37,11 @@ def partition_loop(
     return _while(partitioner, form, operands, make_split)
 
 
-def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[Parts]:
-    """How results are split if they follow the operands."""
+def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[DimAxes]:
+    """Mesh axes of results that follow the operands."""
     memories = partitioner.memories
-    result_parts = parts_of_results(eqn, [x.parts for x in operands], memories.mesh)
-    return [tuple(needed(names, memories) for names in parts) for parts in result_parts]
+    result_axes = mesh_axes_of_results(eqn, [x.dim_axes for x in operands], memories.mesh)
+    return [tuple(needed(names, memories) for names in dim_axes) for dim_axes in result_axes]
 
 
 def _scan(
@@ -50,18 +50,18 @@ def _scan(
     split = form.num_consts + form.num_carry
     consts, carries = operands[: form.num_consts], operands[form.num_consts : split]
     # Every memory goes through all elements.
-    elements = [((), *x.parts[1:]) for x in operands[split:]]
-    inner = [x.parts for x in (*consts, *carries)] + [parts[1:] for parts in elements]
-    stacked = [parts[1:] for parts in _followed(partitioner, eqn, operands)[form.num_carry :]]
-    ends = [*[x.parts for x in carries], *stacked]
+    elements = [((), *x.dim_axes[1:]) for x in operands[split:]]
+    inner = [x.dim_axes for x in (*consts, *carries)] + [dim_axes[1:] for dim_axes in elements]
+    stacked = [dim_axes[1:] for dim_axes in _followed(partitioner, eqn, operands)[form.num_carry :]]
+    ends = [*[x.dim_axes for x in carries], *stacked]
     body = partitioner.traced(_closed(form.body), inner, ends)
     outs = bind_scan(
         body, [x.value for x in consts], [x.value for x in carries],
-        [partitioner.moved(x, parts) for x, parts in safe_zip(operands[split:], elements)],
+        [partitioner.reshard(x, dim_axes) for x, dim_axes in safe_zip(operands[split:], elements)],
         length=form.length, reverse=form.reverse, unroll=eqn.params.get("unroll", 1),
     )  # fmt: skip
-    rows = [((), *parts) for parts in stacked]
-    return [make_split(*pair) for pair in safe_zip(outs, [*[x.parts for x in carries], *rows])]
+    rows = [((), *dim_axes) for dim_axes in stacked]
+    return [make_split(*pair) for pair in safe_zip(outs, [*[x.dim_axes for x in carries], *rows])]
 
 
 def _while(
@@ -69,11 +69,11 @@ def _while(
 ) -> list[Any]:
     first = form.num_condition_consts
     split = first + form.num_body_consts
-    carries = [x.parts for x in operands[split:]]
-    const_parts = [x.parts for x in operands[:first]]
-    condition = partitioner.traced(_closed(form.condition), [*const_parts, *carries], [()])
-    const_parts = [x.parts for x in operands[first:split]]
-    body = partitioner.traced(_closed(form.body), [*const_parts, *carries], carries)
+    carries = [x.dim_axes for x in operands[split:]]
+    const_axes = [x.dim_axes for x in operands[:first]]
+    condition = partitioner.traced(_closed(form.condition), [*const_axes, *carries], [()])
+    const_axes = [x.dim_axes for x in operands[first:split]]
+    body = partitioner.traced(_closed(form.body), [*const_axes, *carries], carries)
     values = [x.value for x in operands]
     outs = bind_while(condition, body, values[:first], values[first:split], values[split:])
     return [make_split(*pair) for pair in safe_zip(outs, carries)]
@@ -82,17 +82,17 @@ def _while(
 def partition_branch(
     partitioner: Any, eqn: Eqn, operands: Sequence[Any], make_split: Make
 ) -> list[Any]:
-    """Branches, of results that all of them split; arguments as in ``partition_loop``."""
+    """Partition branches, whose results are split alike; arguments as in ``partition_loop``."""
     rule = eqn.primitive.lower
     assert rule.branches is not None
-    operand_parts = [x.parts for x in operands[1:]]
-    wanted = _followed(partitioner, eqn, operands)
+    operand_axes = [x.dim_axes for x in operands[1:]]
+    result_axes = _followed(partitioner, eqn, operands)
     branches = [
-        partitioner.traced(_closed(branch), operand_parts, wanted)
+        partitioner.traced(_closed(branch), operand_axes, result_axes)
         for branch in rule.branches(eqn.params)
     ]
     outs = bind_cond(branches, operands[0].value, [x.value for x in operands[1:]])
-    return [make_split(*pair) for pair in safe_zip(outs, wanted)]
+    return [make_split(*pair) for pair in safe_zip(outs, result_axes)]
 
 
 def _closed(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

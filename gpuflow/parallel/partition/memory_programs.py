@@ -1,4 +1,4 @@
-"""Programs that run in several memories: arrays are cut for them, and results are in parts."""
+"""Run programs in several memories: arrays are sharded, and results are assembled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.parallel.collectives.memory_threads import in_threads
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
+from gpuflow.runtime.distributed import DistributedArray, distribute, local_memories, programs
 from gpuflow.runtime.execute import executable_of
 from gpuflow.runtime.memories import Memories, holdings
-from gpuflow.runtime.parted import PartedArray, in_parts, local_memories, programs
 from gpuflow.runtime.sharded import whole_of
 
 
-def placed(value: Any, sharding: Sharding) -> PartedArray:
-    """A value in parts, with a sharding over several memories.
+def placed(value: Any, sharding: Sharding) -> DistributedArray:
+    """Distribute a value, with a sharding over several memories.
 
     Arrays that are in one memory must be equal in all processes.
 
@@ -31,26 +31,26 @@ def placed(value: Any, sharding: Sharding) -> PartedArray:
         check_not_leaked(value, "device_put")
     value = whole_of(value)
     aval = aval_of(value)
-    if type(value) is PartedArray:
+    if type(value) is DistributedArray:
         if value.sharding == sharding:
             return value
         if holdings(value.sharding, aval.ndim) == holdings(sharding, aval.ndim):
             sharding.shard_shape(aval.shape)
-            return PartedArray(value.parts, aval, sharding)
-        return programs.place(value, sharding)
+            return DistributedArray(value.arrays, aval, sharding)
+        return programs.reshard(value, sharding)
     if type(value) is Array and local_memories(sharding) == (value.device,):
         held = holdings(sharding, aval.ndim)[value.device.memory]
         if held.is_whole:  # this process has one memory, and the array is there
             sharding.shard_shape(aval.shape)
-            return PartedArray((value,), aval, sharding)
-    return in_parts(value, sharding)
+            return DistributedArray((value,), aval, sharding)
+    return distribute(value, sharding)
 
 
 def run_local(
-    jaxpr: ClosedJaxpr, operands: Sequence[PartedArray], memories: Memories,
+    jaxpr: ClosedJaxpr, operands: Sequence[DistributedArray], memories: Memories,
     shardings: Sequence[Sharding], shapes: Sequence[tuple[int, ...]],
     donated: Sequence[bool] = (),
-) -> list[PartedArray]:  # fmt: skip
+) -> list[DistributedArray]:  # fmt: skip
     """Run a program of one memory in all memories of this process.
 
     Args:
@@ -65,12 +65,12 @@ def run_local(
     """
     executable = executable_of(jaxpr, tuple(donated) or (False,) * len(jaxpr.in_avals))
     devices = memories.local
-    # Each list is its thread's alone. What was deleted is found before anybody waits for others.
-    data = [[operand.parts[k].data for operand in operands] for k in range(len(devices))]
+    # A separate list per thread. Deleted operands are found before any thread waits for others.
+    data = [[operand.arrays[k].data for operand in operands] for k in range(len(devices))]
 
     def run(device: Device) -> list[Array]:
         number = devices.index(device)
-        local_operands = [operand.parts[number] for operand in operands]
+        local_operands = [operand.arrays[number] for operand in operands]
         return executable.run(data[number], local_operands, device)
 
     for device in devices:
@@ -81,6 +81,6 @@ def run_local(
         results = in_threads(run, devices, memories.team)
     outs = zip(*results, strict=True) if jaxpr.out_avals else ()
     return [
-        PartedArray(parts, parts[0].aval.update(shape=shape), sharding)
-        for parts, sharding, shape in zip(outs, shardings, shapes, strict=True)
+        DistributedArray(shards, shards[0].aval.update(shape=shape), sharding)
+        for shards, sharding, shape in zip(outs, shardings, shapes, strict=True)
     ]

@@ -30,41 +30,42 @@ from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.parallel.partition.loops import partition_branch, partition_loop
 from gpuflow.parallel.partition.resharding import (
-    Parts,
+    DimAxes,
+    dim_axes_in,
     local_params,
     local_shape,
-    parts_in,
     resharded,
 )
 from gpuflow.runtime.memories import Memories
 
-# The collective that combines what memories have reduced, by the function of the reduction.
+# The collective that combines reductions of memories, by the function of the reduction.
 _COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
 _COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin_p, "min": pmin_p}
 
 
 # Smaller gathers cost little more than a call.
 QUIET_BYTES = 1_000_000
-_warned_lines: set[Any] = set()
+_warned_sources: set[Any] = set()
 
 
 def _warn(eqn: Eqn, gathered_bytes: int) -> None:
-    """Warn of an equation that is not partitioned, once for its line."""
-    name, line = eqn.primitive.name, eqn.source
-    key = name if line is None else (line.file, line.line)
-    if gathered_bytes <= QUIET_BYTES or key in _warned_lines:
+    """Warn of an equation that is not partitioned, once per source line."""
+    name, source = eqn.primitive.name, eqn.source
+    key = name if source is None else (source.file, source.line)
+    if gathered_bytes <= QUIET_BYTES or key in _warned_sources:
         return
     types = ", ".join(str(atom.aval) for atom in eqn.inputs)
     message = (
-        f"[jit] {name} of {types}{f' at {line}' if line else ''} is not partitioned: operands of "
-        f"{gathered_bytes / 1e6:.1f} MB are gathered, and each device computes the whole result. "
+        f"[jit] {name} of {types}{f' at {source}' if source else ''} is not partitioned: "
+        f"operands of {gathered_bytes / 1e6:.1f} MB are gathered, and each device computes the "
+        "whole result. "
         "Fix: split other dimensions, or compute it in shard_map."
     )
-    if line is None:
+    if source is None:
         warnings.warn(message, UnpartitionedWarning, stacklevel=3)
     else:
-        warnings.warn_explicit(message, UnpartitionedWarning, line.file, line.line)
-    _warned_lines.add(key)  # not where the warning is raised as an error
+        warnings.warn_explicit(message, UnpartitionedWarning, source.file, source.line)
+    _warned_sources.add(key)  # not where the warning is raised as an error
 
 
 @record
@@ -73,11 +74,11 @@ class Split:
 
     Attributes:
         value: the shard in the memory.
-        parts: how the whole is split.
+        dim_axes: for each dimension of the whole, the mesh axes that it is split over.
     """
 
     value: Any
-    parts: Parts
+    dim_axes: DimAxes
 
 
 class Partitioner:
@@ -107,23 +108,23 @@ class Partitioner:
             env.update(safe_zip(eqn.outputs, outs))
         return [read(atom) for atom in program.outvars]
 
-    def moved(self, split: Split, want: Parts) -> Any:
-        """The shard of a value that is resharded."""
-        return resharded(split.value, split.parts, want, self.memories)
+    def reshard(self, split: Split, want: DimAxes) -> Any:
+        """The shard of a value after resharding."""
+        return resharded(split.value, split.dim_axes, want, self.memories)
 
     def traced(
-        self, jaxpr: ClosedJaxpr, in_parts: Sequence[Parts], wanted: Sequence[Parts]
+        self, jaxpr: ClosedJaxpr, in_axes: Sequence[DimAxes], out_axes: Sequence[DimAxes]
     ) -> ClosedJaxpr:
-        """A program without constants as that of one memory, for values that are split so."""
+        """Trace the program of one memory from one of whole arrays without constants."""
 
         def local(*values: Any) -> list[Any]:
-            operands = [Split(*pair) for pair in safe_zip(values, in_parts)]
+            operands = [Split(*pair) for pair in safe_zip(values, in_axes)]
             outs = self.evaluate(jaxpr.jaxpr, operands)
-            return [self.moved(out, want) for out, want in safe_zip(outs, wanted)]
+            return [self.reshard(out, want) for out, want in safe_zip(outs, out_axes)]
 
         avals = [
-            aval.update(shape=local_shape(aval, parts, self.memories))
-            for aval, parts in safe_zip(jaxpr.in_avals, in_parts)
+            aval.update(shape=local_shape(aval, dim_axes, self.memories))
+            for aval, dim_axes in safe_zip(jaxpr.in_avals, in_axes)
         ]
         local_jaxpr, consts = trace_to_jaxpr(local, avals)
         return ClosedJaxpr(local_jaxpr, tuple(consts))
@@ -134,7 +135,7 @@ class Partitioner:
             return [self._constrained(eqn, operands[0])]
         if rule.is_split:
             return self._distributed(eqn, operands)
-        if not any(any(operand.parts) for operand in operands):
+        if not any(any(operand.dim_axes) for operand in operands):
             return self._bound(eqn, [operand.value for operand in operands])
         outs: list[Split] | None = None
         if rule.is_barrier:
@@ -160,18 +161,18 @@ class Partitioner:
     def _gathered(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
         if self._warns:
             pairs = safe_zip(eqn.inputs, operands)
-            _warn(eqn, sum(atom.aval.nbytes for atom, x in pairs if any(x.parts)))
-        return self._bound(eqn, [self.moved(x, ((),) * len(x.parts)) for x in operands])
+            _warn(eqn, sum(atom.aval.nbytes for atom, x in pairs if any(x.dim_axes)))
+        return self._bound(eqn, [self.reshard(x, ((),) * len(x.dim_axes)) for x in operands])
 
     def _constrained(self, eqn: Eqn, operand: Split) -> Split:
-        """A sharding that the user wants."""
+        """Apply a sharding constraint of the user."""
         assert eqn.primitive.sharding is not None
         sharding, memories = eqn.primitive.sharding(eqn.params), self.memories
         if not isinstance(sharding, NamedSharding) or sharding.mesh != memories.mesh:
             return operand
-        asked = parts_in(sharding, eqn.inputs[0].aval.ndim, memories)
-        parts = constrained(asked, sharding.spec, operand.parts)
-        return Split(self.moved(operand, parts), parts)
+        requested = dim_axes_in(sharding, eqn.inputs[0].aval.ndim, memories)
+        dim_axes = constrained(requested, sharding.spec, operand.dim_axes)
+        return Split(self.reshard(operand, dim_axes), dim_axes)
 
     def _distributed(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
         """A shard_map: its program is that of one memory already."""
@@ -184,25 +185,25 @@ class Partitioner:
             )
         values = []
         for operand, sharding in safe_zip(operands, params["in_shardings"]):
-            parts = parts_in(sharding, len(operand.parts), theirs)
-            whole = ((),) * len(operand.parts)
+            dim_axes = dim_axes_in(sharding, len(operand.dim_axes), theirs)
+            whole = ((),) * len(operand.dim_axes)
             if theirs is ours:
-                values.append(self.moved(operand, parts))
+                values.append(self.reshard(operand, dim_axes))
             else:
-                values.append(resharded(self.moved(operand, whole), whole, parts, theirs))
+                values.append(resharded(self.reshard(operand, whole), whole, dim_axes, theirs))
         outs = []
         results = params["jaxpr"](*values)
         for value, var, sharding in safe_zip(results, eqn.outputs, params["out_shardings"]):
-            parts, whole = parts_in(sharding, var.aval.ndim, theirs), ((),) * var.aval.ndim
+            dim_axes, whole = dim_axes_in(sharding, var.aval.ndim, theirs), ((),) * var.aval.ndim
             if theirs is not ours:
-                value, parts = resharded(value, parts, whole, theirs), whole
-            outs.append(Split(value, parts))
+                value, dim_axes = resharded(value, dim_axes, whole, theirs), whole
+            outs.append(Split(value, dim_axes))
         return outs
 
     def _barrier(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
         outs = eqn.primitive.bind(*[operand.value for operand in operands], **eqn.params)
         outs = outs if eqn.primitive.multiple_results else [outs]
-        return [Split(out, operand.parts) for out, operand in safe_zip(outs, operands)]
+        return [Split(out, operand.dim_axes) for out, operand in safe_zip(outs, operands)]
 
     # --- dimensions that correspond ---
 
@@ -216,7 +217,7 @@ class Partitioner:
         used: set[Any] = set()
         for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
             for dim, axis in links:
-                names = operand.parts[dim]
+                names = operand.dim_axes[dim]
                 is_full = atom.aval.shape[dim] == correspondence.sizes[axis]
                 can = axis not in correspondence.reduced or collective is not None
                 if names and is_full and can and axis not in split and not used & {*names}:
@@ -228,19 +229,19 @@ class Partitioner:
             for dim, axis in links:
                 if atom.aval.shape[dim] == correspondence.sizes[axis]:
                     want[dim] = split.get(axis, ())
-            values.append(self.moved(operand, tuple(want)))
+            values.append(self.reshard(operand, tuple(want)))
         if not split:
-            return None  # every memory would compute all of it, which is to be told
-        parts = [
+            return None  # every memory would compute all of it, which deserves a warning
+        dim_axes = [
             tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
         ]
         names = [name for axis in correspondence.reduced for name in split.get(axis, ())]
         if not names:
-            return self._applied(eqn, values, parts)
-        return self._combined(eqn, values, parts, names)
+            return self._applied(eqn, values, dim_axes)
+        return self._combined(eqn, values, dim_axes, names)
 
     def _combined(
-        self, eqn: Eqn, values: Sequence[Any], parts: Sequence[Parts], names: Sequence[Any]
+        self, eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[DimAxes], names: Sequence[Any]
     ) -> list[Split] | None:
         """The equation, whose results are combined over the axes along which it reduces.
 
@@ -250,8 +251,8 @@ class Partitioner:
         # In the order of the mesh, so that sums over the same axes have one communicator.
         across = [self.memories.across(name) for name in self.memories.names if name in names]
         if not across:
-            return self._applied(eqn, values, parts)
-        outs = self._applied(_unrounded(eqn), values, parts)
+            return self._applied(eqn, values, dim_axes)
+        outs = self._applied(_unrounded(eqn), values, dim_axes)
         collective = _collective(eqn)
         if outs is None or collective is None:
             return None
@@ -260,25 +261,26 @@ class Partitioner:
             value = collective.bind(out.value, axes=tuple(across), axis_index_groups=None)
             if aval_of(value).dtype != var.aval.dtype:
                 value = convert_element_type(value, var.aval.dtype)
-            results.append(Split(value, out.parts))
+            results.append(Split(value, out.dim_axes))
         return results
 
     def _applied(
-        self, eqn: Eqn, values: Sequence[Any], parts: Sequence[Parts]
+        self, eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[DimAxes]
     ) -> list[Split] | None:
         """The equation on the shards; None if that does not compute the shard of the result."""
-        wanted = [local_shape(v.aval, p, self.memories) for v, p in safe_zip(eqn.outputs, parts)]
-        params = local_params(eqn, parts[0], wanted[0])
+        pairs = safe_zip(eqn.outputs, dim_axes)
+        expected = [local_shape(var.aval, axes, self.memories) for var, axes in pairs]
+        params = local_params(eqn, dim_axes[0], expected[0])
         try:
             out = eqn.primitive.shape(*map(aval_of, values), **params)
         except (TypeError, ValueError):
             return None
         avals: Sequence[ShapedArray] = out if eqn.primitive.multiple_results else [out]
-        if [aval.shape for aval in avals] != wanted:
+        if [aval.shape for aval in avals] != expected:
             return None
         outs = eqn.primitive.bind(*values, **params)
         outs = outs if eqn.primitive.multiple_results else [outs]
-        return [Split(*pair) for pair in safe_zip(outs, parts)]
+        return [Split(*pair) for pair in safe_zip(outs, dim_axes)]
 
     def _product(
         self, eqn: Eqn, product: Product, operands: Sequence[Split]
@@ -288,30 +290,30 @@ class Partitioner:
         left, right = operands[:2]
         used: set[Any] = set()
 
-        def chosen(*options: tuple[Any, ...]) -> tuple[Any, ...]:
+        def select(*options: tuple[Any, ...]) -> tuple[Any, ...]:
             axes = next((names for names in options if names and not used & {*names}), ())
             used.update(axes)
             return axes
 
         both = [
-            chosen(left.parts[a], right.parts[b]) for a, b in safe_zip(batch, right_batch)
+            select(left.dim_axes[a], right.dim_axes[b]) for a, b in safe_zip(batch, right_batch)
         ]
         inner = [
-            chosen(left.parts[a], right.parts[b]) for a, b in safe_zip(depth, right_depth)
+            select(left.dim_axes[a], right.dim_axes[b]) for a, b in safe_zip(depth, right_depth)
         ]
-        row_parts = [chosen(left.parts[d]) for d in rows]
-        others = [chosen(right.parts[d]) for d in columns]
-        one = _arranged(len(left.parts), (batch, both), (rows, row_parts), (depth, inner))
+        row_axes = [select(left.dim_axes[d]) for d in rows]
+        others = [select(right.dim_axes[d]) for d in columns]
+        one = _arranged(len(left.dim_axes), (batch, both), (rows, row_axes), (depth, inner))
         two = _arranged(
-            len(right.parts), (right_batch, both), (right_depth, inner), (columns, others)
+            len(right.dim_axes), (right_batch, both), (right_depth, inner), (columns, others)
         )
-        values = [self.moved(left, one), self.moved(right, two)]
-        values += [self.moved(x, ((),) * len(x.parts)) for x in operands[2:]]
-        parts = [(*both, *row_parts, *others)]
-        names = [name for part in inner for name in part]
+        values = [self.reshard(left, one), self.reshard(right, two)]
+        values += [self.reshard(x, ((),) * len(x.dim_axes)) for x in operands[2:]]
+        dim_axes = [(*both, *row_axes, *others)]
+        names = [name for group in inner for name in group]
         if names:
-            return self._combined(eqn, values, parts, names)
-        return self._applied(eqn, values, parts)
+            return self._combined(eqn, values, dim_axes, names)
+        return self._applied(eqn, values, dim_axes)
 
 
 def _collective(eqn: Eqn) -> Primitive | None:
@@ -331,10 +333,10 @@ def _unrounded(eqn: Eqn) -> Eqn:
     return eqn.replace(params={**eqn.params, rule.dtype_param: dtypes.float32})
 
 
-def _arranged(rank: int, *groups: tuple[Sequence[int], Sequence[tuple[Any, ...]]]) -> Parts:
-    """The parts of a value, of which some groups of dimensions are known."""
-    parts: list[tuple[Any, ...]] = [()] * rank
+def _arranged(rank: int, *groups: tuple[Sequence[int], Sequence[tuple[Any, ...]]]) -> DimAxes:
+    """The mesh axes of all dimensions, from those of groups of dimensions."""
+    dim_axes: list[tuple[Any, ...]] = [()] * rank
     for dims, names in groups:
-        for dim, part in safe_zip(dims, names):
-            parts[dim] = part
-    return tuple(parts)
+        for dim, axes in safe_zip(dims, names):
+            dim_axes[dim] = axes
+    return tuple(dim_axes)

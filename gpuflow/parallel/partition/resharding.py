@@ -1,7 +1,7 @@
-"""Values of a program of one memory: how they are split between memories, and otherwise.
+"""Resharding of values in a program of one memory: slices, gathers and exchanges.
 
 The shard of a dimension over axes a and b is row-major over its indices of a, its indices of b, and
-the elements of one piece. A later axis that is in one memory changes nothing, so it is omitted.
+the elements of one chunk. A trailing axis that is in one memory changes nothing, so it is omitted.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from gpuflow.ops.layout.axes import reshape, squeeze
 from gpuflow.runtime.memories import Memories
 
 # For each dimension the mesh axes that it is split over.
-Parts = tuple[tuple[Any, ...], ...]
+DimAxes = tuple[tuple[Any, ...], ...]
 
 
 def needed(names: Iterable[Any], memories: Memories) -> tuple[Any, ...]:
-    """Axes without the last ones that are in one memory."""
-    kept = list(names)
-    while kept and memories.between[kept[-1]] == 1:
-        kept.pop()
-    return tuple(kept)
+    """Axes without trailing ones that are in one memory."""
+    retained = list(names)
+    while retained and memories.between[retained[-1]] == 1:
+        retained.pop()
+    return tuple(retained)
 
 
-def parts_in(sharding: NamedSharding, rank: int, memories: Memories) -> Parts:
-    """How an array of a sharding over the memories' mesh is split."""
-    parts = [needed(names_of(part), memories) for part in sharding.spec]
-    return (*parts, *[()] * (rank - len(parts)))
+def dim_axes_in(sharding: NamedSharding, rank: int, memories: Memories) -> DimAxes:
+    """The mesh axes of each dimension, for a sharding over the memories' mesh."""
+    dim_axes = [needed(names_of(entry), memories) for entry in sharding.spec]
+    return (*dim_axes, *[()] * (rank - len(dim_axes)))
 
 
-def local_shape(aval: ShapedArray, parts: Parts, memories: Memories) -> tuple[int, ...]:
+def local_shape(aval: ShapedArray, dim_axes: DimAxes, memories: Memories) -> tuple[int, ...]:
     """The shape of a memory's shard."""
     return tuple(
         size // prod(memories.between[name] for name in names)
-        for size, names in zip(aval.shape, parts, strict=True)
+        for size, names in zip(aval.shape, dim_axes, strict=True)
     )
 
 
-def local_params(eqn: Eqn, parts: Parts, local: tuple[int, ...]) -> dict[str, Any]:
+def local_params(eqn: Eqn, dim_axes: DimAxes, local: tuple[int, ...]) -> dict[str, Any]:
     """The params of an equation with the sizes of a memory's shard."""
     params, whole = dict(eqn.params), eqn.outputs[0].aval.shape
     for name in eqn.primitive.size_params & params.keys():
@@ -56,14 +56,14 @@ def local_params(eqn: Eqn, parts: Parts, local: tuple[int, ...]) -> dict[str, An
         if not isinstance(sizes, tuple) or len(sizes) != len(whole):
             continue
         params[name] = tuple(
-            local[dim] if parts[dim] and size == whole[dim] else size
+            local[dim] if dim_axes[dim] and size == whole[dim] else size
             for dim, size in enumerate(sizes)
         )
     return params
 
 
-def resharded(x: Any, have: Parts, want: Parts, memories: Memories) -> Any:
-    """A value that is split otherwise.
+def resharded(x: Any, have: DimAxes, want: DimAxes, memories: Memories) -> Any:
+    """Convert a value to another split.
 
     If an axis shards a wrong dimension, it is moved by an exchange, at the cost of each memory's
     shard. If that is impossible, dimensions are sliced first, so that less is gathered.
@@ -81,23 +81,23 @@ def resharded(x: Any, have: Parts, want: Parts, memories: Memories) -> Any:
         if target is not None:
             now[target] = (*now[target], name)
         if memories.between[name] == 1:
-            continue  # it lies in one memory, and nothing changes
+            continue  # it is in one memory, and nothing changes
         if source is None:
             assert target is not None, "a step has one of both"
             x = _cut(x, target, now[target], memories)
         elif target is None:
             x = _gathered(x, source, before, memories)
         else:
-            x = _moved(x, source, target, before, now[target], memories)
+            x = _exchanged(x, source, target, before, now[target], memories)
 
 
-# A step of a value that is split otherwise: the dimensions that lose and get an axis, the last of
-# their axes; None where no dimension does.
+# A step of a resharding: the dimensions that lose and get an axis, the last of their axes; None if
+# no dimension does.
 _Step = tuple[Any, Any]
 
 
-def _moves(now: Sequence[tuple[Any, ...]], want: Parts) -> _Step | None:
-    """An axis that goes from the end of one dimension's to that of another one's."""
+def _moves(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+    """An axis that moves from the last of one dimension's to the last of another's."""
     for source in _excessive(now, want):
         for target in _incomplete(now, want):
             if now[source][-1] == want[target][len(now[target])]:
@@ -105,8 +105,8 @@ def _moves(now: Sequence[tuple[Any, ...]], want: Parts) -> _Step | None:
     return None
 
 
-def _cuts(now: Sequence[tuple[Any, ...]], want: Parts) -> _Step | None:
-    """A dimension that gets an axis over which nothing else is split."""
+def _cuts(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
+    """A dimension that gets an axis that no other dimension has."""
     used = {name for names in now for name in names}
     for target in _incomplete(now, want):
         if want[target][len(now[target])] not in used:
@@ -114,29 +114,29 @@ def _cuts(now: Sequence[tuple[Any, ...]], want: Parts) -> _Step | None:
     return None
 
 
-def _gathers(now: Sequence[tuple[Any, ...]], want: Parts) -> _Step | None:
+def _gathers(now: Sequence[tuple[Any, ...]], want: DimAxes) -> _Step | None:
     return next(((source, None) for source in _excessive(now, want)), None)
 
 
-def _excessive(now: Sequence[tuple[Any, ...]], want: Parts) -> list[int]:
-    """The dimensions whose last axis must go."""
+def _excessive(now: Sequence[tuple[Any, ...]], want: DimAxes) -> list[int]:
+    """The dimensions whose last axis is to be removed."""
     pairs = enumerate(zip(now, want, strict=True))
     return [dim for dim, (old, new) in pairs if old != new[: len(old)]]
 
 
-def _incomplete(now: Sequence[tuple[Any, ...]], want: Parts) -> list[int]:
-    """The dimensions that lack axes, and have none too many."""
+def _incomplete(now: Sequence[tuple[Any, ...]], want: DimAxes) -> list[int]:
+    """The dimensions that lack axes, without excessive ones."""
     pairs = enumerate(zip(now, want, strict=True))
     return [dim for dim, (old, new) in pairs if len(old) < len(new) and old == new[: len(old)]]
 
 
 def _outer(names: Sequence[Any], memories: Memories) -> int:
-    """How many rows a memory has of the axes before the last one."""
+    """Number of rows in a memory along the axes before the last one."""
     return prod(memories.within[name] for name in names[:-1])
 
 
 def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
-    """A dimension that is no longer split over the last of its axes."""
+    """Gather a dimension over the last of its axes."""
     count = memories.between[names[-1]]
     shape, outer = aval_of(x).shape, _outer(names, memories)
     rows = reshape(x, (*shape[:dim], outer, shape[dim] // outer, *shape[dim + 1 :]))
@@ -148,7 +148,7 @@ def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any
 
 
 def _cut(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
-    """A dimension that is split over one more axis."""
+    """Slice a dimension over one more axis."""
     count = memories.between[names[-1]]
     shape, outer = aval_of(x).shape, _outer(names, memories)
     inner = shape[dim] // outer // count
@@ -157,14 +157,14 @@ def _cut(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
     starts[dim + 1] = axis_index_p.bind(axis_name=memories.across(names[-1]))
     sizes = list(aval_of(rows).shape)
     sizes[dim + 1] = 1
-    piece = squeeze(dynamic_slice(rows, starts, sizes), (dim + 1,))
-    return reshape(piece, (*shape[:dim], shape[dim] // count, *shape[dim + 1 :]))
+    chunk = squeeze(dynamic_slice(rows, starts, sizes), (dim + 1,))
+    return reshape(chunk, (*shape[:dim], shape[dim] // count, *shape[dim + 1 :]))
 
 
-def _moved(
+def _exchanged(
     x: Any, source: int, target: int, old: Sequence[Any], new: Sequence[Any], memories: Memories
 ) -> Any:
-    """A value whose dimension ``target`` is split over the last of the axes of ``source``.
+    """Exchange: move the last axis of dimension ``source`` to dimension ``target``.
 
     Args:
         source, target: dimensions.

@@ -1,4 +1,4 @@
-"""Programs of arrays with shards in several memories: jitted ones, and single ops."""
+"""Programs of arrays with shards in several memories: jitted programs, and single ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.shardings import asked_shardings, result_shardings
+from gpuflow.compiler.shardings import requested_shardings, result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, all_eqns
 from gpuflow.core.primitive import Primitive
@@ -18,11 +18,11 @@ from gpuflow.core.trace import eval_trace
 from gpuflow.ops.effects.device_put import device_put
 from gpuflow.parallel.partition.memory_programs import placed, run_local
 from gpuflow.parallel.partition.programs import Partitioner
-from gpuflow.parallel.partition.resharding import parts_in
+from gpuflow.parallel.partition.resharding import dim_axes_in
 from gpuflow.runtime.array import Array
+from gpuflow.runtime.distributed import DistributedArray, distribute, gathered
 from gpuflow.runtime.execute import executable_of
 from gpuflow.runtime.memories import Memories, holdings, is_in_one_memory, memories_of
-from gpuflow.runtime.parted import PartedArray, gathered, in_parts
 from gpuflow.runtime.sharded import with_sharding
 
 _MOST_OPS = 4096
@@ -34,8 +34,8 @@ class LocalProgram:
     """A program of whole arrays for one memory.
 
     Attributes:
-        jaxpr: ``(*constants, *what it has of operands) -> what it has of results``.
-        consts: the constants, of which every memory gets the whole.
+        jaxpr: ``(*constants, *shards of operands) -> shards of results``.
+        consts: the constants, replicated in every memory.
     """
 
     jaxpr: ClosedJaxpr
@@ -44,7 +44,7 @@ class LocalProgram:
 
 def partition(
     jaxpr: ClosedJaxpr, memories: Memories, in_shardings: Sequence[NamedSharding],
-    wanted: Sequence[NamedSharding], warns: bool = True,
+    out_shardings: Sequence[NamedSharding], warns: bool = True,
 ) -> LocalProgram:  # fmt: skip
     """A program for one memory.
 
@@ -54,15 +54,15 @@ def partition(
         in_shardings, wanted: the shardings of operands and results.
         warns: whether to warn of large operands that are gathered.
     """
-    ins = [parts_in(s, a.ndim, memories) for s, a in safe_zip(in_shardings, jaxpr.in_avals)]
-    outs = [parts_in(s, a.ndim, memories) for s, a in safe_zip(wanted, jaxpr.out_avals)]
+    ins = [dim_axes_in(s, a.ndim, memories) for s, a in safe_zip(in_shardings, jaxpr.in_avals)]
+    outs = [dim_axes_in(s, a.ndim, memories) for s, a in safe_zip(out_shardings, jaxpr.out_avals)]
     local = Partitioner(memories, warns).traced(jaxpr, ins, outs)
     return LocalProgram(ClosedJaxpr(hoist_consts(local.jaxpr)), local.consts)
 
 
 def run(
     jaxpr: ClosedJaxpr, operands: Sequence[Any],
-    wanted: Sequence[Sharding | None] | None = None, donated: Sequence[bool] = (),
+    out_shardings: Sequence[Sharding | None] | None = None, donated: Sequence[bool] = (),
     warns: bool = True,
 ) -> list[Any]:  # fmt: skip
     """Run a program of whole arrays in all memories.
@@ -74,14 +74,14 @@ def run(
         donated: which operands' memory may be used; they are deleted. None if empty.
         warns: whether to warn of large operands that are gathered.
     """
-    wanted = wanted or [None] * len(jaxpr.out_avals)
+    out_shardings = out_shardings or [None] * len(jaxpr.out_avals)
     # Of equal ones the one whose programs run in more processes: a pmap's.
-    every = _memories(jaxpr, operands, wanted)
+    every = _memories(jaxpr, operands, out_shardings)
     memories = max(every, key=lambda candidate: len(candidate.team), default=None)
     if memories is None:  # parts without a mesh
-        here = [gathered(x) if type(x) is PartedArray else x for x in operands]
+        here = [gathered(x) if type(x) is DistributedArray else x for x in operands]
         outs = executable_of(jaxpr, (False,) * len(here))(here)
-        pairs = safe_zip(outs, wanted)
+        pairs = safe_zip(outs, out_shardings)
         return [x if sharding is None else placed(x, sharding) for x, sharding in pairs]
     mesh = memories.mesh
 
@@ -98,29 +98,29 @@ def run(
     )
     goal = tuple(
         sharding if is_over(sharding) else follows
-        for sharding, follows in safe_zip(wanted, followed)
+        for sharding, follows in safe_zip(out_shardings, followed)
     )
     local = jaxpr.jaxpr.memo(
         ("memories", mesh, memories.team, in_shardings, goal),
         lambda: partition(jaxpr, memories, in_shardings, goal, warns)
     )
-    parts = [placed(x, everywhere) for x in local.consts]
-    parts += [placed(x, sharding) for x, sharding in safe_zip(operands, in_shardings)]
+    shards = [placed(x, everywhere) for x in local.consts]
+    shards += [placed(x, sharding) for x, sharding in safe_zip(operands, in_shardings)]
     shapes = [aval.shape for aval in jaxpr.out_avals]
     flags = (*[False] * len(local.consts), *donated) if any(donated) else ()
-    outs = run_local(local.jaxpr, parts, memories, goal, shapes, flags)
+    outs = run_local(local.jaxpr, shards, memories, goal, shapes, flags)
     return [
         x if sharding is None or sharding == x.sharding else placed(x, sharding)
-        for x, sharding in safe_zip(outs, wanted)
+        for x, sharding in safe_zip(outs, out_shardings)
     ]
 
 
 def _memories(
-    jaxpr: ClosedJaxpr, operands: Sequence[Any], wanted: Sequence[Sharding | None]
+    jaxpr: ClosedJaxpr, operands: Sequence[Any], out_shardings: Sequence[Sharding | None]
 ) -> Iterator[Memories]:
-    """The memories of the meshes that a program has to do with."""
-    shardings = [x.sharding for x in operands if type(x) is PartedArray]
-    for sharding in (*shardings, *wanted, *asked_shardings(jaxpr.jaxpr)):
+    """The memories of the meshes in a program and its operands."""
+    shardings = [x.sharding for x in operands if type(x) is DistributedArray]
+    for sharding in (*shardings, *out_shardings, *requested_shardings(jaxpr.jaxpr)):
         memories = memories_of(sharding.mesh) if isinstance(sharding, NamedSharding) else None
         if memories is not None:
             yield memories
@@ -130,11 +130,11 @@ def _memories(
 
 
 def evaluate(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> Any:
-    """Apply an op to arrays of which some have parts in several memories."""
+    """Apply an op to arrays of which some have shards in several memories."""
     if primitive.device is not None and primitive.device(params) is not None:
-        here = [gathered(x) if type(x) is PartedArray else x for x in operands]
+        here = [gathered(x) if type(x) is DistributedArray else x for x in operands]
         return eval_trace.process(primitive, tuple(here), params)
-    is_program = primitive.execute is not None  # a single op is nobody's program
+    is_program = primitive.execute is not None  # a single op does not warn
     outs = run(_program(primitive, operands, params), operands, warns=is_program)
     return outs if primitive.multiple_results else outs[0]
 
@@ -167,33 +167,33 @@ def _one_equation(
     return ClosedJaxpr(Jaxpr((), inputs, outputs, (eqn,), effects))
 
 
-def place(value: Any, sharding: Sharding) -> Any:
-    """An array with a sharding over several memories, or over one.
+def reshard(value: Any, sharding: Sharding) -> Any:
+    """Reshard an array, over several memories or one.
 
     Raises:
         ValueError: the sharding does not divide it.
     """
-    if type(value) is not PartedArray:
+    if type(value) is not DistributedArray:
         return placed(value, sharding)
     current, rank = value.sharding, value.aval.ndim
     if current == sharding or holdings(current, rank) == holdings(sharding, rank):
         return placed(value, sharding)
     if is_in_one_memory(sharding):
         device = sharding._devices[0]
-        return with_sharding(device_put(whole_of_parts(value), device), sharding)
+        return with_sharding(device_put(assembled_array(value), device), sharding)
     if isinstance(sharding, NamedSharding) and sharding.mesh == getattr(current, "mesh", None):
         sharding.shard_shape(value.aval.shape)
         return run(_identity(value.aval), [value], [sharding])[0]
-    return in_parts(whole_of_parts(value), sharding)
+    return distribute(assembled_array(value), sharding)
 
 
-def whole_of_parts(value: PartedArray) -> Array:
+def assembled_array(value: DistributedArray) -> Array:
     """All elements, in a memory of this process; all processes must call it."""
     sharding = value.sharding
     if sharding.is_fully_addressable or not isinstance(sharding, NamedSharding):
         return gathered(value)
     everywhere = NamedSharding(sharding.mesh, PartitionSpec())
-    return run(_identity(value.aval), [value], [everywhere])[0].parts[0]
+    return run(_identity(value.aval), [value], [everywhere])[0].arrays[0]
 
 
 @cache

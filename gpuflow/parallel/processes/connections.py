@@ -19,17 +19,17 @@ from gpuflow.parallel.processes.reception import MOST_CALLERS, Reception
 
 @record
 class Listener:
-    """Where a process can be reached: by others of the machine, and by all.
+    """Listening sockets of a process: for others of the machine, and for all.
 
     Attributes:
         near: a socket of the machine, or None where there are no such sockets.
         far: a TCP socket.
-        places: the addresses that other processes receive.
+        addresses: those that other processes receive.
     """
 
     near: socket.socket | None
     far: socket.socket
-    places: dict[str, Any]
+    addresses: dict[str, Any]
 
     def sockets(self) -> list[socket.socket]:
         return [door for door in (self.near, self.far) if door is not None]
@@ -40,7 +40,7 @@ class Listener:
 
 
 def _machine() -> str:
-    """The same for processes that can reach each other by sockets of the machine."""
+    """An id shared by processes that can reach each other by sockets of the machine."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/net').readlink()}"
@@ -58,8 +58,8 @@ def listen_for_peers(host: str) -> Listener:
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         near.bind("\0" + name)
         near.listen(128)
-    places = {"host": host, "port": far.getsockname()[1], "machine": machine, "name": name}
-    return Listener(near, far, places)
+    addresses = {"host": host, "port": far.getsockname()[1], "machine": machine, "name": name}
+    return Listener(near, far, addresses)
 
 
 def connect_peers(
@@ -70,21 +70,21 @@ def connect_peers(
     token: str,
     deadline: float,
 ) -> dict[int, socket.socket]:
-    """A connection for data to each other process; the higher rank calls."""
+    """Connect to each other process for data; the higher rank calls."""
     peers: dict[int, socket.socket] = {}
     accepted = threading.Thread(
         target=_accept, args=(listener, rank, size, token, deadline, peers), daemon=True
     )
     accepted.start()
     for other in range(rank):
-        places = table[other]["places"]
+        addresses = table[other]["places"]
         try:
-            connection = _call(places, listener.places["machine"], deadline)
+            connection = _call(addresses, listener.addresses["machine"], deadline)
             messages.greet(connection, token, {"rank": rank}, deadline)
         except (WireError, OSError) as error:
             raise CommunicationError(
-                f"[distributed] rank {rank} must reach rank {other} at {places['host']}:"
-                f"{places['port']}; got: {error}. Fix: let the machines reach each other."
+                f"[distributed] rank {rank} must reach rank {other} at {addresses['host']}:"
+                f"{addresses['port']}; got: {error}. Fix: let the machines reach each other."
             ) from error
         connection.settimeout(None)
         peers[other] = connection
@@ -98,12 +98,12 @@ def connect_peers(
     return peers
 
 
-def _call(places: dict[str, Any], machine: str, deadline: float) -> socket.socket:
-    if not machine or places["machine"] != machine:
-        return messages.connect(str(places["host"]), int(places["port"]), deadline)
+def _call(addresses: dict[str, Any], machine: str, deadline: float) -> socket.socket:
+    if not machine or addresses["machine"] != machine:
+        return messages.connect(str(addresses["host"]), int(addresses["port"]), deadline)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(max(0.1, deadline - time.monotonic()))
-    connection.connect("\0" + str(places["name"]))
+    connection.connect("\0" + str(addresses["name"]))
     return connection
 
 
@@ -115,20 +115,20 @@ def _accept(
     deadline: float,
     peers: dict[int, socket.socket],
 ) -> None:
-    """Take the calls of all higher ranks."""
-    wanted = set(range(rank + 1, size))
+    """Accept the calls of all higher ranks."""
+    expected = set(range(rank + 1, size))
     reception = Reception(listener.sockets(), token, max(MOST_CALLERS, 2 * size))
-    while wanted and (arrival := reception.next(deadline)) is not None:
+    while expected and (arrival := reception.next(deadline)) is not None:
         connection, about = arrival
         caller = about.get("rank")
         with suppress(WireError, OSError):
-            if type(caller) is int and caller in wanted:
+            if type(caller) is int and caller in expected:
                 messages.welcome(connection, token, about)
                 if connection.family != socket.AF_UNIX:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(None)
                 peers[caller] = connection
-                wanted.discard(caller)
+                expected.discard(caller)
                 continue
         connection.close()
     reception.close()

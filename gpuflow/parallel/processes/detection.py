@@ -112,9 +112,9 @@ def _mpi(said: Variables) -> Cluster | None:
     return None
 
 
-def _common(*parts: str) -> str:
+def _common(*texts: str) -> str:
     """A token from public data: it separates groups, but is not secret."""
-    return hashlib.sha256("/".join(parts).encode()).hexdigest()
+    return hashlib.sha256("/".join(texts).encode()).hexdigest()
 
 
 DETECTORS: dict[str, Callable[[Variables], Cluster | None]] = {
@@ -157,9 +157,9 @@ def visible_gpus(said: Variables) -> list[str]:
 def process_gpus(
     cluster: Cluster, local_device_ids: int | Sequence[int] | None, visible: Sequence[str]
 ) -> list[str] | None:
-    """Which of the GPUs are this process's; None: all that it sees.
+    """The GPUs of this process; None means all visible ones.
 
-    Our launcher has chosen already. Where others leave all to all processes, each takes one.
+    Our launcher has assigned them already. If another launcher shows all, each process takes one.
 
     Raises:
         ValueError: numbers of GPUs that are not there.

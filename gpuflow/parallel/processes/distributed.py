@@ -221,9 +221,9 @@ def _cluster(
         ),
         ValueError,
     )
-    place = address or detected.address
+    meeting = address or detected.address
     return Cluster(
-        detected.kind, rank, size, detected.local_rank, detected.local_size, place, detected.token
+        detected.kind, rank, size, detected.local_rank, detected.local_size, meeting, detected.token
     )
 
 
@@ -272,7 +272,7 @@ def _begin(base: Any, devices: tuple[dict[str, int], ...], here: int) -> None:
     )
     set_process(base.rank, base.size, devices)
     on_gpus = local_devices()[0].platform == "cuda" and base.size > 1
-    # Data of GPUs stay there; what the host exchanges goes over the processes' own connections.
+    # Data of GPUs stay there; data of the host use the processes' own connections.
     serve(HOSTS, _state.world)
     serve(PROCESSES, connect_nccl(base, local_devices()[0]) if on_gpus else _state.world)
 
@@ -315,12 +315,12 @@ def fail(error: BaseException) -> None:
 
 
 def _at_exit() -> None:
-    """Say goodbye; where an error ends the process, the others are told."""
+    """Leave the group; if an error ends the process, the others are informed."""
     error: Any = getattr(sys, "last_value", None) or _state.error
     text = None if error is None else f"{type(error).__name__}: {error}"
     uses_mpi = isinstance(_state.base, MpiCommunicator)
     if uses_mpi and text is not None:
-        # MPI's own end would wait for the others, who wait for us.
+        # MPI_Finalize would wait for the others, which wait for this process.
         with suppress(Exception):
             sys.stderr.flush()
             sys.stdout.flush()

@@ -22,7 +22,7 @@ from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.messages import WireError
 from gpuflow.parallel.processes.rendezvous import Group
 
-# A process that was told of a failure may still be computing; after this it ends itself.
+# A process that knows of a failure may still be computing; after this time it ends itself.
 GRACE_SECONDS = 10.0
 FAILED_STATUS = 70
 _LONGEST_REASON = 2000
@@ -55,7 +55,7 @@ class Heartbeats:
         self._pending = {rank: bytearray() for rank in self._others}
         now = time.monotonic()
         self._heard = dict.fromkeys(self._others, now)
-        self._left: set[int] = set()  # who said goodbye
+        self._left: set[int] = set()  # ranks that left regularly
         self._reason: str | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()

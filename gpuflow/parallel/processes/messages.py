@@ -93,20 +93,20 @@ def take_messages(pending: bytearray, longest: int = _LONGEST) -> list[dict[str,
 
 
 def _receive_bytes(connection: socket.socket, count: int, deadline: float) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
+    received = bytearray()
+    while len(received) < count:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise WireError("timed out")
         try:
             connection.settimeout(remaining)
-            part = connection.recv(min(count - len(parts), 1 << 16))
+            chunk = connection.recv(min(count - len(received), 1 << 16))
         except OSError as error:
             raise WireError(str(error)) from error
-        if not part:
+        if not chunk:
             raise WireError("the connection was closed")
-        parts += part
-    return bytes(parts)
+        received += chunk
+    return bytes(received)
 
 
 def text_of(message: dict[str, Any], name: str, longest: int = 500) -> str:
@@ -134,24 +134,24 @@ def new_token() -> str:
 
 
 def proof(token: str, challenge: str, who: str) -> str:
-    """The answer to a challenge that only who knows the token can give."""
-    # JSON knows halves of characters, and so do environment variables that are no text.
+    """The answer to a challenge, a keyed hash that requires the token."""
+    # JSON allows lone surrogates, and so do environment variables that are not text.
     key, text = (item.encode(errors="surrogatepass") for item in (token, f"{challenge}/{who}"))
     return hmac.new(key, text, hashlib.sha256).hexdigest()
 
 
-def _is_proof(message: dict[str, Any], wanted: str) -> bool:
+def _is_proof(message: dict[str, Any], expected: str) -> bool:
     claimed = message.get("proof")
-    # Of text, compare_digest takes ASCII alone.
+    # For str, compare_digest accepts ASCII only.
     return isinstance(claimed, str) and hmac.compare_digest(
-        claimed.encode(errors="surrogatepass"), wanted.encode()
+        claimed.encode(errors="surrogatepass"), expected.encode()
     )
 
 
 def greet(
     connection: socket.socket, token: str, about: dict[str, Any], deadline: float
 ) -> dict[str, Any]:
-    """Introduce oneself to who accepted a connection; both prove that they know the token.
+    """Introduce this process to the host of a connection; both prove that they know the token.
 
     Returns:
         The welcome.
@@ -159,12 +159,12 @@ def greet(
     Raises:
         WireError: the connection ended, or the other side does not know the token or refuses.
     """
-    asked = receive_message(connection, deadline)
-    if asked.get("protocol") != PROTOCOL:
-        # Also who turns callers away unasked, since too many call.
-        raise WireError(f"the other side must speak {PROTOCOL!r}; got {str(asked)[:200]}")
+    hello = receive_message(connection, deadline)
+    if hello.get("protocol") != PROTOCOL:
+        # Also a host that refuses callers at once, since too many call.
+        raise WireError(f"the other side must speak {PROTOCOL!r}; got {str(hello)[:200]}")
     challenge = secrets.token_hex(16)
-    answer = proof(token, text_of(asked, "challenge"), "caller")
+    answer = proof(token, text_of(hello, "challenge"), "caller")
     send_message(connection, {**about, "proof": answer, "challenge": challenge})
     welcome = receive_message(connection, deadline)
     if "refused" in welcome:
@@ -174,30 +174,30 @@ def greet(
     return welcome
 
 
-def question(asked: str) -> dict[str, Any]:
-    """First message to a caller; ``asked`` is a fresh challenge."""
-    return {"protocol": PROTOCOL, "challenge": asked}
+def question(issued: str) -> dict[str, Any]:
+    """First message to a caller; ``issued`` is a fresh challenge."""
+    return {"protocol": PROTOCOL, "challenge": issued}
 
 
-def proven(about: dict[str, Any], token: str, asked: str) -> dict[str, Any]:
-    """The introduction of a caller who was asked ``question(asked)``.
+def proven(about: dict[str, Any], token: str, issued: str) -> dict[str, Any]:
+    """The introduction of a caller that received ``question(issued)``.
 
     Raises:
         WireError: it does not know the token.
     """
-    if not _is_proof(about, proof(token, asked, "caller")):
+    if not _is_proof(about, proof(token, issued, "caller")):
         raise WireError("the token must be that of the group")
     text_of(about, "challenge")
     return about
 
 
 def welcome(connection: socket.socket, token: str, about: dict[str, Any], **more: Any) -> None:
-    """Accept who answered a challenge."""
+    """Accept a caller that answered a challenge."""
     send_message(connection, {"proof": proof(token, str(about["challenge"]), "host"), **more})
 
 
 def refuse(connection: socket.socket, why: str) -> None:
-    """Refuse a caller, who may be gone."""
+    """Refuse a caller, which may be gone."""
     with suppress(WireError):
         send_message(connection, {"refused": why})
 
@@ -248,10 +248,10 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
 
 
 def connect(host: str, port: int, deadline: float) -> socket.socket:
-    """A connection to who listens there, tried again until the deadline.
+    """Connect to a listener, with retries until the deadline.
 
     Raises:
-        WireError: nobody listened.
+        WireError: if there is no listener.
     """
     pause, last = 0.02, "no time was left"
     while (remaining := deadline - time.monotonic()) > 0:
@@ -260,7 +260,7 @@ def connect(host: str, port: int, deadline: float) -> socket.socket:
         except OSError as error:
             last = str(error)
         else:
-            # A port of one's own choice may be that of the address: then this is oneself.
+            # The port chosen for this end may be the address itself: a self-connection.
             if connection.getsockname() != connection.getpeername():
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(max(remaining, 1.0))

@@ -20,9 +20,9 @@ from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.messages import WireError
 
 CALLER_SECONDS = 5.0
-MOST_CALLERS = 256  # not proven yet; the oldest goes first, for who knows the token is quick
+MOST_CALLERS = 256  # not proven yet; the oldest is dropped first, as real members are quick
 _LONGEST = 1 << 16
-_AT_ONCE = 64  # accepted between looks at those who are there
+_AT_ONCE = 64  # accepted between checks of present callers
 _SLICE = 0.2  # seconds between looks at deadlines
 
 

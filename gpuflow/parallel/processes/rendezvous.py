@@ -1,7 +1,7 @@
-"""How processes find each other: rank 0 listens, the others report, and all connect to all.
+"""Rendezvous of processes: rank 0 listens, the others report, and all connect to all.
 
-The connection to rank 0 stays open. Over it processes show that they are alive, say goodbye, and
-receive which of them ended first (parallel/processes/heartbeats.py).
+The connection to rank 0 stays open for heartbeats, for leaving, and to learn which process ended
+first (parallel/processes/heartbeats.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Group:
     """A process's position in its group.
 
     Attributes:
-        rank, size: of this process, and how many there are.
+        rank, size: of this process, and the number of processes.
         control: the connection to rank 0; on rank 0 None.
         members: rank 0's connections to the others by rank; elsewhere empty.
         peers: a connection for data to each other rank.
@@ -59,7 +59,7 @@ def join(
             door = messages.listen(host, port, max(size, 128))
             try:
                 listener = listen_for_peers(host)
-                about = {"rank": 0, "devices": devices, "places": listener.places}
+                about = {"rank": 0, "devices": devices, "places": listener.addresses}
                 members, table = _gather(door, about, size, token, deadline, address)
             finally:
                 door.close()
@@ -88,7 +88,7 @@ def _gather(
     deadline: float,
     address: str,
 ) -> tuple[dict[int, socket.socket], list[dict[str, Any]]]:
-    """Wait until all ranks have reported, and tell each where the others are."""
+    """Wait until all ranks have reported, and send each the addresses of the others."""
     members: dict[int, socket.socket] = {}
     entries = {0: about}
     reception = Reception([door], token, max(MOST_CALLERS, 2 * size))
@@ -155,10 +155,10 @@ def _check(entry: dict[str, Any], entries: dict[int, Any], size: int) -> None:
         raise WireError(f"process_id must be from 1 to {size - 1}; got {str(rank)[:50]}")
     if rank in entries:
         raise WireError(f"process_id must differ; got {rank} twice")
-    _check_places(entry)
+    _check_entry(entry)
 
 
-def _check_places(entry: Any) -> None:
+def _check_entry(entry: Any) -> None:
     """Whether an entry describes the devices and the address of a process.
 
     Raises:
@@ -166,14 +166,14 @@ def _check_places(entry: Any) -> None:
     """
     if not isinstance(entry, dict):
         raise WireError("an entry must be an object")
-    devices, places = entry.get("devices"), entry.get("places")
-    if not isinstance(devices, dict) or not isinstance(places, dict):
+    devices, addresses = entry.get("devices"), entry.get("places")
+    if not isinstance(devices, dict) or not isinstance(addresses, dict):
         raise WireError("devices and places must be objects")
     for platform in devices:
         messages.number_of(devices, platform, below=1 << 20)
     for name in ("host", "machine", "name"):
-        messages.text_of(places, name)
-    messages.number_of(places, "port", 1, 1 << 16)
+        messages.text_of(addresses, name)
+    messages.number_of(addresses, "port", 1, 1 << 16)
 
 
 # --- other ranks ---------------------------------------------------------------------------
@@ -189,17 +189,17 @@ def _report(
     deadline: float,
     address: str,
 ) -> tuple[socket.socket, Listener, list[dict[str, Any]]]:
-    """Report to rank 0; returns the connection, where we listen, and where all others do."""
+    """Report to rank 0; returns the connection, our listener, and the table of all others."""
     listener = control = None
     try:
         control = messages.connect(host, port, deadline)
         listener = listen_for_peers(control.getsockname()[0])
-        about = {"rank": rank, "size": size, "devices": devices, "places": listener.places}
+        about = {"rank": rank, "size": size, "devices": devices, "places": listener.addresses}
         table = messages.greet(control, token, about, deadline).get("table")
         if not isinstance(table, list) or len(table) != size:
             raise WireError(f"the table must have an entry for each of {size} processes")
         for entry in table:
-            _check_places(entry)
+            _check_entry(entry)
         return control, listener, table
     except WireError as error:
         for opened in (listener, control):

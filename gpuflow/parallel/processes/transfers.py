@@ -21,12 +21,12 @@ from typing import NoReturn
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 
-# Mark, checksum of what the sender does, bytes of data, and what it does: text, as much as fits.
+# Mark, checksum of the sender's call, bytes of data, and the call as text, truncated.
 _TEXT_BYTES = 160
 _HEADER = struct.Struct(f"<4sIQ{_TEXT_BYTES}s")
 _MARK = b"gpfl"
-_SLICE = 1.0  # seconds between looks at what else happened while waiting
-VERDICT = 2.0  # seconds in which rank 0 says who ended first, when a connection breaks
+_SLICE = 1.0  # seconds between checks for other events while waiting
+VERDICT = 2.0  # seconds in which rank 0 reports the first failure, when a connection breaks
 
 
 @record
@@ -125,7 +125,7 @@ class Links:
         return self._failure
 
     def close(self, keep: bool = False) -> None:
-        """End the connections; ``keep`` leaves the sockets to whoever waits for them."""
+        """End the connections; ``keep`` leaves the sockets to the threads that wait for them."""
         for connection in list(self._sockets.values()):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -212,7 +212,7 @@ class Links:
             f"{call} with {len(item.target)} bytes on rank {self.rank} and {other} with {count} "
             f"bytes on rank {item.peer}"
         )
-        # Those who wait for one of the two are told what it was, before the connections end.
+        # Ranks that wait for one of the two get the reason before the connections end.
         self.differs(f"ranks do different things: {differs}")
         self.fail(f"rank {item.peer} and rank {self.rank} do different things")
         raise CommunicationError(
@@ -237,12 +237,12 @@ class Links:
         events: dict[int, int] = {}
         for item in waiting:
             number = self._socket(call, item.peer).fileno()
-            wanted = select.POLLOUT if isinstance(item, Delivery) else select.POLLIN
-            events[number] = events.get(number, 0) | wanted
-        for number, wanted in events.items():
+            mask = select.POLLOUT if isinstance(item, Delivery) else select.POLLIN
+            events[number] = events.get(number, 0) | mask
+        for number, mask in events.items():
             if number < 0:
                 self._lost(call, waiting[0].peer)
-            poll.register(number, wanted)
+            poll.register(number, mask)
         while not poll.poll(1000 * min(_SLICE, max(0.0, deadline - time.monotonic()))):
             if self._failure is not None:
                 self._lost(call, waiting[0].peer)

@@ -20,14 +20,14 @@ from gpuflow.numpy.promotion import (
     promote_dtypes,
     promote_dtypes_inexact,
 )
-from gpuflow.ops.linalg.algebra import conjugate, spread
+from gpuflow.ops.linalg.algebra import conjugate, with_batch
 
 
 def _vectors(name: str, *operands: Any) -> list[Array]:
     """Vectors along the last axis, of one dtype and with equal batches."""
     vectors = [jnp.atleast_1d(x) for x in promote_dtypes(*as_arrays(name, *operands))]
     batch = broadcast_shapes(*[aval_of(x).shape[:-1] for x in vectors], name=name)
-    return [spread(x, batch, 1) for x in vectors]
+    return [with_batch(x, batch, 1) for x in vectors]
 
 
 def _placed(vector: Any, places: np.ndarray) -> Any:

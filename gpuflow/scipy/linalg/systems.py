@@ -24,9 +24,9 @@ from gpuflow.ops.linalg.algebra import (
     conjugate,
     exact_matmul,
     is_diagonal,
-    spread,
     through_float32,
     to_dtype,
+    with_batch,
 )
 from gpuflow.ops.linalg.lu import lu_solve as solve_with_lu
 from gpuflow.scipy.linalg.forms import schur
@@ -60,7 +60,7 @@ def _columns(name: str, a: Any, b: Any) -> tuple[Any, Any, bool]:
     if vector:
         b = jnp.expand_dims(b, -1)
     batch = broadcast_shapes(aval_of(a).shape[:-2], aval_of(b).shape[:-2], name=name)
-    return spread(a, batch, 2), spread(b, batch, 2), vector
+    return with_batch(a, batch, 2), with_batch(b, batch, 2), vector
 
 
 def _restored(x: Any, vector: bool) -> Any:
@@ -180,7 +180,7 @@ def lu_solve(
     factors, b, vector = _columns("lu_solve", factors, b)
     size = aval_of(factors).shape[-1]
     permutation = lax.linalg.lu_pivots_to_permutation(jnp.asarray(pivots), size)
-    permutation = spread(permutation, aval_of(b).shape[:-2], 1)
+    permutation = with_batch(permutation, aval_of(b).shape[:-2], 1)
     if kind == 2:
         # The adjoint times x is b where the transpose times the conjugate of x is that of b.
         b = conjugate(b)

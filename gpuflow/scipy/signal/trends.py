@@ -9,7 +9,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow.base.arguments import canonicalize_axis, check_choice
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
@@ -59,7 +59,7 @@ def detrend(
     positions = known("detrend", "bp", bp, "bp=0.")
     check(
         positions.ndim <= 1 and positions.dtype.kind in "iu",
-        lambda: f"[detrend] bp must hold positions; got {told(bp)}. Fix: bp=0.",
+        lambda: f"[detrend] bp must hold positions; got {brief(bp)}. Fix: bp=0.",
     )
     bounds = np.unique(np.r_[0, positions, length])
     check(

@@ -12,7 +12,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.foreign import told
+from gpuflow.base.foreign import brief
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
@@ -94,7 +94,7 @@ def sph_harm_y(
         degrees = known("sph_harm_y", "n", n, "n_max=10.")
         check(
             degrees.dtype.kind in "iu",
-            lambda: f"[sph_harm_y] n must hold integers; got {told(n)}. Fix: n.astype(int).",
+            lambda: f"[sph_harm_y] n must hold integers; got {brief(n)}. Fix: n.astype(int).",
         )
         n_max = int(degrees.max(initial=0))
     theta, phi = jnp.atleast_1d(jnp.asarray(theta)), jnp.asarray(phi)

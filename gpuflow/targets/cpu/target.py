@@ -17,7 +17,7 @@ class NativeTarget(PlainTarget):
     rewrites = CPU_REWRITES
 
     def choice_of(self, step: CallStep) -> Choice | None:
-        """The instructions that make a call; None: it is made from Python."""
+        """The native implementation of a call; None if Python calls it."""
         return chosen(PROVIDERS, block_of(step.eqn), step, self)
 
     def texts_of(self, step: KernelStep) -> list[str]:

@@ -24,7 +24,7 @@ from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
 from gpuflow.targets.cuda.library.launch_binding import most_shared_bytes
 from gpuflow.targets.cuda.runtime.driver.api import (
@@ -49,10 +49,10 @@ USUAL_CHECKS = Checks(uninitialized_global=True)
 
 
 class _SimEpilogues:
-    """All of them, in NumPy."""
+    """All epilogues, in NumPy."""
 
     def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
-        """Of the dtypes that cublasLt has."""
+        """Whether cublasLt supports the dtype."""
         del epilogue, reduced
         return dtype.name in ("float32", "float16", "bfloat16")
 
@@ -61,7 +61,7 @@ SIM_EPILOGUES = _SimEpilogues()
 
 
 class SimApi:
-    """One simulated GPU, which has done everything when a call returns.
+    """One simulated GPU; calls return when their work is done.
 
     Each has separate memory, and rejects work while another one is the current device, as CUDA
     does.
@@ -97,7 +97,7 @@ class SimApi:
         current.device = self
 
     def visit(self) -> None:
-        """Anybody may ask about events."""
+        """Do nothing: events need no current device."""
 
     def _check_current(self) -> None:
         if current.device is not self:
@@ -107,44 +107,44 @@ class SimApi:
             )
 
     def stream(self) -> int:
-        """A number."""
+        """A new stream id."""
         self._streams += 1
         return self._streams
 
     def pool(self) -> SimPool:
-        """Memory of the device; nothing is kept for reuse, so that use after free is found."""
+        """A pool of device memory that caches nothing, so that use after free is found."""
         return SimPool(self.memory, self._check_current)
 
     def pinned(self, count: int) -> np.ndarray:
-        """Any memory of the host."""
+        """Ordinary host memory."""
         return np.empty(count, np.uint8)
 
     def event(self, stream: int) -> None:
-        """Nothing: all is done."""
+        """Return None: all work is done."""
         del stream
 
     def timed_event(self, stream: int) -> SimpleNamespace:
-        """The time."""
+        """An event with the current time."""
         event = SimpleNamespace()
         self._do(stream, lambda: event.__setattr__("time", clock()))
         return event
 
     def nanoseconds(self, first: SimpleNamespace, second: SimpleNamespace) -> int:
-        """The time of the host's clock."""
+        """The time between two events by the host's clock."""
         return second.time - first.time
 
     def wait_event(self, stream: int, event: None) -> None:
-        """All is done."""
+        """Do nothing: all work is done."""
 
     def is_done(self, event: None) -> bool:
-        """Yes."""
+        """Return True: all work is done."""
         return True
 
     def synchronize_event(self, event: None) -> None:
-        """All is done."""
+        """Do nothing: all work is done."""
 
     def synchronize(self, stream: int) -> None:
-        """All is done."""
+        """Do nothing: all work is done."""
 
     def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
         """Copy bytes to device memory."""
@@ -157,7 +157,7 @@ class SimApi:
         del stream
         ctypes.memmove(target, self.memory.view(source, count, writes=False).ctypes.data, count)
 
-    def copy_inside(self, target: int, source: int, count: int, stream: int) -> None:
+    def copy_within(self, target: int, source: int, count: int, stream: int) -> None:
         """Copy bytes in device memory."""
         self.copy_in(target, self.memory.view(source, count, False).ctypes.data, count, stream)
 
@@ -182,7 +182,7 @@ class SimApi:
         return LoadedKernel(loaded, loaded)
 
     def unload(self, module: SimKernel) -> None:
-        """Later launches of the kernel are errors."""
+        """Unload a kernel: later launches of it are errors."""
         self.loaded.remove(module)
 
     def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
@@ -190,7 +190,7 @@ class SimApi:
         kernel.function.allow_shared(count)
 
     def bind(
-        self, kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
+        self, kernel: LoadedKernel, grid: Dim, block: Dim, slots: array[int], stream: int,
         shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch that runs the whole grid."""
@@ -199,24 +199,24 @@ class SimApi:
             self._check_current()
             loaded: SimKernel = kernel.function
             loaded.check_shared(shared_bytes)
-            kept = np.frombuffer(words, np.uint64).copy()  # CUDA reads parameters at the call
-            launch = partial(self._launch, loaded, grid, block, kept, shared_bytes, touches)
+            parameters = np.frombuffer(slots, np.uint64).copy()  # CUDA reads parameters at the call
+            launch = partial(self._launch, loaded, grid, block, parameters, shared_bytes, touches)
             self._give(stream, launch)
 
         return run
 
     def _launch(
-        self, loaded: SimKernel, grid: Dim, block: Dim, words: np.ndarray, shared_bytes: int,
+        self, loaded: SimKernel, grid: Dim, block: Dim, slots: np.ndarray, shared_bytes: int,
         touches: Sequence[Touched] | None,
     ) -> None:  # fmt: skip
-        """Run a launch; in a stream it keeps nothing loaded, as on a real device."""
+        """Run a launch; as on a real device, it does not keep its module loaded."""
         name = loaded.kernel.program.name
         assert loaded in self.loaded, f"the module of {name} was unloaded before it ran"
         ptx = loaded.kernel if touches is None else WatchedKernel(loaded.kernel, touches)
-        ptx.launch(grid, block, words, self.memory, shared_bytes, self.checks)
+        ptx.launch(grid, block, slots, self.memory, shared_bytes, self.checks)
 
     def _give(self, stream: int, work: Callable[[], object]) -> None:
-        """Do work that may be recorded, or record it."""
+        """Run work, or add it to the current recording."""
         if current.recording is not None:
             current.recording.append(work)
         else:
@@ -238,7 +238,7 @@ class SimApi:
 
     @contextmanager
     def library(self, stream: int) -> Iterator[None]:
-        """NumPy needs nothing."""
+        """Do nothing: NumPy has no streams."""
         del stream
         yield
 
@@ -277,7 +277,7 @@ class SimApi:
     def gemm_with(
         self, gemm: Gemm, epilogue: Epilogue, stream: int
     ) -> Callable[..., None]:
-        """The same in NumPy, in float32."""
+        """A product with an epilogue by NumPy, in float32."""
         one = _steps(gemm.left_transposed, gemm.left_leading, 0)
         two = _steps(gemm.right_transposed, gemm.right_leading, 0)
         m, n, dtype = gemm.m, gemm.n, gemm.dtype
@@ -286,20 +286,20 @@ class SimApi:
             (a,) = _multiplied(self._matrices(left, dtype, (1, m, gemm.k), one), F32, gemm.reduced)
             (b,) = _multiplied(self._matrices(right, dtype, (1, gemm.k, n), two), F32, gemm.reduced)
             vector = self._flat(bias, dtype, n) if epilogue.bias else None
-            kept = None
+            aux_array = None
             if epilogue.keeps or epilogue.gradient:
                 (rows, columns), kind = aux_type(epilogue, m, n, dtype)
-                kept = self._flat(aux, kind, rows * columns).reshape(rows, columns)
+                aux_array = self._flat(aux, kind, rows * columns).reshape(rows, columns)
             product = a @ b
             with np.errstate(all="ignore"):
                 if epilogue.gradient:
-                    result, sums = with_epilogue(np, epilogue, product, aux=kept)
+                    result, sums = with_epilogue(np, epilogue, product, aux=aux_array)
                     if vector is not None:
                         vector[...] = sums.astype(dtype)
                 else:
                     result, extra = with_epilogue(np, epilogue, product, vector)
-                    if kept is not None:
-                        kept[...] = extra.astype(kept.dtype)
+                    if aux_array is not None:
+                        aux_array[...] = extra.astype(aux_array.dtype)
             self._flat(target, dtype, m * n).reshape(m, n)[...] = result.astype(dtype)
 
         def multiply(
@@ -324,7 +324,7 @@ class SimApi:
         return np.ndarray(shape, dtype, memory, 0, strides)
 
     def free_library_memory(self) -> None:
-        """NumPy keeps nothing."""
+        """Do nothing: NumPy caches nothing."""
 
     def free_bytes(self) -> int:
         """The memory that is not allocated."""
@@ -332,22 +332,22 @@ class SimApi:
 
 
 class SimPool:
-    """Memory by address, given back when nothing refers to it."""
+    """Memory by address, freed when nothing refers to it."""
 
     def __init__(self, memory: DeviceMemory, check: Callable[[], None]) -> None:
         self._memory, self._check = memory, check
 
-    def malloc(self, count: int) -> _Piece:
+    def malloc(self, count: int) -> _Allocation:
         """New memory."""
         self._check()
-        return _Piece(self._memory, count)
+        return _Allocation(self._memory, count)
 
     def free_all_blocks(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is cached."""
 
 
-class _Piece:
-    """A piece of device memory."""
+class _Allocation:
+    """An allocation of device memory."""
 
     def __init__(self, memory: DeviceMemory, count: int) -> None:
         self.ptr = memory.allocate(count)
@@ -355,18 +355,18 @@ class _Piece:
 
 
 def _steps(transposed: bool, leading: int, step: int) -> tuple[int, ...]:
-    """Elements from one matrix, row and column to the next."""
+    """Strides in elements of matrices, rows and columns."""
     return (step, 1, leading) if transposed else (step, leading, 1)
 
 
 def _multiplied(x: np.ndarray, wide: np.dtype, reduced: bool) -> np.ndarray:
-    """Matrices in the dtype in which they are multiplied; of complex numbers both parts round."""
+    """Matrices in the dtype of the product; both components of complex values round."""
     x = np.ascontiguousarray(x, wide)
     return tf32_of(x.view(F32), "rna").view(wide) if reduced else x
 
 
 def _span(data: DeviceArray) -> tuple[int, int]:
-    """The first byte of an array that is not empty, and the one behind its last."""
+    """The first byte of an array that is not empty, and its exclusive end."""
     steps = [(n - 1) * s for n, s in zip(data.shape, data.byte_strides, strict=True)]
     low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
     return low, high + data.dtype.itemsize

@@ -21,32 +21,32 @@ class SimGraph:
     """Recorded work: the operations of each call on the stream.
 
     Args:
-        parts: the work.
-        do: gives the stream a part of it.
+        calls: the operations of each call.
+        do: runs an operation on the stream.
     """
 
     def __init__(
-        self, parts: list[list[Callable[[], object]]], do: Callable[[Callable[[], object]], None]
+        self, calls: list[list[Callable[[], object]]], do: Callable[[Callable[[], object]], None]
     ) -> None:
-        self._parts, self._do = parts, do
+        self._calls, self._do = calls, do
 
     def __call__(self) -> None:
-        for part in self._parts:
-            for one in part:
+        for operations in self._calls:
+            for one in operations:
                 self._do(one)
 
     def change(self, number: int, launch: Callable[[], Any]) -> bool:
         """Record a launch once more."""
-        self._parts[number] = recorded_work(launch)
+        self._calls[number] = recorded_work(launch)
         return True
 
 
 def recorded_work(work: Callable[[], Any]) -> list[Callable[[], object]]:
     """Record the operations of ``work`` on a stream, without running them."""
     assert current.recording is None, "recordings do not nest"
-    current.recording = kept = []
+    current.recording = operations = []
     try:
         work()
     finally:
         current.recording = None
-    return kept
+    return operations

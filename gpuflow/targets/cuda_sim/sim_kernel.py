@@ -1,4 +1,4 @@
-"""A loaded kernel, and how much shared memory CUDA lets it have.
+"""A loaded kernel, and CUDA's limits of its shared memory.
 
 Source: NVIDIA, CUDA Driver API: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
 cuFuncSetAttribute.
@@ -22,7 +22,7 @@ class SimKernel:
 
     def __init__(self, kernel: PtxKernel, most_shared: int) -> None:
         self.kernel, self._most_shared = kernel, most_shared
-        # Static and dynamic memory share the limit: the header defines the default so.
+        # Static and dynamic memory share the limit, by the header's definition.
         self._most_dynamic = MOST_SHARED_BY_DEFAULT - kernel.program.shared_bytes
 
     def allow_shared(self, count: int) -> None:

@@ -1,7 +1,7 @@
-"""User kernels with separate copies of arrays, to detect other accesses.
+"""User kernels with separate copies of arrays, to detect accesses out of bounds.
 
-Arrays of a program are adjacent in one piece of memory, where a kernel that runs over the end of
-one reaches the next. In this module each is an allocation, in which operands cannot be written.
+Arrays of a program are adjacent in memory, so a kernel that runs over the end of one reaches the
+next. In this module each is a separate allocation, and operands are read-only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuflow.targets.cuda.codegen.build import Touched
 from ptxsim.checks import Checks, Statistics
-from ptxsim.faults import Place, PtxError
+from ptxsim.faults import Location, PtxError
 from ptxsim.kernel import PtxKernel
 from ptxsim.memory import DeviceMemory
 from ptxsim.types import Array
@@ -31,29 +31,29 @@ class WatchedKernel:
         self._kernel, self._touches = kernel, touches
 
     def launch(
-        self, grid: Sequence[int], block: Sequence[int], words: Array, memory: DeviceMemory,
+        self, grid: Sequence[int], block: Sequence[int], slots: Array, memory: DeviceMemory,
         shared_bytes: int, checks: Checks,
     ) -> Statistics:  # fmt: skip
         """Run the whole grid on copies, as ``PtxKernel.launch``, and copy its writes back.
 
         Raises:
-            PtxError: it touched something else, or left elements of an output as they were.
+            PtxError: if it accesses other memory, or leaves elements of an output unwritten.
         """
-        own, copies = words.copy(), []
+        own, copies = slots.copy(), []
         try:
             for touched in self._touches:
                 copy = memory.allocate(touched.count, counted=False)
                 copies.append(copy)
                 if touched.is_read and touched.count:
-                    source = memory.view(int(words[touched.word]), touched.count, writes=False)
+                    source = memory.view(int(slots[touched.slot]), touched.count, writes=False)
                     memory.view(copy, touched.count)[:] = source
                 memory.lock(copy, not touched.is_written)
-                own[touched.word] = copy
+                own[touched.slot] = copy
             done = self._kernel.launch(grid, block, own, memory, shared_bytes, checks)
             for touched, copy in zip(self._touches, copies, strict=True):
                 if touched.is_written and touched.count:
                     self._check_written(memory, touched, copy, grid, block)
-                    target = memory.view(int(words[touched.word]), touched.count)
+                    target = memory.view(int(slots[touched.slot]), touched.count)
                     target[:] = memory.view(copy, touched.count, writes=False)
         finally:
             for copy in copies:
@@ -76,5 +76,5 @@ class WatchedKernel:
             f"the first of them byte {first}. The grid was {tuple(grid)}, the block "
             f"{tuple(block)}. Fix: a grid that covers it, or inout= for an array of which it "
             "changes only some elements.",
-            Place(name),
+            Location(name),
         )

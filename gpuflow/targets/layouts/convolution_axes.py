@@ -17,8 +17,8 @@ Axis = tuple[int, int, int, int]  # size and strides in lhs, rhs and out, in ele
 Axes = list[Axis]
 
 MOST_SPACE = 3
-_FEWEST_TAPS = 128  # summed at a time; else places are summed apart, if they are few
-_MOST_APART = 8
+_FEWEST_TAPS = 128  # summed at a time; else positions become separate problems, if they are few
+_MOST_SPLIT = 8
 
 
 @record
@@ -27,18 +27,18 @@ class Slide:
 
     size: int
     taps: int
-    places: int
+    positions: int
     lhs: int
     rhs: int
     out: int
     stride: int
     pad: int
-    hole: int
-    gap: int  # between taps; negative: they are mirrored
+    lhs_dilation: int
+    rhs_dilation: int  # negative if taps are mirrored
 
-    def position(self, place: int, tap: int) -> int:
-        """In lhs with its holes."""
-        return place * self.stride + tap * self.gap - self.pad
+    def position(self, index: int, tap: int) -> int:
+        """Of a tap at an output index, in the dilated lhs."""
+        return index * self.stride + tap * self.rhs_dilation - self.pad
 
 
 _STILL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)
@@ -46,7 +46,7 @@ _STILL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)
 
 @record
 class Problem:
-    """The convolution in axes that are as few as strides allow."""
+    """A convolution with as few axes as strides allow."""
 
     outer: Axes
     depth: Axes
@@ -66,7 +66,7 @@ def _stride(view: View, d: int) -> int:
 
 
 def merged(axes: Axes) -> Axes:
-    """Without axes of size 1; neighbours that all arrays walk through as one are one."""
+    """The axes without those of size 1, and adjacent ones merged where all strides allow it."""
     result: Axes = []
     for size, lhs, rhs, to in axes:
         if size == 1:
@@ -105,7 +105,7 @@ def as_problem(
             strides[to], convolution.strides[k], convolution.padding[k][0],
             convolution.left_dilation[k], convolution.right_dilation[k],
         )  # fmt: skip
-        if (slide.size, slide.taps, slide.places) != (1, 1, 1) or slide.pad:
+        if (slide.size, slide.taps, slide.positions) != (1, 1, 1) or slide.pad:
             slides.append(slide)
     if len(slides) > MOST_SPACE:
         return None
@@ -120,7 +120,7 @@ def as_problem(
 
 
 def dense_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The stride of dimensions as one axis; 0 if it has one element, None if they are several."""
+    """The stride of dimensions as one axis; 0 for one element, None if they do not merge."""
     innermost = None
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if size == 1:
@@ -134,71 +134,76 @@ def dense_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
     return 0 if innermost is None else innermost
 
 
-# --- parts ---------------------------------------------------------------------------------
+# --- splits --------------------------------------------------------------------------------
 
 
-def places_apart(problem: Problem, elements: int) -> list[Problem]:
+def split_positions(problem: Problem, elements: int) -> list[Problem]:
     """One problem for each position along an outer dimension, if few taps are used by all."""
-    width = prod(slide.places for slide in problem.slides) * max(
+    width = prod(slide.positions for slide in problem.slides) * max(
         (axis[0] for axis in problem.rows), default=1
     )
-    few = range(2, _MOST_APART + 1)
-    d = next((d for d, slide in enumerate(problem.slides[:-1]) if slide.places in few), None)
+    few = range(2, _MOST_SPLIT + 1)
+    d = next((d for d, slide in enumerate(problem.slides[:-1]) if slide.positions in few), None)
     if d is None or width * _FEWEST_TAPS <= elements:
         return [problem]
     slide = problem.slides[d]
-    parts = []
-    for place in range(slide.places):
+    problems = []
+    for position in range(slide.positions):
         slides = list(problem.slides)
-        slides[d] = replace(slide, places=1, pad=slide.pad - place * slide.stride)
-        offset = problem.out_offset + place * slide.out
-        parts += places_apart(replace(problem, slides=slides, out_offset=offset), elements)
-    return parts
+        slides[d] = replace(slide, positions=1, pad=slide.pad - position * slide.stride)
+        offset = problem.out_offset + position * slide.out
+        problems += split_positions(replace(problem, slides=slides, out_offset=offset), elements)
+    return problems
 
 
 def with_taps_reversed(problem: Problem) -> Problem:
-    """Where rhs has negative strides, taps are counted from the other end."""
+    """The problem with taps counted from the other end if rhs has negative strides."""
     slides, offset = [], problem.rhs_offset
     for slide in problem.slides:
         if slide.rhs < 0:
             last = slide.taps - 1
             offset += last * slide.rhs
-            pad = slide.pad - last * slide.gap
-            slide = replace(slide, rhs=-slide.rhs, pad=pad, gap=-slide.gap)
+            pad = slide.pad - last * slide.rhs_dilation
+            slide = replace(slide, rhs=-slide.rhs, pad=pad, rhs_dilation=-slide.rhs_dilation)
         slides.append(slide)
     return replace(problem, slides=slides, rhs_offset=offset)
 
 
 def phases(problem: Problem) -> list[Problem]:
-    """For lhs dilation, undilated problems: positions that use the same taps are one."""
+    """Undilated problems for lhs dilation, one for all positions that use the same taps."""
     options = [_phases_of(slide) for slide in problem.slides]
     return [
         replace(
-            problem, slides=[slide for slide, _, _ in choice],
-            rhs_offset=problem.rhs_offset + sum(rhs for _, rhs, _ in choice),
-            out_offset=sum(out for _, _, out in choice),
+            problem, slides=[slide for slide, _, _ in phase],
+            rhs_offset=problem.rhs_offset + sum(rhs for _, rhs, _ in phase),
+            out_offset=sum(out for _, _, out in phase),
         )
-        for choice in product(*options)
+        for phase in product(*options)
     ]
 
 
 def _phases_of(slide: Slide) -> list[tuple[Slide, int, int]]:
-    """The phases of one dimension with the offsets of their first tap and place."""
-    hole = slide.hole
-    if hole == 1:
+    """The phases of one dimension with the offsets of their first tap and position."""
+    dilation = slide.lhs_dilation
+    if dilation == 1:
         return [(slide, 0, 0)]
-    places, taps = hole // gcd(hole, slide.stride), hole // gcd(hole, abs(slide.gap))
+    position_step = dilation // gcd(dilation, slide.stride)
+    tap_step = dilation // gcd(dilation, abs(slide.rhs_dilation))
     dimension_phases = []
-    for r in range(min(places, slide.places)):
-        starts = [i for i in range(min(taps, slide.taps)) if not slide.position(r, i) % hole]
+    for r in range(min(position_step, slide.positions)):
+        first_taps = range(min(tap_step, slide.taps))
+        starts = [i for i in first_taps if not slide.position(r, i) % dilation]
         if not starts:
-            continue  # only holes are met here
+            continue  # only zeros between elements
         (i,) = starts
         dimension_phases.append((
             replace(
-                slide, taps=-(-(slide.taps - i) // taps), places=-(-(slide.places - r) // places),
-                rhs=slide.rhs * taps, out=slide.out * places, stride=slide.stride * places // hole,
-                pad=-slide.position(r, i) // hole, gap=slide.gap * taps // hole, hole=1,
+                slide, taps=-(-(slide.taps - i) // tap_step),
+                positions=-(-(slide.positions - r) // position_step),
+                rhs=slide.rhs * tap_step, out=slide.out * position_step,
+                stride=slide.stride * position_step // dilation,
+                pad=-slide.position(r, i) // dilation,
+                rhs_dilation=slide.rhs_dilation * tap_step // dilation, lhs_dilation=1,
             ),
             i * slide.rhs, r * slide.out,
         ))  # fmt: skip

@@ -12,7 +12,7 @@ PLAIN, TRANSPOSED = 111, 112  # CBLAS's numbers
 
 
 def collapsed_axes(view: View, dims: Dims, levels: int) -> list[Axis] | None:
-    """Dimensions as at most ``levels`` axes, outermost first; None where there are more."""
+    """Dimensions as at most ``levels`` axes, outermost first; None if there are more."""
     shape, strides, _, broadcast = view
     if len(dims) == 1 and shape[dims[0]] != 1:
         d = dims[0]
@@ -53,7 +53,7 @@ def batch_axes(left: View, right: View, product: Product) -> list[tuple[int, int
 
 
 def leading_dimension(rows: list[Axis], columns: list[Axis]) -> tuple[int, int] | None:
-    """CBLAS's flag and leading dimension of a row-major matrix; None where it has no unit stride.
+    """CBLAS's flag and leading dimension of a row-major matrix; None if it has no unit stride.
 
     Strides of single rows and columns do not matter.
     """

@@ -7,7 +7,7 @@ keeps nan; ``widen_by_bits`` is exact. All formats share one formula over expone
 from __future__ import annotations
 
 from gpuflow.base.records import record
-from gpuflow.targets.llvm.lanes import Lane, select
+from gpuflow.targets.llvm.ir_values import IRValue, select
 
 
 @record
@@ -60,7 +60,7 @@ _FLOAT32_BIAS = 127
 _FLOAT32_MANTISSA = 23
 
 
-def narrow_by_bits(x: Lane, form: Format) -> Lane:
+def narrow_by_bits(x: IRValue, form: Format) -> IRValue:
     """The code of a float32 in ``form``, as uint32, by integer arithmetic."""
     # By its bits and not by llvm.fabs, which NVVM does not take: the CUDA target uses this too.
     bits = x.bitcast("uint32") & 0x7FFFFFFF
@@ -81,15 +81,15 @@ def narrow_by_bits(x: Lane, form: Format) -> Lane:
     return select(x.is_nan(), code.constant(form.nan), signed)
 
 
-def widen_by_bits(code: Lane, form: Format) -> Lane:
+def widen_by_bits(code: IRValue, form: Format) -> IRValue:
     """The float32 of a code (uint32) in ``form``: shift the bits, then scale by a power of two."""
     magnitude = code & ((1 << form.sign) - 1)
-    placed = magnitude << (_FLOAT32_MANTISSA - form.mantissa)
-    scaled = placed.bitcast("float32") * 2.0 ** (_FLOAT32_BIAS - form.bias)
+    shifted = magnitude << (_FLOAT32_MANTISSA - form.mantissa)
+    scaled = shifted.bitcast("float32") * 2.0 ** (_FLOAT32_BIAS - form.bias)
     special = magnitude > form.largest
     if form.kind == "fnuz":
         special = code.equals(form.nan)
-    bits = select(special, placed | 0x7F800000, scaled.bitcast("uint32"))
+    bits = select(special, shifted | 0x7F800000, scaled.bitcast("uint32"))
     if form.kind == "fnuz":
         bits = select(special, bits.constant(0x7FC00000), bits)
     return (bits | ((code >> form.sign) << 31)).bitcast("float32")

@@ -22,11 +22,11 @@ from gpuflow.compiler.cache.versions import version_of
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.cpu.codegen.image.loader import HAS_IMAGES
-from gpuflow.targets.cpu.runtime.kernels import cache_parts, compile_cpu, print_cpu
-from gpuflow.targets.llvm import lanes
+from gpuflow.targets.cpu.runtime.kernels import cache_key_inputs, compile_cpu, print_cpu
+from gpuflow.targets.llvm import ir_values
 
 KERNEL = unary_kernel("abs")
-KEY = cache_key(kernel_text(KERNEL), cache_parts())
+KEY = cache_key(kernel_text(KERNEL), cache_key_inputs())
 CODE = f"{KEY}.{'image' if HAS_IMAGES else 'o'}"
 FOLDER_OF_PACKAGE = os.path.dirname(os.path.dirname(gpuflow.__file__))
 
@@ -256,7 +256,7 @@ def test_errors_of_a_build_pass_through_and_are_not_kept(tmp_path):
 
 
 def test_the_key_depends_on_text_and_parts():
-    parts = cache_parts()
+    parts = cache_key_inputs()
     assert parts[0] == "cpu" and version_of("llvmlite") in parts
     assert version_of("no-such-package") == "none"
     for name in ("numba", "llvmlite", "ML.dtypes"):
@@ -266,8 +266,8 @@ def test_the_key_depends_on_text_and_parts():
         cache_key("a", ("cpu1",)),
     }  # fmt: skip
     assert len(keys) == 4
-    digests = {source_digest([lanes]), source_digest([libm]), source_digest([])}
-    assert len(digests) == 3 and source_digest([lanes]) in digests
+    digests = {source_digest([ir_values]), source_digest([libm]), source_digest([])}
+    assert len(digests) == 3 and source_digest([ir_values]) in digests
 
 
 def test_threads_build_a_kernel_once(tmp_path):

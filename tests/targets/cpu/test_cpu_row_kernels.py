@@ -16,10 +16,10 @@ from gpuflow.targets.cpu.codegen.loop_compiler import module_of
 from gpuflow.targets.cpu.codegen.loops.nodes import Unsupported
 from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.schedules.row_values import keep_row_values
+from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 from gpuflow.targets.cpu.codegen.schedules.rows_across_lanes import (
     ROWS_ACROSS_LANES,
-    SMALLEST_TURNED,
+    SMALLEST_TRANSPOSED,
 )
 from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
@@ -74,7 +74,7 @@ def count(kernel, fn):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_softmax_evaluates_exp_once(dtype):
     kernel = call_of(softmax, (100, 300), dtype=dtype).kernel
-    kept = keep_row_values(kernel)
+    kept = cache_row_values(kernel)
     assert count(kernel, "exp") == 2
     assert count(kept, "exp") == 1
     (out,) = [o for o in kept.operands if o.mode is Mode.INOUT]
@@ -93,7 +93,7 @@ def test_softmax_evaluates_exp_once(dtype):
 )
 def test_kernels_that_keep_nothing(function, dtype):
     kernel = call_of(function, (100, 300), dtype=dtype).kernel
-    assert keep_row_values(kernel) == kernel
+    assert cache_row_values(kernel) == kernel
 
 
 # --- short rows -------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_other_steps_are_not_compiled():
 
 def many(rows, width):
     """A number of rows at which narrow ones are turned."""
-    return rows + SMALLEST_TURNED // width if width <= 16 else rows
+    return rows + SMALLEST_TRANSPOSED // width if width <= 16 else rows
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 10, 16, 17, 32, 65, 127, 128, 4097])

@@ -21,13 +21,13 @@ several = pytest.mark.skipif(pool().threads == 1, reason="needs two threads")
 def counted(monkeypatch):
     """How many threads took the loops that are written from here on."""
     counts = []
-    write = Code.apart
+    write = Code.parallel_loop
 
-    def apart(code, length, bodies, table):
+    def parallel_loop(code, length, bodies, table):
         counts.append(len(bodies))
         write(code, length, bodies, table)
 
-    monkeypatch.setattr(Code, "apart", apart)
+    monkeypatch.setattr(Code, "parallel_loop", parallel_loop)
     gf.clear_caches()
     return counts
 
@@ -54,7 +54,7 @@ def nested(x):
 def test_threads_do_not_show(body, counted, monkeypatch):
     together = gf.jit(lambda x: lax.map(body, x))(MATRICES)
     threads = list(counted)
-    monkeypatch.setattr(steps, "_MOST_APART", -1)
+    monkeypatch.setattr(steps, "_MOST_PARALLEL_BYTES", -1)
     gf.clear_caches()
     alone = gf.jit(lambda x: lax.map(body, x))(MATRICES)
     assert threads == [pool().threads] == counted

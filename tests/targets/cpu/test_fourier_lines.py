@@ -12,7 +12,7 @@ from guarded_memory import guarded, needs_guards
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.runtime.memory import address
-from gpuflow.targets.cpu.library import fourier_lines
+from gpuflow.targets.cpu.library import fourier_rows
 from gpuflow.targets.cpu.library.fourier_lengths import (
     LONGEST,
     memory_length,
@@ -20,9 +20,9 @@ from gpuflow.targets.cpu.library.fourier_lengths import (
     radices,
     split,
 )
-from gpuflow.targets.cpu.library.fourier_lines import FROM_REAL, TO_REAL, lines_of_lanes
 from gpuflow.targets.cpu.library.fourier_passes import LARGEST_RADIX, RADICES, lanes_of, roots
-from gpuflow.targets.cpu.library.fourier_writer import Lines, Side, Writer
+from gpuflow.targets.cpu.library.fourier_rows import FROM_REAL, TO_REAL, rows_of_lanes
+from gpuflow.targets.cpu.library.fourier_writer import RowTransforms, Side, Writer
 from gpuflow.targets.cpu.runtime.native.program_writer import Code, callable_program, fixed
 from gpuflow.targets.cpu.runtime.native.services import native_services
 
@@ -142,7 +142,7 @@ def test_split():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_each_lane_has_its_line(dtype):
-    assert sorted(lines_of_lanes(dtype)) == list(range(lanes_of(dtype)))
+    assert sorted(rows_of_lanes(dtype)) == list(range(lanes_of(dtype)))
 
 
 @pytest.mark.parametrize("radix", [*RADICES, 11, 37, 127])
@@ -210,7 +210,7 @@ def test_nothing_is_read_or_written_outside(dtype, by_columns, at_end):
         writer = Writer("float32" if dtype == np.complex64 else "float64", native_services(), code)
         steps = stored.strides[::-1] if not by_columns else stored.strides
         sides = [Side(fixed(address(one)), *steps) for one in (source, target)]
-        writer.lines(Lines(length, lines), *sides)
+        writer.transform(RowTransforms(length, lines), *sides)
         call, kept = callable_program(code, 0, native_services().runtime)
         call()
         del kept
@@ -232,13 +232,13 @@ def test_long_real_lines_stay_inside(at_end):
     there = Side(fixed(address(source)), 8, length * 4)
     half = Side(fixed(address(target)), 8, target.strides[0])
     shape = split(length // 2, 1, "float32")
-    writer.long_lines(
-        shape, Lines(length // 2, 2, kind=FROM_REAL, order=length), there, half,
+    writer.transform_long(
+        shape, RowTransforms(length // 2, 2, kind=FROM_REAL, order=length), there, half,
         fixed(address(work)),
     )  # fmt: skip
-    inverse = Lines(length // 2, 2, 1, TO_REAL, (True, True), 1 / length, length)
+    inverse = RowTransforms(length // 2, 2, 1, TO_REAL, (True, True), 1 / length, length)
     again = Side(fixed(address(back)), 8, length * 4)
-    writer.long_lines(shape, inverse, half, again, fixed(address(work)))
+    writer.transform_long(shape, inverse, half, again, fixed(address(work)))
     call, kept = callable_program(code, 0, native_services().runtime)
     call()
     del kept
@@ -251,7 +251,7 @@ def test_which_blocks_are_whole_columns_or_rows(dtype, size):
     lanes = lanes_of(dtype)
 
     def fits(element, line, lines, count):
-        return fourier_lines.are_columns_or_rows(dtype, element, line, lines, count)
+        return fourier_rows.are_columns_or_rows(dtype, element, line, lines, count)
 
     assert fits(9 * size, size, 3 * lanes, 2)
     assert not fits(9 * size, size, 3 * lanes + 1, 2)  # the last block of columns has few
@@ -265,14 +265,14 @@ def test_which_blocks_are_whole_columns_or_rows(dtype, size):
 @pytest.mark.parametrize("shape", [(32, 64), (33, 64), (64, 33), (48, 3, 64)])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_the_functions_that_are_built_are_those_that_are_called(shape, axis, monkeypatch):
-    asked, make = [], fourier_lines.lines_function.__wrapped__
+    asked, make = [], fourier_rows.rows_function.__wrapped__
 
-    def lines_function(*arguments):
+    def rows_function(*arguments):
         asked.append(arguments)
         return make(*arguments)
 
     x = numbers(shape)
-    monkeypatch.setattr(fourier_lines, "lines_function", lines_function)
+    monkeypatch.setattr(fourier_rows, "rows_function", rows_function)
     gf.clear_caches()
     result = np.asarray(gf.jit(lambda x: jnp.fft.fft(x, axis=axis))(x))
     assert error(result, np.fft.fft(x, axis=axis)) < 1e-6

@@ -128,13 +128,13 @@ def test_the_split_does_not_depend_on_threads():
         ((2, 1, 300, 300), (8, 1, 3, 3), (2, 8, 300, 300)),
     ):
         calls = [_call_of(lhs, rhs, out, _record(4, pads=same), n) for n in (1, 2, 7)]
-        assert len({(call.words, call.extent, call.partial) for call in calls}) == 1
+        assert len({(call.arguments, call.extent, call.partial) for call in calls}) == 1
         assert calls[0].extent >= 16  # enough for several threads
 
 
 def test_kernels_of_size_one_read_their_operand_in_place():
     call = _call_of((8, 16, 6, 6), (4, 16, 1, 1), (8, 4, 6, 6), _record(4))
-    assert call is not None and call.words[25] == 0 and call.copied is None
+    assert call is not None and call.arguments[25] == 0 and call.copied is None
     x = np.random.default_rng(0).normal(size=(8, 16, 6, 6)).astype(np.float32)
     w = np.random.default_rng(1).normal(size=(4, 16, 1, 1)).astype(np.float32)
     got = gf.jit(lambda x, w: lax.conv(x, w, (1, 1), "VALID"))(x, w)

@@ -165,7 +165,7 @@ def test_a_broadcast_operand_is_no_matrix():
     assert product_call(PLAIN, repeated, whole, np.dtype(np.float32), 1) is None
     stack = View((5, 8, 8), (0, 8, 1), 0, (True, False, False))
     call = product_call(STACK, stack, contiguous((5, 8, 8)), np.dtype(np.float32), 1)
-    assert call is not None and call.words[16:18] == (0, 0)
+    assert call is not None and call.arguments[16:18] == (0, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -14,7 +14,7 @@ from gpuflow.core.blocks import Product
 from gpuflow.core.views import View, contiguous
 from gpuflow.targets.cpu.codegen import processor, product_tiles
 from gpuflow.targets.cpu.codegen.build import assembly
-from gpuflow.targets.cpu.codegen.printing.packed_products import WORDS, product_text
+from gpuflow.targets.cpu.codegen.printing.packed_products import PRODUCT_ARGUMENTS, product_text
 from gpuflow.targets.cpu.library.blas import private_blas
 from gpuflow.targets.cpu.library.packed_products import Formats, formats, packed_call
 from gpuflow.targets.cpu.runtime.native.pool import pool
@@ -181,7 +181,7 @@ def test_blocks_are_shared_and_what_is_packed_fits_their_memory():
     for shape in ((300, 900, 700), (7, 33, 9), (2000, 64, 2), (2, 64, 2000)):
         m, k, n = shape
         call = packed_call(PLAIN, contiguous((m, k)), contiguous((k, n)), form, 4)
-        words = dict(zip(WORDS, call.words, strict=True))
+        words = dict(zip(PRODUCT_ARGUMENTS, call.arguments, strict=True))
         rows, columns = product_tiles.tile_shape("pairs")
         assert call.extent * words["part_blocks"] >= words["blocks"]
         panels = -(-min(n, words["column_block"]) // columns) * columns

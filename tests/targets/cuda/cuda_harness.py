@@ -27,7 +27,11 @@ from gpuflow.kir.verify import verify
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
 from gpuflow.targets.cuda.codegen.printing.printers import CudaSource, print_cuda
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS
-from gpuflow.targets.cuda.codegen.schedules.spread import launch_shape, may_launch, scratch_bytes
+from gpuflow.targets.cuda.codegen.schedules.launch_config import (
+    launch_shape,
+    may_launch,
+    scratch_bytes,
+)
 
 __all__ = [
     "ANY", "ARCHITECTURES", "IN", "INOUT", "OUT", "PARALLEL", "REDUCE", "ROW", "UNIT", "VECTOR",

@@ -37,7 +37,7 @@ from gpuflow.targets.cpu.runtime.kernels import compile_cpu
 from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS
 from gpuflow.targets.cuda.codegen.schedules.index_bits import at_fitting_width
-from gpuflow.targets.cuda.codegen.schedules.spread import (
+from gpuflow.targets.cuda.codegen.schedules.launch_config import (
     full_blocks,
     launch_shape,
     may_launch,
@@ -144,7 +144,7 @@ def _run_on_cpu(step: KernelStep, memory: Memory) -> None:
 
 def numbers_of(call: KernelCall, memory: Memory) -> np.ndarray:
     """The argument block of a call: every word a number."""
-    numbers = list(call.words)
+    numbers = list(call.slots)
     for k, buffer in enumerate(call.buffers):
         if buffer != NO_BUFFER:
             numbers[k] += memory[buffer].ctypes.data
@@ -258,7 +258,7 @@ def _parameters(kernel: Kernel, numbers: np.ndarray) -> Any:
 def _view(operand: Operand, memory: Memory) -> np.ndarray:
     if operand.buffer == NO_BUFFER:
         return np.asarray(operand.value, storage_dtype(operand.aval.dtype))
-    buffer, view = memory[operand.buffer], operand.lies
+    buffer, view = memory[operand.buffer], operand.layout
     if 0 in view.shape:
         return np.empty(view.shape, buffer.dtype)
     strides = tuple(stride * buffer.itemsize for stride in view.strides)

@@ -14,7 +14,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
-from gpuflow.targets.cuda.codegen.block_lines import BlockLines
+from gpuflow.targets.cuda.codegen.block_printer import BlockPrinter
 from gpuflow.targets.cuda.runtime.program import block_programs, driver_text
 from gpuflow.targets.cuda_sim.driver import SimApi
 from ptxsim.faults import PtxError
@@ -145,7 +145,7 @@ def test_an_arena_and_static_memory_that_exceed_48_kb_together(device, launches)
 
 @pytest.mark.parametrize("most, is_shared", [(50_879, False), (50_880, True)])
 def test_static_memory_counts_towards_the_limit_of_an_arena(most, is_shared, monkeypatch):
-    lines = BlockLines()
+    lines = BlockPrinter()
     monkeypatch.setattr(lines, "_static_bytes", 4224)
     assert lines.text(46_656, most).is_shared is is_shared
 
@@ -275,7 +275,7 @@ def test_what_pays(turns, size, pays, monkeypatch, device):
 
     rule = block_programs._pays
     monkeypatch.setattr(block_programs, "_pays", spy)
-    monkeypatch.setattr(driver_text._Places, "program_step", only_asks)
+    monkeypatch.setattr(driver_text._DeviceArrays, "program_step", only_asks)
     x = np.zeros((turns, size, size), np.float32)
     run(lambda x: lax.map(lambda t: jnp.tanh(jnp.tanh(t @ t) @ t).max(0), x), [x], device)
     assert asked == [pays]

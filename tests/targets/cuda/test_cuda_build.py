@@ -12,7 +12,7 @@ from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.core.blocks import CudaText
 from gpuflow.targets.cuda.codegen.build import (
     _link_once,
-    _with_lines,
+    _ptx_with_lineinfo,
     build_cuda,
     compile_ptx,
     link_ptx,
@@ -216,10 +216,10 @@ def test_lines_are_left_out_only_where_nvvm_refuses_their_names(log, is_built):
         return ("ptx",)
 
     if is_built:
-        assert _with_lines(compile_text) == "ptx" and asked == [True, False]
+        assert _ptx_with_lineinfo(compile_text) == "ptx" and asked == [True, False]
     else:
         with pytest.raises(RuntimeError, match="ERROR_COMPILATION"):
-            _with_lines(compile_text)
+            _ptx_with_lineinfo(compile_text)
         assert asked == [True]
 
 
@@ -233,9 +233,9 @@ def test_lines_are_left_out_where_nvvm_loses_a_label_over_them(without_lines):
 
     if without_lines == _LOST:
         with pytest.raises(CudaBuildError, match=r"a label to go to; NVVM left out \$L__BB0_2\."):
-            _with_lines(compile_text)
+            _ptx_with_lineinfo(compile_text)
     else:
-        assert _with_lines(compile_text) == without_lines
+        assert _ptx_with_lineinfo(compile_text) == without_lines
 
 
 # --- device functions of several kernels ----------------------------------------------------

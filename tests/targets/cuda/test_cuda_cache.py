@@ -19,20 +19,20 @@ from gpuflow.kir.nodes import Operand
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets.cuda.codegen import cached
 from gpuflow.targets.cuda.codegen.build import CudaObject
-from gpuflow.targets.cuda.codegen.cached import cache_parts, compile_cuda
+from gpuflow.targets.cuda.codegen.cached import cache_key_inputs, compile_cuda
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
-from gpuflow.targets.cuda.codegen.schedules.spread import (
+from gpuflow.targets.cuda.codegen.schedules.launch_config import (
     launch_shape,
     schedule_cuda,
     schedules_to_try,
 )
 
 FOLDER_OF_PACKAGE = os.path.dirname(os.path.dirname(gpuflow.__file__))
-PARTS = cache_parts((9, 0))
+PARTS = cache_key_inputs((9, 0))
 
 
 def test_the_key_depends_on_the_architecture_the_tools_and_the_variant():
-    assert PARTS[:2] == ("cuda", "sm_90") and cache_parts((10, 0))[1] == "sm_100"
+    assert PARTS[:2] == ("cuda", "sm_90") and cache_key_inputs((10, 0))[1] == "sm_100"
     assert len(PARTS) == 4 + len(cached.PACKAGES)
     assert {"numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"} <= set(cached.PACKAGES)
 
@@ -43,7 +43,7 @@ def test_kernels_of_another_machine_are_found_by_its_versions(monkeypatch):
     monkeypatch.setattr(
         config, "environment", replace(config.environment, kernel_versions=versions)
     )
-    parts = cache_parts.__wrapped__((9, 0))
+    parts = cache_key_inputs.__wrapped__((9, 0))
     named = dict(zip(cached.PACKAGES, parts[3:-1], strict=True))
     assert named == {**dict(zip(cached.PACKAGES, PARTS[3:-1], strict=True)), **dict(versions)}
     assert (*parts[:3], parts[-1]) == (*PARTS[:3], PARTS[-1])
@@ -86,7 +86,7 @@ sys.path[:0] = {paths!r}
 import cuda_zoo
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen.cached import compile_cuda
-from gpuflow.targets.cuda.codegen.schedules.spread import launch_shape
+from gpuflow.targets.cuda.codegen.schedules.launch_config import launch_shape
 cache = KernelCache({folder!r})
 found = compile_cuda(cuda_zoo.zoo()["row"], cache)
 loaded = [name for name in ("numba", "cuda", "cupy") if name in sys.modules]
@@ -194,7 +194,7 @@ def test_a_small_tile_computes_the_same(monkeypatch):
 def test_the_key_holds_the_variables_of_numba(tmp_path):
     """Some change the code that Numba makes: later processes would load it."""
     module = "gpuflow.targets.cuda.codegen.cached"
-    program = f"from {module} import cache_parts; print(cache_parts((9, 0)))"
+    program = f"from {module} import cache_key_inputs as key; print(key((9, 0)))"
     keys = set()
     for settings in ({}, {"NUMBA_OPT": "0"}, {"NUMBA_CPU_NAME": "generic"}):
         environment = {**os.environ, "PYTHONPATH": FOLDER_OF_PACKAGE, **settings}

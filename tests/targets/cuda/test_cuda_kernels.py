@@ -35,7 +35,11 @@ from ptx_launch import launch_ptx
 from gpuflow.kir.interpret import interpret_segments, storage_dtype
 from gpuflow.kir.nodes import Mode, Operand, arguments
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
-from gpuflow.targets.cuda.codegen.schedules.spread import full_blocks, launch_shape, scratch_bytes
+from gpuflow.targets.cuda.codegen.schedules.launch_config import (
+    full_blocks,
+    launch_shape,
+    scratch_bytes,
+)
 from ptxsim.faults import PtxError
 
 pytestmark = requires_cuda_tools

@@ -62,7 +62,7 @@ def test_the_programs_reach_what_they_are_for():
     donated = [o for r in run("mlp with donation") for o in r.step.kernel.operands]
     assert any(operand.mode is Mode.INOUT for operand in donated)
     (reverse,) = [r.step.calls[0] for r in run("reversed row")]
-    assert any(word < 0 for word in reverse.words[len(reverse.buffers) :])
+    assert any(word < 0 for word in reverse.slots[len(reverse.buffers) :])
 
 
 def test_wrong_code_is_noticed(monkeypatch):

@@ -13,7 +13,7 @@ from cuda_harness import ANY, IN, OUT, PARALLEL, REDUCE, UNIT, make
 from gpuflow.kir.nodes import Mode, Operand
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrintError
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
-from gpuflow.targets.cuda.codegen.schedules.spread import (
+from gpuflow.targets.cuda.codegen.schedules.launch_config import (
     full_blocks,
     launch_shape,
     may_launch,
@@ -117,7 +117,8 @@ def test_what_a_vector_variant_must_be_given():
 def test_what_vectors_of_rows_must_be_given():
     kernel = cuda_zoo.zoo()["row"]
     launch = schedule_cuda(kernel, vectorize=True)
-    assert (launch.vector_operands, launch.kept, launch.tile) == (("x", "o"), ("x",), 4)
+    operands = launch.vector_operands, launch.register_operands
+    assert (*operands, launch.tile) == (("x", "o"), ("x",), 4)
     strides = {("x", "i0"): 12, ("o", "i0"): 8}
     assert may_launch(launch, kernel, {"x": 16, "o": 32}, {"i0": 3, "i1": 8}, strides)
     assert not may_launch(launch, kernel, {"x": 8, "o": 32}, {"i0": 3, "i1": 8}, strides)
@@ -130,7 +131,7 @@ def test_what_vectors_of_rows_must_be_given():
     assert launch.tile == 0 and may_launch(launch, full, addresses, {"i0": 8}, {})
     assert not may_launch(launch, full, addresses, {"i0": 9}, {})
     between = schedule_cuda(cuda_zoo.zoo()["column_between"], vectorize=True)
-    assert (between.kept, between.tile) == (("x",), 4)
+    assert (between.register_operands, between.tile) == (("x",), 4)
 
 
 def test_an_operand_that_is_read_after_it_was_written_is_not_vectorized():

@@ -20,8 +20,8 @@ from gpuflow.base.garbage import collect_garbage
 from gpuflow.targets.cuda.library.dnn import frontend
 from gpuflow.targets.cuda.library.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
 from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
+from gpuflow.targets.cuda.library.dnn.self_check import CheckedLibrary
 from gpuflow.targets.cuda.library.dnn.trials import TRIALS
-from gpuflow.targets.cuda.library.dnn.tried import TriedLibrary
 from gpuflow.targets.cuda.runtime.driver.faults import StatusError
 
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
@@ -538,7 +538,7 @@ class _Version:
 @pytest.mark.parametrize("last", [False, True])
 def test_what_is_right_is_used(kind, dtype, last, device, recwarn):
     fake, library = _library(device)
-    tried = TriedLibrary(library, device.driver.api, TRIALS)
+    tried = CheckedLibrary(library, device.driver.api, TRIALS)
     call = _call(kind, dtype=np.dtype(dtype), channels_last=last)
     for _ in range(2):  # one trial
         assert tried.choose(call, True) == library.choose(call, True) is not None
@@ -575,7 +575,7 @@ def test_what_is_wrong_is_not_used(name, kind, device, monkeypatch):
         return right(wanted, changed, views)
 
     monkeypatch.setattr(fake_cudnn, "computed", wrong)
-    tried = TriedLibrary(library, device.driver.api, TRIALS)
+    tried = CheckedLibrary(library, device.driver.api, TRIALS)
     text = rf"got others for {kind} convolution .* Fix: install a cuDNN"
     with pytest.warns(UserWarning, match=text):
         assert tried.choose(_call(kind), True) is None
@@ -585,14 +585,14 @@ def test_what_is_wrong_is_not_used(name, kind, device, monkeypatch):
 def test_a_fault_in_a_trial_is_no_refusal(device):
     fake, library = _library(device)
     fake.failing["execute"] = RuntimeError("cudaErrorIllegalAddress")
-    tried = TriedLibrary(library, device.driver.api, TRIALS)
+    tried = CheckedLibrary(library, device.driver.api, TRIALS)
     with pytest.raises(StatusError, match="cudaErrorIllegalAddress"):
         tried.choose(_call(), True)
 
 
 def test_nothing_was_wrong_where_another_reason_holds(device):
     _, library = _library(device)
-    tried = TriedLibrary(library, device.driver.api, TRIALS)
+    tried = CheckedLibrary(library, device.driver.api, TRIALS)
     assert tried.choose(_call(), True) is not None
     assert tried.why_not(_call(), True) == ""
 
@@ -601,7 +601,7 @@ def test_a_library_that_is_not_there_is_not_tried(device):
     def load():
         raise OSError("no such file")
 
-    tried = TriedLibrary(Cudnn(load, nullcontext), device.driver.api, TRIALS)
+    tried = CheckedLibrary(Cudnn(load, nullcontext), device.driver.api, TRIALS)
     assert tried.choose(_call(), True) is None
 
 

@@ -19,8 +19,8 @@ from gpuflow.core.blocks import Attention
 from gpuflow.targets.cuda.library.dnn.attention_trial import small_arrays, small_call
 from gpuflow.targets.cuda.library.dnn.calls import AttentionCall
 from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
+from gpuflow.targets.cuda.library.dnn.self_check import CheckedLibrary
 from gpuflow.targets.cuda.library.dnn.trials import TRIALS
-from gpuflow.targets.cuda.library.dnn.tried import TriedLibrary
 from gpuflow.targets.cuda.library.library_attention import call_of
 
 HALF = np.dtype(np.float16)
@@ -38,7 +38,7 @@ def _library(api, **wrong):
 
 def _tried(api, **wrong):
     fake, library = _library(api, **wrong)
-    return fake, TriedLibrary(library, api, TRIALS)
+    return fake, CheckedLibrary(library, api, TRIALS)
 
 
 def _install(monkeypatch, api, library):
@@ -214,7 +214,7 @@ def test_what_a_trial_cannot_show_is_not_taken(device):
     _, library = _library(device.driver.api)
     choose = library.choose
     library.choose = lambda call, same: choose(call, same) if call == CALL else None
-    assert TriedLibrary(library, device.driver.api, TRIALS).choose(CALL, True) is None
+    assert CheckedLibrary(library, device.driver.api, TRIALS).choose(CALL, True) is None
 
 
 def test_small_arrays_tell_masks_apart():

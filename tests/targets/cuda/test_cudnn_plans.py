@@ -10,7 +10,13 @@ from gpuflow import lax
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.lowering import block_of
-from gpuflow.targets.cuda.library.dnn.calls import DATA, FILTER, FORWARD, Chosen, packed_strides
+from gpuflow.targets.cuda.library.dnn.calls import (
+    DATA,
+    FILTER,
+    FORWARD,
+    PlannedCall,
+    packed_strides,
+)
 from gpuflow.targets.cuda.library.launch_sequence import LibraryLaunch
 from gpuflow.targets.cuda.library.library_convolutions import plan_of
 from gpuflow.targets.cuda.library.target import GpuTarget
@@ -31,7 +37,7 @@ class TakesAll:
         how = {"pads": call.padding, "steps": call.strides, "gaps": call.dilation,
                "groups": call.groups}  # fmt: skip
         check_sizes(how, call.x, call.w, call.y)
-        return Chosen(call, deterministic, 0)
+        return PlannedCall(call, deterministic, 0)
 
 
 def _case(seed):

@@ -24,7 +24,7 @@ from late_gpu import shifted
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.kir.nodes import Operand
-from gpuflow.targets.cuda.codegen.schedules.spread import (
+from gpuflow.targets.cuda.codegen.schedules.launch_config import (
     launch_shape,
     leaves_idle,
     may_launch,

@@ -322,8 +322,8 @@ def test_kernels_are_nodes_and_only_a_librarys_calls_are_captured():
     assert node == 1002
     assert (told.func, told.gridDimX, told.gridDimY, told.gridDimZ) == (43, 4, 5, 1)
     assert (told.blockDimX, told.blockDimY, told.sharedMemBytes) == (64, 1, 0)
-    places = ctypes.cast(told.kernelParams, ctypes.POINTER(ctypes.c_void_p))
-    assert ctypes.c_longlong.from_address(places[1]).value == 8
+    pointers = ctypes.cast(told.kernelParams, ctypes.POINTER(ctypes.c_void_p))
+    assert ctypes.c_longlong.from_address(pointers[1]).value == 8
     assert not graph.change(1, other)  # the nodes of a library's call are not known
     assert not graph.change(0, lambda: None)
     del graph

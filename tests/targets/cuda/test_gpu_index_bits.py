@@ -31,7 +31,7 @@ from gpuflow.targets.cuda.codegen.schedules.index_bits import (
     at_fitting_width,
     fits_32_bits,
 )
-from gpuflow.targets.cuda.codegen.schedules.spread import launch_shape, schedule_cuda
+from gpuflow.targets.cuda.codegen.schedules.launch_config import launch_shape, schedule_cuda
 from gpuflow.targets.cuda.library.target import gpu_target
 from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 

@@ -14,7 +14,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.garbage import collect_garbage
-from gpuflow.core.communicator import turn
+from gpuflow.core.communicator import dispatch_lock
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 pytestmark = requires_cuda_tools
@@ -180,7 +180,7 @@ def test_moves_and_programs_over_several_devices_take_turns(two):
         done.set()
 
     thread = threading.Thread(target=move, daemon=True)
-    with turn():
+    with dispatch_lock():
         thread.start()
         assert not done.wait(0.3)
     assert done.wait(30)

@@ -10,8 +10,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.targets.cuda.codegen.schedules.launch_config import launch_shape, schedule_cuda
 from gpuflow.targets.cuda.codegen.schedules.row_phases import MOST_ROWS, SHORTEST_ROW
-from gpuflow.targets.cuda.codegen.schedules.spread import launch_shape, schedule_cuda
 from gpuflow.targets.cuda.library.target import gpu_target
 
 RNG = np.random.default_rng(3)

@@ -39,7 +39,7 @@ from gpuflow.kir.nodes import (
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 from gpuflow.targets.cuda.codegen.schedules import tiled_maps
-from gpuflow.targets.cuda.codegen.schedules.spread import launch_shape, schedule_cuda
+from gpuflow.targets.cuda.codegen.schedules.launch_config import launch_shape, schedule_cuda
 from gpuflow.targets.cuda.codegen.schedules.tiled_maps import SIDE
 from gpuflow.targets.cuda.library.target import gpu_target
 
@@ -51,7 +51,7 @@ def strategies(function, *shapes):
     steps = [step for step in plan.steps if step.kind == "kernel"]
     calls = [call for step in steps for group in step.launches for call in group]
     launches = [schedule_cuda(call.kernel, vectorize=True) for call in calls]
-    return ["piece" if launch.pieces else launch.strategy for launch in launches]
+    return ["piece" if launch.block_tile else launch.strategy for launch in launches]
 
 
 def test_what_goes_in_tiles():
@@ -207,7 +207,7 @@ def test_nests_wait_for_each_other(rows, columns):
 
 def test_launch_shapes():
     launch = schedule_cuda(tiled(turned(batch=True), SIDE), vectorize=True)
-    assert (launch.strategy, launch.pieces, launch.width) == ("point", (1, 32, 32), 1)
+    assert (launch.strategy, launch.block_tile, launch.width) == ("point", (1, 32, 32), 1)
     assert launch.bounds == 256
 
     def shape(*sizes):

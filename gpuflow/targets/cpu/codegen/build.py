@@ -1,8 +1,8 @@
 """Builds printed CPU kernels, and loads built ones.
 
-A build gives code for this processor: an image (``linker``), or a relocatable object file where
-there are none. ``loop_compiler`` makes LLVM instructions of loop programs. Loading an image takes
-no compiler; an object file takes llvmlite's linker.
+A build gives code for this processor: an image (``linker``), or a relocatable object file if images
+are not supported. ``loop_compiler`` makes LLVM instructions of loop programs. Loading an image
+needs no compiler; an object file needs llvmlite's linker.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def build_cpu(source: LoopSource) -> Object:
 
 
 def _level(source: LoopSource, written: Written) -> int:
-    """How much LLVM does.
+    """The optimization level of LLVM.
 
-    Its highest level unswitches loops: without it batched Mandelbrot loops take 1.3 times as long,
+    The highest level unswitches loops: without it batched Mandelbrot loops take 1.3 times as long,
     a transposed copy 1.8 times. It takes half as long again for a long program, and for deeply
-    nested loops, of which it makes copies even without conditions.
+    nested loops, which it copies even without conditions.
     """
     if written.is_final:
         return AS_WRITTEN
@@ -113,7 +113,7 @@ def linkable(code: bytes, symbols: Sequence[str]) -> bytes:
 
     Args:
         code: the object file.
-        symbols: its functions that are wanted.
+        symbols: the requested functions.
     """
     if not HAS_IMAGES:
         return code
@@ -158,8 +158,8 @@ class _Linker:
         ensure_room()
         with self._lock:
             if self._engine is None:
-                # JITLink keeps what an object holds together and reports what it cannot do;
-                # LLVM's older linker aborts.
+                # JITLink keeps the sections of an object close and reports errors; LLVM's older
+                # linker aborts.
                 self._engine = llvm.create_lljit_compiler(host_machine(), use_jit_link=True)
             builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
             for symbol in symbols:
@@ -177,7 +177,7 @@ def link_symbols(
 
     Args:
         code: an image or an object file.
-        symbols: its functions that are wanted.
+        symbols: the requested functions.
         imports: addresses of functions that it calls; others are looked up in the process.
 
     Returns:
@@ -213,13 +213,13 @@ def load_cpu(built: Object, runtime: Callable[[str], int | None] | None = None) 
         RuntimeError: a symbol is missing, or the code is damaged.
         OSError: the system gives no memory for code.
     """
-    known = runtime or (lambda name: None)
-    resolved = {symbol: known(symbol) or libm.resolve(symbol) for symbol in built.imports}
+    resolve = runtime or (lambda name: None)
+    resolved = {symbol: resolve(symbol) or libm.resolve(symbol) for symbol in built.imports}
     imports = {symbol: address for symbol, address in resolved.items() if address is not None}
     library, addresses = link_symbols(built.code, (built.entry,), imports)
     address = addresses[built.entry]
     call: Any = _PROTOTYPE(address)
-    # Whoever holds only the function must own the code as well.
+    # A reference to the function alone must own the code as well.
     call.keepalive = library
     return LoadedKernel(address, call, library, len(built.code))
 

@@ -1,9 +1,9 @@
-"""The numbers of ``polynomials``: formats of floats, reduction constants and coefficients.
+"""Constants of ``polynomials``: formats of floats, reduction constants and coefficients.
 
 The coefficients minimise the greatest relative error: a weighted least-squares fit at 120
 Chebyshev nodes in 45 digits, repeated 25 times with the weights multiplied by the errors. Then each
 is rounded to the dtype, from the lowest power on, and the others are fitted again. The highest
-power comes first, as ``lanes.polynomial`` takes them.
+power comes first, as ``ir_values.polynomial`` takes them.
 
 Sources: Lawson (1961), Contributions to the theory of linear least maximum approximation;
 Brisebarre and Chevillard (2007), Efficient polynomial L-infinity approximations.
@@ -19,18 +19,18 @@ class Format:
     """A float dtype.
 
     Attributes:
-        word: the unsigned integer of the same width.
+        unsigned: the unsigned integer of the same width.
         mantissa: stored bits of the mantissa.
         bias: of the exponent.
-        ln2: log(2) in two parts; the first has so few bits that its product with any exponent is
-            exact.
+        ln2: log(2) as a sum of two terms; the first has so few bits that its product with any
+            exponent is exact.
         smallest: the logarithm of half the smallest subnormal number, rounded down.
         tiny: the logarithm of the smallest normal number.
         largest: the greatest number whose exponential is finite.
         root_half: the bits of sqrt(1/2).
     """
 
-    word: str
+    unsigned: str
     mantissa: int
     bias: int
     ln2: tuple[float, float]
@@ -108,8 +108,9 @@ ERFC_ROOT = (
     1.0045202,
 )  # fmt: skip
 
-# pi in parts whose products with an integer below 2^15 (and a half) are exact, for a processor
-# without fused multiply-add; and in three full parts. All are positive, so that -0.0 stays -0.0.
+# pi as a sum of terms whose products with an integer below 2^15 (and a half) are exact, for a
+# processor without fused multiply-add; and of three full ones. All are positive, so that -0.0 stays
+# -0.0.
 PI_EXACT = (
     3.140625, 0.000965118408203125, 2.5331974029541016e-06, 1.979060471057892e-09,
     5.126688136514179e-12,

@@ -22,14 +22,14 @@ from gpuflow.targets.cpu.codegen.loops.nodes import (
     Unsupported,
 )
 from gpuflow.targets.cpu.codegen.loops.text import expression_text
-from gpuflow.targets.llvm.lanes import Lane, cast, constant, is_float
+from gpuflow.targets.llvm.ir_values import IRValue, cast, constant, is_float
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
 else:
     ir = LazyModule("llvmlite.ir")
 
-_ARITHMETIC: dict[str, Callable[[Lane, Lane], Lane]] = {
+_ARITHMETIC: dict[str, Callable[[IRValue, IRValue], IRValue]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -40,7 +40,7 @@ _ARITHMETIC: dict[str, Callable[[Lane, Lane], Lane]] = {
     "<<": lambda a, b: a << b,
     ">>": lambda a, b: a >> b,
 }
-_COMPARE: dict[str, Callable[[Lane, Lane], Lane]] = {
+_COMPARE: dict[str, Callable[[IRValue, IRValue], IRValue]] = {
     "==": lambda a, b: a.equals(b),
     "!=": lambda a, b: a.differs(b),
     "<": lambda a, b: a < b,
@@ -62,7 +62,7 @@ class Expressions:
     def __init__(self, builder: ir.IRBuilder, names: Mapping[str, Named]) -> None:
         self.builder, self.names = builder, names
 
-    def value(self, node: Expression) -> Lane:
+    def value(self, node: Expression) -> IRValue:
         match node:
             case Name(name):
                 return self.variable(name)
@@ -94,26 +94,26 @@ class Expressions:
                 return result
         raise Unsupported(expression_text(node))
 
-    def operand(self, node: Expression) -> Lane:
+    def operand(self, node: Expression) -> IRValue:
         """Emit an operand of an operator or a function."""
         return self.value(node)
 
-    def typed(self, node: Expression, dtype: str) -> Lane:
+    def typed(self, node: Expression, dtype: str) -> IRValue:
         value = self.operand(node)
         if value.dtype != dtype:
             raise Unsupported(f"{expression_text(node)} is {value.dtype}, not {dtype}")
         return value
 
-    def variable(self, name: str) -> Lane:
+    def variable(self, name: str) -> IRValue:
         """The value of a variable."""
         raise NotImplementedError
 
-    def same(self, a: Lane, b: Lane) -> tuple[Lane, Lane]:
+    def same(self, a: IRValue, b: IRValue) -> tuple[IRValue, IRValue]:
         if a.dtype != b.dtype or a.dtype == POINTER:
             raise Unsupported(f"{a.dtype} with {b.dtype}")
         return a, b
 
-    def arithmetic(self, operator: str, a: Lane, b: Lane) -> Lane:
+    def arithmetic(self, operator: str, a: IRValue, b: IRValue) -> IRValue:
         a, b = self.same(a, b)
         wrong = is_float(a.dtype) if operator in _INTEGER_ONLY else a.dtype == "bool"
         if wrong or operator not in _ARITHMETIC or (operator == "/" and not is_float(a.dtype)):
@@ -126,17 +126,17 @@ class Expressions:
             raise Unsupported(f"np.{dtype}")
         return dtype
 
-    def as_dtype(self, value: Lane, dtype: str) -> Lane:
+    def as_dtype(self, value: IRValue, dtype: str) -> IRValue:
         """A value as one of another compute dtype."""
         if is_float(value.dtype) and not is_float(dtype):
-            raise Unsupported(f"{value.dtype} to {dtype}")  # a Cast says how it rounds
+            raise Unsupported(f"{value.dtype} to {dtype}")  # a Cast specifies the rounding
         return cast(value, dtype)
 
     def meaning(self, name: str) -> Named | None:
-        """The function of a called name; None if there is none."""
+        """The function with a name; None if there is none."""
         return self.names.get(name) or functions.named(name)
 
-    def call(self, node: Call) -> tuple[Lane, ...]:
+    def call(self, node: Call) -> tuple[IRValue, ...]:
         """The results of a call."""
         meaning = self.meaning(node.function)
         if meaning is None or len(node.arguments) != len(meaning.parameters):
@@ -144,11 +144,11 @@ class Expressions:
         pairs = zip(node.arguments, meaning.parameters, strict=True)
         return self.emitted(meaning, [self.typed(argument, dtype) for argument, dtype in pairs])
 
-    def emitted(self, meaning: Named, values: Sequence[Lane]) -> tuple[Lane, ...]:
+    def emitted(self, meaning: Named, values: Sequence[IRValue]) -> tuple[IRValue, ...]:
         """Emit a call of a name with its arguments."""
         emitted = meaning.emit(self.builder, *(value.value for value in values))
         results = emitted if isinstance(emitted, tuple) else (emitted,) if meaning.results else ()
         return tuple(
-            Lane(self.builder, value, dtype)
+            IRValue(self.builder, value, dtype)
             for value, dtype in zip(results, meaning.results, strict=True)
         )

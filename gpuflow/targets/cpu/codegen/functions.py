@@ -10,9 +10,9 @@ dtypes, storages are storage dtypes):
     accumulate_add_<dtype>       a sum that may be reordered
     order_<fn>_<dtype>(x)        an integer that orders floats for fn, max or min, and nan last
     unorder_<fn>_<dtype>(k)      the float of such an integer
-    use_wide_registers()         a mark for the whole function
+    use_wide_registers()         an attribute of the whole function
     is_interrupted()             whether the function must return
-    word_pointer(words, k)       word k of an argument block, or word_<storage>
+    word_pointer(words, k)       slot k of an argument block, or word_<storage>
     local_<storage>(n)           n elements on the stack; n is a number
     load_<storage>(p, i), store_<storage>(p, i, x)
     transpose_<storage>(..)      a block of elements with rows and columns exchanged, see transposes
@@ -47,7 +47,7 @@ from gpuflow.targets.cpu.codegen.elements import (
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS, emit_tile
 from gpuflow.targets.cpu.codegen.scalar_functions import emit_function, truncated
 from gpuflow.targets.cpu.codegen.transposes import emit_transpose
-from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, is_float
+from gpuflow.targets.llvm.ir_values import Instruction, IRValue, cast, is_float
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -56,7 +56,7 @@ else:
 
 POINTER = "pointer"
 INTERRUPTED = "gf_interrupted"
-# Elements behind an array on the stack, which vectors that are not full may write.
+# Elements after an array on the stack, which partial vectors may write.
 SPARE = 64
 _INDEX_BASE = 0x4338_0000_0000_0000  # bits of 2 ** 52 + 2 ** 51 as a float64
 
@@ -99,7 +99,7 @@ def named(name: str) -> Named | None:
     if name == "is_interrupted":
         return Named((), ("bool",), _emit_is_interrupted)
     if name.startswith("word_"):
-        return _word(name.removeprefix("word_"))
+        return _argument_slot(name.removeprefix("word_"))
     if verb in _OF_LOCALS and storage in (*COMPUTE_DTYPES, *NARROW_DTYPES):
         return _OF_LOCALS[verb](storage)
     if verb == "transpose" and storage in (*COMPUTE_DTYPES, *NARROW_DTYPES):
@@ -136,15 +136,15 @@ def writer(storage: str, scope: int, scopes: int) -> Named:
 
 @cache
 def guarded_reader(storage: str, scope: int, scopes: int) -> Named:
-    """The load of an operand where a condition holds; the last argument is the argument block."""
+    """The conditional load of an operand; the last argument is the argument block."""
 
     def emit(
         builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, where: Instruction,
-        words: Instruction,
+        arguments: Instruction,
     ) -> Instruction:  # fmt: skip
-        place = element(builder, pointer, offset, storage)
-        spare = builder.bitcast(words, place.type)
-        loaded = load(builder, builder.select(where, place, spare), storage, (scope, scopes))
+        address = element(builder, pointer, offset, storage)
+        spare = builder.bitcast(arguments, address.type)
+        loaded = load(builder, builder.select(where, address, spare), storage, (scope, scopes))
         return builder.select(where, loaded.value, loaded.constant(0).value)
 
     dtype = compute_dtype(storage)
@@ -157,7 +157,7 @@ def _function(fn: str, dtype: str) -> Named:
     results = tuple(FUNCTIONS[fn].results((dtype,) * arity))
 
     def emit(builder: ir.IRBuilder, *values: Instruction) -> Instruction:
-        outs = emit_function(fn, *(Lane(builder, value, dtype) for value in values))
+        outs = emit_function(fn, *(IRValue(builder, value, dtype) for value in values))
         return outs[0].value if len(outs) == 1 else tuple(out.value for out in outs)
 
     return Named((dtype,) * arity, results, emit)
@@ -165,9 +165,9 @@ def _function(fn: str, dtype: str) -> Named:
 
 def _cast(source: str, dtype: str) -> Named:
     def emit(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-        lane = Lane(builder, value, source)
+        typed = IRValue(builder, value, source)
         truncates = is_float(source) and not is_float(dtype) and dtype != "bool"
-        return (truncated if truncates else cast)(lane, dtype).value
+        return (truncated if truncates else cast)(typed, dtype).value
 
     return Named((source,), (dtype,), emit)
 
@@ -177,12 +177,12 @@ def _emit_index_as_float(dtype: str, builder: ir.IRBuilder, value: Instruction) 
 
     Added to the bits of 2 ** 52 + 2 ** 51 it is that number plus the index.
     """
-    index = Lane(builder, value, "int64")
+    index = IRValue(builder, value, "int64")
     base = index.constant(_INDEX_BASE)
-    # Not as Lanes: what was added must be subtracted as it stands.
+    # Not as IRValues: the subtraction may not be contracted or reordered.
     number = (index + base).bitcast("float64").value
     exact = builder.fsub(number, base.bitcast("float64").value)
-    return cast(Lane(builder, exact, "float64"), dtype).value
+    return cast(IRValue(builder, exact, "float64"), dtype).value
 
 
 def _select(dtype: str) -> Named:
@@ -208,37 +208,37 @@ _ORDERS = ("order_max", "order_min", "unorder_max", "unorder_min")
 
 
 def _order(name: str, dtype: str) -> Named:
-    """The float's bits as an integer that grows with it, turned until nan is at the far end.
+    """The float's bits as an integer that grows with it, shifted so that nan is at the far end.
 
     The maximum of such integers is that of the floats, nan and -0.0 included, for one instruction
-    where ``llvm.maximum`` takes six that wait for each other.
+    where ``llvm.maximum`` takes six dependent ones.
     """
     bits, mantissa = _ORDERED_BITS[dtype]
-    word = f"int{bits}"
-    # As integers, nan with a sign bit come before -inf: move them behind nan without, for max.
-    turn = (1 << mantissa) - 1
-    turn = -turn if name.endswith("max") else turn
+    integer = f"int{bits}"
+    # As integers, nan with a sign bit come before -inf: for max, move them after nan without.
+    shift = (1 << mantissa) - 1
+    shift = -shift if name.endswith("max") else shift
 
-    def flip(x: Lane) -> Lane:
+    def flip(x: IRValue) -> IRValue:
         """Reverse the order of negative floats; the inverse of itself."""
         return x ^ ((x >> (bits - 1)) & ((1 << (bits - 1)) - 1))
 
     def order(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-        return (flip(Lane(builder, value, dtype).bitcast(word)) + turn).value
+        return (flip(IRValue(builder, value, dtype).bitcast(integer)) + shift).value
 
     def unorder(builder: ir.IRBuilder, value: Instruction) -> Instruction:
-        return flip(Lane(builder, value, word) - turn).bitcast(dtype).value
+        return flip(IRValue(builder, value, integer) - shift).bitcast(dtype).value
 
     if name.startswith("un"):
-        return Named((word,), (dtype,), unorder)
-    return Named((dtype,), (word,), order)
+        return Named((integer,), (dtype,), unorder)
+    return Named((dtype,), (integer,), order)
 
 
-def _word(storage: str) -> Named:
-    """Words are 8 bytes, and a scalar lies in the low ones."""
+def _argument_slot(storage: str) -> Named:
+    """The load of an argument slot: 8 bytes, with scalars in the low ones."""
     if storage == POINTER:
-        return Named((POINTER, "int64"), (POINTER,), _emit_word_pointer)
-    emit = partial(_emit_word_scalar, storage)
+        return Named((POINTER, "int64"), (POINTER,), _emit_pointer_slot)
+    emit = partial(_emit_scalar_slot, storage)
     return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
 
 
@@ -246,17 +246,17 @@ def _on_stack(dtype: str) -> Named:
     def emit(builder: ir.IRBuilder, count: ir.Constant) -> Instruction:
         kind = ir.ArrayType(stored_type(dtype), count.constant + SPARE)
         with builder.goto_entry_block():
-            place: Instruction = builder.alloca(kind)
-            place.align = 64
-        return builder.bitcast(place, ir.IntType(8).as_pointer())
+            address: Instruction = builder.alloca(kind)
+            address.align = 64
+        return builder.bitcast(address, ir.IntType(8).as_pointer())
 
     return Named(("int64",), (POINTER,), emit)
 
 
 def _reader(storage: str, scopes: Scopes) -> Named:
     def emit(builder: ir.IRBuilder, pointer: Instruction, offset: Instruction) -> Instruction:
-        place = element(builder, pointer, offset, storage)
-        return load(builder, place, storage, scopes).value
+        address = element(builder, pointer, offset, storage)
+        return load(builder, address, storage, scopes).value
 
     access = Access(storage, scopes, is_store=False)
     return Named((POINTER, "int64"), (compute_dtype(storage),), emit, access)
@@ -266,8 +266,8 @@ def _writer(storage: str, scopes: Scopes) -> Named:
     def emit(
         builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, value: Instruction
     ) -> None:
-        place = element(builder, pointer, offset, storage)
-        store(builder, place, value, storage, scopes)
+        address = element(builder, pointer, offset, storage)
+        store(builder, address, value, storage, scopes)
 
     access = Access(storage, scopes, is_store=True)
     return Named((POINTER, "int64", compute_dtype(storage)), (), emit, access)
@@ -289,29 +289,29 @@ def _emit_wide_registers(builder: ir.IRBuilder) -> None:
 
 
 def _emit_is_interrupted(builder: ir.IRBuilder) -> Instruction:
-    """Asks the native runtime, which resolves the name when the kernel is loaded."""
+    """Query the native runtime, which resolves the name when the kernel is loaded."""
     module = builder.module
     if INTERRUPTED not in module.globals:
         function = ir.Function(module, ir.FunctionType(ir.IntType(32), []), INTERRUPTED)
         function.attributes.update(("nounwind", "cold"))
-        # It touches nothing that kernels see: values in memory need not be read again behind it.
+        # It accesses nothing that kernels see: values in memory need not be read again after it.
         set.add(function.attributes, "memory(inaccessiblemem: readwrite)")
     answer = builder.call(module.globals[INTERRUPTED], [])
     return builder.icmp_signed("!=", answer, ir.Constant(ir.IntType(32), 0))
 
 
-def _emit_word_pointer(
-    builder: ir.IRBuilder, words: Instruction, index: Instruction
+def _emit_pointer_slot(
+    builder: ir.IRBuilder, arguments: Instruction, index: Instruction
 ) -> Instruction:
     pointer = ir.IntType(8).as_pointer()
-    return builder.load(builder.gep(builder.bitcast(words, pointer.as_pointer()), [index]))
+    return builder.load(builder.gep(builder.bitcast(arguments, pointer.as_pointer()), [index]))
 
 
-def _emit_word_scalar(
-    storage: str, builder: ir.IRBuilder, words: Instruction, index: Instruction
+def _emit_scalar_slot(
+    storage: str, builder: ir.IRBuilder, arguments: Instruction, index: Instruction
 ) -> Instruction:
-    word = ir.IntType(64)
-    slot = builder.gep(builder.bitcast(words, word.as_pointer()), [index])
+    int64 = ir.IntType(64)
+    slot = builder.gep(builder.bitcast(arguments, int64.as_pointer()), [index])
     kind = stored_type(storage)
     bits = builder.load(slot)
     width = {"float": 32, "double": 64}.get(str(kind), getattr(kind, "width", 64))

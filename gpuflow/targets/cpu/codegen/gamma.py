@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from gpuflow.targets.cpu.codegen import polynomials
-from gpuflow.targets.llvm.lanes import Lane, cast, polynomial, select
+from gpuflow.targets.llvm.ir_values import IRValue, cast, polynomial, select
 
 # From here on Stirling's series is used; below, a recurrence leads to a fixed interval.
 _FAR = {"float32": 4, "float64": 8}
@@ -33,7 +33,7 @@ def _around_two(terms: int) -> list[float]:
 
 
 # For |t| <= 1/2 each term is a quarter of the one before. Those of float32 are fitted, as
-# ``coefficients`` says, to 2^-41.
+# ``coefficients`` describes, to 2^-41.
 _AROUND_TWO = {
     "float32": (
         -1.221242626164057e-05, 2.4466578280764443e-05, -4.363785052531327e-05,
@@ -58,15 +58,15 @@ _DIGAMMA_SERIES = (
     1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12, 0.0,
 )  # fmt: skip
 # sin(pi f) / f and cos(pi f) as polynomials in f**2, for |f| <= 1/2; to 2^-44 in float32.
-_PARTS = [(-1) ** (k // 2) * math.pi**k / math.factorial(k) for k in range(25)]
+_TERMS = [(-1) ** (k // 2) * math.pi**k / math.factorial(k) for k in range(25)]
 _SIN_PI = {
     "float32": (
         0.00044720017256320664, -0.007363784936163196, 0.0821447320897315, -0.59926442573245,
         2.550164035419131, -5.167712779977307, 3.1415926535895973,
     ),
-    "float64": _PARTS[23::-2],
+    "float64": _TERMS[23::-2],
 }  # fmt: skip
-_COS_PI = _PARTS[24::-2]
+_COS_PI = _TERMS[24::-2]
 # The sum of 1 / (x + k) for k = 0 to 9 is (2 x + 9) times a quotient of polynomials in x (x + 9):
 # terms k and 9 - k have the denominator x (x + 9) + k (9 - k).
 _SHIFT = 10
@@ -74,8 +74,8 @@ _PAIRS = (5.0, 240.0, 3924.0, 24352.0, 40320.0)
 _PAIR_PRODUCT = (1.0, 60.0, 1308.0, 12176.0, 40320.0, 0.0)
 
 
-def lgamma(x: Lane) -> Lane:
-    """The logarithm of the absolute gamma function; inf at its poles and at infinities.
+def lgamma(x: IRValue) -> IRValue:
+    """Logarithm of the absolute gamma function; inf at its poles and at infinities.
 
     It is computed at x, but for x <= -1/2 at -x, and then reflected. Below 8, or 4, it is that of
     2 + t and a logarithm: ``gamma(x + n) / gamma(x)`` is a product.
@@ -101,7 +101,7 @@ def lgamma(x: Lane) -> Lane:
     return cast(select(pole, wide.constant(math.inf), result), x.dtype)
 
 
-def _reduced(a: Lane, far: int) -> tuple[Lane, Lane]:
+def _reduced(a: IRValue, far: int) -> tuple[IRValue, IRValue]:
     """t with |t| <= 1/2 and the absolute ``gamma(2 + t) / gamma(a)``, or its inverse for a > 2."""
     one = a.constant(1)
     y, product = a, one
@@ -115,7 +115,7 @@ def _reduced(a: Lane, far: int) -> tuple[Lane, Lane]:
     return t, select(low, below, product)
 
 
-def digamma(x: Lane) -> Lane:
+def digamma(x: IRValue) -> IRValue:
     """Reflection to x >= 1/2, ten steps of the recurrence, then the series; nan at the poles.
 
     The sum of ``1 / (x + k)`` is one fraction, which takes one division.

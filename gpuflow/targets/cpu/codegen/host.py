@@ -1,8 +1,8 @@
 """LLVM's description of the processor of this machine, cached in the cache folder.
 
-To query LLVM, it must be loaded: 40 MB and 20 ms, for an answer that follows from a few registers,
-which the instructions CPUID and XGETBV return as well. They are the name of a small file that
-contains the answer, so that machines that share the folder find their own.
+To query LLVM, it must be loaded: 40 MB and 20 ms, for an answer that follows from the registers of
+the instructions CPUID and XGETBV. A digest of them names a small file with the answer, so that
+machines that share the folder find their own.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID and XGETBV.
 """
@@ -44,8 +44,8 @@ _PROBE = Image(
 # Bytes of address space: LLVM's library takes 155 MB, each of the first threads that allocate 64,
 # and a small program with products and Fourier transforms took 540 in all.
 _ROOM = 640 << 20
-_SAVES_STATE = 1 << 27  # of leaf 1's ecx: XGETBV is there
-# Leaf, subleaf, and which of eax, ebx, ecx and edx count: the others tell which core asks.
+_SAVES_STATE = 1 << 27  # of leaf 1's ecx: XGETBV is available
+# Leaf, subleaf, and which of eax, ebx, ecx and edx count: the others depend on the core.
 _LEAVES = (
     (0x0, 0, "abcd"), (0x1, 0, "acd"), (0x7, 0, "abcd"), (0x7, 1, "abcd"), (0x7, 2, "abcd"),
     (0xD, 1, "a"), (0x14, 0, "b"), (0x19, 0, "b"), (0x1E, 1, "a"), (0x24, 0, "b"),
@@ -70,11 +70,11 @@ class HostProcessor:
 
 @cache
 def host_processor() -> HostProcessor:
-    """The processor of this machine; LLVM is asked once for each kind and cache folder."""
+    """The processor of this machine; LLVM is queried once for each kind and cache folder."""
     path = _path()
     if path is None:
         return undisturbed(_ask)
-    processor = _told.get(path.stem) or _read(path)
+    processor = _provided.get(path.stem) or _read(path)
     if processor is None:
         processor = undisturbed(_ask)
         with suppress(OSError):
@@ -83,7 +83,7 @@ def host_processor() -> HostProcessor:
 
 
 def ensure_room() -> None:
-    """Before LLVM is loaded: where it finds no memory later, it ends the process.
+    """Check for memory before LLVM is loaded: without memory, LLVM ends the process.
 
     Raises:
         MemoryError: if a limit of the address space leaves too little.
@@ -92,29 +92,29 @@ def ensure_room() -> None:
         require_address_space(_ROOM, "building kernels with LLVM")
 
 
-_told: dict[str, HostProcessor] = {}
+_provided: dict[str, HostProcessor] = {}
 
 
-def known_processor() -> tuple[str, HostProcessor] | None:
-    """The processor under the digest of its registers; None where nothing can be remembered."""
+def cached_processor() -> tuple[str, HostProcessor] | None:
+    """The processor and the digest of its registers; None if nothing can be cached."""
     path = _path()
     return None if path is None else (path.stem, host_processor())
 
 
-def tell_processor(digest: str, processor: HostProcessor) -> None:
+def provide_processor(digest: str, processor: HostProcessor) -> None:
     """Give ``host_processor`` LLVM's description, if this machine has that digest."""
-    _told[digest] = processor
+    _provided[digest] = processor
 
 
 def _ask() -> HostProcessor:
     ensure_room()
     features = llvm.get_host_cpu_features()
-    present = tuple(sorted(name for name, there in features.items() if there))
+    present = tuple(sorted(name for name, is_present in features.items() if is_present))
     return HostProcessor(llvm.get_host_cpu_name(), features.flatten(), present)
 
 
 def _path() -> Path | None:
-    """The file of this kind of processor; None where nothing can be remembered."""
+    """The file of this kind of processor; None if nothing can be cached."""
     folder = cache_folder()
     if folder is None or not HAS_IMAGES:
         return None
@@ -137,14 +137,14 @@ def processor_registers() -> list[list[int]]:
     cpuid, xgetbv = (prototype(addresses[name]) for name in ("cpuid", "xgetbv"))
 
     def ask(function: Any, leaf: int, subleaf: int) -> tuple[int, ...]:
-        place = (ctypes.c_uint32 * 4)(leaf, subleaf, 0, 0)
-        function(ctypes.addressof(place))
-        return tuple(place)
+        registers = (ctypes.c_uint32 * 4)(leaf, subleaf, 0, 0)
+        function(ctypes.addressof(registers))
+        return tuple(registers)
 
     highest = {base: ask(cpuid, base, 0)[0] for base in (0, 0x80000000)}
     registers = []
     for leaf, subleaf, names in _LEAVES:
-        # A leaf that is not there would repeat another one.
+        # A missing leaf would repeat another one.
         if leaf <= highest[leaf & 0x80000000]:
             values = ask(cpuid, leaf, subleaf)
             registers.append([leaf, subleaf, *(values["abcd".index(name)] for name in names)])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.llvm.lanes import Instruction, Lane, intrinsic
+from gpuflow.targets.llvm.ir_values import Instruction, IRValue, intrinsic
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -150,7 +150,7 @@ class NoVectors(Exception):
     """The C library has no variant of a function for vectors of that width."""
 
 
-def call(fn: str, *arguments: Lane) -> Lane:
+def call(fn: str, *arguments: IRValue) -> IRValue:
     """Emit a call of a function of ``FUNCTIONS``.
 
     Raises:
@@ -164,17 +164,19 @@ def call(fn: str, *arguments: Lane) -> Lane:
     return first.like(first.builder.call(function, [a.value for a in arguments]))
 
 
-def call_beyond(bound: float, fn: str, size: Lane, arguments: Sequence[Lane], near: Lane) -> Lane:
-    """A function where ``|size| > bound``, else ``near``; it rarely has to be called.
+def call_beyond(
+    bound: float, fn: str, size: IRValue, arguments: Sequence[IRValue], near: IRValue
+) -> IRValue:
+    """Emit a function for ``|size| > bound``, else ``near``; it rarely has to be called.
 
     A loop with a branch is not vectorised. So the branch is in a function of ours, whose vector
     variants branch on whether any lane needs the call. Those variants are inlined after
-    vectorisation, by ``inline_variants``; where vectors are written here, at once.
+    vectorisation, by ``inline_variants``, or at once for vectors that are written here.
 
     Args:
         bound: the greatest size for which ``near`` holds; nan counts as near.
         fn: a name of ``FUNCTIONS``.
-        size: the size that decides.
+        size: the value that is compared.
         arguments: of the function, of the dtype of ``size``.
         near: the result elsewhere.
 
@@ -213,7 +215,7 @@ def _define_beyond(
     function.attributes.add("noinline")
     _emit_beyond(function, scalar, bound, 1)
     _set_variants(function, variants)
-    _keep_declared(module, [function, *variants])
+    _retain_declarations(module, [function, *variants])
 
 
 def _define_vectors(
@@ -239,30 +241,31 @@ def _emit_beyond(function: ir.Function, called: ir.Function, bound: float, lanes
     limit = ir.Constant(size.type, bound if lanes == 1 else [bound] * lanes)
     absolute = builder.call(intrinsic(function.module, "fabs", size.type, [size.type]), [size])
     beyond = builder.fcmp_ordered(">", absolute, limit)
-    word = ir.IntType(lanes)
-    any_beyond = builder.icmp_unsigned("!=", builder.bitcast(beyond, word), ir.Constant(word, 0))
+    mask_type = ir.IntType(lanes)
+    mask = builder.bitcast(beyond, mask_type)
+    any_beyond = builder.icmp_unsigned("!=", mask, ir.Constant(mask_type, 0))
     builder.cbranch(any_beyond, rare, done).set_weights([1, 1 << 20])
     builder = ir.IRBuilder(rare)
     result = builder.select(beyond, _called(builder, called, arguments, lanes), near)
     builder.branch(done)
     builder = ir.IRBuilder(done)
-    chosen = builder.phi(size.type)
-    chosen.add_incoming(near, entry)
-    chosen.add_incoming(result, rare)
-    builder.ret(chosen)
+    phi = builder.phi(size.type)
+    phi.add_incoming(near, entry)
+    phi.add_incoming(result, rare)
+    builder.ret(phi)
 
 
 def _called(
     builder: ir.IRBuilder, called: ir.Function, arguments: Sequence[Instruction], lanes: int
 ) -> Instruction:
-    """A call with vectors; lane by lane where the function is the scalar one."""
+    """Emit a call with vectors; lane by lane if the function is scalar."""
     if called.args[0].type == arguments[0].type:
         return builder.call(called, arguments)
     result = arguments[0]
     for lane in range(lanes):
-        place = ir.Constant(ir.IntType(32), lane)
-        one = builder.call(called, [builder.extract_element(x, place) for x in arguments])
-        result = builder.insert_element(result, one, place)
+        index = ir.Constant(ir.IntType(32), lane)
+        one = builder.call(called, [builder.extract_element(x, index) for x in arguments])
+        result = builder.insert_element(result, one, index)
     return result
 
 
@@ -284,16 +287,16 @@ def inline_variants(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
 def _declare(
     module: ir.Module, symbol: str, arity: int, is_double: bool, lanes: int = 1
 ) -> ir.Function:
-    """A function of the C library: for single numbers, or for vectors."""
+    """Declare a function of the C library: for scalars, or for vectors."""
     kind = ir.DoubleType() if is_double else ir.FloatType()
     variants = vector_variants(symbol, arity, is_double)
     if lanes > 1:
-        fitting = [name for name, width in variants if width == lanes]
-        if not fitting:
+        matching = [name for name, width in variants if width == lanes]
+        if not matching:
             raise NoVectors(symbol)
-        declared = module.globals.get(fitting[0])
+        declared = module.globals.get(matching[0])
         vector = ir.VectorType(kind, lanes)
-        return declared or _pure_function(module, fitting[0], vector, arity)
+        return declared or _pure_function(module, matching[0], vector, arity)
     prefixed = _PREFIX + symbol
     if prefixed in module.globals:
         return module.globals[prefixed]
@@ -302,7 +305,7 @@ def _declare(
     functions = [_declare(module, symbol, arity, is_double, width) for width in widths]
     if functions:
         _set_variants(function, functions)
-        _keep_declared(module, functions)
+        _retain_declarations(module, functions)
     return function
 
 
@@ -322,19 +325,19 @@ def _pure_function(module: ir.Module, name: str, kind: ir.Type, arity: int) -> i
     return function
 
 
-def _keep_declared(module: ir.Module, functions: list[ir.Function]) -> None:
+def _retain_declarations(module: ir.Module, functions: list[ir.Function]) -> None:
     """Add functions to ``llvm.compiler.used``: a module may have only one such list."""
     pointer = ir.IntType(8).as_pointer()
     name = "llvm.compiler.used"
-    kept = module.globals.get(name)
-    entries = list(kept.initializer.constant) if kept is not None else []
+    used = module.globals.get(name)
+    entries = list(used.initializer.constant) if used is not None else []
     entries += [function.bitcast(pointer) for function in functions]
     kind = ir.ArrayType(pointer, len(entries))
-    if kept is None:
-        kept = ir.GlobalVariable(module, kind, name)
-        kept.linkage = "appending"
-        kept.section = "llvm.metadata"
-    kept.value_type = kind
-    kept.type = kind.as_pointer()
+    if used is None:
+        used = ir.GlobalVariable(module, kind, name)
+        used.linkage = "appending"
+        used.section = "llvm.metadata"
+    used.value_type = kind
+    used.type = kind.as_pointer()
     # llvmlite has no type hints; its None is inferred to be the only initializer.
-    kept.initializer = ir.Constant(kind, entries)  # pyright: ignore[reportAttributeAccessIssue]
+    used.initializer = ir.Constant(kind, entries)  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen import functions
-from gpuflow.targets.cpu.codegen.carried import carries_of
 from gpuflow.targets.cpu.codegen.expressions import Expressions
 from gpuflow.targets.cpu.codegen.functions import POINTER, Named
-from gpuflow.targets.cpu.codegen.hidden import hidden, opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
 from gpuflow.targets.cpu.codegen.loops.nodes import (
     PARAMETERS,
@@ -32,15 +30,17 @@ from gpuflow.targets.cpu.codegen.loops.nodes import (
     names_called,
 )
 from gpuflow.targets.cpu.codegen.loops.text import LoopSource
+from gpuflow.targets.cpu.codegen.opaque import opaque, opaque_constant
 from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.cpu.codegen.reduction_variables import reductions_of
 from gpuflow.targets.cpu.codegen.scalar_functions import SERIES
 from gpuflow.targets.cpu.codegen.straight_loops import (
     Arrays,
+    NotVectorizable,
     Share,
-    Unfit,
     depth_of,
     is_innermost,
-    turns_of,
+    trip_count_of,
 )
 from gpuflow.targets.cpu.codegen.variables import (
     Variables,
@@ -48,9 +48,9 @@ from gpuflow.targets.cpu.codegen.variables import (
     assigned_once,
     local_names,
 )
-from gpuflow.targets.cpu.codegen.vector_blocks import mark_of
+from gpuflow.targets.cpu.codegen.vector_blocks import loop_metadata
 from gpuflow.targets.cpu.codegen.vector_loops import MOST, VectorLoop
-from gpuflow.targets.llvm.lanes import Instruction, Lane
+from gpuflow.targets.llvm.ir_values import Instruction, IRValue
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -64,7 +64,7 @@ class Written:
 
     Attributes:
         module: its instructions.
-        is_final: all its loops over elements are written as the processor should work.
+        is_final: all its loops over elements are already vectorized.
     """
 
     module: ir.Module
@@ -76,10 +76,10 @@ class Written:
 
 @cache
 def _fill_escapes() -> None:
-    """Have llvmlite's table of escaped characters filled: other threads may find it half full.
+    """Fill llvmlite's table of escaped characters: other threads may find it half full.
 
-    It is filled when it is first used, entry by entry, and a thread that asks for one that is not
-    there yet gets a KeyError. No entry is ever taken out again.
+    llvmlite fills it at first use, entry by entry, and a thread that reads a missing entry gets a
+    KeyError. No entry is ever removed.
     """
     everything = ir.MetaDataString(ir.Module(), bytes(range(256)))
     while True:
@@ -112,13 +112,13 @@ def _accessor(accessor: Accessor) -> Named:
     return makers[accessor.kind](accessor.storage, accessor.scope, accessor.scopes)
 
 
-# Statements of a loop that is written once, see ``_with_masks``. For chains of 25, 50 and 100
-# operations, some 45, 70 and 140 statements, code then takes 0.9, 0.7 and 0.55 of the time to make,
-# and 1.2, 1.0 and 1.0 of the time to run: shorter loops work on several vectors at once.
+# Statements of a loop that is written once, see ``_masked_loop_metadata``. For chains of 25, 50 and
+# 100 operations, some 45, 70 and 140 statements, code then takes 0.9, 0.7 and 0.55 of the time to
+# make, and 1.2, 1.0 and 1.0 of the time to run: shorter loops work on several vectors at once.
 LONG_BODY = 64
-# Of shorter loops LLVM knows how many vectors at once are good.
+# For shorter loops LLVM's own interleave count is good.
 _FEWEST = 32
-# How many elements a series of instructions is done for at once.
+# Elements for which a series of instructions is done at once.
 _LANES = 8
 
 
@@ -127,7 +127,7 @@ class _Function(Expressions):
 
     Args:
         module: to which it is added.
-        program: of which it is.
+        program: its loop program.
         names: the program's accessors.
 
     Attributes:
@@ -136,20 +136,20 @@ class _Function(Expressions):
     """
 
     def __init__(self, module: ir.Module, program: Program, names: dict[str, Named]) -> None:
-        signature = ir.FunctionType(ir.VoidType(), [_byte_pointer(), _word(), _word()])
+        signature = ir.FunctionType(ir.VoidType(), [_byte_pointer(), _int64(), _int64()])
         function = ir.Function(module, signature, program.entry)
         function.attributes.add("nounwind")
         self.body = program.body
         self.entry = function.append_basic_block("entry")
         super().__init__(ir.IRBuilder(function.append_basic_block("start")), names)
-        self.fixed: dict[str, Lane] = {}
+        self.fixed: dict[str, IRValue] = {}
         for name, value in zip(PARAMETERS, function.args, strict=True):
             dtype = POINTER if value.type == _byte_pointer() else "int64"
-            self.fixed[name] = Lane(self.builder, value, dtype)
+            self.fixed[name] = IRValue(self.builder, value, dtype)
         self.once, self.local = assigned_once(self.body), local_names(self.body)
         self.variables = Variables(self.entry, self.once)
         self.exits: list[ir.Block] = []
-        # For each loop around the statement at hand, how many loops are in one another in it.
+        # For each loop around the current statement, the depth of the loops in it.
         self.depths: list[int] = []
         self.vectors = self.scalars = 0
         self.arrays = Arrays(program, self.once)
@@ -169,7 +169,7 @@ class _Function(Expressions):
                 self.statement(node)
 
     def inner_block(self, body: Sequence[Statement], after: ir.Block) -> None:
-        """The statements of a loop that ``after`` is behind."""
+        """Write the statements of a loop whose exit block is ``after``."""
         self.exits.append(after)
         self.depths.append(depth_of(body))
         self.block(body)
@@ -198,7 +198,7 @@ class _Function(Expressions):
             case _:
                 raise Unsupported(str(node))
 
-    def assign(self, name: str, value: Lane) -> None:
+    def assign(self, name: str, value: IRValue) -> None:
         if name in self.fixed:
             raise Unsupported(f"{name} is assigned")
         if not self.variables.assign(name, value):
@@ -214,48 +214,49 @@ class _Function(Expressions):
                 self.vectors += 1
                 return
             self.scalars += 1
-        turns = None
+        trip_count = None
         if loop.is_short and isinstance(end, ir.Constant):
-            turns = end.constant
-        is_hidden = turns is not None and _leaves_turns(turns, body)
-        if is_hidden:
-            end = hidden(builder, _word(), turns)
+            trip_count = end.constant
+        is_opaque = trip_count is not None and _has_scalar_remainder(trip_count, body)
+        if is_opaque:
+            end = opaque_constant(builder, _int64(), trip_count)
         before = builder.block
         head = function.append_basic_block("head")
-        inside = function.append_basic_block("body")
+        loop_body = function.append_basic_block("body")
         after = function.append_basic_block("after")
         builder.branch(head)
         builder.position_at_end(head)
-        counter = builder.phi(_word(), name=name)
+        counter = builder.phi(_int64(), name=name)
         counter.add_incoming(begin, before)
-        builder.cbranch(builder.icmp_signed("<", counter, end), inside, after)
-        builder.position_at_end(inside)
+        builder.cbranch(builder.icmp_signed("<", counter, end), loop_body, after)
+        builder.position_at_end(loop_body)
         outer = self.fixed.get(name)
-        self.fixed[name] = Lane(builder, counter, "int64")
+        self.fixed[name] = IRValue(builder, counter, "int64")
         is_straight = self.is_straight(body)
         self.inner_block(body, after)
-        following = builder.add(counter, ir.Constant(_word(), 1), flags=("nsw",))
+        following = builder.add(counter, ir.Constant(_int64(), 1), flags=("nsw",))
         if self.scalars == scalars:
             following = opaque(builder, following)
         counter.add_incoming(following, builder.block)
         back = builder.branch(head)
         if loop.is_short:
-            back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, turns, is_hidden))
+            metadata = _one_vector_at_a_time(builder.module, trip_count, is_opaque)
+            back.set_metadata("llvm.loop", metadata)
         elif is_straight:
-            written = function.blocks[function.blocks.index(inside) :]
-            mark = _straight_mark(builder.module, len(body), written, bool(self.exits))
-            if mark is not None:
-                back.set_metadata("llvm.loop", mark)
+            written = function.blocks[function.blocks.index(loop_body) :]
+            metadata = _straight_loop_metadata(builder.module, len(body), written, bool(self.exits))
+            if metadata is not None:
+                back.set_metadata("llvm.loop", metadata)
         builder.position_at_end(after)
         del self.fixed[name]
         if outer is not None:
             self.fixed[name] = outer
 
     def write_vectors(self, loop: Loop, bounds: tuple[Instruction, Instruction]) -> bool:
-        """Write a loop as one of vectors, or as one vector; False if that cannot be done."""
+        """Write a loop as a loop over vectors or as one vector; False if that is not possible."""
         body = loop.body
-        carries = carries_of(body, set(assigned(body)) - self.local)
-        if carries is None:
+        reductions = reductions_of(body, set(assigned(body)) - self.local)
+        if reductions is None:
             return False
         share = Share.ALL
         if self.depths:
@@ -264,23 +265,23 @@ class _Function(Expressions):
         before, blocks = builder.block, builder.function.blocks
         written = len(blocks)
         try:
-            carried = VectorLoop(
-                builder, self.names, self.variable, loop.counter, bounds, turns_of(loop), body,
-                share, self.arrays, loop.is_short, carries,
+            results = VectorLoop(
+                builder, self.names, self.variable, loop.counter, bounds, trip_count_of(loop), body,
+                share, self.arrays, loop.is_short, reductions,
             ).write()  # fmt: skip
-        except (Unfit, NoVectors):
+        except (NotVectorizable, NoVectors):
             del blocks[written:]
             builder.position_at_end(before)
             return False
-        for carry, value in carried.items():
-            self.assign(carry, value)
+        for name, value in results.items():
+            self.assign(name, value)
         return True
 
     def is_straight(self, body: Sequence[Statement]) -> bool:
-        """Whether a loop is a list of assignments of names that nobody reads after its turn."""
-        return carries_of(body, set(assigned(body)) - self.local) == {}
+        """Whether a loop is a list of assignments without values carried to later iterations."""
+        return reductions_of(body, set(assigned(body)) - self.local) == {}
 
-    def variable(self, name: str) -> Lane:
+    def variable(self, name: str) -> IRValue:
         value = self.fixed.get(name) or self.variables.get(name, self.builder)
         if value is None:
             raise Unsupported(name)
@@ -289,13 +290,13 @@ class _Function(Expressions):
     def forever(self, body: Sequence[Statement]) -> None:
         vectors = self.vectors
         builder, function = self.builder, self.builder.function
-        inside = function.append_basic_block("again")
+        loop_body = function.append_basic_block("again")
         after = function.append_basic_block("done")
-        builder.branch(inside)
-        builder.position_at_end(inside)
+        builder.branch(loop_body)
+        builder.position_at_end(loop_body)
         self.inner_block(body, after)
         self.scalars += self.vectors == vectors  # it is around no loop over elements
-        builder.branch(inside)
+        builder.branch(loop_body)
         builder.position_at_end(after)
 
     def branch(self, node: Branch) -> None:
@@ -305,76 +306,76 @@ class _Function(Expressions):
         otherwise = function.append_basic_block("else")
         after = function.append_basic_block("endif")
         builder.cbranch(predicate.value, then, otherwise)
-        for place, body in ((then, node.then), (otherwise, node.otherwise)):
-            builder.position_at_end(place)
+        for block, body in ((then, node.then), (otherwise, node.otherwise)):
+            builder.position_at_end(block)
             self.block(body)
             if not builder.block.is_terminated:
                 builder.branch(after)
         builder.position_at_end(after)
 
 
-def _one_vector_at_a_time(module: ir.Module, turns: int | None, is_hidden: bool) -> ir.MDValue:
+def _one_vector_at_a_time(module: ir.Module, trip_count: int | None, is_opaque: bool) -> ir.MDValue:
     """The metadata of a loop that is too short to work on several vectors at once.
 
     A loop of known length is not unrolled either: LLVM would unroll it completely before it
     vectorizes loops. If LLVM does not know the length, the metadata bounds the width of vectors.
     """
     hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
-    if turns is not None:
+    if trip_count is not None:
         hints.append(["llvm.loop.unroll.disable"])
-        if is_hidden and turns < _LANES:
-            width = 1 << (turns.bit_length() - 1)
+        if is_opaque and trip_count < _LANES:
+            width = 1 << (trip_count.bit_length() - 1)
             hints.append(["llvm.loop.vectorize.width", ir.Constant(ir.IntType(32), width)])
-    return mark_of(module, hints)
+    return loop_metadata(module, hints)
 
 
-def _leaves_turns(turns: int, body: Sequence[Statement]) -> bool:
+def _has_scalar_remainder(trip_count: int, body: Sequence[Statement]) -> bool:
     """Whether a loop has a remainder, whose iterations should be scalar.
 
     For small known trip counts, LLVM makes vectors with masks. Without AVX-512 masked stores take
     as long as everything else; only expensive elements are worth them.
     """
-    if cpu_target().has_masks or turns in (1, 2, 4, 8) or turns >= 2 * _LANES:
+    if cpu_target().has_masks or trip_count in (1, 2, 4, 8) or trip_count >= 2 * _LANES:
         return False
     called = {name.rpartition("_")[0] for name in names_called(body)}
     is_slow = not called.isdisjoint(SERIES)
-    return not is_slow or _LANES < turns <= _LANES + _LANES // 2
+    return not is_slow or _LANES < trip_count <= _LANES + _LANES // 2
 
 
-def _straight_mark(
+def _straight_loop_metadata(
     module: ir.Module, statements: int, written: Sequence[ir.Block], is_inner: bool
 ) -> ir.MDValue | None:
-    """The mark of a loop without branches that carries nothing, if it needs one."""
+    """The metadata of a loop without branches and reductions, if it needs any."""
     if cpu_target().has_masks:
-        return _with_masks(module) if statements >= LONG_BODY else None
+        return _masked_loop_metadata(module) if statements >= LONG_BODY else None
     instructions = [one for block in written for one in block.instructions]
     if not _FEWEST <= len(instructions) <= MOST[2]:
         return None
     calls = any(isinstance(one, ir.CallInstr) and _is_called(one) for one in instructions)
     is_two = is_inner or calls or len(instructions) > MOST[4]
     count = ir.Constant(ir.IntType(32), 2 if is_two else 4)
-    return mark_of(module, [["llvm.loop.interleave.count", count]])
+    return loop_metadata(module, [["llvm.loop.interleave.count", count]])
 
 
 def _is_called(call: ir.CallInstr) -> bool:
-    """Whether it is a function, and no instruction of the processor."""
+    """Whether it is a function rather than an instruction of the processor."""
     return not getattr(call.callee, "name", "llvm.").startswith("llvm.")
 
 
-def _with_masks(module: ir.Module) -> ir.MDValue:
-    """The mark of a long loop: its last elements are a vector that is not full.
+def _masked_loop_metadata(module: ir.Module) -> ir.MDValue:
+    """The metadata of a long loop: its last elements are a partial vector.
 
     Without it LLVM writes the loop three times: for vectors, for short vectors of the remainder,
-    and for single elements. It may still decide against vectors: if they were demanded, it would
+    and for single elements. LLVM may still decide against vectors: if they were required, it would
     print a warning for each loop that it cannot vectorize.
     """
     true = ir.Constant(ir.IntType(1), 1)
-    return mark_of(module, [["llvm.loop.vectorize.predicate.enable", true]])
+    return loop_metadata(module, [["llvm.loop.vectorize.predicate.enable", true]])
 
 
 def _byte_pointer() -> ir.Type:
     return ir.IntType(8).as_pointer()
 
 
-def _word() -> ir.IntType:
+def _int64() -> ir.IntType:
     return ir.IntType(64)

@@ -28,8 +28,8 @@ else:
     llvm = LazyModule("llvmlite.binding")
 
 Result = TypeVar("Result")
-# The level of a text that is written as the processor should work: its functions are put where they
-# are called, its values are tidied up, and no loop is looked at.
+# The level of a text that is already vectorized: functions are inlined, values are simplified, and
+# loops are not transformed.
 AS_WRITTEN = 0
 Finish = Callable[["llvm.ModuleRef", "llvm.PassBuilder"], None]
 _idle_machines: list[llvm.TargetMachine] = []
@@ -83,8 +83,8 @@ def host_machine() -> llvm.TargetMachine:
     llvm.initialize_native_asmprinter()
     target = cpu_target()
     reloc, model = ("pic", "small") if HAS_IMAGES else ("default", "jitdefault")
-    # Level 2 puts x86's instructions in order once more, for a fifth of the time to emit them, and
-    # processors choose the order themselves; for Arm it emits the same.
+    # Level 2 schedules x86's instructions once more, for a fifth of the time to emit them, and
+    # processors reorder them anyway; for Arm it emits the same.
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=target.cpu, features=target.flags, opt=1, reloc=reloc, codemodel=model, jit=True
     )
@@ -106,9 +106,9 @@ def _with_module(
 
 @contextmanager
 def _machine() -> Iterator[llvm.TargetMachine]:
-    """A ``host_machine`` that nobody else uses meanwhile.
+    """A ``host_machine`` for exclusive use.
 
-    LLVM makes its tables of a processor for each machine, which takes 1 to 2 ms: they are kept.
+    LLVM makes its tables of a processor for each machine, which takes 1 to 2 ms: they are cached.
     """
     try:
         machine = _idle_machines.pop()
@@ -162,14 +162,14 @@ def _object_code(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
 
 
 def _imports(module: llvm.ModuleRef) -> tuple[str, ...]:
-    """Declared functions that a linker may have to find; LLVM's intrinsics are not."""
+    """Declared functions that a linker may have to find, without LLVM's intrinsics."""
     declared = (function.name for function in module.functions if function.is_declaration)
     return tuple(sorted(name for name in declared if not name.startswith("llvm.")))
 
 
 @cache
 def _let_forks_wait() -> None:
-    """From now on, fork only while no other thread holds llvmlite's lock.
+    """Make later forks wait for llvmlite's lock.
 
     A child has the forking thread alone: a lock that another one held would stay locked in it, and
     LLVM's own state might be half changed.
@@ -182,6 +182,6 @@ def _let_forks_wait() -> None:
 
 
 def _unlocked(name: str) -> Callable[..., Any]:
-    """A function of llvmlite's library, without the lock around it where that can be had."""
+    """A function of llvmlite's library, without the lock around it if that is possible."""
     function = getattr(llvm.ffi.lib, name)
     return getattr(function, "_cfn", function)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.llvm.lanes import Lane, cast, select
+from gpuflow.targets.llvm.ir_values import IRValue, cast, select
 from gpuflow.targets.llvm.narrow_formats import FORMATS, narrow_by_bits, widen_by_bits
 
 if TYPE_CHECKING:
@@ -30,43 +30,43 @@ def code_dtype(storage: str) -> str:
     return "uint8" if storage.startswith("float8") else "uint16"
 
 
-def narrow(x: Lane, storage: str) -> Lane:
+def narrow(x: IRValue, storage: str) -> IRValue:
     """Round a float32 to a narrow float; its code as an unsigned integer."""
     if storage == "bfloat16":
         return _narrow_bfloat16(x)
     if storage == "float16" and cpu_target().has_half:
         half = x.builder.fptrunc(x.value, _half(x))
-        return Lane(x.builder, x.builder.bitcast(half, x.type_of("uint16")), "uint16")
+        return IRValue(x.builder, x.builder.bitcast(half, x.type_of("uint16")), "uint16")
     return cast(narrow_by_bits(x, FORMATS[storage]), code_dtype(storage))
 
 
-def widen(code: Lane, storage: str) -> Lane:
+def widen(code: IRValue, storage: str) -> IRValue:
     """The float32 of a narrow float's code."""
     if storage == "bfloat16":
         return (cast(code, "uint32") << 16).bitcast("float32")
     if storage == "float16" and cpu_target().has_half:
         half = code.builder.bitcast(code.value, _half(code))
-        return Lane(code.builder, code.builder.fpext(half, code.type_of("float32")), "float32")
+        return IRValue(code.builder, code.builder.fpext(half, code.type_of("float32")), "float32")
     return widen_by_bits(cast(code, "uint32"), FORMATS[storage])
 
 
-def rounded(x: Lane, storage: str) -> Lane:
+def rounded(x: IRValue, storage: str) -> IRValue:
     """A float32 rounded to a narrow float, as a float32."""
     if storage == "bfloat16":  # all in 32 bits, which packs nothing
         return (_to_even(x) & 0xFFFF0000).bitcast("float32")
     return widen(narrow(x, storage), storage)
 
 
-def _half(x: Lane) -> ir.Type:
+def _half(x: IRValue) -> ir.Type:
     """LLVM's float16, of as many values."""
     return ir.HalfType() if x.width == 1 else ir.VectorType(ir.HalfType(), x.width)
 
 
-def _narrow_bfloat16(x: Lane) -> Lane:
+def _narrow_bfloat16(x: IRValue) -> IRValue:
     return cast(_to_even(x) >> 16, "uint16")
 
 
-def _to_even(x: Lane) -> Lane:
+def _to_even(x: IRValue) -> IRValue:
     """The bits of a float32 whose upper half is the nearest bfloat16, or a quiet nan."""
     bits = x.bitcast("uint32")
     return select(x.is_nan(), bits | 0x400000, bits + 0x7FFF + ((bits >> 16) & 1))

@@ -40,7 +40,7 @@ from gpuflow.targets.cpu.codegen.coefficients import (
     TANH,
 )
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.llvm.lanes import Lane, cast, polynomial, select
+from gpuflow.targets.llvm.ir_values import IRValue, cast, polynomial, select
 
 _LOG2_E = 1 / math.log(2)
 
@@ -50,92 +50,92 @@ def has_fused_multiply_add() -> bool:
     return cpu_target().has_fused_multiply_add
 
 
-def _abs(x: Lane) -> Lane:
+def _abs(x: IRValue) -> IRValue:
     return x.intrinsic("fabs")
 
 
-def _at_least(x: Lane, bound: float) -> Lane:
+def _at_least(x: IRValue, bound: float) -> IRValue:
     """The greater one; nan stays nan."""
     return select(x < bound, x.constant(bound), x)
 
 
-def _at_most(x: Lane, bound: float) -> Lane:
+def _at_most(x: IRValue, bound: float) -> IRValue:
     """The smaller one; nan stays nan."""
     return select(x > bound, x.constant(bound), x)
 
 
-def _nearest(x: Lane, factor: float, offset: int = 0) -> tuple[Lane, Lane]:
-    """``k``, the integer nearest to ``x * factor``, and a word whose low bits are k + offset."""
+def _nearest(x: IRValue, factor: float, offset: int = 0) -> tuple[IRValue, IRValue]:
+    """``k``, the integer nearest to ``x * factor``, and an integer with low bits k + offset."""
     form = FORMATS[x.dtype]
     shifted = x * factor + (form.magic + offset)
-    return shifted - (form.magic + offset), shifted.bitcast(form.word)
+    return shifted - (form.magic + offset), shifted.bitcast(form.unsigned)
 
 
-def _power(word: Lane, dtype: str) -> Lane:
-    """2^k from a word whose low bits are k + bias."""
-    return (word << FORMATS[dtype].mantissa).bitcast(dtype)
+def _power(k_bits: IRValue, dtype: str) -> IRValue:
+    """2^k from an integer whose low bits are k + bias."""
+    return (k_bits << FORMATS[dtype].mantissa).bitcast(dtype)
 
 
-def _reduced(x: Lane, k: Lane) -> Lane:
+def _reduced(x: IRValue, k: IRValue) -> IRValue:
     """``x - k * log(2)``, exact but for one rounding."""
     high, low = FORMATS[x.dtype].ln2
     return x - k * high - k * low
 
 
-def _scaled(x: Lane, word: Lane, tiny: Lane) -> Lane:
-    """``x * 2^k`` for x in [sqrt(1/2), sqrt(2)] and a word whose low bits are k; garbage for nan.
+def _scaled(x: IRValue, k_bits: IRValue, tiny: IRValue) -> IRValue:
+    """``x * 2^k`` for x in [sqrt(1/2), sqrt(2)] and k in the low bits; garbage for nan.
 
-    k is added to the exponent. Where the result is subnormal, ``x * 2^(k + bias - 1) + 1`` has the
-    result in its mantissa, rounded, and subtracting the exponent of 1 leaves just that.
+    k is added to the exponent. If the result is subnormal, ``x * 2^(k + bias - 1) + 1`` has the
+    result in its mantissa, rounded, and subtracting the exponent of 1 leaves it.
     """
     form = FORMATS[x.dtype]
     one = x.constant(1)
-    factor = select(tiny, _power(word + (2 * form.bias - 1), x.dtype), one)
+    factor = select(tiny, _power(k_bits + (2 * form.bias - 1), x.dtype), one)
     sum_ = x * factor + select(tiny, one, 0)
-    exponent = select(tiny, word.constant(0) - form.bias, word)
-    return (sum_.bitcast(form.word) + (exponent << form.mantissa)).bitcast(x.dtype)
+    exponent = select(tiny, k_bits.constant(0) - form.bias, k_bits)
+    return (sum_.bitcast(form.unsigned) + (exponent << form.mantissa)).bitcast(x.dtype)
 
 
-def _exp_below(x: Lane, tiny: Lane) -> Lane:
+def _exp_below(x: IRValue, tiny: IRValue) -> IRValue:
     """exp without overflow; garbage for nan."""
-    k, word = _nearest(x, _LOG2_E)
-    return _scaled(polynomial(_reduced(x, k), EXP[x.dtype]), word, tiny)
+    k, k_bits = _nearest(x, _LOG2_E)
+    return _scaled(polynomial(_reduced(x, k), EXP[x.dtype]), k_bits, tiny)
 
 
-def _overflowing(x: Lane, largest: float, result: Lane) -> Lane:
+def _overflowing(x: IRValue, largest: float, result: IRValue) -> IRValue:
     """inf above ``largest``, and nan for nan."""
     return select(x <= largest, result, x * math.inf)
 
 
-def exp(x: Lane) -> Lane:
+def exp(x: IRValue) -> IRValue:
     """e^x; 0.90 ulp."""
     form = FORMATS[x.dtype]
     result = _exp_below(_at_least(x, form.smallest), x < form.tiny)
     return _overflowing(x, form.largest, result)
 
 
-def exp2(x: Lane) -> Lane:
+def exp2(x: IRValue) -> IRValue:
     """2^x, in float32; 0.88 ulp."""
     bounded = _at_least(x, -151)
-    k, word = _nearest(bounded, 1)
-    result = _scaled(polynomial(bounded - k, EXP2), word, x < -126)
+    k, k_bits = _nearest(bounded, 1)
+    result = _scaled(polynomial(bounded - k, EXP2), k_bits, x < -126)
     return _overflowing(x, 127.99999237060547, result)
 
 
-def expm1(x: Lane) -> Lane:
+def expm1(x: IRValue) -> IRValue:
     """e^x - 1, in float32, as 2^k expm1(r) + (2^k - 1); 1.44 ulp."""
     bounded = _at_most(_at_least(x, -18), 89)
     # Half of 2^k is taken, as 2^128 is inf.
-    k, word = _nearest(bounded, _LOG2_E, FORMATS[x.dtype].bias - 1)
+    k, k_bits = _nearest(bounded, _LOG2_E, FORMATS[x.dtype].bias - 1)
     r = _reduced(bounded, k)
     small = r * r * polynomial(r, EXPM1) + r
-    half_power = _power(word, x.dtype)
+    half_power = _power(k_bits, x.dtype)
     half = half_power * small + (half_power - 0.5)
     # -0.0 keeps its sign.
     return select(k.equals(0), small, half + half).intrinsic("copysign", x)
 
 
-def logistic(x: Lane) -> Lane:
+def logistic(x: IRValue) -> IRValue:
     """1 / (1 + e^-x), as n - n e / (1 + e) for e = e^-|x| and n = e if x < 0 else 1; 1.63 ulp."""
     form = FORMATS[x.dtype]
     negative = _at_least(-_abs(x), form.smallest)
@@ -145,13 +145,13 @@ def logistic(x: Lane) -> Lane:
     return numerator - numerator * (e / (1 + e + negative * 0))
 
 
-def tanh(x: Lane) -> Lane:
+def tanh(x: IRValue) -> IRValue:
     """tanh, in float32: for |x| > 0.55 as 1 - 2 e / (1 + e) with e = e^(-2 |x|); 1.50 ulp."""
     a = _at_most(_abs(x), 10)
-    k, word = _nearest(a, -2 * _LOG2_E, FORMATS[x.dtype].bias)
-    # An error of e counts little here, so that log(2) needs no second part.
+    k, k_bits = _nearest(a, -2 * _LOG2_E, FORMATS[x.dtype].bias)
+    # An error of e counts little here, so that log(2) needs no second term.
     r = k * (math.log(2) / 2) + a
-    e = polynomial(r, _stretched(EXP[x.dtype], -2)) * _power(word, x.dtype)
+    e = polynomial(r, _stretched(EXP[x.dtype], -2)) * _power(k_bits, x.dtype)
     large = 1 - 2 * (e / (1 + e))
     square = a * a
     small = a * square * polynomial(square, TANH) + a
@@ -161,39 +161,39 @@ def tanh(x: Lane) -> Lane:
 def _stretched(coefficients: Sequence[float], factor: float) -> list[float]:
     """The polynomial p(factor * x)."""
     degree = len(coefficients) - 1
-    return [c * factor ** (degree - place) for place, c in enumerate(coefficients)]
+    return [c * factor ** (degree - position) for position, c in enumerate(coefficients)]
 
 
-def _split(x: Lane) -> tuple[Lane, Lane]:
+def _split(x: IRValue) -> tuple[IRValue, IRValue]:
     """``f`` and ``e`` with x = (1 + f) 2^e and sqrt(1/2) <= 1 + f < sqrt(2); garbage for x <= 0."""
     form = FORMATS[x.dtype]
     mantissa, root_half = form.mantissa, form.root_half
     subnormal = x < 2.0 ** (1 - form.bias)
     normal = select(subnormal, x * 2.0**mantissa, x)
-    bits = normal.bitcast(form.word)
+    bits = normal.bitcast(form.unsigned)
     lowest = bits.constant(root_half)
     bits = bits - select(subnormal, lowest + (mantissa << mantissa), lowest)
     f = ((bits & ((1 << mantissa) - 1)) + root_half).bitcast(x.dtype) - 1
     return f, _exponent(bits, x.dtype)
 
 
-def _exponent(bits: Lane, dtype: str) -> Lane:
+def _exponent(bits: IRValue, dtype: str) -> IRValue:
     """The signed upper bits as a float."""
     if dtype == "float32":
         return cast(bits.bitcast("int32") >> FORMATS[dtype].mantissa, dtype)
-    # Not every processor converts 64-bit integers: 2^52 + 2^11 + e is put together.
+    # Not every processor converts 64-bit integers: 2^52 + 2^11 + e is made of its bits.
     raised = (bits + (1 << 63)) >> 52
     return (raised | 0x4330000000000000).bitcast(dtype) - (2.0**52 + 2048)
 
 
-def _logarithm(x: Lane, result: Lane) -> Lane:
+def _logarithm(x: IRValue, result: IRValue) -> IRValue:
     """``result``, or the special values of a logarithm for 0, negative numbers, inf and nan."""
     finite = select(x < math.inf, result, x)
     pole = select(x.equals(0), x.constant(-math.inf), math.nan)
     return select(x <= 0, pole, finite)
 
 
-def log(x: Lane) -> Lane:
+def log(x: IRValue) -> IRValue:
     """The natural logarithm; 1.16 ulp."""
     f, e = _split(x)
     if x.dtype == "float32":
@@ -201,25 +201,25 @@ def log(x: Lane) -> Lane:
     high, low = FORMATS[x.dtype].ln2
     s = f / (2 + f)
     square, half = s * s, 0.5 * f * f
-    rest = s * (half + square * polynomial(square, LOG_64)) + e * low
-    return _logarithm(x, e * high + (f - (half - rest)))
+    correction = s * (half + square * polynomial(square, LOG_64)) + e * low
+    return _logarithm(x, e * high + (f - (half - correction)))
 
 
-def log_of_single(x: Lane) -> Lane:
+def log_of_single(x: IRValue) -> IRValue:
     """The logarithm of a normal positive float64, to 2^-40: sufficient for float32."""
     form = FORMATS[x.dtype]
-    bits = x.bitcast(form.word) - form.root_half
+    bits = x.bitcast(form.unsigned) - form.root_half
     f = ((bits & ((1 << form.mantissa) - 1)) + form.root_half).bitcast(x.dtype) - 1
     return _exponent(bits, x.dtype) * math.log(2) + f * polynomial(f, LOG_LONG)
 
 
-def log2(x: Lane) -> Lane:
+def log2(x: IRValue) -> IRValue:
     """The logarithm to base 2, in float32; 1.23 ulp."""
     f, e = _split(x)
     return _logarithm(x, e + (f * polynomial(f, LOG2) + f))
 
 
-def log1p(x: Lane) -> Lane:
+def log1p(x: IRValue) -> IRValue:
     """log(1 + x), in float32; the rounding error of 1 + x is added to its mantissa. 1.76 ulp."""
     form = FORMATS[x.dtype]
     u = 1 + x
@@ -237,44 +237,44 @@ def log1p(x: Lane) -> Lane:
     return select(x <= -1, pole, finite.intrinsic("copysign", x))
 
 
-def _without_turns(x: Lane, k: Lane) -> Lane:
+def _without_half_periods(x: IRValue, k: IRValue) -> IRValue:
     """``x - k * pi``."""
     if has_fused_multiply_add():
-        for part in PI_FUSED:
-            x = k.intrinsic("fma", k.constant(-part), x)
+        for term in PI_FUSED:
+            x = k.intrinsic("fma", k.constant(-term), x)
         return x
-    first, second, third, *rest = (k * part for part in PI_EXACT)
+    first, second, third, *others = (k * term for term in PI_EXACT)
     exact = x - first - second
     rounded = exact - third
     lost = (exact - rounded) - third
-    return rounded - ((rest[0] + rest[1]) - lost)
+    return rounded - ((others[0] + others[1]) - lost)
 
 
-def _sin_of_half_turn(r: Lane, turns: Lane) -> Lane:
-    """sin(r), negated where ``turns`` is odd; never beyond 1, and -0.0 for -0.0."""
+def _sin_of_half_period(r: IRValue, half_periods: IRValue) -> IRValue:
+    """sin(r), negated where ``half_periods`` is odd; never beyond 1, and -0.0 for -0.0."""
     a = _abs(r)
     square = a * a
     magnitude = _at_most(a * square * polynomial(square, SIN) + a, 1)
-    sign = (r.bitcast("uint32") ^ (turns << 31)) & 0x80000000
+    sign = (r.bitcast("uint32") ^ (half_periods << 31)) & 0x80000000
     return (magnitude.bitcast("uint32") | sign).bitcast("float32")
 
 
-def sin(x: Lane) -> Lane:
-    """sin, in float32: x is a number of half periods and a remainder. 1.73 ulp."""
-    k, turns = _nearest(x, 1 / math.pi)
-    near = _sin_of_half_turn(_without_turns(x, k), turns)
+def sin(x: IRValue) -> IRValue:
+    """sin, in float32: x is a multiple of half periods and a remainder. 1.73 ulp."""
+    k, half_periods = _nearest(x, 1 / math.pi)
+    near = _sin_of_half_period(_without_half_periods(x, k), half_periods)
     return libm.call_beyond(FAR, "sin", x, [x], near)
 
 
-def cos(x: Lane) -> Lane:
-    """cos, in float32, as the sine a quarter turn on: k is an integer and a half. 1.78 ulp."""
+def cos(x: IRValue) -> IRValue:
+    """cos, in float32, as the sine a quarter period on: k is an integer and a half. 1.78 ulp."""
     shifted = x * (1 / math.pi) - 0.5
-    k, turns = _nearest(shifted, 1)
-    near = _sin_of_half_turn(_without_turns(x, k + 0.5), turns + 1)
+    k, half_periods = _nearest(shifted, 1)
+    near = _sin_of_half_period(_without_half_periods(x, k + 0.5), half_periods + 1)
     return libm.call_beyond(FAR, "cos", x, [x], near)
 
 
-def erf(x: Lane) -> Lane:
+def erf(x: IRValue) -> IRValue:
     """erf, in float32: for |x| > 1.03 as 1 - q^4, q the fourth root of erfc; 1.71 ulp."""
     a = _at_most(_abs(x), 4)
     root = polynomial(a, ERFC_ROOT)
@@ -284,7 +284,7 @@ def erf(x: Lane) -> Lane:
     return select(a < 1.03, small, large).intrinsic("copysign", x)
 
 
-def power(x: Lane, y: Lane) -> Lane:
+def power(x: IRValue, y: IRValue) -> IRValue:
     """x^y, in float32, as 2^(y log2(|x|)) in float64, where nothing overflows; 0.70 ulp."""
     a = _abs(x)
     f, e = _split(a)
@@ -293,8 +293,8 @@ def power(x: Lane, y: Lane) -> Lane:
     wide_f, wide_e, wide_y = (cast(value, "float64") for value in (f, e, y))
     exponent = wide_y * (wide_e + wide_f * polynomial(wide_f, LOG2_LONG))
     exponent = _at_most(_at_least(exponent, -160), 140)
-    k, word = _nearest(exponent, 1, FORMATS["float64"].bias)
-    wide = polynomial(exponent - k, EXP2) * _power(word, "float64")
+    k, k_bits = _nearest(exponent, 1, FORMATS["float64"].bias)
+    wide = polynomial(exponent - k, EXP2) * _power(k_bits, "float64")
     # 0 * inf above; as in C, these are 1 even where the other argument is nan.
     is_one = y.equals(0) | x.equals(1) | (a.equals(1) & _abs(y).equals(math.inf))
     magnitude = select(is_one, x.constant(1), cast(wide, "float32"))
@@ -305,18 +305,18 @@ def power(x: Lane, y: Lane) -> Lane:
     return select(is_real, result, math.nan)
 
 
-def _parity(y: Lane) -> tuple[Lane, Lane]:
+def _parity(y: IRValue) -> tuple[IRValue, IRValue]:
     """Whether y is an integer, and whether it is an odd one. From 2^24 on, all floats are even."""
     even = 2.0**25
     # These make a number of nan.
     bounded = select(y > -even, y, -even)
     bounded = select(bounded < even, bounded, even)
-    integer = Lane(y.builder, y.builder.fptosi(bounded.value, y.type_of("int32")), "int32")
+    integer = IRValue(y.builder, y.builder.fptosi(bounded.value, y.type_of("int32")), "int32")
     is_whole = cast(integer, "float32").equals(bounded)
     return is_whole, is_whole & (integer & 1).differs(0)
 
 
-FUNCTIONS: dict[tuple[str, str], Callable[..., Lane]] = {
+FUNCTIONS: dict[tuple[str, str], Callable[..., IRValue]] = {
     ("exp", "float32"): exp,
     ("exp", "float64"): exp,
     ("exp2", "float32"): exp2,

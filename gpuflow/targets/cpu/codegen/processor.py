@@ -1,8 +1,8 @@
 """The processor that CPU kernels are compiled for: this one, or a lesser one by request.
 
-GPUFLOW_CPU_TARGET takes the levels of the x86-64 psABI. Code of a lower level runs here as it would
-on a processor that has no more, so that tests need no such processor, and a cache folder can be
-filled for a mixed cluster.
+GPUFLOW_CPU_TARGET takes the levels of the x86-64 psABI. Code of a lower level runs as on a
+processor without the other features, so that tests need no such processor, and a cache folder can
+be filled for a mixed cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen.host import host_processor
 
-# What each level has beyond those before it, in LLVM's names. Source: x86-64 psABI, table 3.1.
+# The additional features of each level, in LLVM's names. Source: x86-64 psABI, table 3.1.
 _LEVELS = {
     "x86-64": ("cx8", "cmov", "fxsr", "mmx", "sse", "sse2"),
     "x86-64-v2": ("cx16", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"),
@@ -28,7 +28,7 @@ _X86 = ("x86_64", "AMD64")
 # Arithmetic on float16, which kernels do in float32: with these instructions LLVM would contract a
 # product and a sum into one, over the rounding between them.
 _UNUSED = ("avx512fp16", "fullfp16", "fp16fml")
-# With AVX-512, LLVM gathers whatever does not lie together. On an EPYC of 2022 every seventh of a
+# With AVX-512, LLVM gathers elements that are not contiguous. On an EPYC of 2022 every seventh of a
 # million elements take 4 times as long so as one by one, tables and searches 1.1 to 1.25 times.
 _NO_GATHERS = "+prefer-no-gather"
 
@@ -41,7 +41,7 @@ class CpuTarget:
         name: the setting, or "native".
         cpu, flags: LLVM's name of the processor, and differences of its features.
         features: its features.
-        blas: OpenBLAS's name of it, or None: OpenBLAS finds out.
+        blas: OpenBLAS's name of it, or None: OpenBLAS detects it.
     """
 
     name: str
@@ -62,12 +62,12 @@ class CpuTarget:
 
     @property
     def has_masks(self) -> bool:
-        """Whether its loads and stores of all types leave out single elements."""
+        """Whether its loads and stores of all types take masks."""
         return {"avx512bw", "avx512vl"} <= self.features
 
     @property
     def vector_registers(self) -> tuple[int, int]:
-        """How many vector registers it has, and the bits of one."""
+        """The number of vector registers, and the bits of one."""
         if self.has_masks:
             return 32, 512
         if self.is_x86:

@@ -1,7 +1,7 @@
 """Multiplies two packed panels of matrices: a tile of their product, which stays in registers.
 
-A step of the depth is a row of each panel. One element of the left row after the other is spread
-over a vector, and multiplied by the right row:
+A step of the depth is a row of each panel. Each element of the left row is broadcast to a vector
+and multiplied by the right row:
 
     tile[i, :] += left[step, i] * right[step, :]
 
@@ -18,7 +18,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.kir.scalar import storage_bytes
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.llvm.lanes import Instruction, is_float, llvm_type, shuffle_mask
+from gpuflow.targets.llvm.ir_values import Instruction, is_float, llvm_type, shuffle_mask
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -28,17 +28,17 @@ else:
 
 @record
 class Panel:
-    """Data of panels and tiles of a kind.
+    """The dtypes of panels and tiles of a kind.
 
     Attributes:
         packed: the dtype of a panel's elements.
         summed: the dtype of the tile's.
-        together: elements of the depth that a step takes.
+        step_depth: elements of the depth per step.
     """
 
     packed: str
     summed: str
-    together: int = 1
+    step_depth: int = 1
 
 
 PANELS = {
@@ -84,17 +84,17 @@ def emit_tile(
 
     Args:
         kind: of ``PANELS``.
-        builder: where the call is.
-        panels: the array that both panels are in.
-        left, right: where they begin, in elements.
-        steps: how many rows they have.
+        builder: at the call.
+        panels: the array that contains both panels.
+        left, right: their offsets, in elements.
+        steps: their number of rows.
         tile: an array of the tile's rows.
     """
     element = llvm_type(PANELS[kind].packed).as_pointer()
     array = builder.bitcast(panels, element)
-    places = [builder.gep(array, [first]) for first in (left, right)]
+    addresses = [builder.gep(array, [first]) for first in (left, right)]
     sums = builder.bitcast(tile, llvm_type(PANELS[kind].summed).as_pointer())
-    builder.call(_function(builder.module, kind), [*places, steps, sums])
+    builder.call(_function(builder.module, kind), [*addresses, steps, sums])
 
 
 def _function(module: ir.Module, kind: str) -> Instruction:
@@ -102,9 +102,9 @@ def _function(module: ir.Module, kind: str) -> Instruction:
     if name in module.globals:
         return module.globals[name]
     panel, (rows, columns) = PANELS[kind], tile_shape(kind)
-    word, summed = ir.IntType(64), llvm_type(panel.summed)
+    int64, summed = ir.IntType(64), llvm_type(panel.summed)
     element = llvm_type(panel.packed).as_pointer()
-    arguments = [element, element, word, summed.as_pointer()]
+    arguments = [element, element, int64, summed.as_pointer()]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     function.linkage = "internal"
     function.attributes.update(("nounwind", "noinline"))
@@ -121,41 +121,41 @@ def _function(module: ir.Module, kind: str) -> Instruction:
     builder = ir.IRBuilder(entry)
     builder.branch(head)
     builder.position_at_end(head)
-    step = builder.phi(word)
+    step = builder.phi(int64)
     sums = [[builder.phi(vector) for _ in range(_VECTORS)] for _ in range(rows)]
     builder.cbranch(builder.icmp_signed("<", step, steps), body, end)
     builder.position_at_end(body)
     alignment = storage_bytes(panel.packed)
 
     def vectors(array: Instruction, first: int) -> list[Instruction]:
-        """The places of a row's vectors, from an element on."""
-        starts = [ir.Constant(word, first + k * lanes) for k in range(_VECTORS)]
+        """The addresses of a row's vectors, from an element on."""
+        starts = [ir.Constant(int64, first + k * lanes) for k in range(_VECTORS)]
         return [
             builder.bitcast(builder.gep(array, [start]), vector.as_pointer()) for start in starts
         ]
 
-    # Pairs count as one number of the tile's dtype.
+    # A pair counts as one element of the tile's dtype.
     a, b = (
         builder.bitcast(
-            builder.gep(side, [builder.mul(step, ir.Constant(word, count * panel.together))]),
+            builder.gep(side, [builder.mul(step, ir.Constant(int64, count * panel.step_depth))]),
             summed.as_pointer(),
         )
         for side, count in ((left, rows), (right, columns))
     )
-    right_row = [builder.load(place, align=alignment) for place in vectors(b, 0)]
+    right_row = [builder.load(address, align=alignment) for address in vectors(b, 0)]
     added = []
     for k, running in enumerate(sums):
-        number = builder.load(builder.gep(a, [ir.Constant(word, k)]), align=alignment)
-        spread = _spread(builder, number, lanes)
+        number = builder.load(builder.gep(a, [ir.Constant(int64, k)]), align=alignment)
+        splat = _splat(builder, number, lanes)
         added.append(
             [
-                _multiply_add(builder, panel, spread, factor, total)
+                _multiply_add(builder, panel, splat, factor, total)
                 for factor, total in zip(right_row, running, strict=True)
             ]
         )
-    following = builder.add(step, ir.Constant(word, 1))
+    following = builder.add(step, ir.Constant(int64, 1))
     builder.branch(head)
-    step.add_incoming(ir.Constant(word, 0), entry)
+    step.add_incoming(ir.Constant(int64, 0), entry)
     step.add_incoming(following, body)
     for row, new_row in zip(sums, added, strict=True):
         for running, new in zip(row, new_row, strict=True):
@@ -163,8 +163,8 @@ def _function(module: ir.Module, kind: str) -> Instruction:
             running.add_incoming(new, body)
     builder.position_at_end(end)
     for k, row in enumerate(sums):
-        for total, place in zip(row, vectors(tile, k * columns), strict=True):
-            builder.store(total, place, align=storage_bytes(panel.summed))
+        for total, address in zip(row, vectors(tile, k * columns), strict=True):
+            builder.store(total, address, align=storage_bytes(panel.summed))
     builder.ret_void()
     return function
 
@@ -175,7 +175,7 @@ def _multiply_add(
     if is_float(panel.summed):
         product = builder.fmul(a, b, flags=("contract",))
         return builder.fadd(running, product, flags=("contract",))
-    product = builder.mul(a, b) if panel.together == 1 else _pair_products(builder, a, b)
+    product = builder.mul(a, b) if panel.step_depth == 1 else _pair_products(builder, a, b)
     return builder.add(running, product)
 
 
@@ -197,7 +197,7 @@ def _pair_products(builder: ir.IRBuilder, a: Instruction, b: Instruction) -> Ins
     return builder.add(*products)
 
 
-def _spread(builder: ir.IRBuilder, value: Instruction, count: int) -> Instruction:
+def _splat(builder: ir.IRBuilder, value: Instruction, count: int) -> Instruction:
     empty = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
     one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(one, empty, shuffle_mask([0] * count))

@@ -2,7 +2,7 @@
 
 ``emit_function`` is the entry. The most used functions are polynomials (``polynomials``). Other
 functions of the C library are called under a name of ours, with a list of vector variants
-(``libm``); everything else is a formula on Lanes.
+(``libm``); everything else is a formula on IRValues.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.targets.cpu.codegen import gamma, libm, narrow_floats, polynomials
 from gpuflow.targets.cpu.codegen.polynomials import has_fused_multiply_add
-from gpuflow.targets.llvm.lanes import (
-    Lane,
+from gpuflow.targets.llvm.ir_values import (
+    IRValue,
     bits,
     cast,
     constant,
     intrinsic,
     is_float,
     is_signed,
-    is_spread,
+    is_splat,
     llvm_type,
     polynomial,
     select,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 else:
     ir = LazyModule("llvmlite.ir")
 
-# Those whose instructions wait for each other, a long time.
+# Functions that are long dependence chains.
 SERIES = EXPENSIVE - {"div", "sqrt", "rsqrt"}
 _LARGEST_QUOTIENT = 2.0**28
 
@@ -54,53 +54,53 @@ _INTRINSICS = {
 }
 
 
-def _abs(x: Lane) -> Lane:
+def _abs(x: IRValue) -> IRValue:
     if is_float(x.dtype):
         return x.intrinsic("fabs")
     return select(x < 0, -x, x) if is_signed(x.dtype) else x
 
 
-def _neg(x: Lane) -> Lane:
+def _neg(x: IRValue) -> IRValue:
     return -x
 
 
-def _sign(x: Lane) -> Lane:
+def _sign(x: IRValue) -> IRValue:
     if is_float(x.dtype):
         return select(_abs(x) > 0, x.constant(1).intrinsic("copysign", x), x)
     positive = select(x > 0, x.constant(1), 0)
     return select(x < 0, x.constant(-1), positive) if is_signed(x.dtype) else positive
 
 
-def _max(x: Lane, y: Lane) -> Lane:
+def _max(x: IRValue, y: IRValue) -> IRValue:
     if not is_float(x.dtype):
         return x.intrinsic("smax" if is_signed(x.dtype) else "umax", y)
     if x.is_constant or y.is_constant:
         return x.intrinsic("maximum", y)
-    # Of equal numbers either is chosen: 0.0 if one of them is.
-    word = f"uint{bits(x.dtype)}"
-    chosen = select(x > y, x, y).bitcast(word) & select(y > x, y, x).bitcast(word)
-    return _or_nan(x, y, chosen)
+    # For equal values either may be selected: 0.0 if one of them is.
+    unsigned = f"uint{bits(x.dtype)}"
+    selected = select(x > y, x, y).bitcast(unsigned) & select(y > x, y, x).bitcast(unsigned)
+    return _or_nan(x, y, selected)
 
 
-def _min(x: Lane, y: Lane) -> Lane:
+def _min(x: IRValue, y: IRValue) -> IRValue:
     if not is_float(x.dtype):
         return x.intrinsic("smin" if is_signed(x.dtype) else "umin", y)
     if x.is_constant or y.is_constant:
         return x.intrinsic("minimum", y)
-    word = f"uint{bits(x.dtype)}"
-    chosen = select(x < y, x, y).bitcast(word) | select(y < x, y, x).bitcast(word)
-    return _or_nan(x, y, chosen)
+    unsigned = f"uint{bits(x.dtype)}"
+    selected = select(x < y, x, y).bitcast(unsigned) | select(y < x, y, x).bitcast(unsigned)
+    return _or_nan(x, y, selected)
 
 
-def _or_nan(x: Lane, y: Lane, chosen: Lane) -> Lane:
+def _or_nan(x: IRValue, y: IRValue, selected: IRValue) -> IRValue:
     """The bits of a maximum or minimum; nan if x or y is.
 
-    LLVM would make a branch on the sign of single floats, which is foreseen half of the time.
+    LLVM would make a branch on the sign of single floats, which is mispredicted half of the time.
     """
-    return select(x.is_nan() | y.is_nan(), x + y, chosen.bitcast(x.dtype))
+    return select(x.is_nan() | y.is_nan(), x + y, selected.bitcast(x.dtype))
 
 
-def _div(x: Lane, y: Lane) -> Lane:
+def _div(x: IRValue, y: IRValue) -> IRValue:
     """Division by 0 and INT_MIN / -1 trap on x86, so that the divisor is made safe."""
     if is_float(x.dtype):
         return x / y
@@ -113,13 +113,13 @@ def _div(x: Lane, y: Lane) -> Lane:
     return select(zero, x.constant(-1), select(minus_one, -x, quotient))
 
 
-def _float_rem(x: Lane, y: Lane) -> Lane:
-    """The exact rest of a division of floats, with the sign of x, up to quotients of 2**28.
+def _float_rem(x: IRValue, y: IRValue) -> IRValue:
+    """The exact remainder of a division of floats, with the sign of x, up to quotients of 2**28.
 
     float32 in float64: the quotient of 24-bit numbers is at least 2**-24 away from the next
     integer, so that rounding leaves it on its side, and its product with y has at most 52 bits. In
-    float64 a product and a sum that are rounded once give a rest that is negative, but exact, where
-    the quotient was rounded up.
+    float64 a product and a sum that are rounded once give a negative, but exact, remainder if the
+    quotient was rounded up.
     """
     is_double = x.dtype == "float64"
     if is_double and not has_fused_multiply_add():
@@ -128,16 +128,16 @@ def _float_rem(x: Lane, y: Lane) -> Lane:
     quotient = size / divisor
     whole = quotient.intrinsic("trunc")
     if is_double:
-        rest = (-whole).intrinsic("fma", divisor, size)
-        rest = select(rest < 0, rest + divisor, rest)
+        remainder = (-whole).intrinsic("fma", divisor, size)
+        remainder = select(remainder < 0, remainder + divisor, remainder)
     else:
-        rest = size - whole * divisor
+        remainder = size - whole * divisor
     # 0 times infinity is nan.
-    rest = cast(select(whole.equals(0), size, rest), x.dtype).intrinsic("copysign", x)
-    return libm.call_beyond(_LARGEST_QUOTIENT, "fmod", cast(quotient, x.dtype), [x, y], rest)
+    remainder = cast(select(whole.equals(0), size, remainder), x.dtype).intrinsic("copysign", x)
+    return libm.call_beyond(_LARGEST_QUOTIENT, "fmod", cast(quotient, x.dtype), [x, y], remainder)
 
 
-def _rem(x: Lane, y: Lane) -> Lane:
+def _rem(x: IRValue, y: IRValue) -> IRValue:
     if is_float(x.dtype):
         return _float_rem(x, y)
     zero = y.equals(0)
@@ -146,11 +146,11 @@ def _rem(x: Lane, y: Lane) -> Lane:
         return select(zero, x, x - _quotient(x, safe, _is_fixed(y)) * safe)
     minus_one = y.equals(-1)
     safe = select(zero | minus_one, x.constant(1), y)
-    rest = x - _quotient(x, safe, _is_fixed(y)) * safe
-    return select(zero, x, select(minus_one, x.constant(0), rest))
+    remainder = x - _quotient(x, safe, _is_fixed(y)) * safe
+    return select(zero, x, select(minus_one, x.constant(0), remainder))
 
 
-def truncated(x: Lane, dtype: str) -> Lane:
+def truncated(x: IRValue, dtype: str) -> IRValue:
     """A float as an integer: without its fraction, the nearest there is, and 0 for nan.
 
     This is the result of ``llvm.fptosi.sat``, which LLVM vectorizes slowly, or not at all.
@@ -160,28 +160,28 @@ def truncated(x: Lane, dtype: str) -> Lane:
     if int(largest) > bounds.max:
         largest = np.nextafter(largest, kind(0))
     # nan becomes the largest, as in instructions of x86; nothing is out of bounds.
-    inside = select(x < float(largest), x, float(largest))
+    clamped = select(x < float(largest), x, float(largest))
     least = float(bounds.min)
-    inside = select(inside > least, inside, least)
+    clamped = select(clamped > least, clamped, least)
     # Shorter integers by way of int32, for which there are instructions.
     wide = "int32" if bits(dtype) < 32 else dtype
     convert = x.builder.fptosi if is_signed(wide) else x.builder.fptoui
-    whole = cast(Lane(x.builder, convert(inside.value, x.type_of(wide)), wide), dtype)
+    whole = cast(IRValue(x.builder, convert(clamped.value, x.type_of(wide)), wide), dtype)
     if int(largest) != bounds.max:
         whole = select(x > float(largest), whole.constant(int(bounds.max)), whole)
     return select(x.is_nan(), whole.constant(0), whole)
 
 
-def _is_fixed(x: Lane) -> bool:
-    """Whether a value is made before the loop at hand: where its function begins, or a vector."""
-    if is_spread(x):
+def _is_fixed(x: IRValue) -> bool:
+    """Whether a value is defined before the current loop: in the entry blocks, or as a splat."""
+    if is_splat(x):
         return True
-    here, blocks = x.builder.block, x.builder.function.blocks
-    first = [block for block in blocks[:2] if block is not here]
+    current, blocks = x.builder.block, x.builder.function.blocks
+    first = [block for block in blocks[:2] if block is not current]
     return isinstance(x.value, ir.Constant) or getattr(x.value, "parent", None) in first
 
 
-def _quotient(x: Lane, y: Lane, is_fixed: bool) -> Lane:
+def _quotient(x: IRValue, y: IRValue, is_fixed: bool) -> IRValue:
     """An integer quotient that neither traps nor overflows.
 
     Vectors have no division of integers. A float quotient that is rounded stays on its side of the
@@ -202,48 +202,48 @@ def _quotient(x: Lane, y: Lane, is_fixed: bool) -> Lane:
         quotient = cast(x, wide) / cast(y, wide)
     # Shorter integers by way of int32, for which there are instructions.
     if is_signed(x.dtype) or is_short:
-        whole = Lane(builder, builder.fptosi(quotient.value, x.type_of("int32")), "int32")
+        whole = IRValue(builder, builder.fptosi(quotient.value, x.type_of("int32")), "int32")
         return cast(whole, x.dtype)
     # Added to 2**52, a whole number is the lower bits of the sum.
     whole = (quotient.intrinsic("floor") + 2.0**52).bitcast("uint64")
     return cast(whole, x.dtype)
 
 
-def _inside(x: Lane, count: Lane) -> Lane:
+def _is_in_bounds(x: IRValue, count: IRValue) -> IRValue:
     """Whether a shift count, as an unsigned number, is below the width."""
     width = x.constant(bits(x.dtype))
     below = x.builder.icmp_unsigned("<", count.value, width.value)
-    return Lane(x.builder, below, "bool")
+    return IRValue(x.builder, below, "bool")
 
 
-def _shift_left(x: Lane, count: Lane) -> Lane:
-    inside = _inside(x, count)
-    return select(inside, x << select(inside, count, 0), 0)
+def _shift_left(x: IRValue, count: IRValue) -> IRValue:
+    in_bounds = _is_in_bounds(x, count)
+    return select(in_bounds, x << select(in_bounds, count, 0), 0)
 
 
-def _shift_right_logical(x: Lane, count: Lane) -> Lane:
-    inside = _inside(x, count)
-    shifted = x.builder.lshr(x.value, select(inside, count, 0).value)
-    return select(inside, x.like(shifted), 0)
+def _shift_right_logical(x: IRValue, count: IRValue) -> IRValue:
+    in_bounds = _is_in_bounds(x, count)
+    shifted = x.builder.lshr(x.value, select(in_bounds, count, 0).value)
+    return select(in_bounds, x.like(shifted), 0)
 
 
-def _shift_right_arithmetic(x: Lane, count: Lane) -> Lane:
-    clamped = select(_inside(x, count), count, bits(x.dtype) - 1)
+def _shift_right_arithmetic(x: IRValue, count: IRValue) -> IRValue:
+    clamped = select(_is_in_bounds(x, count), count, bits(x.dtype) - 1)
     return x.like(x.builder.ashr(x.value, clamped.value))
 
 
-def _clz(x: Lane) -> Lane:
+def _clz(x: IRValue) -> IRValue:
     kind, truth = x.value.type, llvm_type("bool")
     count = intrinsic(x.builder.module, "ctlz", kind, [kind, truth])
     defined_at_zero = constant(x.builder, "bool", False)
     return x.like(x.builder.call(count, [x.value, defined_at_zero.value]))
 
 
-def _is_finite(x: Lane) -> Lane:
+def _is_finite(x: IRValue) -> IRValue:
     return _abs(x) < math.inf
 
 
-def _rsqrt(x: Lane) -> Lane:
+def _rsqrt(x: IRValue) -> IRValue:
     return 1 / x.intrinsic("sqrt")
 
 
@@ -286,7 +286,7 @@ _ERF_INV_TAIL_64 = (
 )  # fmt: skip
 
 
-def _erf_inv(x: Lane) -> Lane:
+def _erf_inv(x: IRValue) -> IRValue:
     w = -polynomials.log((1 - x) * (1 + x))
     root = w.intrinsic("sqrt")
     if x.dtype == "float32":
@@ -303,7 +303,7 @@ def _erf_inv(x: Lane) -> Lane:
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-def _threefry2x32(k0: Lane, k1: Lane, x0: Lane, x1: Lane) -> tuple[Lane, Lane]:
+def _threefry2x32(k0: IRValue, k1: IRValue, x0: IRValue, x1: IRValue) -> tuple[IRValue, IRValue]:
     """Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers."""
     keys = (k0, k1, k0 ^ k1 ^ 0x1BD11BDA)
     x0, x1 = x0 + k0, x1 + k1
@@ -316,7 +316,7 @@ def _threefry2x32(k0: Lane, k1: Lane, x0: Lane, x1: Lane) -> tuple[Lane, Lane]:
     return x0, x1
 
 
-_FORMULAS: dict[str, Callable[..., Lane | tuple[Lane, ...]]] = {
+_FORMULAS: dict[str, Callable[..., IRValue | tuple[IRValue, ...]]] = {
     "abs": _abs,
     "neg": _neg,
     "sign": _sign,
@@ -337,15 +337,15 @@ _FORMULAS: dict[str, Callable[..., Lane | tuple[Lane, ...]]] = {
 }
 
 
-def emit_function(fn: str, *arguments: Lane) -> tuple[Lane, ...]:
+def emit_function(fn: str, *arguments: IRValue) -> tuple[IRValue, ...]:
     """Emit a function of ``kir.scalar`` that the printer does not spell as an operator.
 
     Args:
         fn: The function's name.
-        arguments: One Lane for each argument.
+        arguments: One value for each argument.
 
     Returns:
-        One Lane for each result.
+        One value for each result.
 
     Raises:
         KeyError: the CPU target does not have the function.
@@ -356,8 +356,8 @@ def emit_function(fn: str, *arguments: Lane) -> tuple[Lane, ...]:
     if inline is not None:
         return (inline(*arguments),)
     if fn in _FORMULAS:
-        lanes = _FORMULAS[fn](*arguments)
-        return lanes if isinstance(lanes, tuple) else (lanes,)
+        results = _FORMULAS[fn](*arguments)
+        return results if isinstance(results, tuple) else (results,)
     if fn.startswith("round_"):
         storage = fn.removeprefix("round_")
         return (narrow_floats.rounded(arguments[0], storage),)

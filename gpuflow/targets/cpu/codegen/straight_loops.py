@@ -35,11 +35,11 @@ class Share(Enum):
     """The fraction of a function's work in a loop."""
 
     ALL = auto()
-    ROW = auto()  # it is in another loop, which is all there is
-    LITTLE = auto()  # loops beside it are in more loops: it begins or ends what they do
+    ROW = auto()  # it is in one other loop, which contains all work
+    LITTLE = auto()  # loops next to it are nested deeper: it begins or ends their work
 
 
-class Unfit(Exception):
+class NotVectorizable(Exception):
     """The loop cannot be vectorized."""
 
 
@@ -51,7 +51,7 @@ class Use:
         access: the memory access.
         pointer: of the operand.
         index: of the element; of the pair, where it takes one of two neighbors.
-        half: which one of the two, 0 or 1; None: none of a pair.
+        half: its index in the pair, 0 or 1; None: it is not in a pair.
     """
 
     access: Access
@@ -65,24 +65,24 @@ class Use:
         return self.half is not None
 
     @property
-    def place(self) -> tuple[Expression, Expression, bool]:
+    def location(self) -> tuple[Expression, Expression, bool]:
         """Key that is equal for accesses of the same element, or pair."""
         return self.pointer, self.index, self.is_half
 
-    def meets(self, other: Use, apart: frozenset[str]) -> bool:
+    def may_alias(self, other: Use, noalias: frozenset[str]) -> bool:
         """Whether it may alias the other access in another iteration of the loop.
 
         Args:
-            apart: noalias arrays, which no other pointer points to.
+            noalias: noalias arrays, which no other pointer points to.
         """
-        if self.place == other.place:
+        if self.location == other.location:
             return self.access.storage != other.access.storage
         names = {one.name for one in (self.pointer, other.pointer) if isinstance(one, Name)}
-        if self.pointer != other.pointer and not apart.isdisjoint(names):
+        if self.pointer != other.pointer and not noalias.isdisjoint(names):
             return False
-        return self.may_touch(other)
+        return self.scopes_may_alias(other)
 
-    def may_touch(self, other: Use) -> bool:
+    def scopes_may_alias(self, other: Use) -> bool:
         """Whether their scopes do not exclude aliasing."""
         mine, its = self.access.scopes, other.access.scopes
         return mine is None or its is None or mine[0] == its[0]
@@ -106,19 +106,19 @@ def with_pairs(uses: Mapping[int, Use], calls: Sequence[Call]) -> dict[int, Use]
     """The uses, with adjacent accesses of both elements of a pair marked as a pair.
 
     Args:
-        uses: by the identities of the calls that make them.
-        calls: those that differ from element to element, in the order in which they are made.
+        uses: by the identities of their calls.
+        calls: those that vary with the element, in program order.
     """
     result = dict(uses)
     for first, second in itertools.pairwise(call for call in calls if id(call) in uses):
         one, two = uses[id(first)], uses[id(second)]
-        (place, half), (other, second_half) = (
+        (pair, half), (other, second_half) = (
             halved(call.arguments[1]) for call in (first, second)
         )
-        is_pair = (half, second_half) == (0, 1) and place == other
+        is_pair = (half, second_half) == (0, 1) and pair == other
         if is_pair and replace(one, index=two.index) == two:
-            for call, part in ((first, 0), (second, 1)):
-                result[id(call)] = replace(one, index=place, half=part)
+            for call, component in ((first, 0), (second, 1)):
+                result[id(call)] = replace(one, index=pair, half=component)
     return result
 
 
@@ -126,8 +126,8 @@ class Arrays:
     """The arrays that a function has on the stack.
 
     Attributes:
-        apart: noalias arrays, which are accessed by their own names alone.
-        lines: arrays of which each loop over elements takes element k in iteration k, with the same
+        noalias: arrays that are accessed by their own names alone.
+        elementwise: arrays of which each loop accesses element k in iteration k, with the same
             bounds. A vector may write past the required elements, which are not read; ``local_``
             allocates room. The contents are valid for fixed bounds: printers recompute them for
             others, in the next iteration of the strip.
@@ -142,46 +142,46 @@ class Arrays:
             if isinstance(one, Assign) and isinstance(one.value, Call)
             and one.value.function.startswith("local_")
         )  # fmt: skip
-        self._apart, self._spans = every, dict[str, set[Span | None]]()
+        self._noalias, self._spans = every, dict[str, set[Span | None]]()
         if every:
             self._visit(program.body, {})
-        self.apart = self._apart
-        self.lines = frozenset(
+        self.noalias = self._noalias
+        self.elementwise = frozenset(
             array
             for array, spans in self._spans.items()
-            if array in self.apart and len(spans) == 1 and None not in spans
+            if array in self.noalias and len(spans) == 1 and None not in spans
         )
 
     def _visit(self, body: Sequence[Statement], loops: Mapping[str, Span]) -> None:
         for statement in body:
             for value in values_of(statement):
                 self._visit_value(value, loops)
-            inside = loops
+            inner = loops
             if isinstance(statement, Loop):
-                inside = {**loops, statement.counter: (statement.first, statement.end)}
+                inner = {**loops, statement.counter: (statement.first, statement.end)}
             for block in blocks_of(statement):
-                self._visit(block, inside)
+                self._visit(block, inner)
 
     def _visit_value(self, node: Expression, loops: Mapping[str, Span]) -> None:
-        parts = operands_of(node)
+        operands = operands_of(node)
         match node:
             case Call(verb, (Name(array), index, *_)):
                 if verb.startswith(("load_", "store_")):
                     self._spans.setdefault(array, set()).add(_span_of_iteration(index, loops))
-                    parts = parts[1:]
+                    operands = operands[1:]
             case Name(array):
-                self._apart -= {array}
-        for part in parts:
-            self._visit_value(part, loops)
+                self._noalias -= {array}
+        for operand in operands:
+            self._visit_value(operand, loops)
 
 
-def turns_of(loop: Loop) -> int | None:
-    """The trip count of a loop, if it says so: ``range(9)`` or ``range(i, i + 9)``."""
+def trip_count_of(loop: Loop) -> int | None:
+    """The trip count of a loop if it is static: ``range(9)`` or ``range(i, i + 9)``."""
     match loop.first, loop.end:
         case Literal(first), Literal(last):
             return last - first
-        case first, Operation("+", same, Literal(turns)):
-            return turns if first == same else None
+        case first, Operation("+", same, Literal(count)):
+            return count if first == same else None
     return None
 
 
@@ -198,14 +198,14 @@ def _span_of_iteration(index: Expression, loops: Mapping[str, Span]) -> Span | N
 def expressions_of(
     body: Sequence[Statement], changing: Iterable[str]
 ) -> tuple[set[int], list[Call]]:
-    """Of a straight loop: the expressions that differ from element to element, and the calls.
+    """The expressions of a straight loop that vary with the element, and its calls.
 
     Args:
         body: its statements.
-        changing: the name that counts elements, and those that are carried.
+        changing: the names of the induction variable and of the reduction variables.
 
     Returns:
-        The identities of the former, and the latter in the order in which they are made.
+        The identities of the former, and the latter in program order.
     """
     names, differ, calls = set(changing), set[int](), list[Call]()
 
@@ -213,8 +213,8 @@ def expressions_of(
         if isinstance(node, Name):
             differs = node.name in names
         else:
-            # All parts are visited: each has to be found.
-            differs = any([visit(part) for part in operands_of(node)])
+            # A list: every operand has to be visited.
+            differs = any([visit(operand) for operand in operands_of(node)])
             if isinstance(node, Call):
                 calls.append(node)
         if differs:
@@ -230,11 +230,11 @@ def expressions_of(
 
 
 def longest_chain(body: Sequence[Statement], differ: Container[int], links: Container[str]) -> int:
-    """How many functions of a straight loop wait for each other, at most.
+    """The length of the longest dependence chain of functions in a straight loop.
 
     Args:
         body: its statements.
-        differ: the identities of the expressions that are looked at.
+        differ: the identities of the expressions to consider.
         links: the names of those functions, without dtypes.
     """
     lengths: dict[str, int] = {}
@@ -260,7 +260,7 @@ def longest_chain(body: Sequence[Statement], differ: Container[int], links: Cont
 
 
 def is_innermost(body: Sequence[Statement]) -> bool:
-    """Whether there is no loop in some statements."""
+    """Whether statements contain no loop."""
     return all(
         not isinstance(statement, Loop | Forever)
         and all(map(is_innermost, blocks_of(statement)))
@@ -269,7 +269,7 @@ def is_innermost(body: Sequence[Statement]) -> bool:
 
 
 def depth_of(body: Sequence[Statement]) -> int:
-    """How many loops are in one another in some statements."""
+    """The nesting depth of the loops in statements."""
     return max(map(_depth, body), default=0)
 
 

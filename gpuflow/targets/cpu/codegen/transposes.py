@@ -1,7 +1,7 @@
 """Transposes a square block of elements in registers.
 
-Rows are loaded as vectors, and stage by stage each exchanges half of its elements with another, at
-a distance of 1, 2, 4 and 8 (J. O. Eklundh, "A fast computer method for matrix transposing", 1972):
+Rows are loaded as vectors, and in each stage each exchanges half of its elements with another, at a
+distance of 1, 2, 4 and 8 (J. O. Eklundh, "A fast computer method for matrix transposing", 1972):
 
     a0 a1 a2 a3        a0 b0 a2 b2        a0 b0 c0 d0
     b0 b1 b2 b3   ->   a1 b1 a3 b3   ->   a1 b1 c1 d1
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.kir.scalar import storage_bytes
-from gpuflow.targets.llvm.lanes import Instruction, shuffle_mask
+from gpuflow.targets.llvm.ir_values import Instruction, shuffle_mask
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -40,8 +40,8 @@ def emit_transpose(
     """
     kind = ir.IntType(8 * storage_bytes(storage)).as_pointer()
     first = [
-        builder.gep(builder.bitcast(array, kind), [place])
-        for array, place in ((source, source_first), (target, target_first))
+        builder.gep(builder.bitcast(array, kind), [address])
+        for array, address in ((source, source_first), (target, target_first))
     ]
     function = _function(builder.module, storage)
     builder.call(function, [first[0], source_pitch, first[1], target_pitch])
@@ -52,8 +52,8 @@ def _function(module: ir.Module, storage: str) -> Instruction:
     name = f"transpose_{element.width}"
     if name in module.globals:
         return module.globals[name]
-    word = ir.IntType(64)
-    pointers = [element.as_pointer(), word] * 2
+    int64 = ir.IntType(64)
+    pointers = [element.as_pointer(), int64] * 2
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), pointers), name)
     function.linkage = "internal"
     function.attributes.update(("nounwind", "noinline"))
@@ -66,8 +66,8 @@ def _function(module: ir.Module, storage: str) -> Instruction:
     vector = ir.VectorType(element, side)
 
     def row(array: Instruction, pitch: Instruction, k: int) -> Instruction:
-        place = builder.gep(array, [builder.mul(pitch, ir.Constant(word, k))])
-        return builder.bitcast(place, vector.as_pointer())
+        address = builder.gep(array, [builder.mul(pitch, ir.Constant(int64, k))])
+        return builder.bitcast(address, vector.as_pointer())
 
     alignment = storage_bytes(storage)
     rows = [builder.load(row(source, source_pitch, k), align=alignment) for k in range(side)]

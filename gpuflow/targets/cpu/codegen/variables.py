@@ -1,9 +1,9 @@
-"""The variables of a loop program that is compiled: values where they can be, else memory.
+"""Variables of a loop program under compilation: SSA values if possible, else stack slots.
 
-Most names of a printed kernel are assigned once, and all their reads come after that in the same
-list of statements, or further inside: those are SSA values. A name that is assigned again, such as
-a sum in a loop, has a stack slot, of which LLVM makes a register. So has one that is assigned in a
-loop or a branch and read after it.
+Most names of a printed kernel are assigned once, and all their reads come later in the same list of
+statements, or in nested ones: those are SSA values. A name that is assigned again, such as a sum in
+a loop, has a stack slot, which LLVM promotes to a register. So has one that is assigned in a loop
+or a branch and read after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuflow.targets.cpu.codegen.loops.nodes import (
     statements_in,
     values_of,
 )
-from gpuflow.targets.llvm.lanes import Instruction, Lane, llvm_type
+from gpuflow.targets.llvm.ir_values import Instruction, IRValue, llvm_type
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -35,8 +35,8 @@ else:
 class _Value(NamedTuple):
     """The value of a name that is assigned once, and its position."""
 
-    lane: Lane
-    statements: int  # the number of the list
+    value: IRValue
+    statements: int  # the id of the list
     block: ir.Block
 
 
@@ -52,55 +52,55 @@ class Variables:
     def __init__(self, entry: ir.Block, once: frozenset[str]) -> None:
         self._entry, self._once = entry, once
         self._values: dict[str, _Value] = {}
-        self._places: dict[str, tuple[Instruction, str]] = {}
-        self._open = [0]  # the lists of statements around the one at hand, by number
+        self._slots: dict[str, tuple[Instruction, str]] = {}
+        self._open = [0]  # the ids of the enclosing lists of statements
         self._lists = 0
 
     @contextmanager
     def statements(self) -> Iterator[None]:
-        """While a list of statements inside of the one at hand is compiled."""
+        """Compile a nested list of statements in this context."""
         self._lists += 1
         self._open.append(self._lists)
         yield
         self._open.pop()
 
-    def assign(self, name: str, value: Lane) -> bool:
+    def assign(self, name: str, value: IRValue) -> bool:
         """Assign a value to a name; False if its dtype differs."""
         builder = value.builder
         if name in self._once:
             assert builder.block is not None  # something is compiled
             self._values[name] = _Value(value, self._open[-1], builder.block)
             return True
-        if name not in self._places:
-            self._places[name] = self._place(name, value), value.dtype
-        place, dtype = self._places[name]
+        if name not in self._slots:
+            self._slots[name] = self._allocate_slot(name, value), value.dtype
+        slot, dtype = self._slots[name]
         if dtype != value.dtype:
             return False
-        builder.store(value.value, place)
+        builder.store(value.value, slot)
         return True
 
-    def get(self, name: str, builder: ir.IRBuilder) -> Lane | None:
+    def get(self, name: str, builder: ir.IRBuilder) -> IRValue | None:
         """The value of a variable; None if it has none yet."""
-        known = self._values.get(name)
-        if known is not None:
-            if known.statements in self._open:
-                return known.lane
-            self._put_into_memory(name, known)
-        if name not in self._places:
+        found = self._values.get(name)
+        if found is not None:
+            if found.statements in self._open:
+                return found.value
+            self._spill(name, found)
+        if name not in self._slots:
             return None
-        place, dtype = self._places[name]
-        return Lane(builder, builder.load(place), dtype)
+        slot, dtype = self._slots[name]
+        return IRValue(builder, builder.load(slot), dtype)
 
-    def _put_into_memory(self, name: str, known: _Value) -> None:
+    def _spill(self, name: str, value: _Value) -> None:
         """Give variables that are read after their list of statements a stack slot."""
-        place = self._place(name, known.lane)
-        builder = known.lane.builder
-        with builder.goto_block(known.block):
-            builder.store(known.lane.value, place)
-        self._places[name] = place, known.lane.dtype
+        slot = self._allocate_slot(name, value.value)
+        builder = value.value.builder
+        with builder.goto_block(value.block):
+            builder.store(value.value.value, slot)
+        self._slots[name] = slot, value.value.dtype
         del self._values[name]
 
-    def _place(self, name: str, value: Lane) -> Instruction:
+    def _allocate_slot(self, name: str, value: IRValue) -> Instruction:
         is_pointer = value.dtype == POINTER
         kind = ir.IntType(8).as_pointer() if is_pointer else llvm_type(value.dtype)
         with value.builder.goto_block(self._entry):
@@ -114,12 +114,12 @@ def assigned_once(body: Iterable[Statement]) -> frozenset[str]:
 
 def local_names(body: Iterable[Statement]) -> frozenset[str]:
     """The variables that are read only after an assignment in the same list of statements, or
-    further inside: no iteration of a loop reads a value from another one, or from a branch.
+    in nested ones: no iteration of a loop reads a value from another one, or from a branch.
     """
     body = list(body)
     local = set(assigned(body))
 
-    def visit(statements: Iterable[Statement], known: set[str]) -> None:
+    def visit(statements: Iterable[Statement], defined: set[str]) -> None:
         for statement in statements:
             reads = {
                 one.name
@@ -127,21 +127,21 @@ def local_names(body: Iterable[Statement]) -> frozenset[str]:
                 for one in expressions_in(value)
                 if isinstance(one, Name)
             }
-            local.difference_update(reads - known)
+            local.difference_update(reads - defined)
             blocks = blocks_of(statement)
             if blocks:
-                known.difference_update(assigned([statement]))
+                defined.difference_update(assigned([statement]))
                 for block in blocks:
-                    visit(block, set(known))
+                    visit(block, set(defined))
             else:
-                known.update(assigned([statement]))
+                defined.update(assigned([statement]))
 
     visit(body, set())
     return frozenset(local)
 
 
 def assigned(body: Iterable[Statement]) -> Iterator[str]:
-    """The names that statements assign, as often as they do; not the counters of loops."""
+    """Yield the names that statements assign, with repetitions; not the counters of loops."""
     for statement in statements_in(body):
         if isinstance(statement, Assign):
             yield from statement.targets

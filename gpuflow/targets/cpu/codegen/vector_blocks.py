@@ -1,4 +1,4 @@
-"""Blocks of LLVM instructions that are a loop over vectors."""
+"""Instructions of loops over vectors: hoisting, interleaving, calls, pairs and partial stores."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import TYPE_CHECKING
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.elements import store
 from gpuflow.targets.cpu.codegen.functions import Named
-from gpuflow.targets.cpu.codegen.hidden import opaque
 from gpuflow.targets.cpu.codegen.libm import NoVectors
+from gpuflow.targets.cpu.codegen.opaque import opaque
 from gpuflow.targets.cpu.codegen.straight_loops import Use
-from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, shuffle_mask
+from gpuflow.targets.llvm.ir_values import Instruction, IRValue, counted, shuffle_mask
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
 else:
     ir = LazyModule("llvmlite.ir")
 
-# An address, the vector to store there, and what asked for it.
-Store = tuple[Instruction, Lane, Use]
+# An address, the vector to store, and the access.
+Store = tuple[Instruction, IRValue, Use]
 
 
-def take_out(blocks: Sequence[ir.Block], start: ir.Block) -> None:
+def hoist_invariants(blocks: Sequence[ir.Block], start: ir.Block) -> None:
     """Hoist invariants out of a loop: subexpressions of functions.
 
     Args:
         blocks: the loop's.
-        start: the block before the loop, which has no end yet.
+        start: the block before the loop, without a terminator.
     """
-    inside = set(blocks)
+    loop_blocks = set(blocks)
     for block in blocks:
-        kept = []
+        remaining = []
         for one in block.instructions:
             parents = [getattr(operand, "parent", None) for operand in one.operands]
-            if _is_pure(one) and inside.isdisjoint(parents):
+            if _is_pure(one) and loop_blocks.isdisjoint(parents):
                 one.parent = start
                 start.instructions.append(one)
             else:
-                kept.append(one)
-        block.instructions[:] = kept
+                remaining.append(one)
+        block.instructions[:] = remaining
 
 
 def _is_pure(instruction: Instruction) -> bool:
-    """Whether it gives a value that depends on its operands alone."""
+    """Whether its value depends on its operands alone."""
     if isinstance(instruction, ir.CallInstr):
         name = getattr(instruction.callee, "name", "")
         return name.startswith("llvm.") and not name.startswith("llvm.masked.")
@@ -52,32 +52,34 @@ def _is_pure(instruction: Instruction) -> bool:
     return not isinstance(instruction, effects)
 
 
-def interleave(block: ir.Block, marks: Sequence[int]) -> None:
+def interleave(block: ir.Block, starts: Sequence[int]) -> None:
     """Interleave the instructions of several vectors: those of one depend on each other.
 
-    LLVM leaves them in their order, and a processor does not look as far ahead as a long series is.
+    LLVM keeps their order, and the window of a processor is shorter than a long series.
 
     Args:
-        marks: where in the block each vector's instructions begin, and where those of the last end.
+        starts: the index of the first instruction of each vector, and the end of the last.
     """
     written = block.instructions
-    turns = [written[start:end] for start, end in itertools.pairwise(marks)]
-    together = itertools.chain.from_iterable(itertools.zip_longest(*turns))
-    written[marks[0] :] = [one for one in together if one is not None]
+    vectors = [written[start:end] for start, end in itertools.pairwise(starts)]
+    interleaved = itertools.chain.from_iterable(itertools.zip_longest(*vectors))
+    written[starts[0] :] = [one for one in interleaved if one is not None]
 
 
-def call_of(builder: ir.IRBuilder, symbol: str, function: Named, vectors: Sequence[Lane]) -> Lane:
+def call_of(
+    builder: ir.IRBuilder, symbol: str, function: Named, vectors: Sequence[IRValue]
+) -> IRValue:
     """Emit a call of a vectorized copy of a function, added to the module on demand.
 
     Args:
         symbol: the copy's name, which contains its types and constants.
         function: one with one result.
-        vectors: its arguments; constants among them are a part of the copy.
+        vectors: its arguments; the copy contains the constants among them.
 
     Raises:
         NoVectors: the function has no instructions for vectors.
     """
-    # The copies of a module are kept with it; None: there can be none.
+    # The module owns the cache of its copies; None: there is no vector variant.
     copies: dict[str, ir.Function | None] = vars(builder.module).setdefault("gpuflow_copies", {})
     if symbol not in copies:
         copies[symbol] = _copy(builder.function, symbol, function, vectors)
@@ -85,13 +87,13 @@ def call_of(builder: ir.IRBuilder, symbol: str, function: Named, vectors: Sequen
     if copy is None:
         raise NoVectors(symbol)
     given = [one.value for one in vectors if not one.is_constant]
-    return Lane(builder, builder.call(copy, given), *function.results)
+    return IRValue(builder, builder.call(copy, given), *function.results)
 
 
 def _copy(
-    caller: ir.Function, symbol: str, function: Named, vectors: Sequence[Lane]
+    caller: ir.Function, symbol: str, function: Named, vectors: Sequence[IRValue]
 ) -> ir.Function | None:
-    """The copy of ``call_of``."""
+    """Define the copy of ``call_of``; None if it has no vector variant."""
     module = caller.module
     (result,) = (vectors[0].type_of(dtype) for dtype in function.results)
     given = [one.value.type for one in vectors if not one.is_constant]
@@ -110,25 +112,25 @@ def _copy(
     return copy
 
 
-def in_memory(builder: ir.IRBuilder, vector: Instruction) -> Instruction:
-    """The stack slot of a vector, of which LLVM makes no register.
+def spilled(builder: ir.IRBuilder, vector: Instruction) -> Instruction:
+    """Store a vector in a stack slot that LLVM does not promote to a register.
 
-    With more of them than registers, it would order the instructions of several vectors one after
-    the other, so that fewer values are alive.
+    With more vectors than registers, it would order the instructions of several vectors one after
+    the other, so that fewer values are live.
     """
     with builder.goto_entry_block():
-        place = opaque(builder, builder.alloca(vector.type))
-    builder.store(vector, place)
-    return place
+        slot = opaque(builder, builder.alloca(vector.type))
+    builder.store(vector, slot)
+    return slot
 
 
-def is_place(value: Instruction) -> bool:
-    """Whether ``in_memory`` gave it."""
+def is_spilled(value: Instruction) -> bool:
+    """Whether a value is the slot of a ``spilled`` vector."""
     return isinstance(value.type, ir.PointerType)
 
 
 def float_constants(instructions: Sequence[Instruction]) -> int:
-    """How many vectors of float constants some instructions take: most of integers are in them."""
+    """Count the vectors of float constants of instructions; most integer ones are immediates."""
     return len(
         {
             operand
@@ -141,8 +143,8 @@ def float_constants(instructions: Sequence[Instruction]) -> int:
     )
 
 
-def most_alive(instructions: Sequence[Instruction], width: int) -> int:
-    """How many vectors are needed at the same time, at most, of those that instructions give.
+def max_live_vectors(instructions: Sequence[Instruction], width: int) -> int:
+    """The largest number of simultaneously live vectors among the results of instructions.
 
     Args:
         width: the elements of one; those of pairs count as two.
@@ -152,93 +154,93 @@ def most_alive(instructions: Sequence[Instruction], width: int) -> int:
     for k, one in enumerate(instructions):
         last.update((operand, k) for operand in one.operands if operand in made)
     sizes = {one: one.type.count // width for one in made}
-    # More where a vector is made, less behind its last use.
+    # One more after each definition, one less after the last use.
     changes = [(k, sizes[one]) for one, k in made.items()]
     changes = sorted(changes + [(k, -sizes[one]) for one, k in last.items()])
     return max(itertools.accumulate(change for _, change in changes), default=0)
 
 
-def mark_of(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> ir.MDValue:
+def loop_metadata(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> ir.MDValue:
     """The metadata of a loop: a self-referencing node, and hints for LLVM."""
-    parts = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
-    mark = module.add_metadata(parts)
-    mark.operands = (mark, *parts[1:])
-    return mark
+    nodes = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
+    node = module.add_metadata(nodes)
+    node.operands = (node, *nodes[1:])
+    return node
 
 
-def leave_as_it_is(module: ir.Module, branch: Instruction) -> None:
-    """Mark the end of a loop's iteration: LLVM neither vectorizes the loop nor unrolls it."""
+def disable_loop_passes(module: ir.Module, branch: Instruction) -> None:
+    """Mark a loop's back edge so that LLVM neither vectorizes nor unrolls the loop."""
     one = ir.Constant(ir.IntType(32), 1)
     hints = [["llvm.loop.unroll.disable"], ["llvm.loop.isvectorized", one]]
-    branch.set_metadata("llvm.loop", mark_of(module, hints))
+    branch.set_metadata("llvm.loop", loop_metadata(module, hints))
 
 
-def store_parts(
-    builder: ir.IRBuilder, stores: Sequence[Store], left: Instruction, width: int
+def store_by_halves(
+    builder: ir.IRBuilder, stores: Sequence[Store], count: Instruction, width: int
 ) -> None:
-    """Store the first elements of vectors, by halves: masked stores take ten times as long.
+    """Store the first elements of vectors by halves; masked stores take ten times as long.
 
     Args:
-        left: how many elements, as an int64 below ``width``.
+        count: the number of elements, an int64 below ``width``.
         width: of the vectors, a power of two; vectors of pairs have twice as many.
     """
     function = builder.function
     while width > 1:
         width //= 2
-        here = builder.block
-        part, done = function.append_basic_block("part"), function.append_basic_block("parts")
+        block = builder.block
+        chunk, done = function.append_basic_block("part"), function.append_basic_block("parts")
         halves = [(half(value, 0), half(value, 1)) for _, value, _ in stores]
-        size = ir.Constant(left.type, width)
-        is_there = builder.icmp_signed("!=", builder.and_(left, size), ir.Constant(left.type, 0))
-        builder.cbranch(is_there, part, done)
-        builder.position_at_end(part)
-        behind = []
-        for (place, _, use), (first, _) in zip(stores, halves, strict=True):
-            store(builder, place, first.value, use.access.storage, use.access.scopes)
-            behind.append(builder.gep(place, [ir.Constant(left.type, first.width)]))
+        size = ir.Constant(count.type, width)
+        has_chunk = builder.icmp_signed("!=", builder.and_(count, size), ir.Constant(count.type, 0))
+        builder.cbranch(has_chunk, chunk, done)
+        builder.position_at_end(chunk)
+        next_addresses = []
+        for (address, _, use), (first, _) in zip(stores, halves, strict=True):
+            store(builder, address, first.value, use.access.storage, use.access.scopes)
+            next_addresses.append(builder.gep(address, [ir.Constant(count.type, first.width)]))
         builder.branch(done)
         builder.position_at_end(done)
         if width > 1:
             stores = [
                 (
-                    _joined(builder, (place, here), (after, part)),
-                    first.like(_joined(builder, (first.value, here), (second.value, part))),
+                    _phi(builder, (address, block), (after, chunk)),
+                    first.like(_phi(builder, (first.value, block), (second.value, chunk))),
                     use,
                 )
-                for (place, _, use), (first, second), after in zip(
-                    stores, halves, behind, strict=True
+                for (address, _, use), (first, second), after in zip(
+                    stores, halves, next_addresses, strict=True
                 )
             ]
 
 
-def apart(pairs: Lane) -> tuple[Lane, Lane]:
-    """The first ones of the pairs in a vector, and the second ones."""
+def deinterleaved(pairs: IRValue) -> tuple[IRValue, IRValue]:
+    """The first and the second elements of the pairs in a vector."""
     builder, value = pairs.builder, pairs.value
     every = [shuffle_mask(range(start, pairs.width, 2)) for start in (0, 1)]
     first, second = (pairs.like(builder.shuffle_vector(value, value, one)) for one in every)
     return first, second
 
 
-def paired(first: Lane, second: Lane) -> Lane:
-    """The vector of the pairs that two vectors make."""
+def paired(first: IRValue, second: IRValue) -> IRValue:
+    """The vector of the pairs of the elements of two vectors."""
     width = first.width
-    turns = shuffle_mask(one for k in range(width) for one in (k, width + k))
-    return first.like(first.builder.shuffle_vector(first.value, second.value, turns))
+    mask = shuffle_mask(one for k in range(width) for one in (k, width + k))
+    return first.like(first.builder.shuffle_vector(first.value, second.value, mask))
 
 
-def half(x: Lane, which: int) -> Lane:
-    """The first or the second half of a vector; a single value of two."""
+def half(x: IRValue, which: int) -> IRValue:
+    """The first or the second half of a vector; a scalar if it has two elements."""
     width = x.width // 2
     if width == 1:
-        place = ir.Constant(ir.IntType(32), which)
-        return x.like(x.builder.extract_element(x.value, place))
-    places = counted("int32", which * width, width)
-    return x.like(x.builder.shuffle_vector(x.value, x.value, places))
+        index = ir.Constant(ir.IntType(32), which)
+        return x.like(x.builder.extract_element(x.value, index))
+    indices = counted("int32", which * width, width)
+    return x.like(x.builder.shuffle_vector(x.value, x.value, indices))
 
 
-def _joined(builder: ir.IRBuilder, *ways: tuple[Instruction, ir.Block]) -> Instruction:
-    """One of several values, by the block that was left last."""
-    chosen = builder.phi(ways[0][0].type)
-    for value, block in ways:
-        chosen.add_incoming(value, block)
-    return chosen
+def _phi(builder: ir.IRBuilder, *incoming: tuple[Instruction, ir.Block]) -> Instruction:
+    """A phi node of values and their predecessor blocks."""
+    phi = builder.phi(incoming[0][0].type)
+    for value, block in incoming:
+        phi.add_incoming(value, block)
+    return phi

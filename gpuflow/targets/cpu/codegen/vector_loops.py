@@ -1,21 +1,20 @@
 """Straight loops of a loop program, written as loops over vectors.
 
 A loop is straight if it is a list of assignments and stores that carry only reductions between
-iterations (``carried``), and all its stores are contiguous elements, or pairs of elements, and its
-loads have a stride of at most four. LLVM would vectorize it, and then has to clean up, which takes
-more than half of the time that it takes for a kernel; and it writes the loop three times. This
-module writes it once or twice:
+iterations (``reduction_variables``), all its stores are contiguous elements, or pairs of elements,
+and its loads have a stride of at most four. LLVM would vectorize it, and then has to clean up,
+which takes more than half of the time that it takes for a kernel; and it writes the loop three
+times. This module writes it once or twice:
 
-- ``bulk``, for loops of few instructions: one to four whole vectors per iteration;
-- ``rest``, a vector per iteration, of which the last one may not be full. If a processor's masks
-  make stores slow, full vectors are stored without.
+- a main loop, for loops of few instructions: one to four whole vectors per iteration;
+- a remainder loop: a vector per iteration, of which the last one may be partial. If a processor's
+  masks make stores slow, full vectors are stored without.
 
-Invariants are computed before the loop. Affine index expressions (``Line``) remain scalars: with
-one of them an access is one of a whole vector, or of some whole vectors of which every second to
-fourth element is taken.
+Invariants are computed before the loop. Affine index expressions (``AffineIndex``) remain scalars:
+an access with one of them is a whole vector, or every second to fourth element of some whole
+vectors.
 
-A short loop takes a vector per iteration; one of a few iterations, as of rows of three, is one
-vector.
+A short loop takes a vector per iteration; with a few iterations it is one vector.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.targets.cpu.codegen.carried import Carried, Carry, add_incoming_to
+from gpuflow.targets.cpu.codegen.affine_index import AffineIndex, factor_of, first_of
 from gpuflow.targets.cpu.codegen.elements import element, load, size_of, store
 from gpuflow.targets.cpu.codegen.expressions import Expressions
 from gpuflow.targets.cpu.codegen.functions import POINTER, Named
-from gpuflow.targets.cpu.codegen.hidden import opaque
-from gpuflow.targets.cpu.codegen.lines import Line, factor_of, first_of
 from gpuflow.targets.cpu.codegen.loops.nodes import Assign, Call, Expression, Name, Run, Statement
+from gpuflow.targets.cpu.codegen.opaque import opaque
 from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.cpu.codegen.reduction_variables import Accumulators, Reduction, add_incoming_to
 from gpuflow.targets.cpu.codegen.scalar_functions import SERIES
 from gpuflow.targets.cpu.codegen.straight_loops import (
     Arrays,
+    NotVectorizable,
     Share,
-    Unfit,
     Use,
     expressions_of,
     halved,
@@ -49,46 +48,45 @@ from gpuflow.targets.cpu.codegen.strided_loads import first_ones, load_strided
 from gpuflow.targets.cpu.codegen.variables import assigned
 from gpuflow.targets.cpu.codegen.vector_blocks import (
     Store,
-    apart,
     call_of,
+    deinterleaved,
+    disable_loop_passes,
     float_constants,
-    in_memory,
+    hoist_invariants,
     interleave,
-    is_place,
-    leave_as_it_is,
-    most_alive,
+    is_spilled,
+    max_live_vectors,
     paired,
-    store_parts,
-    take_out,
+    spilled,
+    store_by_halves,
 )
-from gpuflow.targets.llvm.lanes import Instruction, Lane, counted, spread
+from gpuflow.targets.llvm.ir_values import Instruction, IRValue, counted, splat
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
 else:
     ir = LazyModule("llvmlite.ir")
 
-# How many vectors a turn takes of loops of so many instructions: those of a series wait for each
+# Vectors per iteration, and the most instructions of such a loop: those of a series depend on each
 # other. tanh, gelu, log and log1p of a million take 0.75 to 0.8 of the time on four, softplus, pow
-# and mish 0.68 to 0.81 on two, as do rows of 20 and more, of which four vectors leave too much
-# over. Of lgamma, with some 190, registers go to memory and back; a loop of its own for whole
-# vectors takes 0.88 of the time.
+# and mish 0.68 to 0.81 on two, as do rows of 20 and more, of which four vectors leave too long a
+# remainder. lgamma, with some 190, spills registers; a separate loop for whole vectors takes 0.88
+# of the time.
 MOST = {4: 70, 2: 180, 1: 400}
-# Of a loop in which that many series wait for each other, one after the other, each is a function
-# that is called, by its share: what is on its way in registers then does not matter, and more
-# vectors fit a turn. Chains of 6, 12 and 40 functions take 0.6 to 0.8, 0.5 and 0.4 to 0.6 of the
-# time, and less to build; with two vectors a turn, those of 4 take 1.0 to 1.3. Functions that do
-# not wait for each other take 1.03 to 1.3.
+# From this length on, by share, the series of a dependence chain are calls of functions: then fewer
+# values are in registers, and an iteration has room for more vectors. Chains of 6, 12 and 40
+# functions take 0.6 to 0.8, 0.5 and 0.4 to 0.6 of the time, and less to build; with two vectors per
+# iteration, those of 4 take 1.0 to 1.3. Independent functions take 1.03 to 1.3.
 CHAIN = {Share.ALL: 4, Share.ROW: 6, Share.LITTLE: 6}
 MOST_OF_CHAINS = {4: 400, 2: 1000}
-# How many vectors that repeat one value stay in registers while four vectors are worked on: more
-# values than registers, and LLVM puts the instructions of the four one behind the other. Loops with
-# more constants than that take 1.0 to 1.2 of the time with four (i0e, ndtri), and those whose four
-# vectors need more registers than there are up to 1.5 with values in memory (gamma).
-_NEAR = 6
-# Turns of a loop that is one vector.
+# Splats that stay in registers while an iteration computes four vectors: with more values than
+# registers, LLVM orders the instructions of the four one after the other. Loops with more constants
+# take 1.0 to 1.2 of the time with four (i0e, ndtri), and those whose four vectors need more
+# registers than there are up to 1.5 with values in memory (gamma).
+_MOST_SPLATS = 6
+# Iterations of a loop that is one vector.
 _LONGEST_SHORT = 16
-# Instructions of a loop that is not worth a second one, if it is there for others.
+# Instructions of a loop that is not worth a second one, if it only prepares others.
 _CHEAP = 32
 
 
@@ -96,76 +94,76 @@ class VectorLoop(Expressions):
     """Writes one straight loop.
 
     Args:
-        builder: where the loop begins.
+        builder: at the start of the loop.
         names: the accessors of the program.
         outer: values of names that are not assigned in the loop.
-        counter: the name that counts elements.
+        counter: the name of the induction variable.
         bounds: its first value, and its exclusive end.
-        turns: the trip count, if it is known.
+        trip_count: the trip count, if it is static.
         body: the loop's statements.
-        share: of the work that its function does.
+        share: the fraction of the work of its function.
         arrays: those on the stack.
-        is_short: its trip count is small, and it takes one vector at a time; all in one if it is
-            known.
-        carries: its reduction variables.
+        is_short: its trip count is small: one vector per iteration; one vector in all if the trip
+            count is static.
+        reductions: its reduction variables.
 
     Raises:
-        Unfit: the loop is not straight.
+        NotVectorizable: the loop is not straight.
     """
 
     def __init__(
-        self, builder: ir.IRBuilder, names: Mapping[str, Named], outer: Callable[[str], Lane],
-        counter: str, bounds: tuple[Instruction, Instruction], turns: int | None,
+        self, builder: ir.IRBuilder, names: Mapping[str, Named], outer: Callable[[str], IRValue],
+        counter: str, bounds: tuple[Instruction, Instruction], trip_count: int | None,
         body: Sequence[Statement], share: Share, arrays: Arrays, is_short: bool,
-        carries: Mapping[str, Carry],
+        reductions: Mapping[str, Reduction],
     ) -> None:  # fmt: skip
         super().__init__(builder, names)
         self._outer, self._counter, self._bounds = outer, counter, bounds
-        self._body, self._arrays, self._carries = body, arrays, carries
+        self._body, self._arrays, self._reductions = body, arrays, reductions
         self._share = share
-        # Of expressions, by their nodes' identities: those that differ from element to element, the
-        # accesses, and what is written before the loop.
-        self._varying, calls = expressions_of(body, {counter, *carries})
-        moving = [call for call in calls if id(call) in self._varying]
-        self._uses = with_pairs(dict(self._accesses(calls)), moving)
-        self._before_loop: dict[int, tuple[Lane, ...]] = {}
-        self._begun = {name: outer(name) for name in carries}
+        # Expressions by the identities of their nodes: those that vary with the element, accesses,
+        # and invariants, which are computed before the loop.
+        self._varying, calls = expressions_of(body, {counter, *reductions})
+        varying = [call for call in calls if id(call) in self._varying]
+        self._uses = with_pairs(dict(self._accesses(calls)), varying)
+        self._before_loop: dict[int, tuple[IRValue, ...]] = {}
+        self._initial = {name: outer(name) for name in reductions}
         self._is_chain = longest_chain(body, self._varying, SERIES) >= CHAIN[share]
         self._check()
         self._is_short = is_short
         self._width, self._needs_masks = self._vector_width(), False
-        self._is_once = False
-        if is_short and turns is not None and turns <= _LONGEST_SHORT:
-            self._is_once, self._width = True, self._short_width(turns)
+        self._is_single_vector = False
+        if is_short and trip_count is not None and trip_count <= _LONGEST_SHORT:
+            self._is_single_vector, self._width = True, self._short_width(trip_count)
         else:
-            if turns is not None and turns < 2 * self._width:
-                raise Unfit("a few turns, which LLVM writes out")
-            self._needs_masks = turns is None or turns % self._width != 0
+            if trip_count is not None and trip_count < 2 * self._width:
+                raise NotVectorizable("a few iterations, which LLVM unrolls")
+            self._needs_masks = trip_count is None or trip_count % self._width != 0
         if self._needs_masks and not self._masks_all():
-            raise Unfit("masks of bytes")
+            raise NotVectorizable("masks of bytes")
         function = builder.function
         self._before = builder.block
         self._start = function.append_basic_block("vectors")
-        # Of the loop that is being written: where its turn begins, and which elements are there.
+        # The loop that is being written: the first element of an iteration, and its active ones.
         self._at: Instruction = None
         self._mask: Instruction | None = None
         self._mask_of_pairs: Instruction | None = None
-        self._left: Instruction = None
-        self._there: Lane
+        self._remaining: Instruction = None
+        self._active: IRValue
         self._is_partial: Instruction = None
-        self._known: dict[str, Lane] = {}
-        # What is the same for all elements, as vectors or the places of such.
-        self._spread: dict[Instruction, Instruction] = {}
-        self._lines: dict[tuple[Expression, Expression, bool], Instruction] = {}
-        self._waiting: list[Store] = []  # for the turn's end
-        # One of a pair, which has been loaded with the other one, or is stored with it.
-        self._half: Lane | None = None
+        self._values: dict[str, IRValue] = {}
+        # Invariants as vectors, or stack slots of vectors.
+        self._splats: dict[Instruction, Instruction] = {}
+        self._addresses: dict[tuple[Expression, Expression, bool], Instruction] = {}
+        self._pending: list[Store] = []  # until the end of the iteration
+        # One element of a pair that is loaded or stored with the other one.
+        self._half: IRValue | None = None
         self._shift = 0
-        self._carried = Carried(self, carries)
-        # Of ``rest``: its instructions, and whether what four vectors need fits in the registers.
-        self._size, self._fits_four = 0, False
+        self._accumulators = Accumulators(self, reductions)
+        # The remainder loop: its instructions, and whether registers hold four vectors of it.
+        self._size, self._registers_hold_four = 0, False
 
-    # --- what the loop is ------------------------------------------------------------------
+    # --- analysis of the loop --------------------------------------------------------------
 
     def _accesses(self, calls: Sequence[Call]) -> Iterator[tuple[int, Use]]:
         for node in calls:
@@ -176,27 +174,27 @@ class VectorLoop(Expressions):
 
     def _vector_width(self) -> int:
         """The elements of a vector: a register of the widest dtype, except float64 next to shorter
-        ones. Those are few, and arrays of sums.
+        ones, which are few arrays of sums.
         """
         target = cpu_target()
         if not target.is_x86 or "avx2" not in target.features:
-            raise Unfit("masks")
+            raise NotVectorizable("masks")
         sizes = {size_of(use.access.storage) for use in self._uses.values()}
-        sizes.update(size_of(value.dtype) for value in self._begun.values())
+        sizes.update(size_of(value.dtype) for value in self._initial.values())
         wide = '"prefer-vector-width"="512"' in self.builder.function.attributes
         register = 64 if target.has_masks and wide else 32
         return register // (4 if 4 in sizes else max(sizes))
 
-    def _short_width(self, turns: int) -> int:
-        """The elements of a loop that is one vector: LLVM splits it into registers."""
-        if self._carries:
-            raise Unfit("a sum of one vector, for several rows a turn")
-        if cpu_target().has_masks or turns & (turns - 1) == 0:
-            raise Unfit("a vector that LLVM finds as well, for several rows a turn")
+    def _short_width(self, trip_count: int) -> int:
+        """The vector width of a loop that is one vector: LLVM splits it into registers."""
+        if self._reductions:
+            raise NotVectorizable("a reduction of one vector, for several rows per iteration")
+        if cpu_target().has_masks or trip_count & (trip_count - 1) == 0:
+            raise NotVectorizable("LLVM makes this vector too, for several rows per iteration")
         uses = self._uses.values()
         if any(use.is_half or size_of(use.access.storage) < 4 for use in uses):
-            raise Unfit("vectors of bytes or pairs that are no whole registers")
-        return turns
+            raise NotVectorizable("vectors of bytes or pairs that do not fill registers")
+        return trip_count
 
     def _masks_all(self) -> bool:
         """Whether the processor has masks for all that the loop accesses."""
@@ -204,70 +202,70 @@ class VectorLoop(Expressions):
         return cpu_target().has_masks or all(size_of(use.access.storage) >= 4 for use in masked)
 
     def _may_exceed(self, use: Use) -> bool:
-        """Whether it accesses a stack array past whose end vectors may write."""
-        return isinstance(use.pointer, Name) and use.pointer.name in self._arrays.lines
+        """Whether it accesses a stack array with room for vectors past its end."""
+        return isinstance(use.pointer, Name) and use.pointer.name in self._arrays.elementwise
 
     def _check(self) -> None:
         uses = self._uses.values()
         stores = [use for use in uses if use.access.is_store]
-        if not stores and not self._carries:
-            raise Unfit("nothing is stored")
+        if not stores and not self._reductions:
+            raise NotVectorizable("nothing is stored")
         for store_ in stores:
-            if any(store_.meets(other, self._arrays.apart) for other in uses):
-                raise Unfit("accesses meet")
+            if any(store_.may_alias(other, self._arrays.noalias) for other in uses):
+                raise NotVectorizable("accesses may alias")
         if max(Counter(assigned(self._body)).values(), default=1) > 1:
-            raise Unfit("a name has two values")
+            raise NotVectorizable("a name has two values")
 
     # --- the loops -------------------------------------------------------------------------
 
-    def write(self) -> dict[str, Lane]:
+    def write(self) -> dict[str, IRValue]:
         """Write the loop, and continue after it, with the final reduction variables."""
         builder = self.builder
         begin, end = self._bounds
-        if self._is_once:
-            self._once()
+        if self._is_single_vector:
+            self._single_vector()
             return {}
-        carried = self._carried
-        carried.begin(self._begun, self._width)
+        accumulators = self._accumulators
+        accumulators.begin(self._initial, self._width)
         with builder.goto_block(self._start):
             count = builder.sub(end, begin)
-        rest, at, sums, after = self._rest(count)
-        at.add_incoming(_word(0), self._start)
-        add_incoming_to(sums, self._start, carried.firsts)
+        remainder, at, sums, after = self._remainder_loop(count)
+        at.add_incoming(_int64(0), self._start)
+        add_incoming_to(sums, self._start, accumulators.firsts)
         vectors = self._vectors()
         if vectors == 0:
             with builder.goto_block(self._start):
-                builder.branch(rest)
+                builder.branch(remainder)
         else:
-            whole, done, ended = self._bulk(count, vectors, rest, after)
+            whole, done, ended = self._main_loop(count, vectors, remainder, after)
             at.add_incoming(whole, done)
             add_incoming_to(sums, done, ended)
         with builder.goto_block(self._before):
             builder.cbranch(builder.icmp_signed("<", begin, end), self._start, after)
-        carried.add_exit(self._before, carried.firsts)
+        accumulators.add_exit(self._before, accumulators.firsts)
         builder.position_at_end(after)
-        return carried.results()
+        return accumulators.results()
 
-    def _once(self) -> None:
-        """The loop as one vector."""
+    def _single_vector(self) -> None:
+        """Write the loop as one vector."""
         builder = self.builder
-        turn = builder.function.append_basic_block("once")
-        builder.position_at_end(turn)
-        self._at = _word(0)
-        self._turn(0)
-        for block, following in ((self._before, self._start), (self._start, turn)):
+        single = builder.function.append_basic_block("once")
+        builder.position_at_end(single)
+        self._at = _int64(0)
+        self._iteration(0)
+        for block, following in ((self._before, self._start), (self._start, single)):
             with builder.goto_block(block):
                 builder.branch(following)
 
     def _vectors(self) -> int:
-        """How many vectors a turn of ``bulk`` takes; 0: none are worth a loop of their own."""
+        """The vectors per iteration of the main loop; 0: there is no main loop."""
         most = MOST_OF_CHAINS if self._is_chain else MOST
         vectors = next((n for n, size in most.items() if self._size <= size), 0)
         if self._is_short:
             return min(vectors, 1)
-        if vectors and self._fits_four:
+        if vectors and self._registers_hold_four:
             vectors = 4
-        if self._carries:  # sums wait for each other
+        if self._reductions:  # sums wait for each other
             return vectors
         if self._share is not Share.ALL:
             vectors = min(vectors, 2)
@@ -275,128 +273,128 @@ class VectorLoop(Expressions):
             vectors = 0
         return vectors
 
-    def _rest(
+    def _remainder_loop(
         self, count: Instruction
-    ) -> tuple[ir.Block, ir.PhiInstr, Mapping[str, Lane], ir.Block]:
+    ) -> tuple[ir.Block, ir.PhiInstr, Mapping[str, IRValue], ir.Block]:
         """The loop with a partial last vector, its counter and reduction variables, and the code
         after it.
         """
         builder, width = self.builder, self._width
         function = builder.function
-        rest = function.append_basic_block("rest")
-        builder.position_at_end(rest)
+        remainder = function.append_basic_block("rest")
+        builder.position_at_end(remainder)
         self._at = builder.phi(count.type, name="at")
-        at, sums = self._at, self._carried.phis()
-        self._carried.now = {**sums}
+        at, sums = self._at, self._accumulators.phis()
+        self._accumulators.now = {**sums}
         if self._needs_masks:
-            left = Lane(builder, builder.sub(count, self._at), "int64")
-            self._left, self._is_partial = left.value, (left < width).value
-            there = builder.select(self._is_partial, left.value, _word(width))
-            self._there = there = Lane(builder, builder.trunc(there, ir.IntType(32)), "int32")
-            self._mask = first_ones(there, width)
+            remaining = IRValue(builder, builder.sub(count, self._at), "int64")
+            self._remaining, self._is_partial = remaining.value, (remaining < width).value
+            active = builder.select(self._is_partial, remaining.value, _int64(width))
+            self._active = active = IRValue(builder, builder.trunc(active, ir.IntType(32)), "int32")
+            self._mask = first_ones(active, width)
             if any(use.is_half for use in self._uses.values()):
-                self._mask_of_pairs = first_ones(there + there, 2 * width)
-        self._size = -len(rest.instructions)
-        self._turn(0)
+                self._mask_of_pairs = first_ones(active + active, 2 * width)
+        self._size = -len(remainder.instructions)
+        self._iteration(0)
         registers, _ = cpu_target().vector_registers
-        constants = float_constants(rest.instructions)
-        alive = most_alive(rest.instructions, width)
-        self._fits_four = 4 * alive <= registers and constants <= _NEAR
+        constants = float_constants(remainder.instructions)
+        alive = max_live_vectors(remainder.instructions, width)
+        self._registers_hold_four = 4 * alive <= registers and constants <= _MOST_SPLATS
         self._size += len(builder.block.instructions)
-        take_out(function.blocks[function.blocks.index(rest) :], self._start)
-        builder.position_at_end(builder.block)  # behind what is left
-        following = opaque(builder, builder.add(self._at, _word(width)))
+        hoist_invariants(function.blocks[function.blocks.index(remainder) :], self._start)
+        builder.position_at_end(builder.block)  # after the remaining instructions
+        following = opaque(builder, builder.add(self._at, _int64(width)))
         self._at.add_incoming(following, builder.block)
-        add_incoming_to(sums, builder.block, self._carried.now)
-        self._carried.add_exit(builder.block, self._carried.now)
+        add_incoming_to(sums, builder.block, self._accumulators.now)
+        self._accumulators.add_exit(builder.block, self._accumulators.now)
         more = builder.icmp_signed("<", following, count)
         after = function.append_basic_block("after")
-        leave_as_it_is(builder.module, builder.cbranch(more, rest, after))
-        return rest, at, sums, after
+        disable_loop_passes(builder.module, builder.cbranch(more, remainder, after))
+        return remainder, at, sums, after
 
-    def _bulk(
-        self, count: Instruction, vectors: int, rest: ir.Block, after: ir.Block
-    ) -> tuple[Instruction, ir.Block, Mapping[str, Lane]]:
+    def _main_loop(
+        self, count: Instruction, vectors: int, remainder: ir.Block, after: ir.Block
+    ) -> tuple[Instruction, ir.Block, Mapping[str, IRValue]]:
         """The main loop over whole vectors, several per iteration: its end, the block after it, and
         its reduction variables.
         """
         builder = self.builder
         step = self._width * vectors
-        bulk = builder.function.append_basic_block("bulk")
-        builder.position_at_end(bulk)
+        main_loop = builder.function.append_basic_block("bulk")
+        builder.position_at_end(main_loop)
         self._at = builder.phi(count.type, name="at")
         self._mask = self._mask_of_pairs = None
-        carried = self._carried
-        begun, ended = [carried.phis() for _ in range(vectors)], []
-        if vectors == 4 and self._fits_four:
-            self._put_into_memory()
-        marks = [len(bulk.instructions)]
+        accumulators = self._accumulators
+        phis, final = [accumulators.phis() for _ in range(vectors)], []
+        if vectors == 4 and self._registers_hold_four:
+            self._spill_splats()
+        starts = [len(main_loop.instructions)]
         for vector in range(vectors):
-            carried.now = {**begun[vector]}
-            self._turn(vector * self._width)
-            ended.append(carried.now)
-            take_out([bulk], self._start)
-            builder.position_at_end(bulk)
-            marks.append(len(bulk.instructions))
-        interleave(bulk, marks)
-        following = opaque(builder, builder.add(self._at, _word(step)))
-        self._at.add_incoming(_word(0), self._start)
+            accumulators.now = {**phis[vector]}
+            self._iteration(vector * self._width)
+            final.append(accumulators.now)
+            hoist_invariants([main_loop], self._start)
+            builder.position_at_end(main_loop)
+            starts.append(len(main_loop.instructions))
+        interleave(main_loop, starts)
+        following = opaque(builder, builder.add(self._at, _int64(step)))
+        self._at.add_incoming(_int64(0), self._start)
         self._at.add_incoming(following, builder.block)
-        for sums, next_ones in zip(begun, ended, strict=True):
-            add_incoming_to(sums, self._start, carried.firsts)
-            add_incoming_to(sums, builder.block, next_ones)
+        for sums, incoming in zip(phis, final, strict=True):
+            add_incoming_to(sums, self._start, accumulators.firsts)
+            add_incoming_to(sums, builder.block, incoming)
         with builder.goto_block(self._start):
-            whole = builder.and_(count, _word(-step))
-            builder.cbranch(builder.icmp_signed(">", whole, _word(0)), bulk, rest)
+            whole = builder.and_(count, _int64(-step))
+            builder.cbranch(builder.icmp_signed(">", whole, _int64(0)), main_loop, remainder)
         done = builder.function.append_basic_block("whole")
         more = builder.icmp_signed("<", following, whole)
-        leave_as_it_is(builder.module, builder.cbranch(more, bulk, done))
+        disable_loop_passes(builder.module, builder.cbranch(more, main_loop, done))
         builder.position_at_end(done)
-        together = carried.together(ended)
-        builder.cbranch(builder.icmp_signed("<", whole, count), rest, after)
-        carried.add_exit(done, together)
-        return whole, done, together
+        combined = accumulators.combined(final)
+        builder.cbranch(builder.icmp_signed("<", whole, count), remainder, after)
+        accumulators.add_exit(done, combined)
+        return whole, done, combined
 
-    def _put_into_memory(self) -> None:
+    def _spill_splats(self) -> None:
         """Reserve registers for the values that four vectors need at the same time."""
         with self.builder.goto_block(self._start):
-            for single, vector in [*self._spread.items()][_NEAR:]:
+            for single, vector in [*self._splats.items()][_MOST_SPLATS:]:
                 if vector.type.element != ir.IntType(1):  # of which memory holds bits
-                    self._spread[single] = in_memory(self.builder, vector)
+                    self._splats[single] = spilled(self.builder, vector)
 
-    def _turn(self, shift: int) -> None:
-        """The loop's statements, for a vector of elements."""
-        self._known, self._shift = {**self._carried.now}, shift
+    def _iteration(self, shift: int) -> None:
+        """Write the loop's statements for one vector of elements."""
+        self._values, self._shift = {**self._accumulators.now}, shift
         for node in self._body:
             match node:
-                case Assign((name,), value) if name in self._carries:
-                    self._carried.carry(name, self.value(value), self._mask)
+                case Assign((name,), value) if name in self._reductions:
+                    self._accumulators.update(name, self.value(value), self._mask)
                 case Assign((name,), value):
-                    self._known[name] = self.value(value)
+                    self._values[name] = self.value(value)
                 case Assign(targets, Call() as call):
-                    self._known.update(zip(targets, self.call(call), strict=True))
+                    self._values.update(zip(targets, self.call(call), strict=True))
                 case Run(call):
                     self.call(call)
                 case _:
-                    raise Unfit("a statement")
+                    raise NotVectorizable("a statement that is not straight")
         self._flush()
 
     # --- expressions -----------------------------------------------------------------------
 
-    def value(self, node: Expression) -> Lane:
-        known = self._before_loop.get(id(node))
-        if known is None:
+    def value(self, node: Expression) -> IRValue:
+        cached = self._before_loop.get(id(node))
+        if cached is None:
             if id(node) in self._varying:
                 value = super().value(node)
-                if not isinstance(value, Line):
+                if not isinstance(value, AffineIndex):
                     return value
             else:
                 with self.builder.goto_block(self._start):
                     value = super().value(node)
-            known = self._before_loop[id(node)] = (value,)
-        return known[0]
+            cached = self._before_loop[id(node)] = (value,)
+        return cached[0]
 
-    def call(self, node: Call) -> tuple[Lane, ...]:
+    def call(self, node: Call) -> tuple[IRValue, ...]:
         if id(node) in self._varying:
             return self._call(node)
         if id(node) not in self._before_loop:
@@ -404,165 +402,169 @@ class VectorLoop(Expressions):
                 self._before_loop[id(node)] = self._call(node)
         return self._before_loop[id(node)]
 
-    def variable(self, name: str) -> Lane:
+    def variable(self, name: str) -> IRValue:
         if name == self._counter:
-            return Line(self.builder, self._bounds[0], "int64")
-        return self._known.get(name) or self._outer(name)
+            return AffineIndex(self.builder, self._bounds[0], "int64")
+        return self._values.get(name) or self._outer(name)
 
-    def operand(self, node: Expression) -> Lane:
+    def operand(self, node: Expression) -> IRValue:
         return self._single(self.value(node))
 
-    def same(self, a: Lane, b: Lane) -> tuple[Lane, Lane]:
+    def same(self, a: IRValue, b: IRValue) -> tuple[IRValue, IRValue]:
         a, b = super().same(self._single(a), self._single(b))
         return (a, b) if a.width == b.width else (self._vector(a), self._vector(b))
 
-    def arithmetic(self, operator: str, a: Lane, b: Lane) -> Lane:
-        is_line = isinstance(a, Line) != isinstance(b, Line)
-        is_sum = operator == "+" or (operator == "-" and isinstance(a, Line))
+    def arithmetic(self, operator: str, a: IRValue, b: IRValue) -> IRValue:
+        is_affine = isinstance(a, AffineIndex) != isinstance(b, AffineIndex)
+        is_sum = operator == "+" or (operator == "-" and isinstance(a, AffineIndex))
         factor = factor_of(operator, a, b)
-        if is_line and (is_sum or factor) and a.width == b.width and a.dtype == b.dtype:
+        if is_affine and (is_sum or factor) and a.width == b.width and a.dtype == b.dtype:
             with self.builder.goto_block(self._start):
                 plain = super().arithmetic(operator, first_of(a), first_of(b))
-            line = a if isinstance(a, Line) else b
-            assert isinstance(line, Line)
-            return Line(self.builder, plain.value, "int64", line.step * (factor or 1))
+            affine = a if isinstance(a, AffineIndex) else b
+            assert isinstance(affine, AffineIndex)
+            return AffineIndex(self.builder, plain.value, "int64", affine.step * (factor or 1))
         return super().arithmetic(operator, a, b)
 
-    def as_dtype(self, value: Lane, dtype: str) -> Lane:
+    def as_dtype(self, value: IRValue, dtype: str) -> IRValue:
         return value if value.dtype == dtype else super().as_dtype(self._single(value), dtype)
 
-    def _call(self, node: Call) -> tuple[Lane, ...]:
+    def _call(self, node: Call) -> tuple[IRValue, ...]:
         name = node.function
         meaning = self.meaning(name)
         if meaning is None or not meaning.parameters:
-            raise Unfit(name)
+            raise NotVectorizable(name)
         use = self._uses.get(id(node))
         if use is not None:
             if id(node) in self._varying:
                 return self._access(use, meaning, node.arguments)
             self._check_single(use)
         elif not meaning.results:
-            raise Unfit(name)
+            raise NotVectorizable(name)
         if id(node) not in self._varying:
             return super().call(node)
         if len(node.arguments) != len(meaning.parameters):
-            raise Unfit(name)
+            raise NotVectorizable(name)
         pairs = zip(node.arguments, meaning.parameters, strict=True)
         values = [self.typed(*pair) for pair in pairs]
         if name.startswith("select_") and values[0].width == 1 and not values[0].is_constant:
-            raise Unfit("a decision for all elements, which LLVM takes out of the loop")
+            raise NotVectorizable("an invariant condition, which LLVM hoists")
         if self._is_chain and name.rpartition("_")[0] in SERIES:
             return (self._called(name, meaning, values),)
         return self.emitted(meaning, [self._vector(value) for value in values])
 
-    def _called(self, name: str, meaning: Named, values: Sequence[Lane]) -> Lane:
-        """A function of vectors, as one that is called."""
-        known = [str(one.value) if one.is_constant else "" for one in values]
-        symbol = ".".join([name, str(self._width), *known])
+    def _called(self, name: str, meaning: Named, values: Sequence[IRValue]) -> IRValue:
+        """Emit a call of a vectorized copy of a function."""
+        constants = [str(one.value) if one.is_constant else "" for one in values]
+        symbol = ".".join([name, str(self._width), *constants])
         return call_of(self.builder, symbol, meaning, [self._vector(one) for one in values])
 
-    def _single(self, x: Lane) -> Lane:
-        """A value that is no Line."""
-        return self._numbered(x) if isinstance(x, Line) else x
+    def _single(self, x: IRValue) -> IRValue:
+        """A value with an affine index expanded to a vector."""
+        return self._element_indices(x) if isinstance(x, AffineIndex) else x
 
-    def _vector(self, x: Lane) -> Lane:
+    def _vector(self, x: IRValue) -> IRValue:
         """A value as a vector."""
         if x.width > 1:
             return x
         if x.dtype == POINTER:
-            raise Unfit("a vector of pointers")
+            raise NotVectorizable("a vector of pointers")
         if isinstance(x.value, ir.Constant):
-            return spread(x, self._width)
-        if x.value not in self._spread:
+            return splat(x, self._width)
+        if x.value not in self._splats:
             with self.builder.goto_block(self._start):
-                self._spread[x.value] = spread(x, self._width).value
-        value = self._spread[x.value]
-        return x.like(self.builder.load(value) if is_place(value) else value)
+                self._splats[x.value] = splat(x, self._width).value
+        value = self._splats[x.value]
+        return x.like(self.builder.load(value) if is_spilled(value) else value)
 
-    def _numbered(self, line: Line) -> Lane:
-        """The numbers of a vector's elements on a line."""
-        first = first_of(line) + Lane(self.builder, self._at, "int64") * line.step
-        numbers = first.like(counted("int64", self._shift, self._width, line.step))
-        return spread(first, self._width) + numbers
+    def _element_indices(self, affine: AffineIndex) -> IRValue:
+        """The vector of the values of an affine index."""
+        first = first_of(affine) + IRValue(self.builder, self._at, "int64") * affine.step
+        numbers = first.like(counted("int64", self._shift, self._width, affine.step))
+        return splat(first, self._width) + numbers
 
     # --- memory ----------------------------------------------------------------------------
 
     def _check_single(self, use: Use) -> None:
-        """An element that is the same in all turns: nobody may write it."""
+        """Check that a loop-invariant element is never stored."""
+        noalias = self._arrays.noalias
         stores = (other for other in self._uses.values() if other.access.is_store)
-        if use.access.is_store or any(other.meets(use, self._arrays.apart) for other in stores):
-            raise Unfit("a single element is written")
+        if use.access.is_store or any(other.may_alias(use, noalias) for other in stores):
+            raise NotVectorizable("a single element is written")
 
     def _access(
         self, use: Use, meaning: Named, arguments: Sequence[Expression]
-    ) -> tuple[Lane, ...]:
+    ) -> tuple[IRValue, ...]:
         access = use.access
         pointer, index, *others = arguments
         if id(pointer) in self._varying or len(others) != access.is_store:
-            raise Unfit("a gather")
-        line = self.value(halved(index)[0] if use.is_half else index)
-        if not isinstance(line, Line):
-            raise Unfit("a gather")
-        if line.step != 1:
-            if use.is_half:  # each half is as many elements apart as pairs are, twice
-                line, use = self.value(index), replace(use, index=index, half=None)
-            return (self._strided(use, pointer, line),)
-        if access.is_store and use.half == 0:  # it goes with the other half
+            raise NotVectorizable("a gather")
+        affine = self.value(halved(index)[0] if use.is_half else index)
+        if not isinstance(affine, AffineIndex):
+            raise NotVectorizable("a gather")
+        if affine.step != 1:
+            if use.is_half:  # the stride of each half is twice that of the pairs
+                affine, use = self.value(index), replace(use, index=index, half=None)
+            return (self._strided(use, pointer, affine),)
+        if access.is_store and use.half == 0:  # it is stored with the other half
             self._half = self._vector(self.typed(others[0], meaning.parameters[2]))
             return ()
-        if use.half == 1 and not access.is_store:  # it has come with the other half
+        if use.half == 1 and not access.is_store:  # it was loaded with the other half
             return (self._other_half(),)
-        place = self._place(use, pointer, line)
+        address = self._address(use, pointer, affine)
         may_exceed = self._may_exceed(use)
         if access.is_store:
             value = self._vector(self.typed(others[0], meaning.parameters[2]))
             if use.is_half:
                 value = paired(self._other_half(), value)
             if may_exceed or self._mask is None:
-                self._store([(place, value, use)], False)
+                self._store([(address, value, use)], False)
             else:
-                self._waiting.append((place, value, use))
+                self._pending.append((address, value, use))
             return ()
-        if not may_exceed and any(use.may_touch(other) for *_, other in self._waiting):
+        if not may_exceed and any(use.scopes_may_alias(other) for *_, other in self._pending):
             self._flush()
         mask, width = None if may_exceed else self._mask, self._width
         if use.is_half:
             mask, width = self._mask_of_pairs, 2 * width
-        loaded = load(self.builder, place, access.storage, access.scopes, width, mask)
+        loaded = load(self.builder, address, access.storage, access.scopes, width, mask)
         if use.is_half:
-            loaded, self._half = apart(loaded)
+            loaded, self._half = deinterleaved(loaded)
         return (loaded,)
 
-    def _strided(self, use: Use, pointer: Expression, line: Lane) -> Lane:
-        """Elements of which each lies ``line.step`` behind the one before."""
-        if use.access.is_store or not isinstance(line, Line):
-            raise Unfit("elements apart")
-        if any(use.may_touch(other) for *_, other in self._waiting):
+    def _strided(self, use: Use, pointer: Expression, affine: IRValue) -> IRValue:
+        """Load a vector of elements with stride ``affine.step``."""
+        if use.access.is_store or not isinstance(affine, AffineIndex):
+            raise NotVectorizable("strided store")
+        if any(use.scopes_may_alias(other) for *_, other in self._pending):
             self._flush()
-        place, there = self._place(use, pointer, line), None if self._mask is None else self._there
-        return load_strided(self.builder, place, use.access, self._width, line.step, there)
+        active = None if self._mask is None else self._active
+        address = self._address(use, pointer, affine)
+        return load_strided(self.builder, address, use.access, self._width, affine.step, active)
 
-    def _other_half(self) -> Lane:
-        """The other half of the previous access: ``with_pairs`` found that they are a pair."""
+    def _other_half(self) -> IRValue:
+        """The other half of the previous access; ``with_pairs`` paired them."""
         assert self._half is not None
         return self._half
 
-    def _place(self, use: Use, pointer: Expression, line: Line) -> Instruction:
+    def _address(self, use: Use, pointer: Expression, affine: AffineIndex) -> Instruction:
         """The address of a vector's first element."""
         size = 2 if use.is_half else 1
-        if use.place not in self._lines:
+        if use.location not in self._addresses:
             start = self.typed(pointer, POINTER).value
             with self.builder.goto_block(self._start):
-                begin = self.builder.mul(line.value, _word(size)) if use.is_half else line.value
-                self._lines[use.place] = element(self.builder, start, begin, use.access.storage)
-        size *= line.step
-        at = self.builder.mul(self._at, _word(size)) if size > 1 else self._at
-        first = self.builder.gep(self._lines[use.place], [at])
-        return self.builder.gep(first, [_word(size * self._shift)]) if self._shift else first
+                value = affine.value
+                begin = self.builder.mul(value, _int64(size)) if use.is_half else value
+                first = element(self.builder, start, begin, use.access.storage)
+                self._addresses[use.location] = first
+        size *= affine.step
+        at = self.builder.mul(self._at, _int64(size)) if size > 1 else self._at
+        first = self.builder.gep(self._addresses[use.location], [at])
+        return self.builder.gep(first, [_int64(size * self._shift)]) if self._shift else first
 
     def _flush(self) -> None:
         """Store pending values."""
-        stores, self._waiting = self._waiting, []
+        stores, self._pending = self._pending, []
         if not stores:
             return
         builder = self.builder
@@ -582,17 +584,17 @@ class VectorLoop(Expressions):
         if self._share is Share.LITTLE:  # slower, and less code
             self._store(stores, True)
         else:
-            store_parts(builder, stores, self._left, self._width)
+            store_by_halves(builder, stores, self._remaining, self._width)
         builder.branch(stored)
         builder.position_at_end(stored)
 
     def _store(self, stores: Sequence[Store], is_masked: bool) -> None:
-        for place, value, use in stores:
+        for address, value, use in stores:
             access, mask = use.access, None
             if is_masked:
                 mask = self._mask_of_pairs if use.is_half else self._mask
-            store(self.builder, place, value.value, access.storage, access.scopes, mask)
+            store(self.builder, address, value.value, access.storage, access.scopes, mask)
 
 
-def _word(number: int) -> ir.Constant:
+def _int64(number: int) -> ir.Constant:
     return ir.Constant(ir.IntType(64), number)

@@ -1,4 +1,4 @@
-"""A BLAS of our own: a private copy of NumPy's OpenBLAS that uses one thread.
+"""A private copy of NumPy's OpenBLAS that uses one thread.
 
 The pool splits products among threads. An OpenBLAS with its own threads would compete with them:
 its idle threads spin, and it waits for all of them while another process holds a core. If NumPy
@@ -63,7 +63,7 @@ class Blas:
 
 @cache
 def private_blas() -> Blas | None:
-    """The private BLAS, loaded at first use (some milliseconds); None where there is none."""
+    """The private BLAS, loaded at first use (some milliseconds); None if NumPy has no OpenBLAS."""
     original = _numpy_openblas()
     if original is None:
         return None
@@ -93,23 +93,23 @@ def _numpy_openblas() -> Path | None:
 
 
 def _load(original: Path) -> ctypes.CDLL:
-    """Load a copy: the system gives a library that is loaded already a second time otherwise."""
+    """Load a copy; by its original path the system would return the loaded library again."""
     folder = cache_folder()
     limit = config.environment.cache_limit
     if folder is not None and not 0 < limit < original.stat().st_size:
         with suppress(OSError):
-            return _load_kept(original, folder / "blas" / original.name)
+            return _load_cached(original, folder / "blas" / original.name)
     with tempfile.NamedTemporaryFile(suffix=".so") as file, open(original, "rb") as source:
         shutil.copyfileobj(source, file, _CHUNK_BYTES)
         file.flush()
         return _open(file.fileno())
 
 
-def _load_kept(original: Path, copy: Path) -> ctypes.CDLL:
+def _load_cached(original: Path, copy: Path) -> ctypes.CDLL:
     """Load the copy in the cache folder if it equals the original, else a new one.
 
     Raises:
-        OSError: the copy cannot be kept, or not be loaded.
+        OSError: if the copy cannot be stored or loaded.
     """
     is_there, is_good = copy.is_symlink() or copy.exists(), False
     problem = "differs from NumPy's library"
@@ -130,7 +130,7 @@ def _load_kept(original: Path, copy: Path) -> ctypes.CDLL:
             CacheWarning,
         )
     with open(original, "rb", buffering=0) as source:
-        # In parts that stay in caches: all of it in memory takes four times as long to write.
+        # In chunks that stay in caches: writing all of it from memory takes four times as long.
         replace_file(copy, iter(partial(source.read, _CHUNK_BYTES), b""))
     with opened(copy) as descriptor:
         if not _holds(descriptor, original):
@@ -146,8 +146,8 @@ def _holds(descriptor: int, original: Path) -> bool:
         open(original, "rb", buffering=0) as source,
     ):
         while True:
-            count, wanted = copy.readinto(copy_bytes), source.readinto(source_bytes)
-            if count != wanted or copy_bytes != source_bytes:
+            count, expected = copy.readinto(copy_bytes), source.readinto(source_bytes)
+            if count != expected or copy_bytes != source_bytes:
                 return False
             if not count:
                 return True
@@ -159,12 +159,12 @@ _LIBRARY_BYTES, _THREAD_BYTES = 64 << 20, 128 << 20
 
 
 def _open(descriptor: int) -> ctypes.CDLL:
-    # By its descriptor: what a path names may have become another file since it was compared. The
-    # system takes a name that it knows for the library that it loaded by it, so none comes twice.
+    # By its descriptor: the file at a path may have changed since it was compared. The system
+    # returns the same library for a known name, so each name is used once.
     name = f"/proc/self/fd/{'./' * next(_numbers)}{descriptor}"
     threads = config.environment.num_threads
     require_address_space(_LIBRARY_BYTES + threads * _THREAD_BYTES, "OpenBLAS")
-    # Read when it loads: its number of threads, and the processor that it believes in.
+    # Read when it loads: number of threads, and processor.
     core = cpu_target().blas
     with library_environment(OPENBLAS_NUM_THREADS="1", OPENBLAS_CORETYPE=core):
         return ctypes.CDLL(name)

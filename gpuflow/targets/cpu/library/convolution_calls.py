@@ -1,8 +1,8 @@
 """Convolutions on the CPU: how one call becomes products of packed matrices that threads take.
 
 ``targets/cpu/runtime/native/convolution.ll`` defines the meaning of an index and of the arguments.
-This module makes the decisions, none of which depends on the number of threads: results do not,
-either.
+This module makes all decisions, none of which depends on the number of threads. Neither do
+results.
 
 With few taps a packed matrix has taps and depth as rows and positions of the result as columns, and
 rows are summed (form 0). With more taps than positions, as in the gradient of a kernel, it has
@@ -36,7 +36,7 @@ from gpuflow.targets.layouts.convolution_axes import (
     Slide,
     as_problem,
     phases,
-    places_apart,
+    split_positions,
     with_taps_reversed,
 )
 
@@ -44,13 +44,13 @@ SLOT_BYTES = 1 << 19  # packed matrices stay in a core's L2
 _PLAIN, _TRANSPOSED = 111, 112  # CBLAS's numbers
 _SMALLEST_FLOPS = 1 << 21  # less work is done by one thread
 _TASKS = 16  # into how many the work is split, if it is large
-_SHORTEST_COPY = 8  # elements of u that are worth a copy of their own
+_SHORTEST_COPY = 8  # elements of u that justify a separate copy
 _FEWEST_READS = 4  # of an element that make it worth to copy lhs with space innermost
 _MOST_PARTIAL_BYTES = 1 << 24
 _ALIGNMENT = 64
-LHS_WORD, RHS_WORD, OUT_WORD = 5, 6, 7  # where the addresses stand among the words
-SLOT_WORDS = (1, 2, 3, 4)
-TABLE_WORD, STEP_TABLE_WORD = 12, 15
+LHS_ARGUMENT, RHS_ARGUMENT, OUT_ARGUMENT = 5, 6, 7  # argument slots of the addresses
+SLOT_ARGUMENTS = (1, 2, 3, 4)
+TABLE_ARGUMENT, STEP_TABLE_ARGUMENT = 12, 15
 
 
 @record
@@ -58,20 +58,20 @@ class ConvolutionCall:
     """The implementation of a convolution.
 
     Attributes:
-        words: the argument block; 0 for functions, slots and tables, and the byte offsets for the
+        arguments: the argument block; 0 for functions, slots and tables, and byte offsets for the
             addresses.
         table, step_table: the rows of its tables, in bytes.
         extent, chunk: of the launch.
         points: the work, in elements of a cheap kernel that take as long.
         copied: a view that makes rhs dense, which is copied first; None: it is read in place.
-        partial: elements of an array of partial sums; 0: results go where they belong.
-        summed: the arguments of gf_sum_parts after the addresses.
-        rows: of gf_sum_parts.
-        offset: in bytes, where gf_sum_parts starts in the output.
+        partial: elements of an array of partial sums; 0: results are written to the output.
+        summed: the arguments of gf_sum_partials after the addresses.
+        rows: of gf_sum_partials.
+        offset: of the first element that gf_sum_partials writes to the output, in bytes.
         copied_lhs: a view of lhs that is copied first, or None.
     """
 
-    words: tuple[int, ...]
+    arguments: tuple[int, ...]
     table: tuple[int, ...]
     step_table: tuple[int, ...]
     extent: int
@@ -85,7 +85,7 @@ class ConvolutionCall:
     copied_lhs: View | None
 
 
-def workspace_places(call: ConvolutionCall, itemsize: int) -> tuple[list[int], int]:
+def workspace_offsets(call: ConvolutionCall, itemsize: int) -> tuple[list[int], int]:
     """Offsets of the copies of lhs and of rhs and of the partial sums, and the total size."""
     counts = [0 if view is None else prod(view.shape) for view in (call.copied_lhs, call.copied)]
     offsets, at = [], 0
@@ -118,26 +118,28 @@ def convolution_call(
     problem = as_problem(convolution, left, right, out)
     if problem is None:
         return None
-    # Rows take mirrored taps in the order in which they lie, columns copy runs of them anyway.
+    # Rows take mirrored taps in memory order; columns copy runs of them anyway.
     rows = problem if form else with_taps_reversed(problem)
-    choices = ((True, problem), (False, rows))
+    options = ((True, problem), (False, rows))
     elements = SLOT_BYTES // dtype.itemsize
-    apart = [places_apart(part, elements) if form else phases(part) for _, part in choices]
+    subproblems = [
+        split_positions(variant, elements) if form else phases(variant) for _, variant in options
+    ]
     calls = []
-    for parts in zip(*apart, strict=True):
+    for variants in zip(*subproblems, strict=True):
         candidates = (
-            _call(part, form, columns, right, out, dtype, threads)
-            for (columns, _), part in zip(choices, parts, strict=True)
+            _call(variant, form, columns, right, out, dtype, threads)
+            for (columns, _), variant in zip(options, variants, strict=True)
         )
         call = next((call for call in candidates if call is not None), None)
         if call is None:
             return None
         calls.append(call)
-    covered = sum(prod(slide.places for slide in part.slides) for part in apart[0])
-    return calls, covered < prod(slide.places for slide in problem.slides)
+    covered = sum(prod(slide.positions for slide in variant.slides) for variant in subproblems[0])
+    return calls, covered < prod(slide.positions for slide in problem.slides)
 
 
-# --- one way to do it ----------------------------------------------------------------------
+# --- one call ------------------------------------------------------------------------------
 
 
 def _call(
@@ -146,58 +148,59 @@ def _call(
 ) -> ConvolutionCall | None:  # fmt: skip
     """The call with a packed matrix that has u along its rows (columns) or not, if there is one."""
     slides = problem.slides
-    names = ("places", "taps") if form else ("taps", "places")
+    names = ("positions", "taps") if form else ("taps", "positions")
     i_sizes, j_sizes = (tuple(getattr(slide, name) for slide in slides) for name in names)
-    u, others = _chosen_u(problem.rows if form else problem.depth, columns)
+    u, others = _select_u(problem.rows if form else problem.depth, columns)
     if columns and (u[1] != 1 or u[0] < _SHORTEST_COPY or slides[-1].lhs == 1):
         return None
-    o, more = _chosen_u(problem.columns, False)
+    o, more = _select_u(problem.columns, False)
     free, steps = (others, problem.depth) if form else (problem.rows, others)
     outer = [*problem.outer, *free, *more]
-    lay = packed_layout(slides, i_sizes, j_sizes, u, form, columns)
+    layout = packed_layout(slides, i_sizes, j_sizes, u, form, columns)
     copied = None
-    is_spread = slides[-1].size > 1 and slides[-1].lhs != 1
-    if lay.kind == ROWS and is_spread and prod(i_sizes) >= _FEWEST_READS:
+    is_strided = slides[-1].size > 1 and slides[-1].lhs != 1
+    if layout.kind == ROWS and is_strided and prod(i_sizes) >= _FEWEST_READS:
         copied, problem, axes = row_major_lhs(problem, [*outer, *steps, u])
         slides, outer, u = problem.slides, axes[: len(outer)], axes[-1]
         steps = axes[len(outer) : -1]
-    rhs = rhs_matrix(problem, right, form, lay.kind, i_sizes, j_sizes, u, o, outer, steps)
+    rhs = rhs_matrix(problem, right, form, layout.kind, i_sizes, j_sizes, u, o, outer, steps)
     elements = SLOT_BYTES // dtype.itemsize
     flops = 2 * prod(i_sizes) * prod(j_sizes) * u[0] * o[0] * _count(outer) * _count(steps)
-    # A sum may be split as well, if there is memory for the results of its parts.
+    # A sum may be split as well, if there is memory for its partial sums.
     most = max(_MOST_PARTIAL_BYTES // (prod(out) * dtype.itemsize), 1)
-    wanted = -(-_TASKS // _count(outer)) if flops >= _SMALLEST_FLOPS else 1
+    requested = -(-_TASKS // _count(outer)) if flops >= _SMALLEST_FLOPS else 1
     blocks = blocks_of(
-        form, lay.kind, i_sizes, j_sizes, u[0], elements, wanted, _count(steps), most
+        form, layout.kind, i_sizes, j_sizes, u[0], elements, requested, _count(steps), most
     )  # fmt: skip
     if blocks is None:
         return None
     u_block, j_blocks = blocks
     counts = [-(-n // b) for n, b in zip(j_sizes, j_blocks, strict=True)]
     x_blocks = -(-u[0] // u_block) if form else prod(counts)
-    turns = _count(steps) * (prod(counts) if form else -(-u[0] // u_block))
+    iterations = _count(steps) * (prod(counts) if form else -(-u[0] // u_block))
     tasks = _count(outer) * x_blocks
-    parts = min(turns, -(-_TASKS // tasks), most) if flops >= _SMALLEST_FLOPS else 1
-    to = target_matrix(slides, form, lay.kind, parts, u, o, rhs.outer, i_sizes, j_sizes)
+    splits = min(iterations, -(-_TASKS // tasks), most) if flops >= _SMALLEST_FLOPS else 1
+    to = target_matrix(slides, form, layout.kind, splits, u, o, rhs.outer, i_sizes, j_sizes)
     size = dtype.itemsize
-    extent = tasks * parts
-    words = (
+    extent = tasks * splits
+    arguments = (
         0, 0, 0, 0, 0, rhs.lhs_offset * size, rhs.offset * size,
         0 if to.partial else problem.out_offset * size,
-        parts, x_blocks, form, len(outer), 0, _count(steps), len(steps), 0,
-        to.part * size,
+        splits, x_blocks, form, len(outer), 0, _count(steps), len(steps), 0,
+        to.partial_stride * size,
         u[0], u_block, u[1] * size, rhs.u * size, to.u * size,
         prod(counts), rhs.j * size, to.j * size,
-        lay.kind, lay.leading, lay.j * size,
-        int(to.rhs_first), _flag(rhs.plain, to.rhs_first), _flag(lay.plain(form), not to.rhs_first),
-        o[0], max(rhs.leading, 1), max(to.leading, 1), prod(i_sizes), int(lay.joined),
-        *_slide_words(slides, form, j_blocks, counts, size),
+        layout.kind, layout.leading, layout.j * size,
+        int(to.rhs_first), _flag(rhs.plain, to.rhs_first),
+        _flag(layout.plain(form), not to.rhs_first),
+        o[0], max(rhs.leading, 1), max(to.leading, 1), prod(i_sizes), int(layout.joined),
+        *_slide_arguments(slides, form, j_blocks, counts, size),
     )  # fmt: skip
     table = [w for n, *strides in to.outer for w in (n, *(s * size for s in strides))]
     step_table = [w for n, *strides in rhs.steps for w in (n, *(s * size for s in strides))]
     chunk = extent if flops < _SMALLEST_FLOPS else max(extent // (threads * 4), 1)
     return ConvolutionCall(
-        words, tuple(table), tuple(step_table), extent, chunk, flops // 16, rhs.copied,
+        arguments, tuple(table), tuple(step_table), extent, chunk, flops // 16, rhs.copied,
         to.partial, to.summed, to.rows, problem.out_offset * size, copied,
     )  # fmt: skip
 
@@ -207,30 +210,30 @@ def _count(axes: Axes) -> int:
 
 
 def _flag(plain: bool, first: bool) -> int:
-    """CBLAS's flag of a matrix: ``plain`` if it is stored as it stands when it is the left one."""
+    """CBLAS's flag of a matrix: ``plain`` if a left operand needs no transposition."""
     return _PLAIN if plain == first else _TRANSPOSED
 
 
-def _chosen_u(axes: Axes, dense: bool) -> tuple[Axis, Axes]:
+def _select_u(axes: Axes, dense: bool) -> tuple[Axis, Axes]:
     """The axis that products run over, and the others: the last one, or one with stride 1."""
     if not axes:
         return (1, 0, 0, 0), []
-    number = len(axes) - 1
+    position = len(axes) - 1
     if dense:
-        number = next((k for k, axis in enumerate(axes) if axis[1] == 1), number)
-    return axes[number], [axis for k, axis in enumerate(axes) if k != number]
+        position = next((k for k, axis in enumerate(axes) if axis[1] == 1), position)
+    return axes[position], [axis for k, axis in enumerate(axes) if k != position]
 
 
-def _slide_words(
+def _slide_arguments(
     slides: Sequence[Slide], form: int, blocks: Dims, counts: Sequence[int], size: int
 ) -> list[int]:
-    words = []
+    arguments = []
     for slide, block, count in zip(slides, blocks, counts, strict=True):
-        i, j = (slide.places, slide.taps) if form else (slide.taps, slide.places)
+        i, j = (slide.positions, slide.taps) if form else (slide.taps, slide.positions)
         i_step, j_step = steps_of(slide, form)
-        common = gcd(slide.hole, j_step)
-        words += [
-            i, i_step, j_step, slide.pad, slide.size, slide.hole, slide.lhs * size, j, block,
-            count, slide.hole // common, j_step // common,
+        common = gcd(slide.lhs_dilation, j_step)
+        arguments += [
+            i, i_step, j_step, slide.pad, slide.size, slide.lhs_dilation, slide.lhs * size, j,
+            block, count, slide.lhs_dilation // common, j_step // common,
         ]  # fmt: skip
-    return words
+    return arguments

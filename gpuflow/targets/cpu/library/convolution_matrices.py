@@ -11,9 +11,9 @@ from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
 from gpuflow.targets.layouts.convolution_axes import Axes, Axis, Dims, Problem, Slide, dense_stride
 
-IN_PLACE, ROWS, COLUMNS = range(3)  # how a packed matrix lies
-_FEWEST_COLUMNS = 64  # of a product, where there is a choice
-_LONGEST_ROWS = 384  # summed at a time, where that makes room for more rows
+DIRECT, ROWS, COLUMNS = range(3)  # layouts of a packed matrix
+_FEWEST_COLUMNS = 64  # of a product, if possible
+_LONGEST_ROWS = 384  # summed at a time, if that leaves memory for more rows
 
 
 # --- the packed matrix ---------------------------------------------------------------------
@@ -37,70 +37,72 @@ class Layout:
 def packed_layout(
     slides: Sequence[Slide], i_sizes: Dims, j_sizes: Dims, u: Axis, form: int, columns: bool
 ) -> Layout:
-    """In place where there is one i and nothing is added; else as rows or columns."""
+    """Layout of P: direct if there is one i and no padding; else rows or columns."""
     still = all(
-        slide.pad == 0 and slide.hole == 1 and slide.size >= (n - 1) * steps_of(slide, form)[1] + 1
+        slide.pad == 0
+        and slide.lhs_dilation == 1
+        and slide.size >= (n - 1) * steps_of(slide, form)[1] + 1
         for slide, n in zip(slides, j_sizes, strict=True)
     )
     if prod(i_sizes) == 1 and still:
         along = [slide.lhs * steps_of(slide, form)[1] for slide in slides]
         j, count = dense_stride(j_sizes, along), prod(j_sizes)
         if j is not None and (j == 1 or count == 1) and (u[0] == 1 or u[1] >= count):
-            return Layout(IN_PLACE, max(u[1], count), j)
+            return Layout(DIRECT, max(u[1], count), j)
         if j is not None and (u[0] == 1 or u[1] == 1) and (j >= u[0] or count == 1):
-            return Layout(IN_PLACE, max(j, u[0]), j, u_is_row=False)
+            return Layout(DIRECT, max(j, u[0]), j, u_is_row=False)
     if not columns:
         return Layout(ROWS)
     last = slides[-1]
-    joined = steps_of(last, form)[0] == 1 and last.hole == 1 and last.lhs == u[0]
+    joined = steps_of(last, form)[0] == 1 and last.lhs_dilation == 1 and last.lhs == u[0]
     return Layout(COLUMNS, joined=joined, u_is_row=False)
 
 
 def steps_of(slide: Slide, form: int) -> tuple[int, int]:
     """Strides of adjacent i, and of adjacent j."""
-    return (slide.stride, slide.gap) if form else (slide.gap, slide.stride)
+    return (slide.stride, slide.rhs_dilation) if form else (slide.rhs_dilation, slide.stride)
 
 
 # --- blocks --------------------------------------------------------------------------------
 
 
 def blocks_of(
-    form: int, kind: int, i_sizes: Dims, j_sizes: Dims, u: int, elements: int, wanted: int,
-    steps: int, most_parts: int,
+    form: int, kind: int, i_sizes: Dims, j_sizes: Dims, u: int, elements: int, requested: int,
+    steps: int, most_splits: int,
 ) -> tuple[int, Dims] | None:  # fmt: skip
     """The blocks of u and of each dimension of j whose packed matrix fits into ``elements``.
 
     Args:
         form, kind, i_sizes, j_sizes, u: of the packed matrix.
         elements: the elements that fit into memory.
-        wanted: into how many blocks the work should fall, where they do not become too small.
-        steps: number of sums next to the packed matrix.
-        most_parts: into how many parts the whole sum may fall.
+        requested: number of blocks of the work, unless they become too small.
+        steps: number of sums over axes other than the packed matrix's.
+        most_splits: the largest number of partial sums.
 
     Returns:
-        The blocks, or None where nothing fits.
+        The blocks, or None if even the smallest exceed memory.
     """
     i, j = prod(i_sizes), prod(j_sizes)
-    if kind == IN_PLACE:
+    if kind == DIRECT:
         elements = 1 << 62  # nothing is packed
     if form:
         # First the sum is split, by steps and then j; then the result, by u.
-        parts = min(wanted, most_parts)
-        pieces = min(-(-parts // steps), max(j // _LONGEST_ROWS, 1))
-        wanted = -(-wanted // min(parts, steps * pieces))
+        splits = min(requested, most_splits)
+        j_splits = min(-(-splits // steps), max(j // _LONGEST_ROWS, 1))
+        requested = -(-requested // min(splits, steps * j_splits))
         u_block = u
         if kind != COLUMNS:
             fitting = elements // (i * min(j, max(elements // (i * u), _LONGEST_ROWS)))
-            split = max(-(-u // wanted), -(-_FEWEST_COLUMNS // i))
+            split = max(-(-u // requested), -(-_FEWEST_COLUMNS // i))
             u_block = max(min(u, fitting, split), 1)
             u_block = -(-u // -(-u // u_block))
-        most = min(elements // (i * u_block), -(-j // pieces))
+        most = min(elements // (i * u_block), -(-j // j_splits))
     else:
         u_block = u
         if kind != COLUMNS:
             u_block = max(min(u, elements // (i * min(j, 2 * _FEWEST_COLUMNS))), 1)
             u_block = -(-u // -(-u // u_block))
-        split = max(-(-j // wanted), _FEWEST_COLUMNS)
+        split = max(-(-j // requested), _FEWEST_COLUMNS)
         most = min(elements // (i * u_block), split)
     if most < 1:
         return None
@@ -108,7 +110,7 @@ def blocks_of(
 
 
 def _box(sizes: Dims, most: int) -> Dims:
-    """A block of at most ``most`` neighbours: whole inner dimensions, part of one, 1 outside."""
+    """A block of at most ``most`` elements: whole inner dimensions, some of one, 1 of others."""
     block = [1] * len(sizes)
     for d in reversed(range(len(sizes))):
         block[d] = max(min(sizes[d], most), 1)
@@ -123,14 +125,14 @@ def _box(sizes: Dims, most: int) -> Dims:
 
 def row_major_lhs(problem: Problem, axes: Axes) -> tuple[View, Problem, Axes]:
     """A copy of lhs with space innermost: the view of it, the problem and its axes with that."""
-    kept = [(n, lhs) for n, lhs, _, _ in axes if lhs]
-    shape = (*(n for n, _ in kept), *(slide.size for slide in problem.slides))
-    strides = (*(lhs for _, lhs in kept), *(slide.lhs for slide in problem.slides))
+    strided = [(n, lhs) for n, lhs, _, _ in axes if lhs]
+    shape = (*(n for n, _ in strided), *(slide.size for slide in problem.slides))
+    strides = (*(lhs for _, lhs in strided), *(slide.lhs for slide in problem.slides))
     dense = iter(row_major_strides(shape))
-    moved = [(n, next(dense) if lhs else 0, rhs, to) for n, lhs, rhs, to in axes]
+    moved_axes = [(n, next(dense) if lhs else 0, rhs, to) for n, lhs, rhs, to in axes]
     slides = [replace(slide, lhs=next(dense)) for slide in problem.slides]
     view = View(shape, strides, problem.lhs_offset)
-    return view, replace(problem, slides=slides, lhs_offset=0), moved
+    return view, replace(problem, slides=slides, lhs_offset=0), moved_axes
 
 
 @record
@@ -152,7 +154,7 @@ def rhs_matrix(
     problem: Problem, right: View, form: int, kind: int, i_sizes: Dims, j_sizes: Dims,
     u: Axis, o: Axis, outer: Axes, steps: Axes,
 ) -> Rhs:  # fmt: skip
-    """In place where BLAS can read it, else as a copy."""
+    """The rhs in place if BLAS can read it, else a copy."""
     strides = [slide.rhs for slide in problem.slides]
     if form:
         sizes, along = list(j_sizes), strides
@@ -173,16 +175,16 @@ def rhs_matrix(
                 problem.rhs_offset, problem.lhs_offset, *layout, u_stride, j_stride, outer, steps,
                 None,
             )  # fmt: skip
-    # A copy in the order (outer, steps, o, what is summed); repeated axes are copied once.
-    kept = [(n, rs) for n, _, rs, _ in (*outer, *steps) if rs]
-    shape = (*(n for n, _ in kept), o[0], *sizes)
-    view = View(shape, (*(rs for _, rs in kept), o[2], *along), problem.rhs_offset)
-    dense = iter(row_major_strides(shape)[: len(kept)])
-    moved = [(n, ls, next(dense) if rs else 0, os) for n, ls, rs, os in (*outer, *steps)]
+    # A copy in the order (outer, steps, o, summed axes); repeated axes are copied once.
+    strided = [(n, rs) for n, _, rs, _ in (*outer, *steps) if rs]
+    shape = (*(n for n, _ in strided), o[0], *sizes)
+    view = View(shape, (*(rs for _, rs in strided), o[2], *along), problem.rhs_offset)
+    dense = iter(row_major_strides(shape)[: len(strided)])
+    moved_axes = [(n, ls, next(dense) if rs else 0, os) for n, ls, rs, os in (*outer, *steps)]
     u_stride = 0 if form else (1 if kind == COLUMNS else prod(i_sizes))
     return Rhs(
-        0, problem.lhs_offset, total, True, u_stride, 1 if form else 0, moved[: len(outer)],
-        moved[len(outer) :], view,
+        0, problem.lhs_offset, total, True, u_stride, 1 if form else 0, moved_axes[: len(outer)],
+        moved_axes[len(outer) :], view,
     )  # fmt: skip
 
 
@@ -194,7 +196,7 @@ class Target:
     rhs_first: bool
     u: int
     j: int
-    part: int
+    partial_stride: int
     outer: Axes
     partial: int
     summed: tuple[int, ...] = ()
@@ -202,10 +204,10 @@ class Target:
 
 
 def target_matrix(
-    slides: Sequence[Slide], form: int, kind: int, parts: int, u: Axis,
+    slides: Sequence[Slide], form: int, kind: int, splits: int, u: Axis,
     o: Axis, outer: Axes, i_sizes: Dims, j_sizes: Dims,
 ) -> Target:  # fmt: skip
-    """The output where BLAS can write it and sums have one part, else an array of sums."""
+    """The output if BLAS can write it and sums are not split, else an array of partial sums."""
     strides = [slide.out for slide in slides]
     if not form:
         sizes, along = list(j_sizes), strides
@@ -214,31 +216,31 @@ def target_matrix(
     else:
         sizes, along = [u[0], *i_sizes], [u[3], *strides]
     x, total = dense_stride(sizes, along), prod(sizes)
-    if x is not None and parts == 1:
+    if x is not None and splits == 1:
         layout = None
         if (x == 1 or total == 1) and (o[3] >= total or o[0] == 1):
             layout = max(o[3], total), True
         elif (o[3] == 1 or o[0] == 1) and x >= o[0]:
             layout = x, False
         if layout is not None:
-            places = (u[3], 0) if form else (0, x if total > 1 else 0)
-            return Target(*layout, *places, 0, outer, 0)
-    # Sums in the order (outer, o, x), which are then brought to where the output has them.
+            packed_strides = (u[3], 0) if form else (0, x if total > 1 else 0)
+            return Target(*layout, *packed_strides, 0, outer, 0)
+    # Sums in the order (outer, o, x), which gf_sum_partials then writes to the output.
     shape = (*(axis[0] for axis in outer), o[0], *sizes)
     dense = row_major_strides(shape)
-    moved = [(n, ls, rs, stride) for (n, ls, rs, _), stride in zip(outer, dense, strict=False)]
+    moved_axes = [(n, ls, rs, stride) for (n, ls, rs, _), stride in zip(outer, dense, strict=False)]
     u_stride = 1 if kind == COLUMNS else prod(i_sizes)
     targets = (*(axis[3] for axis in outer), o[3], *along)
     return Target(
-        total, True, u_stride if form else 0, 0 if form else 1, prod(shape), moved,
-        parts * prod(shape), *_sum_words(parts, shape, dense, targets),
+        total, True, u_stride if form else 0, 0 if form else 1, prod(shape), moved_axes,
+        splits * prod(shape), *_sum_arguments(splits, shape, dense, targets),
     )  # fmt: skip
 
 
-def _sum_words(
-    parts: int, shape: Dims, dense: Dims, targets: Dims
+def _sum_arguments(
+    splits: int, shape: Dims, dense: Dims, targets: Dims
 ) -> tuple[tuple[int, ...], int]:
-    """The words of gf_sum_parts behind the addresses, and how many rows it has."""
+    """The arguments of gf_sum_partials after the addresses, and its number of rows."""
     axes = sorted(
         (-to, n, stride) for n, stride, to in zip(shape, dense, targets, strict=True) if n > 1
     )
@@ -251,5 +253,5 @@ def _sum_words(
         else:
             rows.append((n, stride, to))
     n, stride, to = rows.pop() if rows else (1, 1, 1)
-    table = (word for row in rows for word in row)
-    return (parts, prod(shape), len(rows), n, stride, to, *table), prod(shape) // n
+    table = (argument for row in rows for argument in row)
+    return (splits, prod(shape), len(rows), n, stride, to, *table), prod(shape) // n

@@ -15,22 +15,22 @@ from gpuflow.core.views import View
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.library.convolution_calls import (
-    LHS_WORD,
-    OUT_WORD,
-    RHS_WORD,
+    LHS_ARGUMENT,
+    OUT_ARGUMENT,
+    RHS_ARGUMENT,
+    SLOT_ARGUMENTS,
     SLOT_BYTES,
-    SLOT_WORDS,
-    STEP_TABLE_WORD,
-    TABLE_WORD,
+    STEP_TABLE_ARGUMENT,
+    TABLE_ARGUMENT,
     ConvolutionCall,
     convolution_call,
-    workspace_places,
+    workspace_offsets,
 )
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
-from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
 from gpuflow.targets.cpu.runtime.native.object_code import native_function
 from gpuflow.targets.cpu.runtime.native.pool import pool_threads
-from gpuflow.targets.cpu.runtime.native.program_writer import Code, Place
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
 DTYPES = ("float32", "float64")
@@ -40,7 +40,7 @@ class Functions(NamedTuple):
     """Addresses of the functions of a convolution."""
 
     convolution: int
-    sum_parts: int
+    sum_partials: int
     zero: int
     gemm: int
 
@@ -52,12 +52,12 @@ def _choose(convolution: Convolution, step: CallStep, target: Any) -> NativeCall
         return None
     if step.operands[0].aval.dtype != out.dtype:
         return None
-    left, right = (operand.lies._replace(offset=0) for operand in step.operands)
+    left, right = (operand.layout._replace(offset=0) for operand in step.operands)
     calls = _calls(convolution, left, right, out.shape, out.dtype, pool_threads())
     if calls is None:
         return None
     size = out.dtype.itemsize
-    count = max((workspace_places(call, size)[1] for call in calls[0]), default=0)
+    count = max((workspace_offsets(call, size)[1] for call in calls[0]), default=0)
     function = f"gf_convolution_{BLAS_LETTERS[out.dtype.name]}"
     return NativeCall(partial(_emit, calls), count, lambda: [Build(native_function, (function,))])
 
@@ -68,29 +68,29 @@ _calls = lru_cache(256)(convolution_call)
 
 def _functions(dtype: np.dtype, services: NativeServices) -> Functions:
     blas, letter = private_blas(), BLAS_LETTERS[dtype.name]
-    assert blas is not None  # _choose says so first
-    names = ("convolution", "sum_parts", "zero")
+    assert blas is not None  # checked by _choose
+    names = ("convolution", "sum_partials", "zero")
     addresses = [native_function(f"gf_{name}_{letter}") for name in names]
     return Functions(*addresses, blas.gemm[dtype.name])
 
 
 def _emit(
     convolution: tuple[list[ConvolutionCall], bool], step: CallStep, services: NativeServices,
-    code: Code, places: Places,
+    code: Code, locations: Locations,
 ) -> None:  # fmt: skip
     aval, (calls, has_zeros) = step.eqn.outputs[0].aval, convolution
     functions = _functions(aval.dtype, services)
-    target = places.place(step.outputs[0])
+    target = locations.of(step.outputs[0])
     if has_zeros:
         block, count = code.block((0,)), nbytes(aval)
         code.fill(block, target)
         code.run(functions.zero, block, count, services.chunk(count, count), count)
-    operands = [operand_place(operand, code, places) for operand in step.operands]
+    operands = [operand_location(operand, code, locations) for operand in step.operands]
 
-    def memory(offset: int) -> Place:
-        """A place in the workspace, which the calls use in turn."""
-        assert step.workspace is not None  # the plan has asked what the calls need
-        register, start = places.place(step.workspace)
+    def memory(offset: int) -> Location:
+        """A location in the workspace, which the calls share."""
+        assert step.workspace is not None  # reserved by the plan
+        register, start = locations.of(step.workspace)
         return register, start + offset
 
     for call in calls:
@@ -98,37 +98,38 @@ def _emit(
 
 
 def _convolution_call(
-    call: ConvolutionCall, operands: Sequence[Place], target: Place,
-    memory: Callable[[int], Place], dtype: np.dtype, functions: Functions,
+    call: ConvolutionCall, operands: Sequence[Location], target: Location,
+    memory: Callable[[int], Location], dtype: np.dtype, functions: Functions,
     services: NativeServices, code: Code,
 ) -> None:  # fmt: skip
-    words = list(call.words)
-    words[0] = functions.gemm
-    words[SLOT_WORDS[0] : SLOT_WORDS[-1] + 1] = services.slots(SLOT_BYTES)
-    words[TABLE_WORD] = address(code.array(call.table))
-    words[STEP_TABLE_WORD] = address(code.array(call.step_table))
+    arguments = list(call.arguments)
+    arguments[0] = functions.gemm
+    arguments[SLOT_ARGUMENTS[0] : SLOT_ARGUMENTS[-1] + 1] = services.slots(SLOT_BYTES)
+    arguments[TABLE_ARGUMENT] = address(code.array(call.table))
+    arguments[STEP_TABLE_ARGUMENT] = address(code.array(call.step_table))
     left, right = operands
-    offsets, _ = workspace_places(call, dtype.itemsize)
+    offsets, _ = workspace_offsets(call, dtype.itemsize)
     if call.copied_lhs is not None:
         left = _copied(call.copied_lhs, left, memory(offsets[0]), dtype, services, code)
     if call.copied is not None:
         right = _copied(call.copied, right, memory(offsets[1]), dtype, services, code)
     sums = memory(offsets[2]) if call.partial else target
-    block = code.block(words)
-    for k, place in ((LHS_WORD, left), (RHS_WORD, right), (OUT_WORD, sums)):
-        code.fill(block + k, place, call.words[k])
+    block = code.block(arguments)
+    for k, location in ((LHS_ARGUMENT, left), (RHS_ARGUMENT, right), (OUT_ARGUMENT, sums)):
+        code.fill(block + k, location, call.arguments[k])
     code.run(functions.convolution, block, call.extent, call.chunk, call.points)
     if call.partial:
         block = code.block([0, 0, *call.summed])
         code.fill(block, target, call.offset)
         code.fill(block + 1, sums)
         chunk = services.chunk(call.rows, call.partial)
-        code.run(functions.sum_parts, block, call.rows, chunk, call.partial)
+        code.run(functions.sum_partials, block, call.rows, chunk, call.partial)
 
 
 def _copied(
-    view: View, start: Place, target: Place, dtype: np.dtype, services: NativeServices, code: Code
-) -> Place:
+    view: View, start: Location, target: Location, dtype: np.dtype, services: NativeServices,
+    code: Code,
+) -> Location:  # fmt: skip
     """The location of a row-major copy of a view at ``start``."""
     register, offset = start
     source = register, offset + view.offset * dtype.itemsize

@@ -1,6 +1,6 @@
-"""Fourier transforms of several lines at once, as calls of native programs.
+"""Fourier transforms of several rows at once, as calls of native programs.
 
-Each dimension is one instruction over blocks of lines (``fourier_lines``), the last one first; of
+Each dimension is one instruction over blocks of rows (``fourier_rows``), the last one first; of
 transforms to real numbers the last one last. Results depend on shapes alone, not on threads.
 """
 
@@ -18,20 +18,25 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Fourier
 from gpuflow.core.views import View
-from gpuflow.kir.scalar import PARTS
+from gpuflow.kir.scalar import COMPONENT_DTYPES
 from gpuflow.targets.cpu.library.fourier_lengths import LONGEST, memory_length, split
-from gpuflow.targets.cpu.library.fourier_lines import (
+from gpuflow.targets.cpu.library.fourier_passes import lanes_of
+from gpuflow.targets.cpu.library.fourier_rows import (
     COMPLEX,
     FROM_ODD,
     FROM_REAL,
     TO_ODD,
     TO_REAL,
 )
-from gpuflow.targets.cpu.library.fourier_passes import lanes_of
-from gpuflow.targets.cpu.library.fourier_writer import Lines, Recorder, Side, Writer
+from gpuflow.targets.cpu.library.fourier_writer import Recorder, RowTransforms, Side, Writer
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
-from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, moving_axes, operand_place
-from gpuflow.targets.cpu.runtime.native.program_writer import Code, Place, fixed
+from gpuflow.targets.cpu.runtime.native.copies import (
+    Locations,
+    copy_view,
+    moving_axes,
+    operand_location,
+)
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location, fixed
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
 
@@ -46,25 +51,25 @@ def _kind(block: Fourier) -> int:
 
 @record
 class _Plan:
-    """How a call is made.
+    """The plan of a call.
 
     Attributes:
-        block: its block.
+        block: the block.
         kind: of the last dimension.
         dtype: of real numbers.
-        shape: rows and columns of a line of the last dimension.
-        apart: sizes and strides of groups and lines where the operand is read as it lies, though
-            that is not in order.
+        shape: the matrix of a row of the last dimension.
+        row_groups: sizes and strides of groups and rows if the operand is read in place, though
+            it is not contiguous.
         copied: bytes of a copy of the operand, in order.
         between: bytes of spectra before the last dimension.
-        long: bytes of lines that are matrices.
+        long: bytes of rows that are matrices.
     """
 
     block: Fourier
     kind: int
     dtype: str
     shape: tuple[int, int]
-    apart: tuple[tuple[int, int], tuple[int, int]] | None
+    row_groups: tuple[tuple[int, int], tuple[int, int]] | None
     copied: int
     between: int
     long: int
@@ -81,33 +86,33 @@ class _Plan:
 
 
 def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
-    """The transforms, unless a vector would be of few lines, or a line too long."""
+    """The transforms, unless vectors would have few rows, or a row is too long."""
     del target
     (operand,), out = step.operands, step.eqn.outputs[0].aval
     if operand.buffer == NO_BUFFER or not operand.aval.size or not out.size:
         return None
     kind = _kind(block)
     names = operand.aval.dtype.name, out.dtype.name
-    dtype = next(PARTS[name] for name in names if name in PARTS)
+    dtype = next(COMPONENT_DTYPES[name] for name in names if name in COMPONENT_DTYPES)
     length = block.lengths[-1] // (2 if kind in (FROM_REAL, TO_REAL) else 1)
-    lines = prod(out.shape[:-1])
+    rows = prod(out.shape[:-1])
     is_odd = kind in (FROM_ODD, TO_ODD)
-    shape = (length, 1) if is_odd else split(length, lines, dtype)
-    if shape is None or (is_odd and 2 * lines < lanes_of(dtype)):
+    shape = (length, 1) if is_odd else split(length, rows, dtype)
+    if shape is None or (is_odd and 2 * rows < lanes_of(dtype)):
         return None
     if any(memory_length(n) > LONGEST for n in (*block.lengths[:-1], *shape)):
         return None
     unit = 2 * np.dtype(dtype).itemsize
     bytes_ = operand.aval.size * operand.aval.dtype.itemsize
     is_between = block.kind == "IRFFT" and len(block.lengths) > 1
-    apart = None
-    if shape[1] == 1 and not is_between and not operand.lies.is_contiguous:
-        apart = _lines_apart(operand.lies, kind, lanes_of(dtype))
+    row_groups = None
+    if shape[1] == 1 and not is_between and not operand.layout.is_contiguous:
+        row_groups = _row_groups(operand.layout, kind, lanes_of(dtype))
     plan = _Plan(
-        block, kind, dtype, shape, apart,
-        0 if operand.lies.is_contiguous or apart is not None else bytes_,
+        block, kind, dtype, shape, row_groups,
+        0 if operand.layout.is_contiguous or row_groups is not None else bytes_,
         bytes_ if is_between else 0,
-        lines * length * unit if shape[1] > 1 else 0,
+        rows * length * unit if shape[1] > 1 else 0,
     )  # fmt: skip
     workspace = plan.copied + plan.between + plan.long
     return NativeCall(partial(_emit, plan), workspace, partial(_runs, plan, step))
@@ -119,28 +124,28 @@ def _runs(plan: _Plan, step: CallStep) -> list[Build]:
     return recorder.builds
 
 
-def _lines_apart(
+def _row_groups(
     view: View, kind: int, lanes: int
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Sizes and strides of groups and lines, where a view's lines are groups of many."""
+    """Sizes and strides of groups and rows, if a view's rows form large groups."""
     axes = moving_axes(View(view.shape[:-1], view.strides[:-1], 0, view.broadcast[:-1]))
     if kind == FROM_REAL and view.strides[-1] != 1:
-        return None  # pairs of real numbers lie side by side
+        return None  # pairs of real numbers must be contiguous
     if True in view.broadcast[-1:] or len(axes) > 2 or (len(axes) == 2 and axes[1][0] < lanes):
         return None
     return axes[0] if len(axes) == 2 else (1, 0), axes[-1]
 
 
 def _emit(
-    plan: _Plan, step: CallStep, services: NativeServices, code: Code, places: Places
+    plan: _Plan, step: CallStep, services: NativeServices, code: Code, locations: Locations
 ) -> None:
     (operand,) = step.operands
     writer = Writer(plan.dtype, services, code)
-    source, target = operand_place(operand, code, places), places.place(step.outputs[0])
-    register, start = (-1, 0) if step.workspace is None else places.place(step.workspace)
+    source, target = operand_location(operand, code, locations), locations.of(step.outputs[0])
+    register, start = (-1, 0) if step.workspace is None else locations.of(step.workspace)
     if plan.copied:
         copy = register, start
-        copy_view(operand.lies, operand.aval.dtype.itemsize, source, copy, services, code)
+        copy_view(operand.layout, operand.aval.dtype.itemsize, source, copy, services, code)
         source = copy
     between = register, start + plan.copied
     long = register, start + plan.copied + plan.between
@@ -148,12 +153,12 @@ def _emit(
 
 
 class _Memory(NamedTuple):
-    """Where a call's elements are; ``between`` and ``long`` as of ``_Plan``."""
+    """Locations of a call's elements; ``between`` and ``long`` as of ``_Plan``."""
 
-    source: Place
-    target: Place
-    between: Place
-    long: Place
+    source: Location
+    target: Location
+    between: Location
+    long: Location
 
 
 def _transform(plan: _Plan, step: CallStep, memory: _Memory, writer: Writer) -> None:
@@ -167,51 +172,52 @@ def _transform(plan: _Plan, step: CallStep, memory: _Memory, writer: Writer) -> 
 
 
 def _others(
-    plan: _Plan, shape: tuple[int, ...], source: Place, into: Place, writer: Writer
-) -> Place:
-    """Transform the dimensions before the last one; returns where the result is."""
+    plan: _Plan, shape: tuple[int, ...], source: Location, into: Location, writer: Writer
+) -> Location:
+    """Transform the dimensions before the last one; returns the result's location."""
     is_inverse, unit = plan.block.kind in ("IFFT", "IRFFT"), writer.unit
     for d in reversed(range(len(shape) - len(plan.block.lengths), len(shape) - 1)):
         after = prod(shape[d + 1 :])
-        what = Lines(shape[d], after, prod(shape[:d]), exchange=(is_inverse, is_inverse))
+        exchange = is_inverse, is_inverse
+        transforms = RowTransforms(shape[d], after, prod(shape[:d]), exchange=exchange)
         sides = [Side(at, after * unit, unit, shape[d] * after * unit) for at in (source, into)]
-        writer.lines(what, *sides)
+        writer.transform(transforms, *sides)
         source = into
     return source
 
 
 def _last(
-    plan: _Plan, step: CallStep, source: Place, target: Place, long: Place, writer: Writer
+    plan: _Plan, step: CallStep, source: Location, target: Location, long: Location, writer: Writer
 ) -> None:
     """Transform the last dimension."""
     avals = step.operands[0].aval, step.eqn.outputs[0].aval
     is_inverse = plan.block.kind in ("IFFT", "IRFFT")
-    groups, lines = 1, prod(avals[1].shape[:-1])
+    groups, rows = 1, prod(avals[1].shape[:-1])
     sides = []
-    for place, aval in zip((source, target), avals, strict=True):
-        # Real numbers are read and written in pairs, unless their number is odd.
+    for location, aval in zip((source, target), avals, strict=True):
+        # Real numbers are read and written in pairs, unless the length is odd.
         alone = plan.kind in (FROM_ODD, TO_ODD) and aval.dtype.kind == "f"
         step_bytes = writer.size if alone else writer.unit
-        sides.append(Side(place, step_bytes, aval.shape[-1] * aval.dtype.itemsize))
-    if plan.apart is not None:
-        (groups, group_step), (lines, line_step) = plan.apart
+        sides.append(Side(location, step_bytes, aval.shape[-1] * aval.dtype.itemsize))
+    if plan.row_groups is not None:
+        (groups, group_step), (rows, row_step) = plan.row_groups
         itemsize, first, last = avals[0].dtype.itemsize, *sides
         element = first.element
         if plan.kind != FROM_REAL:
-            element = step.operands[0].lies.strides[-1] * itemsize
+            element = step.operands[0].layout.strides[-1] * itemsize
         sides = [
-            Side(source, element, line_step * itemsize, group_step * itemsize),
-            Side(target, last.element, last.line, lines * last.line),
+            Side(source, element, row_step * itemsize, group_step * itemsize),
+            Side(target, last.element, last.row, rows * last.row),
         ]
     order = 2 * plan.length if plan.kind in (FROM_REAL, TO_REAL) else 0
     factor = 1 / prod(plan.block.lengths) if is_inverse else 1.0
-    # Half spectra are exchanged on their way into transforms to real numbers.
+    # Transforms to real numbers exchange components of half spectra as they read them.
     exchange = is_inverse and (not plan.to_real or plan.shape[1] > 1), is_inverse
-    what = Lines(plan.length, lines, groups, plan.kind, exchange, factor, order)
+    transforms = RowTransforms(plan.length, rows, groups, plan.kind, exchange, factor, order)
     if plan.shape[1] > 1:
-        writer.long_lines(plan.shape, what, sides[0], sides[1], long)
+        writer.transform_long(plan.shape, transforms, sides[0], sides[1], long)
     else:
-        writer.lines(what, sides[0], sides[1])
+        writer.transform(transforms, sides[0], sides[1])
 
 
 PROVIDER = Provider("transforms of several lines at once in native programs", choose)

@@ -1,4 +1,4 @@
-"""Lengths of Fourier transforms: their radices, how they are split, and their tables of roots."""
+"""Lengths of Fourier transforms: radices, splits, and tables of roots."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.targets.cpu.library.fourier_lines import lines_of_lanes
 from gpuflow.targets.cpu.library.fourier_passes import LARGEST_RADIX, lanes_of, roots
+from gpuflow.targets.cpu.library.fourier_rows import rows_of_lanes
 
-LONGEST = 1 << 15  # elements of a line in a block: more would not stay in the cache of any level
-_CACHED = 1 << 12  # so many stay in that of a core
-_MOVES = 3  # reading and writing a block are worth so many passes
+LONGEST = 1 << 15  # elements of a row in a block: more would exceed every cache
+_CACHED = 1 << 12  # so many stay in a core's cache
+_MOVES = 3  # reading and writing a block cost as much as so many passes
 
 
 # --- lengths -----------------------------------------------------------------------------------
@@ -20,17 +20,17 @@ _MOVES = 3  # reading and writing a block are worth so many passes
 
 @lru_cache(1024)
 def radices(length: int) -> tuple[int, ...] | None:
-    """The radices of the passes of a length, or None where it has too large a factor.
+    """The radices of the passes of a length, or None if it has too large a factor.
 
-    Passes of 4 are fastest, by the powers of two that they do; of an odd number of twos three make
-    an 8, and one that is alone goes with a 3 or a 5.
+    Passes of 4 are fastest per power of two. Of an odd number of twos, three make an 8; a single
+    one is combined with a 3 or a 5.
     """
-    powers, rest = {}, length
+    powers, remaining = {}, length
     for factor in (2, *range(3, LARGEST_RADIX + 1, 2)):
-        while rest % factor == 0:
+        while remaining % factor == 0:
             powers[factor] = powers.get(factor, 0) + 1
-            rest //= factor
-    if rest > 1:
+            remaining //= factor
+    if remaining > 1:
         return None
     twos, found = powers.pop(2, 0), []
     if twos == 1:
@@ -59,36 +59,36 @@ def padded(length: int) -> int | None:
 
 
 def memory_length(length: int) -> int:
-    """Elements of a line between passes, at most."""
+    """Elements of a row between passes, at most."""
     return padded(length) or length
 
 
-def _cost(length: int, lines: int, lanes: int) -> float:
-    """Of lines in blocks, about: passes over all elements."""
+def _cost(length: int, batch: int, lanes: int) -> float:
+    """Estimated cost of rows in blocks: passes over all elements."""
     longest = memory_length(length)
     if longest > LONGEST:
         return np.inf
-    turns = 2 if longest > length else 1
-    passes = turns * sum(max(1.0, radix / 16) for radix in radices(longest) or ())
+    transforms = 2 if longest > length else 1
+    passes = transforms * sum(max(1.0, radix / 16) for radix in radices(longest) or ())
     slow = 1.0 if longest <= _CACHED else 2.0
-    return -(-lines // lanes) * (longest * (passes + turns - 1) * slow + length * _MOVES)
+    return -(-batch // lanes) * (longest * (passes + transforms - 1) * slow + length * _MOVES)
 
 
 @lru_cache(256)
-def split(length: int, lines: int, dtype: str) -> tuple[int, int] | None:
-    """How lines are transformed: as matrices of (rows, columns), (length, 1) for blocks of lines.
+def split(length: int, batch: int, dtype: str) -> tuple[int, int] | None:
+    """The matrix (rows, columns) of each row, (length, 1) for blocks of whole rows.
 
-    None where neither can be.
+    None if neither is possible.
     """
     lanes = lanes_of(dtype)
-    best, found = _cost(length, lines, lanes), (length, 1)
-    # Neither is longer than what a block takes.
+    best, found = _cost(length, batch, lanes), (length, 1)
+    # Neither is longer than a block allows.
     least, most = max(2, -(-length // LONGEST)), min(length // 2, LONGEST)
     for columns in range(least, most + 1 if length >= 4 * lanes else 0):
         if length % columns:
             continue
         rows = length // columns
-        cost = lines * (_cost(rows, columns, lanes) + _cost(columns, rows, lanes))
+        cost = batch * (_cost(rows, columns, lanes) + _cost(columns, rows, lanes))
         if cost < best:
             best, found = cost, (rows, columns)
     return None if best == np.inf else found
@@ -102,9 +102,9 @@ def _table(powers: Any, order: int, dtype: str) -> np.ndarray:
 
 
 @lru_cache(64)
-def pass_turns(radix: int, rest: int, dtype: str) -> np.ndarray:
+def pass_twiddles(radix: int, remaining: int, dtype: str) -> np.ndarray:
     """The roots of a pass for 0 < p < m and 0 < j < r."""
-    return _table(np.outer(np.arange(1, rest), np.arange(1, radix)), radix * rest, dtype)
+    return _table(np.outer(np.arange(1, remaining), np.arange(1, radix)), radix * remaining, dtype)
 
 
 @lru_cache(64)
@@ -116,7 +116,7 @@ def pairs(radix: int, dtype: str) -> np.ndarray:
 
 @lru_cache(64)
 def mirror(length: int, dtype: str) -> np.ndarray:
-    """e^(-2 pi i k / n) for 0 <= k <= n // 4, and the elements that a vector reads after it."""
+    """e^(-2 pi i k / n) for 0 <= k <= n // 4, and the elements that a vector reads beyond."""
     return _table(np.arange(length // 4 + 1 + lanes_of(dtype)), length, dtype)
 
 
@@ -139,11 +139,11 @@ def chirp_transform(length: int, dtype: str) -> np.ndarray:
 
 
 @lru_cache(16)
-def turns(rows: int, columns: int, dtype: str) -> np.ndarray:
+def twiddles(rows: int, columns: int, dtype: str) -> np.ndarray:
     """e^(-2 pi i b k / (A B)) by block of columns, row and lane, deinterleaved."""
     lanes = lanes_of(dtype)
     blocks = -(-columns // lanes)
-    of_lanes = np.array(lines_of_lanes(dtype))
+    of_lanes = np.array(rows_of_lanes(dtype))
     column = np.minimum(np.arange(blocks)[:, None] * lanes + of_lanes, columns - 1)
     powers = column[:, None, :] * np.arange(rows)[None, :, None]
     return np.stack(roots(powers, rows * columns), 2).astype(dtype)

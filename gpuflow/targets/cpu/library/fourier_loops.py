@@ -1,4 +1,4 @@
-"""Fourier transforms that vectors do not fit (``fourier``), by the loops of NumPy's ufuncs.
+"""Fourier transforms that ``fourier`` cannot vectorize, by the loops of NumPy's ufuncs.
 
 Several dimensions are transformed one after the other, in the memory of the result; of inverse
 transforms to real numbers in the workspace, as the last dimension comes last.
@@ -16,7 +16,7 @@ from gpuflow.compiler.lowering.lower import NO_BUFFER
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Fourier
-from gpuflow.kir.scalar import PARTS
+from gpuflow.kir.scalar import COMPONENT_DTYPES
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cpu.library.ufuncs import (
     Argument,
@@ -26,18 +26,18 @@ from gpuflow.targets.cpu.library.ufuncs import (
     loop_function,
 )
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
-from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
-from gpuflow.targets.cpu.runtime.native.program_writer import Code, Place, fixed
+from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location, fixed
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
-LARGEST = 1 << 16  # elements: beyond, SciPy, which takes several lines at a time, is faster
+LARGEST = 1 << 16  # elements: beyond, SciPy, which takes several rows at a time, is faster
 
 # The ufunc of a kind, and its types; the real transform has one for each parity.
 _LETTERS = {"complex64": ("f", "F"), "complex128": ("d", "D")}
 
 
 def _loop(name: str, complex_dtype: str) -> Loop | None:
-    """A loop of NumPy's, whose module is no public one, so that it may be missing."""
+    """A loop of NumPy; its module is private, so it may be missing."""
     module = getattr(np.fft, "_pocketfft_umath", None)
     real, whole = _LETTERS[complex_dtype]
     source = real if name.startswith("rfft") else whole
@@ -66,8 +66,8 @@ def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
         return None
     bytes_ = operand.aval.size * operand.aval.dtype.itemsize
     needs = len(block.lengths) > 1 if block.kind == "IRFFT" else False
-    copied = not operand.lies.is_contiguous
-    scalar_bytes = np.dtype(PARTS[dtype]).itemsize
+    copied = not operand.layout.is_contiguous
+    scalar_bytes = np.dtype(COMPONENT_DTYPES[dtype]).itemsize
     return NativeCall(
         partial(_emit, block), bytes_ if needs or copied else 0,
         lambda: [Build(loop_function, (scalar_bytes,))],
@@ -89,7 +89,7 @@ class _Transforms:
 
     def __init__(self, dtype: str, scale: float, services: NativeServices, code: Code) -> None:
         self.dtype, self.services, self.code = dtype, services, code
-        self.real = np.dtype(PARTS[dtype])
+        self.real = np.dtype(COMPONENT_DTYPES[dtype])
         self._scales = np.array([scale, 1], self.real)
         self._passes = 0
         code.keep(self._scales)
@@ -100,65 +100,67 @@ class _Transforms:
         return Argument(fixed(address(self._scales) + offset), 0, 0)
 
     def along_last(
-        self, name: str, source: Place, target: Place, lines: int, lengths: tuple[int, int],
+        self, name: str, source: Location, target: Location, rows: int, lengths: tuple[int, int],
         itemsizes: tuple[int, int],
     ) -> None:  # fmt: skip
-        """Transform contiguous lines, of ``lengths`` elements before and after."""
-        work = _work(lines, max(lengths))
-        of_index = self.services.chunk(lines, work)
+        """Transform contiguous rows, of ``lengths`` elements before and after."""
+        work = _work(rows, max(lengths))
+        of_index = self.services.chunk(rows, work)
         ends = zip((source, target), lengths, itemsizes, strict=True)
         first, last = (
-            Argument(place, of_index * length * size, length * size, (size,))
-            for place, length, size in ends
+            Argument(location, of_index * length * size, length * size, (size,))
+            for location, length, size in ends
         )
-        self._call(name, (first, self._scale(), last), lengths, (of_index, lines), work)
+        self._call(name, (first, self._scale(), last), lengths, (of_index, rows), work)
 
     def across(
-        self, name: str, source: Place, target: Place, before: int, length: int, after: int
+        self, name: str, source: Location, target: Location, before: int, length: int, after: int
     ) -> None:
-        """Transform a dimension of complex numbers with others behind it."""
+        """Transform a dimension of complex numbers that is not the last one."""
         size, work = 2 * self.real.itemsize, _work(before * after, length)
         of_index = after if before > 1 else self.services.chunk(after, work)
         step = (length * after if before > 1 else of_index) * size
-        first, last = (Argument(place, step, size, (after * size,)) for place in (source, target))
+        first, last = (
+            Argument(location, step, size, (after * size,)) for location in (source, target)
+        )
         arguments = first, self._scale(), last
         self._call(name, arguments, (length, length), (of_index, before * after), work)
 
     def _call(
         self, name: str, arguments: tuple[Argument, ...], sizes: tuple[int, int],
-        lines: tuple[int, int], work: int,
+        rows: tuple[int, int], work: int,
     ) -> None:  # fmt: skip
         loop = _loop(name, self.dtype)
-        assert loop is not None  # choose says so first
+        assert loop is not None  # checked by choose
         call_loop(
-            loop, self.real.itemsize, arguments, sizes, lines, None, work, True, self.services,
+            loop, self.real.itemsize, arguments, sizes, rows, None, work, True, self.services,
             self.code,
         )
 
 
-def _work(lines: int, length: int) -> int:
-    return lines * length * max(length.bit_length(), 1)
+def _work(rows: int, length: int) -> int:
+    return rows * length * max(length.bit_length(), 1)
 
 
 def _emit(
-    block: Fourier, step: CallStep, services: NativeServices, code: Code, places: Places
+    block: Fourier, step: CallStep, services: NativeServices, code: Code, locations: Locations
 ) -> None:
     (operand,), out = step.operands, step.eqn.outputs[0].aval
     shape, lengths, dtype = operand.aval.shape, block.lengths, _complex_dtype(step)
-    source, target = operand_place(operand, code, places), places.place(step.outputs[0])
-    work = None if step.workspace is None else places.place(step.workspace)
-    if not operand.lies.is_contiguous:
+    source, target = operand_location(operand, code, locations), locations.of(step.outputs[0])
+    work = None if step.workspace is None else locations.of(step.workspace)
+    if not operand.layout.is_contiguous:
         assert work is not None
-        copy_view(operand.lies, operand.aval.dtype.itemsize, source, work, services, code)
+        copy_view(operand.layout, operand.aval.dtype.itemsize, source, work, services, code)
         source = work
     is_inverse = block.kind in ("IFFT", "IRFFT")
     passes = _Transforms(dtype, 1 / prod(lengths) if is_inverse else 1.0, services, code)
     last, others = _names(block)
     itemsizes = operand.aval.dtype.itemsize, out.dtype.itemsize
-    lines, ends = out.size // out.shape[-1], (shape[-1], out.shape[-1])
+    rows, ends = out.size // out.shape[-1], (shape[-1], out.shape[-1])
     leading = range(len(shape) - len(lengths), len(shape) - 1)
     if block.kind != "IRFFT":
-        passes.along_last(last, source, target, lines, ends, itemsizes)
+        passes.along_last(last, source, target, rows, ends, itemsizes)
         source, shape = target, out.shape
     for d in reversed(leading):
         into = target if block.kind != "IRFFT" else work
@@ -166,7 +168,7 @@ def _emit(
         passes.across(others, source, into, prod(shape[:d]), shape[d], prod(shape[d + 1 :]))
         source = into
     if block.kind == "IRFFT":
-        passes.along_last(last, source, target, lines, ends, itemsizes)
+        passes.along_last(last, source, target, rows, ends, itemsizes)
 
 
 PROVIDER = Provider("NumPy's loops in native programs", choose)

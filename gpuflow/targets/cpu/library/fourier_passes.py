@@ -1,8 +1,8 @@
-"""Passes of Fourier transforms of several lines at once, as LLVM text.
+"""Passes of Fourier transforms of several rows at once, as LLVM text.
 
 A vector holds the same element of several rows, so that arithmetic is that of one row and no
 element is ever shuffled. A pass takes r elements with a large stride, transforms them, rotates the
-results, and writes them so that the next pass finds its own in order:
+results, and writes them so that the next pass reads its elements in order:
 
     y[q + s (r p + j)] = w^(p j) sum_k x[q + s (p + m k)] e^(-2 pi i j k / r)
 
@@ -26,44 +26,44 @@ from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN
 from gpuflow.targets.cpu.runtime.native.function_text import FunctionText, Value
 from gpuflow.targets.cpu.runtime.native.object_code import Module, load_native
 
-VECTOR_BYTES = 32  # of a vector: where registers are shorter, LLVM takes several
+VECTOR_BYTES = 32  # of a vector; LLVM uses several registers if they are shorter
 KINDS = {"float32": ("float", 4), "float64": ("double", 8)}
 
-# Radices with instructions of their own; other odd ones are sums over all pairs of elements.
+# Radices with separate instructions; other odd ones are sums over all pairs of elements.
 RADICES = (2, 3, 4, 5, 6, 7, 8, 10)
 LARGEST_RADIX = 127  # of such sums: beyond, they are slower than other algorithms, and less exact
 _TERMS = 8  # that are summed at a time
 
-Number = tuple[Value, Value]
+ComplexValue = tuple[Value, Value]
 
 
 def roots(powers: Any, order: int) -> tuple[Any, Any]:
-    """Both parts of e^(-2 pi i power / order).
+    """Real and imaginary parts of e^(-2 pi i power / order).
 
-    Angles are mirrored into an eighth of a circle first, where their rounding is smallest.
+    Angles are mirrored into an eighth of a circle first, because rounding is smallest there.
     """
     eighths, rest = np.divmod(8 * (np.asarray(powers) % order), order)
     angles = np.where(eighths % 2 == 1, order - rest, rest) * (np.pi / 4 / order)
     cosines, sines = np.cos(angles), np.sin(angles)
-    is_turned = (eighths + 1) // 2 % 2 == 1
-    re, im = np.where(is_turned, sines, cosines), np.where(is_turned, cosines, sines)
+    is_rotated = (eighths + 1) // 2 % 2 == 1
+    re, im = np.where(is_rotated, sines, cosines), np.where(is_rotated, cosines, sines)
     return np.where((eighths + 2) // 4 == 1, -re, re), np.where(eighths >= 4, im, -im)
 
 
 def lanes_of(dtype: str) -> int:
-    """How many lines a vector of ``dtype`` holds."""
+    """Number of rows in a vector of ``dtype``."""
     return VECTOR_BYTES // KINDS[dtype][1]
 
 
 # --- arithmetic ------------------------------------------------------------------------------
 
 
-class Numbers:
+class ComplexArithmetic:
     """Arithmetic of complex numbers, which are pairs of vectors, written into a function.
 
     Args:
         function: to write to.
-        dtype: of both parts.
+        dtype: of both components.
     """
 
     def __init__(self, function: FunctionText, dtype: str) -> None:
@@ -80,21 +80,21 @@ class Numbers:
         return self.function.op(f"{name} contract {self.vector} {a}, {b}")
 
     def constant(self, value: float) -> Value:
-        """A vector of one number."""
+        """A vector of equal scalars."""
         (bits,) = struct.unpack("<Q", struct.pack("<d", float(self.real.type(value))))
         return f"<{', '.join([f'{self.scalar} 0x{bits:016X}'] * self.lanes)}>"
 
     def everywhere(self, at: Value) -> Value:
-        """A vector of the number at an address."""
-        number = self.function.load(self.scalar, at, self.scalar_bytes)
-        one = f"insertelement {self.vector} poison, {self.scalar} {number}, i32 0"
+        """A vector of the scalar at an address."""
+        scalar = self.function.load(self.scalar, at, self.scalar_bytes)
+        one = f"insertelement {self.vector} poison, {self.scalar} {scalar}, i32 0"
         return self.shuffled(self.function.op(one), "poison", [0] * self.lanes)
 
-    def shuffled(self, a: Value, b: Value, places: Sequence[int]) -> Value:
+    def shuffled(self, a: Value, b: Value, indices: Sequence[int]) -> Value:
         """Elements of two vectors: indices of the second one follow those of the first."""
-        mask = ", ".join(f"i32 {k}" for k in places)
+        mask = ", ".join(f"i32 {k}" for k in indices)
         kinds = f"{self.vector} {a}, {self.vector} {b}"
-        return self.function.op(f"shufflevector {kinds}, <{len(places)} x i32> <{mask}>")
+        return self.function.op(f"shufflevector {kinds}, <{len(indices)} x i32> <{mask}>")
 
     def read(self, at: Value, align: int = VECTOR_BYTES) -> Value:
         """The vector at an address."""
@@ -106,56 +106,56 @@ class Numbers:
 
     # --- of complex ones
 
-    def read_pair(self, at: Value, align: int = VECTOR_BYTES) -> Number:
-        """Both parts of an element between passes."""
+    def read_pair(self, at: Value, align: int = VECTOR_BYTES) -> ComplexValue:
+        """Both components of an element between passes."""
         return self.read(at, align), self.read(self.function.at(at, VECTOR_BYTES), align)
 
-    def write_pair(self, value: Number, at: Value) -> None:
-        """Write both parts of an element between passes."""
+    def write_pair(self, value: ComplexValue, at: Value) -> None:
+        """Write both components of an element between passes."""
         self.write(value[0], at)
         self.write(value[1], self.function.at(at, VECTOR_BYTES))
 
-    def add(self, a: Number, b: Number) -> Number:
+    def add(self, a: ComplexValue, b: ComplexValue) -> ComplexValue:
         """``a + b``."""
         return self.apply("fadd", a[0], b[0]), self.apply("fadd", a[1], b[1])
 
-    def sub(self, a: Number, b: Number) -> Number:
+    def sub(self, a: ComplexValue, b: ComplexValue) -> ComplexValue:
         """``a - b``."""
         return self.apply("fsub", a[0], b[0]), self.apply("fsub", a[1], b[1])
 
-    def mul(self, a: Number, b: Number) -> Number:
+    def mul(self, a: ComplexValue, b: ComplexValue) -> ComplexValue:
         """``a b``."""
         re = self.apply("fsub", self.apply("fmul", a[0], b[0]), self.apply("fmul", a[1], b[1]))
         return re, self.apply(
             "fadd", self.apply("fmul", a[0], b[1]), self.apply("fmul", a[1], b[0])
         )
 
-    def scaled(self, a: Number, by: Value) -> Number:
+    def scaled(self, a: ComplexValue, by: Value) -> ComplexValue:
         """``a`` times a real vector."""
         return self.apply("fmul", a[0], by), self.apply("fmul", a[1], by)
 
-    def turned(self, a: Number) -> Number:
+    def rotated(self, a: ComplexValue) -> ComplexValue:
         """``-i a``."""
         return a[1], self.function.op(f"fneg contract {self.vector} {a[0]}")
 
-    def conj(self, a: Number) -> Number:
+    def conj(self, a: ComplexValue) -> ComplexValue:
         """The conjugate of ``a``."""
         return a[0], self.function.op(f"fneg contract {self.vector} {a[1]}")
 
-    def root(self, a: Number, power: int, order: int) -> Number:
+    def root(self, a: ComplexValue, power: int, order: int) -> ComplexValue:
         """``a e^(-2 pi i power / order)``."""
         power %= order
         if power == 0:
             return a
         if 4 * power == order:
-            return self.turned(a)
+            return self.rotated(a)
         if 8 * power == order:
-            return self.scaled(self.add(a, self.turned(a)), self.constant(0.5**0.5))
-        re, im = (self.constant(float(part)) for part in roots(power, order))
+            return self.scaled(self.add(a, self.rotated(a)), self.constant(0.5**0.5))
+        re, im = (self.constant(float(component)) for component in roots(power, order))
         return self.mul(a, (re, im))
 
-    def transformed(self, a: Sequence[Number]) -> list[Number]:
-        """The Fourier transform of a few numbers."""
+    def transformed(self, a: Sequence[ComplexValue]) -> list[ComplexValue]:
+        """The Fourier transform of a few values."""
         count = len(a)
         if count == 1:
             return list(a)
@@ -168,18 +168,18 @@ class Numbers:
         pairs = list(zip(evens, odds, strict=True))
         return [self.add(x, y) for x, y in pairs] + [self.sub(x, y) for x, y in pairs]
 
-    def _split(self, a: Sequence[Number], step: int) -> list[Number]:
-        """Transforms of every ``step``-th number, turned and transformed across."""
+    def _split(self, a: Sequence[ComplexValue], step: int) -> list[ComplexValue]:
+        """Transforms of every ``step``-th value, multiplied by roots and transformed across."""
         count, length = len(a), len(a) // step
         rows = [self.transformed(a[k::step]) for k in range(step)]
-        out: list[Number] = [a[0]] * count
+        out: list[ComplexValue] = [a[0]] * count
         for j in range(length):
             column = [self.root(rows[k][j], j * k, count) for k in range(step)]
             out[j::length] = self.transformed(column)
         return out
 
-    def _odd(self, a: Sequence[Number]) -> list[Number]:
-        """An odd number of them: sums and differences of mirrored pairs."""
+    def _odd(self, a: Sequence[ComplexValue]) -> list[ComplexValue]:
+        """The transform of an odd number of values: sums and differences of mirrored pairs."""
         count, half = len(a), len(a) // 2
         sums = [self.add(a[k], a[count - k]) for k in range(1, half + 1)]
         differences = [self.sub(a[k], a[count - k]) for k in range(1, half + 1)]
@@ -190,23 +190,23 @@ class Numbers:
         for j in range(1, half + 1):
             even, odd = a[0], None
             for k in range(1, half + 1):
-                cosine, sine = (self.constant(float(part)) for part in roots(-j * k, count))
+                cosine, sine = (self.constant(float(term)) for term in roots(-j * k, count))
                 even = self.add(even, self.scaled(sums[k - 1], cosine))
-                part = self.scaled(differences[k - 1], sine)
-                odd = part if odd is None else self.add(odd, part)
+                term = self.scaled(differences[k - 1], sine)
+                odd = term if odd is None else self.add(odd, term)
             assert odd is not None  # there is at least one pair
-            out[j] = self.add(even, self.turned(odd))
-            out[count - j] = self.sub(even, self.turned(odd))
+            out[j] = self.add(even, self.rotated(odd))
+            out[count - j] = self.sub(even, self.rotated(odd))
         return out
 
 
 # --- functions -------------------------------------------------------------------------------
 
-# A pass reads and writes all elements of its lines: pass(x, y, row), where a row says
+# A pass reads and writes all elements of its rows: pass(x, y, row), where a table row has
 #   0  the pass  1  s  2  m  3  r - 1 roots for each p > 0  4  r
 #   5  of a pass of pairs: cosines and sines of 2 pi j k / r, for 0 < j, k <= r // 2
-# A product with numbers, which is no pass: 1  of how many elements  2  how many are written, zeros
-# behind those  3  the numbers  4  whether parts are exchanged then
+# A product with factors instead of a pass: 1  number of elements  2  number written, zeros after
+# the products  3  the factors  4  whether components are exchanged then
 ROW = 6
 _ARGUMENTS = [("ptr noalias", "x"), ("ptr noalias", "y"), ("ptr noalias", "row")]
 _ELEMENT = 2 * VECTOR_BYTES
@@ -215,7 +215,7 @@ _DECLARED = "declare i64 @llvm.smin.i64(i64, i64)\n"
 
 @cache
 def pass_function(dtype: str, radix: int) -> int:
-    """The address of the pass of a radix; of sums over pairs for those that are not in RADICES."""
+    """The address of the pass of a radix; of sums over pairs if it is not in RADICES."""
     fixed = radix in RADICES
     symbol = f"gf_fourier_pass_{radix if fixed else 'pairs'}_{dtype}"
     text = _pass_text(symbol, dtype, radix) if fixed else _pairs_text(symbol, dtype)
@@ -225,13 +225,13 @@ def pass_function(dtype: str, radix: int) -> int:
 
 @cache
 def product_function(dtype: str) -> int:
-    """The address of the function that multiplies elements with numbers."""
+    """The address of the function that multiplies elements by factors."""
     symbol = f"gf_fourier_product_{dtype}"
     text = _DECLARED + _product_text(symbol, dtype)
     return load_native(Module(text, (symbol,), level=AS_WRITTEN), kernel_cache()).addresses[symbol]
 
 
-def _words(function: FunctionText) -> list[Value]:
+def _row_fields(function: FunctionText) -> list[Value]:
     return [
         function.load("ptr" if k in (3, 5) else "i64", function.at("%row", 8 * k), 8)
         for k in range(1, ROW)
@@ -240,143 +240,144 @@ def _words(function: FunctionText) -> list[Value]:
 
 def _pass_text(symbol: str, dtype: str, radix: int) -> str:
     function = FunctionText(symbol, _ARGUMENTS)
-    numbers = Numbers(function, dtype)
-    s, m, turns, _, _ = _words(function)
+    ops = ComplexArithmetic(function, dtype)
+    s, m, twiddles, _, _ = _row_fields(function)
     row_bytes = function.mul(s, _ELEMENT)
     x_step = function.mul(row_bytes, m)
 
-    def butterflies(p: Value, factors: Sequence[Number]) -> None:
+    def butterflies(p: Value, factors: Sequence[ComplexValue]) -> None:
         x = function.at("%x", function.mul(p, row_bytes))
         y = function.at("%y", function.mul(p, function.mul(row_bytes, radix)))
         with function.loop(0, row_bytes, _ELEMENT) as q:
             first, out = function.at(x, q), function.at(y, q)
-            places = [function.at(first, function.mul(x_step, k)) for k in range(radix)]
-            values = numbers.transformed([numbers.read_pair(at) for at in places])
+            addresses = [function.at(first, function.mul(x_step, k)) for k in range(radix)]
+            values = ops.transformed([ops.read_pair(at) for at in addresses])
             for j, value in enumerate(values):
                 if j and factors:
-                    value = numbers.mul(value, factors[j - 1])
-                numbers.write_pair(value, function.at(out, function.mul(row_bytes, j)))
+                    value = ops.mul(value, factors[j - 1])
+                ops.write_pair(value, function.at(out, function.mul(row_bytes, j)))
 
     butterflies("0", ())
-    size = numbers.scalar_bytes
+    size = ops.scalar_bytes
     with function.loop(1, m) as p:
-        row = function.at(turns, function.mul(function.sub(p, 1), 2 * (radix - 1) * size))
-        parts = [numbers.everywhere(function.at(row, k * size)) for k in range(2 * (radix - 1))]
-        butterflies(p, list(zip(parts[::2], parts[1::2], strict=True)))
+        row = function.at(twiddles, function.mul(function.sub(p, 1), 2 * (radix - 1) * size))
+        scalars = [ops.everywhere(function.at(row, k * size)) for k in range(2 * (radix - 1))]
+        butterflies(p, list(zip(scalars[::2], scalars[1::2], strict=True)))
     return function.text()
 
 
 def _product_text(symbol: str, dtype: str) -> str:
     function = FunctionText(symbol, _ARGUMENTS)
-    numbers = Numbers(function, dtype)
-    count, total, table, exchange, _ = _words(function)
-    size = numbers.scalar_bytes
+    ops = ComplexArithmetic(function, dtype)
+    count, total, table, exchange, _ = _row_fields(function)
+    size = ops.scalar_bytes
     first = function.mul(exchange, VECTOR_BYTES)
     second = function.sub(VECTOR_BYTES, first)
     with function.loop(0, count) as k:
         offset = function.mul(k, _ELEMENT)
         factors = function.at(table, function.mul(k, 2 * size))
-        by = numbers.everywhere(factors), numbers.everywhere(function.at(factors, size))
-        value = numbers.mul(numbers.read_pair(function.at("%x", offset)), by)
+        by = ops.everywhere(factors), ops.everywhere(function.at(factors, size))
+        value = ops.mul(ops.read_pair(function.at("%x", offset)), by)
         out = function.at("%y", offset)
-        for part, place in zip(value, (first, second), strict=True):
-            numbers.write(part, function.at(out, place))
-    zero = numbers.constant(0.0)
+        for component, position in zip(value, (first, second), strict=True):
+            ops.write(component, function.at(out, position))
+    zero = ops.constant(0.0)
     with function.loop(count, total) as k:
-        numbers.write_pair((zero, zero), function.at("%y", function.mul(k, _ELEMENT)))
+        ops.write_pair((zero, zero), function.at("%y", function.mul(k, _ELEMENT)))
     return function.text()
 
 
 def _pairs_text(symbol: str, dtype: str) -> str:
-    """A pass of any odd radix: as ``Numbers._odd``, in loops, two results at a time."""
+    """A pass of any odd radix: as ``ComplexArithmetic._odd``, in loops, two results at a time."""
     function = FunctionText(symbol, _ARGUMENTS)
-    numbers = Numbers(function, dtype)
-    s, m, turns, radix, table = _words(function)
-    size = numbers.scalar_bytes
+    ops = ComplexArithmetic(function, dtype)
+    s, m, twiddles, radix, table = _row_fields(function)
+    size = ops.scalar_bytes
     most = LARGEST_RADIX // 2
-    kept = function.variable(numbers.vector, 4 * most)  # sums, then differences, of each pair
+    pair_sums = function.variable(ops.vector, 4 * most)  # sums, then differences, of each pair
     half = function.op(f"lshr i64 {radix}, 1")
     row_bytes = function.mul(s, _ELEMENT)
     x_step = function.mul(row_bytes, m)
-    turn_bytes = function.mul(function.sub(radix, 1), 2 * size)
+    twiddle_bytes = function.mul(function.sub(radix, 1), 2 * size)
 
-    def store(value: Number, j: Value, out: Value, row: Value, is_turned: Value) -> None:
-        """Turn result j, unless p is 0, and write it."""
+    def store(value: ComplexValue, j: Value, out: Value, row: Value, has_twiddles: Value) -> None:
+        """Multiply result j by its root, unless p is 0, and write it."""
         at = function.at(out, function.mul(row_bytes, j))
-        numbers.write_pair(value, at)
-        with function.where(is_turned):
-            place = function.at(row, function.mul(function.sub(j, 1), 2 * size))
-            by = numbers.everywhere(place), numbers.everywhere(function.at(place, size))
-            numbers.write_pair(numbers.mul(value, by), at)
+        ops.write_pair(value, at)
+        with function.where(has_twiddles):
+            factors_at = function.at(row, function.mul(function.sub(j, 1), 2 * size))
+            by = ops.everywhere(factors_at), ops.everywhere(function.at(factors_at, size))
+            ops.write_pair(ops.mul(value, by), at)
 
     with function.loop(0, m) as p:
-        is_turned = function.op(f"icmp ne i64 {p}, 0")
-        row = function.at(turns, function.mul(function.sub(p, 1), turn_bytes))
+        has_twiddles = function.op(f"icmp ne i64 {p}, 0")
+        row = function.at(twiddles, function.mul(function.sub(p, 1), twiddle_bytes))
         x = function.at("%x", function.mul(p, row_bytes))
         y = function.at("%y", function.mul(p, function.mul(row_bytes, radix)))
         with function.loop(0, row_bytes, _ELEMENT) as q:
             first, out = function.at(x, q), function.at(y, q)
-            start = numbers.read_pair(first)
-            whole = function.variable(numbers.vector, 2)
-            numbers.write_pair(start, whole)
+            start = ops.read_pair(first)
+            whole = function.variable(ops.vector, 2)
+            ops.write_pair(start, whole)
             with function.loop(1, function.add(half, 1)) as k:
-                a = numbers.read_pair(function.at(first, function.mul(x_step, k)))
+                a = ops.read_pair(function.at(first, function.mul(x_step, k)))
                 mirrored = function.mul(x_step, function.sub(radix, k))
-                b = numbers.read_pair(function.at(first, mirrored))
-                total = numbers.add(a, b)
-                numbers.write_pair(numbers.add(numbers.read_pair(whole), total), whole)
-                at = function.at(kept, function.mul(function.sub(k, 1), 2 * _ELEMENT))
-                numbers.write_pair(total, at)
-                numbers.write_pair(numbers.sub(a, b), function.at(at, _ELEMENT))
-            numbers.write_pair(numbers.read_pair(whole), out)
-            # The last two results twice where their number is odd.
+                b = ops.read_pair(function.at(first, mirrored))
+                total = ops.add(a, b)
+                ops.write_pair(ops.add(ops.read_pair(whole), total), whole)
+                at = function.at(pair_sums, function.mul(function.sub(k, 1), 2 * _ELEMENT))
+                ops.write_pair(total, at)
+                ops.write_pair(ops.sub(a, b), function.at(at, _ELEMENT))
+            ops.write_pair(ops.read_pair(whole), out)
+            # The last two results twice if their number is odd.
             with function.loop(1, function.add(half, 1), 2) as look:
                 j = function.least(look, function.sub(half, 1))
-                sums = [function.variable(numbers.vector, 4) for _ in range(2)]
-                for place in sums:
-                    numbers.write_pair(start, place)
-                    zero = numbers.constant(0.0)
-                    numbers.write_pair((zero, zero), function.at(place, _ELEMENT))
-                _sum_pairs(numbers, j, half, kept, table, sums)
-                for number, place in enumerate(sums):
+                sums = [function.variable(ops.vector, 4) for _ in range(2)]
+                for accumulator in sums:
+                    ops.write_pair(start, accumulator)
+                    zero = ops.constant(0.0)
+                    ops.write_pair((zero, zero), function.at(accumulator, _ELEMENT))
+                _sum_pairs(ops, j, half, pair_sums, table, sums)
+                for number, accumulator in enumerate(sums):
                     result = function.add(j, number)
-                    even = numbers.read_pair(place)
-                    odd = numbers.turned(numbers.read_pair(function.at(place, _ELEMENT)))
-                    store(numbers.add(even, odd), result, out, row, is_turned)
+                    even = ops.read_pair(accumulator)
+                    odd = ops.rotated(ops.read_pair(function.at(accumulator, _ELEMENT)))
+                    store(ops.add(even, odd), result, out, row, has_twiddles)
                     other = function.sub(radix, result)
-                    store(numbers.sub(even, odd), other, out, row, is_turned)
+                    store(ops.sub(even, odd), other, out, row, has_twiddles)
     return function.text()
 
 
 def _sum_pairs(
-    numbers: Numbers, j: Value, half: Value, kept: Value, table: Value, sums: Sequence[Value]
-) -> None:
+    ops: ComplexArithmetic, j: Value, half: Value, pair_sums: Value, table: Value,
+    sums: Sequence[Value],
+) -> None:  # fmt: skip
     """Add cosines times sums of pairs, and sines times differences, for results j and j + 1.
 
-    A few of them are summed at a time: rounding errors grow with the number of terms.
+    A few are summed at a time: rounding errors grow with the number of terms.
     """
-    function, size = numbers.function, numbers.scalar_bytes
-    line = function.mul(half, 2 * size)
-    rows = [function.at(table, function.mul(function.sub(j, 1), line))]
-    rows.append(function.at(rows[0], line))
-    zero = numbers.constant(0.0)
-    parts = [function.variable(numbers.vector, 4) for _ in sums]
-    places = [
-        (function.at(part, half_at), function.at(whole, half_at))
-        for part, whole in zip(parts, sums, strict=True)
+    function, size = ops.function, ops.scalar_bytes
+    row_bytes = function.mul(half, 2 * size)
+    rows = [function.at(table, function.mul(function.sub(j, 1), row_bytes))]
+    rows.append(function.at(rows[0], row_bytes))
+    zero = ops.constant(0.0)
+    partials = [function.variable(ops.vector, 4) for _ in sums]
+    accumulators = [
+        (function.at(partial, half_at), function.at(whole, half_at))
+        for partial, whole in zip(partials, sums, strict=True)
         for half_at in (0, _ELEMENT)
     ]
     with function.loop(0, half, _TERMS) as first:
-        for part, _ in places:
-            numbers.write_pair((zero, zero), part)
+        for partial, _ in accumulators:
+            ops.write_pair((zero, zero), partial)
         with function.loop(first, function.least(half, function.add(first, _TERMS))) as k:
-            at = function.at(kept, function.mul(k, 2 * _ELEMENT))
-            pair = numbers.read_pair(at), numbers.read_pair(function.at(at, _ELEMENT))
-            for number, (part, _) in enumerate(places):
+            at = function.at(pair_sums, function.mul(k, 2 * _ELEMENT))
+            pair = ops.read_pair(at), ops.read_pair(function.at(at, _ELEMENT))
+            for number, (partial, _) in enumerate(accumulators):
                 factors = function.at(rows[number // 2], function.mul(k, 2 * size))
-                by = numbers.everywhere(function.at(factors, number % 2 * size))
-                term = numbers.scaled(pair[number % 2], by)
-                numbers.write_pair(numbers.add(numbers.read_pair(part), term), part)
-        for part, whole in places:
-            total = numbers.add(numbers.read_pair(whole), numbers.read_pair(part))
-            numbers.write_pair(total, whole)
+                by = ops.everywhere(function.at(factors, number % 2 * size))
+                term = ops.scaled(pair[number % 2], by)
+                ops.write_pair(ops.add(ops.read_pair(partial), term), partial)
+        for partial, whole in accumulators:
+            total = ops.add(ops.read_pair(whole), ops.read_pair(partial))
+            ops.write_pair(total, whole)

@@ -1,4 +1,4 @@
-"""Library calls that kernels written by hand make, as instructions of native programs."""
+"""Library calls of handwritten kernels as instructions of native programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Kernels, Launch, Launches, Scan, Sort
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall, launch
-from gpuflow.targets.cpu.runtime.native.copies import Places
+from gpuflow.targets.cpu.runtime.native.copies import Locations
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 
@@ -22,7 +22,7 @@ def _choose(block: Scan | Sort | Kernels, step: CallStep, target: Any) -> Native
     if any(operand.buffer == NO_BUFFER for operand in step.operands):
         return None
     outs = [var.aval for var in step.eqn.outputs]
-    views = [operand.lies for operand in step.operands]
+    views = [operand.layout for operand in step.operands]
     launches = block.launches(views, outs, step.eqn.params)
     if launches is None:
         return None
@@ -33,11 +33,11 @@ def _choose(block: Scan | Sort | Kernels, step: CallStep, target: Any) -> Native
 
 
 def _emit(
-    launches: Launches, step: CallStep, services: NativeServices, code: Code, places: Places
+    launches: Launches, step: CallStep, services: NativeServices, code: Code, locations: Locations
 ) -> None:
-    code.keep(*launches.kept)
+    code.keep(*launches.owners)
     for one in launches.launches:
-        launch([_numbered(one, step)], services, code, places)
+        launch([_numbered(one, step)], services, code, locations)
 
 
 def _numbered(one: Launch, step: CallStep) -> KernelCall:
@@ -46,7 +46,7 @@ def _numbered(one: Launch, step: CallStep) -> KernelCall:
     if step.workspace is not None:
         buffers.append(step.workspace)
     arrays = [NO_BUFFER if k is None else buffers[k] for k in one.arrays]
-    return KernelCall(one.kernel, one.words, tuple(arrays), one.extent, one.points)
+    return KernelCall(one.kernel, one.slots, tuple(arrays), one.extent, one.points)
 
 
 PROVIDER = Provider("kernels of ours, written by hand", _choose)

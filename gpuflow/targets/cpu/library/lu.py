@@ -1,4 +1,4 @@
-"""LU decompositions as instructions of native programs, by our own LAPACK: a thread a matrix.
+"""LU decompositions as instructions of native programs, by the private LAPACK.
 
 LAPACK's matrices go by columns: they are copied into the workspace, decomposed there, and copied
 into the result. Threads share the matrices of a stack.
@@ -20,35 +20,40 @@ from gpuflow.core.views import View
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
-from gpuflow.targets.cpu.runtime.native.copies import Places, code_of_copy, copy_view, operand_place
-from gpuflow.targets.cpu.runtime.native.object_code import READ_WORDS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.copies import (
+    Locations,
+    code_of_copy,
+    copy_view,
+    operand_location,
+)
+from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Module, load_native
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, Runs
 
 LARGEST = 512  # rows or columns: beyond, several threads of a library are faster than one
 
-# An index is one matrix. LAPACK takes numbers by their addresses, and counts from 1. What it finds
-# among nan is no pivot for sure, and is brought inside.
+# An index is one matrix. LAPACK takes scalars by their addresses, and counts from 1. With nan its
+# pivots may be out of bounds; they are clamped.
 #   0  LAPACK's ?getrf  1  rows  2  columns  3  pivots of a matrix  4  bytes of one
-#   5  matrices  6  LAPACK's pivots  7  pivots, 32 bits  8  the permutation that they amount to
+#   5  matrices  6  LAPACK's pivots  7  pivots, 32 bits  8  their permutation
 _TEXT = """
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 
-define void @gf_lu(ptr %words, i64 %low, i64 %high) {
+define void @gf_lu(ptr %arguments, i64 %low, i64 %high) {
 entry:
   %info = alloca i64
-  %getrf = call ptr @place(ptr %words, i64 0)
-  %rows.at = getelementptr i64, ptr %words, i64 1
-  %columns.at = getelementptr i64, ptr %words, i64 2
+  %getrf = call ptr @pointer(ptr %arguments, i64 0)
+  %rows.at = getelementptr i64, ptr %arguments, i64 1
+  %columns.at = getelementptr i64, ptr %arguments, i64 2
   %rows = load i64, ptr %rows.at
   %row.last = sub i64 %rows, 1
-  %count = call i64 @word(ptr %words, i64 3)
-  %bytes = call i64 @word(ptr %words, i64 4)
-  %matrices = call ptr @place(ptr %words, i64 5)
-  %own = call ptr @place(ptr %words, i64 6)
-  %pivots = call ptr @place(ptr %words, i64 7)
-  %permutations = call ptr @place(ptr %words, i64 8)
+  %count = call i64 @integer(ptr %arguments, i64 3)
+  %bytes = call i64 @integer(ptr %arguments, i64 4)
+  %matrices = call ptr @pointer(ptr %arguments, i64 5)
+  %own = call ptr @pointer(ptr %arguments, i64 6)
+  %pivots = call ptr @pointer(ptr %arguments, i64 7)
+  %permutations = call ptr @pointer(ptr %arguments, i64 8)
   br label %look
 look:
   %k = phi i64 [ %low, %entry ], [ %next, %done ]
@@ -106,7 +111,8 @@ end:
 
 @cache
 def _function() -> int:
-    return load_native(Module(READ_WORDS + _TEXT, ("gf_lu",)), kernel_cache()).addresses["gf_lu"]
+    module = Module(READ_ARGUMENTS + _TEXT, ("gf_lu",))
+    return load_native(module, kernel_cache()).addresses["gf_lu"]
 
 
 def choose(block: Lu, step: CallStep, target: Any) -> NativeCall | None:
@@ -116,37 +122,38 @@ def choose(block: Lu, step: CallStep, target: Any) -> NativeCall | None:
         return None
     if block.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None
-    # The matrices by columns, and LAPACK's pivots behind them.
+    # The matrices by columns, and LAPACK's pivots after them.
     matrices = step.operands[0].aval.size * np.dtype(block.dtype).itemsize
     at = -(-matrices // 64) * 64
     count = at + block.count * min(block.rows, block.columns) * 8
-    return NativeCall(partial(_emit, at), count, partial(_runs, step.operands[0].lies, block.dtype))
+    layout = step.operands[0].layout
+    return NativeCall(partial(_emit, at), count, partial(_runs, layout, block.dtype))
 
 
 def _runs(view: View, dtype: np.dtype) -> list[Runs]:
-    stored = views.contiguous(_turned(view).shape)
-    ends = [code_of_copy(_turned(side), dtype.itemsize) for side in (view, stored)]
+    stored = views.contiguous(_transposed(view).shape)
+    ends = [code_of_copy(_transposed(side), dtype.itemsize) for side in (view, stored)]
     return [Build(_function), *ends[0], *ends[1]]
 
 
-def _turned(view: View) -> View:
+def _transposed(view: View) -> View:
     """Matrices with rows and columns exchanged."""
     rank = len(view.shape)
     return views.transpose(view, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def _emit(
-    pivots_at: int, step: CallStep, services: NativeServices, code: Code, places: Places
+    pivots_at: int, step: CallStep, services: NativeServices, code: Code, locations: Locations
 ) -> None:
-    (a,), (factors, pivots, permutation) = step.operands, map(places.place, step.outputs)
+    (a,), (factors, pivots, permutation) = step.operands, map(locations.of, step.outputs)
     blas = private_blas()
-    assert blas is not None and step.workspace is not None  # choose says so first
+    assert blas is not None and step.workspace is not None  # checked by choose
     dtype, shape = a.aval.dtype, a.aval.shape
     *batch, rows, columns = shape
-    register, start = places.place(step.workspace)
+    register, start = locations.of(step.workspace)
     by_columns = register, start
-    source = operand_place(a, code, places)
-    copy_view(_turned(a.lies), dtype.itemsize, source, by_columns, services, code)
+    source = operand_location(a, code, locations)
+    copy_view(_transposed(a.layout), dtype.itemsize, source, by_columns, services, code)
     matrices, size = prod(batch), rows * columns
     block = code.block(
         (
@@ -155,12 +162,12 @@ def _emit(
         )
     )  # fmt: skip
     blas_pivots = register, start + pivots_at
-    for word, place in ((5, by_columns), (6, blas_pivots), (7, pivots), (8, permutation)):
-        code.fill(block + word, place)
+    for slot, location in ((5, by_columns), (6, blas_pivots), (7, pivots), (8, permutation)):
+        code.fill(block + slot, location)
     work = matrices * size * min(rows, columns) // 8
     code.run(_function(), block, matrices, services.chunk(matrices, work), work)
     stored = views.contiguous((*batch, columns, rows))
-    copy_view(_turned(stored), dtype.itemsize, by_columns, factors, services, code)
+    copy_view(_transposed(stored), dtype.itemsize, by_columns, factors, services, code)
 
 
 PROVIDER = Provider("LAPACK in native programs", choose)

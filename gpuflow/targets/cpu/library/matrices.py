@@ -1,7 +1,7 @@
 """Decompositions of small matrices as instructions of native programs, by NumPy's ufuncs' loops.
 
-Each matrix is decomposed by itself: one that fails becomes nan, alone of its stack. Matrices with
-nan or inf never reach iterations of LAPACK, which need not end for them.
+Each matrix is decomposed separately: if one fails, only its results are nan. Matrices with
+nan or inf never reach iterations of LAPACK, which may not terminate for them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gpuflow.targets.cpu.library.ufuncs import (
     loop_function,
 )
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
-from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
 LARGEST = 64  # rows or columns: beyond, SciPy's routines are faster
-_LARGEST_APART = 32  # beyond, the BLAS below may have threads of its own
+_LARGEST_SPLIT = 32  # beyond, NumPy's BLAS may use several threads
 
 # The letters of a dtype and of its real and complex one.
 _LETTERS = {
@@ -47,7 +47,7 @@ class _Routine(NamedTuple):
     Attributes:
         name: of the ufunc.
         types: of results: "x" for the operand's, "r" for real, "c" for complex ones.
-        outputs: for each result of the ufunc the number of the op's output.
+        outputs: for each result of the ufunc the position of the op's output.
         triangle: see Finite; None: nan may enter.
         flops: of a matrix of n by n, over n cubed.
     """
@@ -104,7 +104,7 @@ def choose(block: Decomposition, step: CallStep, target: Any) -> NativeCall | No
     if _loop(routine, operand.aval.dtype.name) is None:
         return None
     aval = operand.aval
-    copied = 0 if operand.lies.is_contiguous else aval.size * aval.dtype.itemsize
+    copied = 0 if operand.layout.is_contiguous else aval.size * aval.dtype.itemsize
     return NativeCall(
         partial(_emit, block, routine), copied,
         lambda: [Build(loop_function, (_scalar_bytes(aval.dtype),))],
@@ -117,33 +117,34 @@ def _scalar_bytes(dtype: np.dtype) -> int:
 
 def _emit(
     block: Decomposition, routine: _Routine, step: CallStep, services: NativeServices, code: Code,
-    places: Places,
+    locations: Locations,
 ) -> None:  # fmt: skip
     (operand,) = step.operands
     dtype = operand.aval.dtype
-    source = operand_place(operand, code, places)
-    if not operand.lies.is_contiguous:
+    source = operand_location(operand, code, locations)
+    if not operand.layout.is_contiguous:
         assert step.workspace is not None
-        work_place = places.place(step.workspace)
-        copy_view(operand.lies, dtype.itemsize, source, work_place, services, code)
-        source = work_place
+        copy = locations.of(step.workspace)
+        copy_view(operand.layout, dtype.itemsize, source, copy, services, code)
+        source = copy
     arguments = [_matrix(source, (block.rows, block.columns), dtype.itemsize)]
-    for number in routine.outputs:
-        aval = step.eqn.outputs[number].aval
+    for position in routine.outputs:
+        aval = step.eqn.outputs[position].aval
         rank = aval.ndim - (operand.aval.ndim - 2)
-        place = places.place(step.outputs[number])
-        arguments.append(_matrix(place, aval.shape[aval.ndim - rank :], aval.dtype.itemsize, True))
-    parts = 2 if dtype.kind == "c" else 1
+        location = locations.of(step.outputs[position])
+        shape = aval.shape[aval.ndim - rank :]
+        arguments.append(_matrix(location, shape, aval.dtype.itemsize, True))
+    components = 2 if dtype.kind == "c" else 1
     finite = None
     if routine.triangle is not None:
-        finite = Finite(block.rows, block.columns, parts, routine.triangle)
+        finite = Finite(block.rows, block.columns, components, routine.triangle)
     sizes = [block.rows] if isinstance(block, (Cholesky, Eig, Eigh)) else [
         block.rows, block.columns, min(block.rows, block.columns)
     ]  # fmt: skip
     loop = _loop(routine, dtype.name)
-    assert loop is not None  # choose says so first
+    assert loop is not None  # checked by choose
     work = block.count * routine.flops * prod(sizes[:2]) * sizes[-1]
-    split = max(block.rows, block.columns) <= _LARGEST_APART
+    split = max(block.rows, block.columns) <= _LARGEST_SPLIT
     call_loop(
         loop, _scalar_bytes(dtype), arguments, sizes, (1, block.count), finite, work, split,
         services, code,
@@ -151,12 +152,12 @@ def _emit(
 
 
 def _matrix(
-    place: tuple[int, int], shape: tuple[int, ...], itemsize: int, is_result: bool = False
+    location: tuple[int, int], shape: tuple[int, ...], itemsize: int, is_result: bool = False
 ) -> Argument:
     """A stack of matrices or vectors without gaps."""
     count = prod(shape) * itemsize
     steps = (shape[-1] * itemsize, itemsize)[2 - len(shape) :]
-    return Argument(place, count, count, steps, count if is_result else 0)
+    return Argument(location, count, count, steps, count if is_result else 0)
 
 
 PROVIDER = Provider("NumPy's loops in native programs", choose)

@@ -1,4 +1,4 @@
-"""Products of narrow floats, integers and bools by our own kernel, in native programs.
+"""Products of narrow floats, integers and bools by a kernel of gpuflow, in native programs.
 
 The product is cut into blocks with packed operands that fit a core's caches. Threads take chunks of
 the blocks, each with its own workspace. Products with vectors read operands directly.
@@ -23,15 +23,15 @@ from gpuflow.targets.cpu.codegen.printing.vector_products import vector_product_
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS, tile_shape
 from gpuflow.targets.cpu.library.product_operands import Copies, readable
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
-from gpuflow.targets.cpu.runtime.native.copies import Places
+from gpuflow.targets.cpu.runtime.native.copies import Locations
 from gpuflow.targets.cpu.runtime.native.pool import pool_threads
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, load_text
 from gpuflow.targets.layouts.product_axes import batch_axes, collapsed_axes
 
-# Products of numbers: less work than this is done sooner than a worker wakes.
+# Scalar products and elements: less work takes less time than waking a worker.
 _SMALLEST_WORK, _SMALLEST_READ = 1 << 19, 1 << 16
-_PARTS_PER_THREAD = 2
+_CHUNKS_PER_THREAD = 2
 # Bytes of a slice of the depth, rows of a group, and columns of a block: a group of the left
 # operand stays in a core's second cache. Shorter slices read and write more sums.
 _SLICE_BYTES, _GROUP, _COLUMNS = 4096, 96, 256
@@ -49,7 +49,7 @@ class Formats(NamedTuple):
 
 @lru_cache(256)
 def formats(left: np.dtype, right: np.dtype, out: np.dtype) -> Formats | None:
-    """How a product of such dtypes is made; None: not by this kernel."""
+    """Formats of a product of these dtypes; None if this kernel does not compute it."""
     kind = _kind((left, right), out)
     return None if kind is None else Formats(left.name, right.name, out.name, kind)
 
@@ -73,9 +73,9 @@ class PackedCall(NamedTuple):
 
     Attributes:
         source: the kernel.
-        words: the block, with 0 for the addresses.
-        places: the slots of the addresses of operands and result.
-        own: where those of sums and packed blocks do; none where nothing is packed.
+        arguments: the block, with 0 for the addresses.
+        operands: the slots of the addresses of operands and result.
+        own: the slots of the addresses of sums and packed blocks; none if nothing is packed.
         extent: indices of the launch, each of which a thread may take.
         memory: bytes that packed blocks take.
         sums: size of sums between slices of the depth, after them; 0: they are in the result.
@@ -83,8 +83,8 @@ class PackedCall(NamedTuple):
     """
 
     source: LoopSource
-    words: tuple[int, ...]
-    places: tuple[int, int, int]
+    arguments: tuple[int, ...]
+    operands: tuple[int, int, int]
     own: tuple[int, ...]
     extent: int
     memory: int
@@ -93,7 +93,7 @@ class PackedCall(NamedTuple):
 
 
 class _Sizes(NamedTuple):
-    """Sizes and strides of a stack of products, in elements; the batch is outer and inner."""
+    """Sizes and strides, in elements, of a stack of products; the batch is outer and inner."""
 
     m: int
     n: int
@@ -107,12 +107,12 @@ class _Sizes(NamedTuple):
 
     @property
     def count(self) -> int:
-        """How many products there are."""
+        """Number of products in the stack."""
         return self.outer[0] * self.inner[0]
 
     @property
     def work(self) -> int:
-        """Products of two numbers."""
+        """Number of scalar products."""
         return self.m * self.n * self.k * self.count
 
 
@@ -129,7 +129,7 @@ def packed_call(
         threads: how many share the work.
 
     Returns:
-        The call, or None where dimensions do not collapse, or the result is empty.
+        The call, or None if dimensions do not collapse, or the result is empty.
     """
     axes = [
         collapsed_axes(view, dims, 1)
@@ -155,28 +155,28 @@ def _matrix_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
     size = np.dtype(panel.packed).itemsize
     slice_depth = min(_SLICE_BYTES // size, max(k, 1))
     slices = max(-(-k // slice_depth), 1)
-    wanted = 1 if sizes.work < _SMALLEST_WORK else threads
+    workers = 1 if sizes.work < _SMALLEST_WORK else threads
     column_block = _block(n, _COLUMNS, 1, tile_columns)
     column_blocks = -(-n // column_block)
-    row_block = _block(m, m, -(-wanted // (sizes.count * column_blocks)), tile_rows)
+    row_block = _block(m, m, -(-workers // (sizes.count * column_blocks)), tile_rows)
     row_group = min(_up(_GROUP, tile_rows), row_block)
     row_blocks = -(-m // row_block)
     blocks = sizes.count * row_blocks * column_blocks
-    part_blocks = -(-blocks // min(blocks, wanted * _PARTS_PER_THREAD if wanted > 1 else 1))
-    parts = -(-blocks // part_blocks)
-    part_memory = _up((row_group + column_block) * _up(slice_depth, panel.together), 64)
-    words = (
+    chunk_blocks = -(-blocks // min(blocks, workers * _CHUNKS_PER_THREAD if workers > 1 else 1))
+    chunks = -(-blocks // chunk_blocks)
+    chunk_elements = _up((row_group + column_block) * _up(slice_depth, panel.step_depth), 64)
+    arguments = (
         0, 0, 0, 0, 0, m, n, k, a_row, a_step, b_column, b_step,
         inner[0], outer[1], inner[1], outer[2], inner[2],
         row_block, row_group, column_block, row_blocks, column_blocks, slice_depth, slices,
-        blocks, part_blocks, part_memory,
+        blocks, chunk_blocks, chunk_elements,
     )  # fmt: skip
     width = np.dtype(panel.summed).itemsize
-    is_apart = slices > 1 and width != storage_dtype(np.dtype(form.out)).itemsize
-    sums = m * n * sizes.count * width if is_apart else 0
-    memory = parts * part_memory * size
+    is_separate = slices > 1 and width != storage_dtype(np.dtype(form.out)).itemsize
+    sums = m * n * sizes.count * width if is_separate else 0
+    memory = chunks * chunk_elements * size
     source = product_text(*form)
-    return PackedCall(source, words, (0, 1, 2), (3, 4), parts, memory, sums, sizes.work // 8)
+    return PackedCall(source, arguments, (0, 1, 2), (3, 4), chunks, memory, sums, sizes.work // 8)
 
 
 def _vector_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
@@ -187,27 +187,27 @@ def _vector_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
         rows, own, vector_step, storages, of = m, (a_row, a_step), b_step, form[:2], (1, 2)
     else:
         rows, own, vector_step, storages, of = n, (b_column, b_step), a_step, form[1::-1], (2, 1)
-    wanted = 1 if sizes.work < _SMALLEST_READ else threads
-    block = _block(rows, rows, -(-wanted * _PARTS_PER_THREAD // sizes.count), 64)
-    if wanted == 1:
+    workers = 1 if sizes.work < _SMALLEST_READ else threads
+    block = _block(rows, rows, -(-workers * _CHUNKS_PER_THREAD // sizes.count), 64)
+    if workers == 1:
         block = rows
     blocks = -(-rows // block)
-    words = (
+    arguments = (
         0, 0, 0, rows, k, *own, vector_step, blocks, block, inner[0],
         *[stride for which in of for stride in (outer[which], inner[which])],
     )  # fmt: skip
-    places = (0, 1, 2) if is_left else (1, 0, 2)
+    slots = (0, 1, 2) if is_left else (1, 0, 2)
     source = vector_product_text(*storages, form.out, form.kind)
-    return PackedCall(source, words, places, (), blocks * sizes.count, 0, 0, sizes.work)
+    return PackedCall(source, arguments, slots, (), blocks * sizes.count, 0, 0, sizes.work)
 
 
 def _up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _block(size: int, most: int, parts: int, multiple: int) -> int:
+def _block(size: int, most: int, fewest: int, multiple: int) -> int:
     """Rows or columns of a block: whole tiles, of blocks of like sizes."""
-    blocks = max(-(-size // most), min(parts, -(-size // multiple)))
+    blocks = max(-(-size // most), min(fewest, -(-size // multiple)))
     return _up(-(-size // blocks), multiple)
 
 
@@ -233,22 +233,22 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
 
 def _emit(
     call: PackedCall, copies: Copies, step: CallStep, services: NativeServices, code: Code,
-    places: Places,
+    locations: Locations,
 ) -> None:  # fmt: skip
     loaded = load_text(call.source)
     code.keep(loaded)
-    operands = copies.places(step, services, code, places)
-    out = places.place(step.outputs[0])
-    block = code.block(call.words)
-    for k, place in zip(call.places, (*operands, out), strict=True):
-        code.fill(block + k, place)
+    operands = copies.locations(step, services, code, locations)
+    out = locations.of(step.outputs[0])
+    block = code.block(call.arguments)
+    for k, location in zip(call.operands, (*operands, out), strict=True):
+        code.fill(block + k, location)
     if call.own:
-        assert step.workspace is not None  # the plan has asked how many bytes
-        register, start = places.place(step.workspace)
+        assert step.workspace is not None  # reserved by the plan
+        register, start = locations.of(step.workspace)
         memory = register, start + copies.count
         sums = (register, start + copies.count + call.memory) if call.sums else out
-        for k, place in zip(call.own, (sums, memory), strict=True):
-            code.fill(block + k, place)
+        for k, location in zip(call.own, (sums, memory), strict=True):
+            code.fill(block + k, location)
     # Blocks of packed products are few and large; of vectors there may be one for each matrix.
     chunk = 1 if call.own else services.chunk(call.extent, call.points)
     code.run(loaded.address, block, call.extent, chunk, call.points)

@@ -9,19 +9,19 @@ from gpuflow.compiler.planning.plan import CallStep, Operand
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Dims, Product
 from gpuflow.core.views import View, contiguous, transpose
-from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
-from gpuflow.targets.cpu.runtime.native.program_writer import Code, Place
+from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 
 _ALIGNMENT = 64
 # Which operands are copied: the fewer the better.
-_CHOICES = ((False, False), (True, False), (False, True), (True, True))
+_SELECTIONS = ((False, False), (True, False), (False, True), (True, True))
 
 Call = TypeVar("Call")
 
 
 class Copies(NamedTuple):
-    """Which operands are copied, to the start of the workspace.
+    """Copies of operands at the start of the workspace.
 
     Attributes:
         orders: for each operand, the order of its dimensions in the copy; None: it is not copied.
@@ -36,21 +36,22 @@ class Copies(NamedTuple):
         """Bytes of all copies."""
         return sum(self.sizes)
 
-    def places(
-        self, step: CallStep, services: NativeServices, code: Code, places: Places
-    ) -> list[Place]:
-        """Where the operands, or their copies, begin; adds the copies to the program."""
+    def locations(
+        self, step: CallStep, services: NativeServices, code: Code, locations: Locations
+    ) -> list[Location]:
+        """Locations of the operands, or of their copies; adds the copies to the program."""
         result, at = [], 0
         for operand, order, size in zip(step.operands, self.orders, self.sizes, strict=True):
-            place = operand_place(operand, code, places)
+            location = operand_location(operand, code, locations)
             if order is not None and size:  # an empty operand has nothing to copy
-                assert step.workspace is not None  # the plan has asked how many bytes
-                register, start = places.place(step.workspace)
+                assert step.workspace is not None  # reserved by the plan
+                register, start = locations.of(step.workspace)
                 itemsize = storage_dtype(operand.aval.dtype).itemsize
                 target = register, start + at
-                copy_view(transpose(operand.lies, order), itemsize, place, target, services, code)
-                place, at = target, at + size
-            result.append(place)
+                view = transpose(operand.layout, order)
+                copy_view(view, itemsize, location, target, services, code)
+                location, at = target, at + size
+            result.append(location)
         return result
 
 
@@ -62,25 +63,25 @@ def readable(
     Args:
         product: which dimensions are which. A copy has them in the order of a stack of matrices.
         step: the call.
-        call_of: the call for two views that begin at 0, or None where it cannot be made.
+        call_of: the call for two views that begin at 0, or None if it cannot be made.
 
     Returns:
         The call and the copies; None: there is no call for copies either.
     """
     orders = [tuple(d for dims in sides for d in dims) for sides in (product.left, product.right)]
-    views = [operand.lies._replace(offset=0) for operand in step.operands]
-    for chosen in _CHOICES:
-        wanted = [order if is_copied else None for order, is_copied in zip(orders, chosen)]
-        lies = [
-            view if order is None else _copy(view, order) for view, order in zip(views, wanted)
+    views = [operand.layout._replace(offset=0) for operand in step.operands]
+    for selection in _SELECTIONS:
+        copied = [order if is_copied else None for order, is_copied in zip(orders, selection)]
+        layouts = [
+            view if order is None else _copy(view, order) for view, order in zip(views, copied)
         ]
-        call = call_of(*lies)
+        call = call_of(*layouts)
         if call is not None:
             sizes = [
                 0 if order is None else _bytes(operand)
-                for operand, order in zip(step.operands, wanted)
+                for operand, order in zip(step.operands, copied)
             ]
-            return call, Copies(tuple(wanted), tuple(sizes))
+            return call, Copies(tuple(copied), tuple(sizes))
     return None
 
 

@@ -21,7 +21,7 @@ from gpuflow.core.views import View
 from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.library.product_operands import Copies, readable
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
-from gpuflow.targets.cpu.runtime.native.copies import Places
+from gpuflow.targets.cpu.runtime.native.copies import Locations
 from gpuflow.targets.cpu.runtime.native.object_code import native_function
 from gpuflow.targets.cpu.runtime.native.pool import pool_threads
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
@@ -40,12 +40,12 @@ _BLOCK_MULTIPLE = 16  # rows or columns: OpenBLAS's kernels compute so many at a
 
 
 class ProductCall(NamedTuple):
-    """The argument block of a product, and how many indices there are and go together.
+    """The argument block of a product, the number of indices, and how many form a chunk.
 
     Attributes:
         blas: BLAS's function.
-        function: that of the native runtime which calls it.
-        words: the block, with 0 for BLAS's function and the addresses.
+        function: that of the native runtime that calls it.
+        arguments: the block, with 0 for BLAS's function and the addresses.
         operands: the slots of the addresses of operands and result.
         extent, chunk: of the launch.
         points: the work, in elements of a cheap kernel that take as long.
@@ -53,7 +53,7 @@ class ProductCall(NamedTuple):
 
     blas: str
     function: str
-    words: tuple[int, ...]
+    arguments: tuple[int, ...]
     operands: tuple[int, int, int]
     extent: int
     chunk: int
@@ -72,7 +72,7 @@ def product_call(
         threads: how many share the work.
 
     Returns:
-        The call, or None where BLAS cannot read the operands in place, or there is nothing to do.
+        The call, or None if BLAS cannot read the operands in place, or there is nothing to do.
     """
     rows, depth = (collapsed_axes(left, dims, 1) for dims in product.left[1:])
     depth_too, columns = (collapsed_axes(right, dims, 1) for dims in product.right[1:])
@@ -92,7 +92,7 @@ def product_call(
     itemsize = dtype.itemsize
     outer, inner = ([(1, 0, 0)] * 2 + batch)[-2:]
     columns_split, blocks, block = _blocks(m, n, k, count, threads)
-    words = (
+    arguments = (
         0, flag_a, flag_b, m, n, k,
         0, leading_a, 0, leading_b, 0, n,
         blocks, block, int(columns_split), inner[0],
@@ -105,17 +105,17 @@ def product_call(
     )  # fmt: skip
     extent, flops = count * blocks, 2 * m * n * k * count
     chunk = _chunk(extent, flops, threads)
-    return ProductCall("gemm", "product", words, (6, 8, 10), extent, chunk, flops // 16)
+    return ProductCall("gemm", "product", arguments, (6, 8, 10), extent, chunk, flops // 16)
 
 
 def _vector_call(
     left: tuple[list[Axis], list[Axis]], right: tuple[list[Axis], list[Axis]],
     batch: list[tuple[int, int, int]], itemsize: int, threads: int,
 ) -> ProductCall | None:  # fmt: skip
-    """The call for matrices and vectors; where both are vectors, the left one is the matrix."""
+    """The call for matrices and vectors; if both are vectors, the left one is the matrix."""
     (rows, depth), (depth_too, columns) = left, right
     is_left = not columns or columns[0][0] == 1
-    # The matrix by rows of the result; a matrix on the right lies as its transposed one.
+    # The matrix by rows of the result; a matrix on the right is read transposed.
     matrix_rows, matrix_depth, along = (
         (rows, depth, depth_too) if is_left else (columns, depth_too, depth)
     )
@@ -129,17 +129,17 @@ def _vector_call(
     _, blocks, block = _blocks(size, 1, k, count, threads)
     outer, inner = ([(1, 0, 0)] * 2 + batch)[-2:]
     of_matrix, of_vector = (1, 2) if is_left else (2, 1)
-    words = (
+    arguments = (
         0, flag, size, k, 0, leading, 0, max(stride, 1), 0, blocks, block, inner[0],
         outer[of_matrix] * itemsize, inner[of_matrix] * itemsize,
         outer[of_vector] * itemsize, inner[of_vector] * itemsize,
         inner[0] * size * itemsize, size * itemsize, row_stride * itemsize, itemsize,
     )  # fmt: skip
-    places = (4, 6, 8) if is_left else (6, 4, 8)
+    slots = (4, 6, 8) if is_left else (6, 4, 8)
     # Reading the matrix takes longer than its arithmetic.
     extent, flops = count * blocks, 16 * size * k * count
     chunk = _chunk(extent, flops, threads)
-    return ProductCall("gemv", "vector_product", words, places, extent, chunk, flops // 16)
+    return ProductCall("gemv", "vector_product", arguments, slots, extent, chunk, flops // 16)
 
 
 def _blocks(m: int, n: int, k: int, count: int, threads: int) -> tuple[bool, int, int]:
@@ -148,8 +148,8 @@ def _blocks(m: int, n: int, k: int, count: int, threads: int) -> tuple[bool, int
     size = max(m, n)
     if count >= threads or 2 * m * n * k * count < _SMALLEST_FLOPS:
         return columns_split, 1, size
-    wanted = -(-threads // count)
-    block = -(-size // wanted)
+    requested = -(-threads // count)
+    block = -(-size // requested)
     block = -(-block // _BLOCK_MULTIPLE) * _BLOCK_MULTIPLE
     return columns_split, -(-size // block), block
 
@@ -185,22 +185,22 @@ def _function(call: ProductCall, dtype: np.dtype) -> str:
 
 def _emit(
     call: ProductCall, copies: Copies, step: CallStep, services: NativeServices, code: Code,
-    places: Places,
+    locations: Locations,
 ) -> None:  # fmt: skip
     dtype, blas = step.eqn.outputs[0].aval.dtype, private_blas()
-    assert blas is not None  # _choose says so first
-    operands = copies.places(step, services, code, places)
-    block = code.block(call.words)
+    assert blas is not None  # checked by _choose
+    operands = copies.locations(step, services, code, locations)
+    block = code.block(call.arguments)
     code.data[block] = getattr(blas, call.blas)[dtype.name]
-    for k, place in zip(call.operands, (*operands, places.place(step.outputs[0])), strict=True):
-        code.fill(block + k, place)
+    for k, location in zip(call.operands, (*operands, locations.of(step.outputs[0])), strict=True):
+        code.fill(block + k, location)
     function = native_function(_function(call, dtype))
     code.run(function, block, call.extent, call.chunk, call.points)
 
 
 @cache
 def _letter(dtype: np.dtype) -> str | None:
-    """BLAS's letter for a dtype, if it has one; the name of a dtype takes long to ask."""
+    """BLAS's letter for a dtype, if it has one; cached because names of dtypes are slow."""
     return BLAS_LETTERS.get(dtype.name)
 
 

@@ -1,4 +1,4 @@
-"""QR decompositions of small matrices as instructions of native programs, by our own LAPACK.
+"""QR decompositions of small matrices as instructions of native programs, by the private LAPACK.
 
 LAPACK's matrices are column-major: each is copied into the workspace, where reflectors replace it.
 R is copied from there, and then Q, of which reflectors become the columns. Threads share matrices.
@@ -18,8 +18,8 @@ from gpuflow.core.blocks import Qr
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
-from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
-from gpuflow.targets.cpu.runtime.native.object_code import READ_WORDS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
+from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Module, load_native
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 
@@ -27,14 +27,14 @@ from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
 LARGEST = 256**3
 _UNBLOCKED, _BLOCK = 128, 32  # LAPACK takes more reflectors than 128 in blocks of 32
 
-# An index is one matrix. LAPACK takes numbers by their addresses.
+# An index is one matrix. LAPACK takes scalars by their addresses.
 #   0  LAPACK's ?geqrf  1  ?orgqr or ?ungqr  2  rows  3  columns  4  columns of Q  5  reflectors
-#   6  numbers of LAPACK's memory  7  matrices  8  Q  9  R  10  own memory: a matrix by columns,
-#  factors of reflectors, what LAPACK needs  11  where the factors begin in it  12  and the rest
+#   6  elements of LAPACK's workspace  7  matrices  8  Q  9  R  10  memory of a matrix: by columns,
+#  factors of reflectors, LAPACK's workspace  11  offset of the factors  12  of the workspace
 #  13  bytes of it
 _TEXT = """
 ; Copy a matrix, transposed: target[j * rows + i] = source[i * columns + j].
-define internal void @turn(ptr %target, ptr %source, i64 %rows, i64 %columns) {
+define internal void @transpose(ptr %target, ptr %source, i64 %rows, i64 %columns) {
 entry:
   br label %row
 row:
@@ -64,7 +64,7 @@ end:
 }
 
 ; The triangle on and above the diagonal of a matrix by columns, zeros below it, by rows.
-define internal void @upper(ptr %target, ptr %source, i64 %rows, i64 %columns, i64 %apart) {
+define internal void @upper(ptr %target, ptr %source, i64 %rows, i64 %columns, i64 %leading) {
 entry:
   br label %row
 row:
@@ -76,7 +76,7 @@ column:
   %j.more = icmp slt i64 %j, %columns
   br i1 %j.more, label %copy, label %row.done
 copy:
-  %from.column = mul i64 %j, %apart
+  %from.column = mul i64 %j, %leading
   %from = add i64 %from.column, %i
   %to.row = mul i64 %i, %columns
   %to = add i64 %to.row, %j
@@ -84,8 +84,8 @@ copy:
   %to.at = getelementptr iBITS, ptr %target, i64 %to
   %value = load iBITS, ptr %from.at, align 4
   %is.below = icmp sgt i64 %i, %j
-  %kept = select i1 %is.below, iBITS 0, iBITS %value
-  store iBITS %kept, ptr %to.at, align 4
+  %upper = select i1 %is.below, iBITS 0, iBITS %value
+  store iBITS %upper, ptr %to.at, align 4
   %j.next = add i64 %j, 1
   br label %column
 row.done:
@@ -95,26 +95,26 @@ end:
   ret void
 }
 
-define void @gf_qr_BYTES(ptr %words, i64 %low, i64 %high) {
+define void @gf_qr_BYTES(ptr %arguments, i64 %low, i64 %high) {
 entry:
   %info = alloca i64
-  %geqrf = call ptr @place(ptr %words, i64 0)
-  %orgqr = call ptr @place(ptr %words, i64 1)
-  %rows.at = getelementptr i64, ptr %words, i64 2
-  %columns.at = getelementptr i64, ptr %words, i64 3
-  %inner.at = getelementptr i64, ptr %words, i64 4
-  %reflectors.at = getelementptr i64, ptr %words, i64 5
-  %length.at = getelementptr i64, ptr %words, i64 6
+  %geqrf = call ptr @pointer(ptr %arguments, i64 0)
+  %orgqr = call ptr @pointer(ptr %arguments, i64 1)
+  %rows.at = getelementptr i64, ptr %arguments, i64 2
+  %columns.at = getelementptr i64, ptr %arguments, i64 3
+  %inner.at = getelementptr i64, ptr %arguments, i64 4
+  %reflectors.at = getelementptr i64, ptr %arguments, i64 5
+  %length.at = getelementptr i64, ptr %arguments, i64 6
   %rows = load i64, ptr %rows.at
   %columns = load i64, ptr %columns.at
   %inner = load i64, ptr %inner.at
-  %matrices = call ptr @place(ptr %words, i64 7)
-  %qs = call ptr @place(ptr %words, i64 8)
-  %rs = call ptr @place(ptr %words, i64 9)
-  %memory = call ptr @place(ptr %words, i64 10)
-  %factors.at = call i64 @word(ptr %words, i64 11)
-  %work.at = call i64 @word(ptr %words, i64 12)
-  %own.bytes = call i64 @word(ptr %words, i64 13)
+  %matrices = call ptr @pointer(ptr %arguments, i64 7)
+  %qs = call ptr @pointer(ptr %arguments, i64 8)
+  %rs = call ptr @pointer(ptr %arguments, i64 9)
+  %memory = call ptr @pointer(ptr %arguments, i64 10)
+  %factors.at = call i64 @integer(ptr %arguments, i64 11)
+  %work.at = call i64 @integer(ptr %arguments, i64 12)
+  %own.bytes = call i64 @integer(ptr %arguments, i64 13)
   %a.size = mul i64 %rows, %columns
   %q.size = mul i64 %rows, %inner
   %r.size = mul i64 %inner, %columns
@@ -134,11 +134,11 @@ one:
   %own = getelementptr i8, ptr %memory, i64 %own.offset
   %factors = getelementptr i8, ptr %own, i64 %factors.at
   %work = getelementptr i8, ptr %own, i64 %work.at
-  call void @turn(ptr %own, ptr %a, i64 %rows, i64 %columns)
+  call void @transpose(ptr %own, ptr %a, i64 %rows, i64 %columns)
   call void %geqrf(ptr %rows.at, ptr %columns.at, ptr %own, ptr %rows.at, ptr %factors, ptr %work, ptr %length.at, ptr %info)
   call void @upper(ptr %r, ptr %own, i64 %inner, i64 %columns, i64 %rows)
   call void %orgqr(ptr %rows.at, ptr %inner.at, ptr %reflectors.at, ptr %own, ptr %rows.at, ptr %factors, ptr %work, ptr %length.at, ptr %info)
-  call void @turn(ptr %q, ptr %own, i64 %inner, i64 %rows)
+  call void @transpose(ptr %q, ptr %own, i64 %inner, i64 %rows)
   %next = add i64 %k, 1
   br label %look
 end:
@@ -151,12 +151,12 @@ end:
 def _function(itemsize: int) -> int:
     text = _TEXT.replace("BYTES", str(itemsize)).replace("BITS", str(8 * itemsize))
     symbol = f"gf_qr_{itemsize}"
-    return load_native(Module(READ_WORDS + text, (symbol,)), kernel_cache()).addresses[symbol]
+    return load_native(Module(READ_ARGUMENTS + text, (symbol,)), kernel_cache()).addresses[symbol]
 
 
 @record
 class _Memory:
-    """A matrix's own memory: numbers of LAPACK's part, where parts begin, and all bytes."""
+    """A matrix's own memory: elements of LAPACK's workspace, byte offsets, and total bytes."""
 
     length: int
     factors_at: int
@@ -188,7 +188,7 @@ def choose(block: Qr, step: CallStep, target: Any) -> NativeCall | None:
     if block.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None
     memory = _memory(block, inner)
-    copied = 0 if operand.lies.is_contiguous else operand.aval.size * block.dtype.itemsize
+    copied = 0 if operand.layout.is_contiguous else operand.aval.size * block.dtype.itemsize
     own = block.count * memory.own_bytes
     return NativeCall(
         partial(_emit, block, memory), own + copied,
@@ -198,30 +198,30 @@ def choose(block: Qr, step: CallStep, target: Any) -> NativeCall | None:
 
 def _emit(
     block: Qr, memory: _Memory, step: CallStep, services: NativeServices, code: Code,
-    places: Places,
+    locations: Locations,
 ) -> None:  # fmt: skip
-    (a,), (q, r) = step.operands, map(places.place, step.outputs)
+    (a,), (q, r) = step.operands, map(locations.of, step.outputs)
     blas = private_blas()
-    assert blas is not None and step.workspace is not None  # choose says so first
+    assert blas is not None and step.workspace is not None  # checked by choose
     name, itemsize = block.dtype.name, block.dtype.itemsize
     rows, columns, count = block.rows, block.columns, block.count
     inner = step.eqn.outputs[0].aval.shape[-1]
-    own, source = places.place(step.workspace), operand_place(a, code, places)
-    if not a.lies.is_contiguous:
+    own, source = locations.of(step.workspace), operand_location(a, code, locations)
+    if not a.layout.is_contiguous:
         register, start = own
         ordered = register, start + count * memory.own_bytes
-        copy_view(a.lies, itemsize, source, ordered, services, code)
+        copy_view(a.layout, itemsize, source, ordered, services, code)
         source = ordered
-    words = code.block(
+    arguments = code.block(
         (
             blas.geqrf[name], blas.orgqr[name], rows, columns, inner, min(rows, columns),
             memory.length, 0, 0, 0, 0, memory.factors_at, memory.work_at, memory.own_bytes,
         )
     )  # fmt: skip
-    for word, place in ((7, source), (8, q), (9, r), (10, own)):
-        code.fill(words + word, place)
+    for slot, location in ((7, source), (8, q), (9, r), (10, own)):
+        code.fill(arguments + slot, location)
     work = count * rows * columns * inner // 4
-    code.run(_function(itemsize), words, count, services.chunk(count, work), work)
+    code.run(_function(itemsize), arguments, count, services.chunk(count, work), work)
 
 
 PROVIDER = Provider("LAPACK in native programs", choose)

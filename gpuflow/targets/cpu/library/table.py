@@ -31,8 +31,8 @@ from gpuflow.targets.cpu.library import (
     triangular,
 )
 
-# Blocks that are made so outside of jit as well, where others are NumPy's: no kernel has to be
-# built for a new type. NumPy's BLAS has threads of its own for products. Some of its decompositions
+# Blocks that use these providers outside of jit too, where others use NumPy: no kernel has to be
+# built for a new type. NumPy's BLAS uses separate threads for products. Some of its decompositions
 # are done in float64, and the vectors of a matrix would have other signs than in jit.
 EAGER_BLOCKS = (Product, Fourier, Cholesky, Eigh, Eig, Svd, Qr, Lu, Triangular)
 

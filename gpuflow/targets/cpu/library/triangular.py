@@ -1,7 +1,7 @@
-"""Systems with triangular matrices as instructions of native programs, by our own BLAS.
+"""Systems with triangular matrices as instructions of native programs, by the private BLAS.
 
 The result begins as a copy of the right-hand sides, which BLAS solves in place. Threads share its
-columns, or its rows if the matrix is on the right. The number of columns that are solved together
+columns, or its rows if the matrix is on the right. The number of columns of a block
 depends on the shapes only.
 """
 
@@ -16,8 +16,8 @@ from gpuflow.core.blocks import Triangular
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.library.blas import BLAS_LETTERS, private_blas
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall
-from gpuflow.targets.cpu.runtime.native.copies import Places, copy_view, operand_place
-from gpuflow.targets.cpu.runtime.native.object_code import READ_WORDS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.copies import Locations, copy_view, operand_location
+from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Module, load_native
 from gpuflow.targets.cpu.runtime.native.pool import pool_threads
 from gpuflow.targets.cpu.runtime.native.program_writer import Code
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices
@@ -31,36 +31,36 @@ _SMALLEST_BLOCK, _MOST_BLOCKS, _MULTIPLE = 64, 16, 16  # rows or columns
 # BLAS gets the transposed system, in column-major order: cblas_strsm of OpenBLAS 0.3.31 multiplies
 # on 64-bit ARM where the order is row-major and A is on the left (its pull request 5898).
 #   0  cblas_TYPEtrsm  1 to 4  side, triangle, transposition, diagonal (CBLAS's numbers)
-#   5  size of A  6  X  7  A  8  rows of X  9  its columns, which are apart by the type's bytes
+#   5  size of A  6  X  7  A  8  rows of X  9  its columns, contiguous
 #  10  blocks of one X  11  rows or columns of a block  12  whether columns are split
 #  13  bytes between matrices of A  14  of X  15  between rows or columns that are split
 _TEXT = """
 declare i64 @llvm.smin.i64(i64, i64)
 CONSTANTS
-define internal i32 @flag(ptr %words, i64 %k) alwaysinline {
-  %wide = call i64 @word(ptr %words, i64 %k)
+define internal i32 @flag(ptr %arguments, i64 %k) alwaysinline {
+  %wide = call i64 @integer(ptr %arguments, i64 %k)
   %value = trunc i64 %wide to i32
   ret i32 %value
 }
 
-define void @gf_triangular_TYPE(ptr %words, i64 %low, i64 %high) {
+define void @gf_triangular_TYPE(ptr %arguments, i64 %low, i64 %high) {
 entry:
-  %trsm = call ptr @place(ptr %words, i64 0)
-  %side = call i32 @flag(ptr %words, i64 1)
-  %triangle = call i32 @flag(ptr %words, i64 2)
-  %transposed = call i32 @flag(ptr %words, i64 3)
-  %diagonal = call i32 @flag(ptr %words, i64 4)
-  %size = call i64 @word(ptr %words, i64 5)
-  %x = call ptr @place(ptr %words, i64 6)
-  %a = call ptr @place(ptr %words, i64 7)
-  %rows = call i64 @word(ptr %words, i64 8)
-  %columns = call i64 @word(ptr %words, i64 9)
-  %blocks = call i64 @word(ptr %words, i64 10)
-  %block = call i64 @word(ptr %words, i64 11)
-  %split = call i64 @word(ptr %words, i64 12)
-  %a.next = call i64 @word(ptr %words, i64 13)
-  %x.next = call i64 @word(ptr %words, i64 14)
-  %step = call i64 @word(ptr %words, i64 15)
+  %trsm = call ptr @pointer(ptr %arguments, i64 0)
+  %side = call i32 @flag(ptr %arguments, i64 1)
+  %triangle = call i32 @flag(ptr %arguments, i64 2)
+  %transposed = call i32 @flag(ptr %arguments, i64 3)
+  %diagonal = call i32 @flag(ptr %arguments, i64 4)
+  %size = call i64 @integer(ptr %arguments, i64 5)
+  %x = call ptr @pointer(ptr %arguments, i64 6)
+  %a = call ptr @pointer(ptr %arguments, i64 7)
+  %rows = call i64 @integer(ptr %arguments, i64 8)
+  %columns = call i64 @integer(ptr %arguments, i64 9)
+  %blocks = call i64 @integer(ptr %arguments, i64 10)
+  %block = call i64 @integer(ptr %arguments, i64 11)
+  %split = call i64 @integer(ptr %arguments, i64 12)
+  %a.next = call i64 @integer(ptr %arguments, i64 13)
+  %x.next = call i64 @integer(ptr %arguments, i64 14)
+  %step = call i64 @integer(ptr %arguments, i64 15)
   %by.columns = icmp ne i64 %split, 0
   %total = select i1 %by.columns, i64 %columns, i64 %rows
   br label %look
@@ -100,7 +100,7 @@ def _function(letter: str) -> int:
         constants = f"@one = internal constant [2 x {scalar}] [{scalar} 1.0, {scalar} 0.0]"
     text = _TEXT.replace("CONSTANTS", constants).replace("ONE", one).replace("TYPE", letter)
     symbol = f"gf_triangular_{letter}"
-    return load_native(Module(READ_WORDS + text, (symbol,)), kernel_cache()).addresses[symbol]
+    return load_native(Module(READ_ARGUMENTS + text, (symbol,)), kernel_cache()).addresses[symbol]
 
 
 def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None:
@@ -111,20 +111,20 @@ def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None
         return None
     if not b.aval.size or system.dtype.name not in BLAS_LETTERS or private_blas() is None:
         return None
-    if not a.lies.is_contiguous:
+    if not a.layout.is_contiguous:
         return None
     letter = BLAS_LETTERS[system.dtype.name]
     return NativeCall(partial(_emit, system), runs=lambda: [Build(_function, (letter,))])
 
 
 def _emit(
-    system: Triangular, step: CallStep, services: NativeServices, code: Code, places: Places
+    system: Triangular, step: CallStep, services: NativeServices, code: Code, locations: Locations
 ) -> None:
     a, b = step.operands
     dtype, blas = b.aval.dtype, private_blas()
-    assert blas is not None  # choose says so first
-    source, target = operand_place(b, code, places), places.place(step.outputs[0])
-    copy_view(b.lies, dtype.itemsize, source, target, services, code)
+    assert blas is not None  # checked by choose
+    source, target = operand_location(b, code, locations), locations.of(step.outputs[0])
+    copy_view(b.layout, dtype.itemsize, source, target, services, code)
     (rows, columns), size, matrices = b.aval.shape[-2:], system.size, system.matrices
     split = columns if system.left_side else rows
     block = max(_SMALLEST_BLOCK, -(-split // (_MOST_BLOCKS * _MULTIPLE)) * _MULTIPLE)
@@ -133,7 +133,7 @@ def _emit(
     if system.transpose:
         transposition = _ADJOINT if system.conjugate else _TRANSPOSED
     letter = BLAS_LETTERS[dtype.name]
-    words = code.block(
+    arguments = code.block(
         (
             blas.trsm[dtype.name], _RIGHT if system.left_side else _LEFT,
             _UPPER if system.lower else _LOWER, transposition,
@@ -142,12 +142,12 @@ def _emit(
             (1 if system.left_side else columns) * dtype.itemsize,
         )
     )  # fmt: skip
-    code.fill(words + 6, target)
-    code.fill(words + 7, operand_place(a, code, places))
+    code.fill(arguments + 6, target)
+    code.fill(arguments + 7, operand_location(a, code, locations))
     extent, flops = matrices * blocks, matrices * size * rows * columns
     threads = pool_threads()
     chunk = extent if flops < _SMALLEST_FLOPS else max(1, extent // (threads * 4))
-    code.run(_function(letter), words, extent, chunk, max(flops // 16, nbytes(b.aval) // 4))
+    code.run(_function(letter), arguments, extent, chunk, max(flops // 16, nbytes(b.aval) // 4))
 
 
 PROVIDER = Provider("BLAS in native programs", choose)

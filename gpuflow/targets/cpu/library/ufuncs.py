@@ -5,8 +5,8 @@ decompositions of NumPy are such functions. They are called as NumPy calls them,
 
     function(addresses of the operands, sizes, bytes between elements, data)
 
-Where NumPy has no such ufunc, or objects of another layout, there is None, and the library is
-called as before.
+If NumPy has no such ufunc, or objects of another layout, ``find_loop`` returns None, and the
+library is called from Python.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.memory import has_known_layout
-from gpuflow.targets.cpu.runtime.native.object_code import READ_WORDS, Module, load_native
-from gpuflow.targets.cpu.runtime.native.program_writer import Code, Place
+from gpuflow.targets.cpu.runtime.native.object_code import READ_ARGUMENTS, Module, load_native
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 
 MOST_OPERANDS, _MOST_SIZES = 4, 5
 _COUNTS_AT, _LOOPS_AT, _DATA_AT, _TYPES_AT = 16, 32, 40, 48  # bytes in NumPy's object of a ufunc
 
-# An index is a group of lines: what the loop goes over by itself.
-#   0  loop  1  its data  2  operands  3  sizes besides the number of lines
-#   4  scalars of the first operand that must be finite: rows  5  columns  6  of a number
+# An index is a group of batch elements, over which the loop iterates by itself.
+#   0  loop  1  its data  2  operands  3  sizes besides the number of batch elements
+#   4  scalars of the first operand that must be finite: rows  5  columns  6  of an element
 #   7  of which triangle they are: 0 all, 1 lower, 2 upper
-#   8  lines of an index  9  all lines
+#   8  batch elements of an index  9  of all
 #  10  operands: address, bytes from an index to the next, bytes that become nan: 4 times
-#  22  sizes (4)  26  bytes between lines of operands, then between elements
+#  22  sizes (4)  26  bytes between batch elements of operands, then between elements
 _OPERANDS, _SIZES, _STEPS = 10, 22, 26
 _TEXT = """
 declare i64 @llvm.smin.i64(i64, i64)
 
 ; Whether scalars of a matrix are finite: nan and infinities have an exponent of ones.
-define internal i1 @finite(ptr %words, ptr %matrix) {
+define internal i1 @finite(ptr %arguments, ptr %matrix) {
 entry:
-  %rows = call i64 @word(ptr %words, i64 4)
-  %columns = call i64 @word(ptr %words, i64 5)
-  %parts = call i64 @word(ptr %words, i64 6)
-  %triangle = call i64 @word(ptr %words, i64 7)
+  %rows = call i64 @integer(ptr %arguments, i64 4)
+  %columns = call i64 @integer(ptr %arguments, i64 5)
+  %components = call i64 @integer(ptr %arguments, i64 6)
+  %triangle = call i64 @integer(ptr %arguments, i64 7)
   %is.lower = icmp eq i64 %triangle, 1
   %is.upper = icmp eq i64 %triangle, 2
   br label %next.row
@@ -55,8 +55,8 @@ next.row:
   %more.rows = icmp slt i64 %row, %rows
   br i1 %more.rows, label %start.row, label %end
 start.row:
-  %diagonal = mul i64 %row, %parts
-  %behind = add i64 %diagonal, %parts
+  %diagonal = mul i64 %row, %components
+  %behind = add i64 %diagonal, %components
   %first = select i1 %is.upper, i64 %diagonal, i64 0
   %last = select i1 %is.lower, i64 %behind, i64 %columns
   %row.offset = mul i64 %row, %columns
@@ -100,20 +100,20 @@ end:
   ret void
 }
 
-define void @gf_ufunc_BITS(ptr %words, i64 %low, i64 %high) {
+define void @gf_ufunc_BITS(ptr %arguments, i64 %low, i64 %high) {
 entry:
   %addresses = alloca [OPERANDS x ptr]
   %sizes = alloca [SIZES x i64]
-  %loop = call ptr @place(ptr %words, i64 0)
-  %data = call ptr @place(ptr %words, i64 1)
-  %count = call i64 @word(ptr %words, i64 2)
-  %inner = call i64 @word(ptr %words, i64 3)
-  %checked = call i64 @word(ptr %words, i64 4)
-  %lines = call i64 @word(ptr %words, i64 8)
-  %total = call i64 @word(ptr %words, i64 9)
-  %table = getelementptr i64, ptr %words, i64 OPERANDS_AT
-  %inner.at = getelementptr i64, ptr %words, i64 SIZES_AT
-  %steps = getelementptr i64, ptr %words, i64 STEPS_AT
+  %loop = call ptr @pointer(ptr %arguments, i64 0)
+  %data = call ptr @pointer(ptr %arguments, i64 1)
+  %count = call i64 @integer(ptr %arguments, i64 2)
+  %inner = call i64 @integer(ptr %arguments, i64 3)
+  %checked = call i64 @integer(ptr %arguments, i64 4)
+  %group = call i64 @integer(ptr %arguments, i64 8)
+  %total = call i64 @integer(ptr %arguments, i64 9)
+  %table = getelementptr i64, ptr %arguments, i64 OPERANDS_AT
+  %inner.at = getelementptr i64, ptr %arguments, i64 SIZES_AT
+  %steps = getelementptr i64, ptr %arguments, i64 STEPS_AT
   %own.inner = getelementptr i64, ptr %sizes, i64 1
   %inner.bytes = mul i64 %inner, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %own.inner, ptr %inner.at, i64 %inner.bytes, i1 false)
@@ -124,9 +124,9 @@ look:
   %more = icmp slt i64 %k, %high
   br i1 %more, label %one, label %end
 one:
-  %before = mul i64 %k, %lines
+  %before = mul i64 %k, %group
   %left = sub i64 %total, %before
-  %here = call i64 @llvm.smin.i64(i64 %left, i64 %lines)
+  %here = call i64 @llvm.smin.i64(i64 %left, i64 %group)
   store i64 %here, ptr %sizes
   br label %operand
 operand:
@@ -135,9 +135,9 @@ operand:
   br i1 %o.more, label %set, label %ready
 set:
   %row = mul i64 %o, 3
-  %base = call ptr @place(ptr %table, i64 %row)
+  %base = call ptr @pointer(ptr %table, i64 %row)
   %step.at = add i64 %row, 1
-  %step = call i64 @word(ptr %table, i64 %step.at)
+  %step = call i64 @integer(ptr %table, i64 %step.at)
   %offset = mul i64 %k, %step
   %address = getelementptr i8, ptr %base, i64 %offset
   %into = getelementptr ptr, ptr %addresses, i64 %o
@@ -148,7 +148,7 @@ ready:
   br i1 %is.checked, label %check, label %call
 check:
   %matrix = load ptr, ptr %addresses
-  %fine = call i1 @finite(ptr %words, ptr %matrix)
+  %fine = call i1 @finite(ptr %arguments, ptr %matrix)
   br i1 %fine, label %call, label %next.nan
 call:
   call void %loop(ptr %addresses, ptr %sizes, ptr %steps, ptr %data)
@@ -160,7 +160,7 @@ next.nan:
 nan:
   %n.row = mul i64 %n, 3
   %bytes.at = add i64 %n.row, 2
-  %bytes = call i64 @word(ptr %table, i64 %bytes.at)
+  %bytes = call i64 @integer(ptr %table, i64 %bytes.at)
   %out.at = getelementptr ptr, ptr %addresses, i64 %n
   %out = load ptr, ptr %out.at
   call void @make_nan(ptr %out, i64 %bytes)
@@ -181,14 +181,14 @@ _BITS = {4: (32, 0x7F800000, 0x7FC00000), 8: (64, 0x7FF0000000000000, 0x7FF80000
 
 @cache
 def loop_function(scalar_bytes: int) -> int:
-    """The address of the function that calls loops, of numbers with parts of so many bytes."""
+    """The address of the function that calls loops, for scalars of so many bytes."""
     bits, exponent, nan = _BITS[scalar_bytes]
     values = {
         "OPERANDS_AT": _OPERANDS, "SIZES_AT": _SIZES, "STEPS_AT": _STEPS,
         "OPERANDS": MOST_OPERANDS, "SIZES": _MOST_SIZES, "BITS": bits, "EXPONENT": exponent,
         "NAN": nan,
     }  # fmt: skip
-    text = READ_WORDS + _TEXT
+    text = READ_ARGUMENTS + _TEXT
     for name, value in values.items():
         text = text.replace(name, str(value))
     symbol = f"gf_ufunc_{bits}"
@@ -205,7 +205,7 @@ class Loop:
 
 @cache
 def find_loop(ufunc: Any, types: str) -> Loop | None:
-    """The loop of a ufunc for types as ``ufunc.types`` names them; None where there is none.
+    """The loop of a ufunc for types as ``ufunc.types`` names them; None if there is none.
 
     Args:
         ufunc: NumPy's object with the expected name, or None.
@@ -215,13 +215,13 @@ def find_loop(ufunc: Any, types: str) -> Loop | None:
         return None
     at = id(ufunc)
     counts = tuple((ctypes.c_int * 3).from_address(at + _COUNTS_AT))
-    known = ctypes.c_int.from_address(at + _TYPES_AT).value
-    if counts != (ufunc.nin, ufunc.nout, ufunc.nargs) or known != len(ufunc.types):
+    type_count = ctypes.c_int.from_address(at + _TYPES_AT).value
+    if counts != (ufunc.nin, ufunc.nout, ufunc.nargs) or type_count != len(ufunc.types):
         return None
-    number = ufunc.types.index(types)
+    index = ufunc.types.index(types)
     tables = (ctypes.c_size_t * 2).from_address(at + _LOOPS_AT)
     function, data = (
-        ctypes.c_size_t.from_address(table + 8 * number).value if table else 0 for table in tables
+        ctypes.c_size_t.from_address(table + 8 * index).value if table else 0 for table in tables
     )
     return Loop(function, data) if function else None
 
@@ -231,67 +231,67 @@ class Argument:
     """An operand of a loop, or a result.
 
     Attributes:
-        place: its start address.
+        location: its start address.
         index_step: bytes from an index to the next.
-        line_step: bytes from a line to the next.
+        batch_step: bytes from a batch element to the next.
         steps: bytes from an element to the next, along each core dimension.
         nan_bytes: of a result, the bytes that become nan if the first operand is not finite.
     """
 
-    place: Place
+    location: Location
     index_step: int
-    line_step: int
+    batch_step: int
     steps: tuple[int, ...] = ()
     nan_bytes: int = 0
 
 
 @record
 class Finite:
-    """Which scalars of the first operand must be finite, or all results are nan.
+    """Scalars of the first operand that must be finite; otherwise all results are nan.
 
-    ``triangle`` is "all", "lower" or "upper"; ``parts`` are the scalars of a number.
+    ``triangle`` is "all", "lower" or "upper"; ``components`` are the scalars of an element.
     """
 
     rows: int
     columns: int
-    parts: int
+    components: int
     triangle: str = "all"
 
 
 def call_loop(
     loop: Loop, scalar_bytes: int, arguments: Sequence[Argument], sizes: Sequence[int],
-    lines: tuple[int, int], finite: Finite | None, work: int, split: bool,
+    batch: tuple[int, int], finite: Finite | None, work: int, split: bool,
     services: NativeServices, code: Code,
 ) -> None:  # fmt: skip
     """Add a call of a loop to a program.
 
     Args:
-        loop: which.
+        loop: the loop.
         scalar_bytes: of real numbers.
         arguments: operands and results.
         sizes: of the core dimensions.
-        lines: how many lines an index has, and how many there are.
+        batch: number of batch elements of an index, and of all.
         finite: the requirement on the first operand.
-        work: about how many operations all lines are.
+        work: about how many operations the whole batch takes.
         split: whether threads share indices.
         services, code: of the program.
     """
-    of_index, total = lines
+    of_index, total = batch
     check = [0, 0, 1, 0]
     if finite is not None:
         triangle = ("all", "lower", "upper").index(finite.triangle)
-        check = [finite.rows, finite.columns * finite.parts, finite.parts, triangle]
-    table = [word for one in arguments for word in (0, one.index_step, one.nan_bytes)]
+        check = [finite.rows, finite.columns * finite.components, finite.components, triangle]
+    table = [argument for one in arguments for argument in (0, one.index_step, one.nan_bytes)]
     table += [0] * (3 * MOST_OPERANDS - len(table))
     core = [*sizes, *[0] * (_MOST_SIZES - 1 - len(sizes))]
-    steps = [one.line_step for one in arguments]
+    steps = [one.batch_step for one in arguments]
     steps += [step for one in arguments for step in one.steps]
     block = code.block(
         [loop.function, loop.data, len(arguments), len(sizes), *check, of_index, total, *table,
          *core, *steps]
     )  # fmt: skip
     for k, one in enumerate(arguments):
-        code.fill(block + _OPERANDS + 3 * k, one.place)
+        code.fill(block + _OPERANDS + 3 * k, one.location)
     extent = -(-total // of_index)
     chunk = services.chunk(extent, work) if split else extent
     code.run(loop_function(scalar_bytes), block, extent, chunk, work)

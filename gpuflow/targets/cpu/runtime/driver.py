@@ -1,4 +1,4 @@
-"""The CPU's driver: data are NumPy arrays, and everything is done when a call returns."""
+"""The CPU's driver: data are NumPy arrays, and calls are synchronous."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base.util import SourceLine
+from gpuflow.base.util import SourceLocation
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
@@ -47,7 +47,7 @@ class CpuDriver:
         return self.program(plan, jaxpr.out_avals)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array that holds anything."""
+        """An uninitialized array."""
         return allocate(shape, dtype, prod(shape) * dtype.itemsize)
 
     def from_host(self, array: np.ndarray) -> np.ndarray:
@@ -67,11 +67,11 @@ class CpuDriver:
         return data.copy()
 
     def flag_reader(self) -> FlagReader:
-        """There is nothing to wait for."""
+        """The reader of a flag, which is always ready."""
         return _read_flag
 
     def wait(self, data: np.ndarray) -> None:
-        """Nothing is under way."""
+        """Do nothing: work is synchronous."""
 
     def result(
         self, value: Any, aval: ShapedArray, operands: Sequence[np.ndarray]
@@ -94,12 +94,12 @@ class CpuDriver:
             origins.note(data)
         return data
 
-    def made_at(self, data: np.ndarray) -> SourceLine | None:
-        """The user's line that made a large array, if such lines are remembered."""
+    def made_at(self, data: np.ndarray) -> SourceLocation | None:
+        """The user's line that made a large array, if such lines are recorded."""
         return None if origins is None else origins.of(data)
 
     def is_shared(self, arrays: list[np.ndarray], k: int) -> bool:
-        """Whether somebody besides one Array holds operand k's memory and would see it change."""
+        """Whether operand k's memory is referenced by more than one Array."""
         return _holders.is_shared(arrays, k)
 
     def memory_stats(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ class CpuDriver:
 
 
 def _pooled_byte_array() -> np.ndarray:
-    """A view of pooled memory, as large results are; small ones have no object behind them."""
+    """A view of pooled memory, as large results are; small ones have no base object."""
     return allocate((SMALLEST_POOLED,), np.dtype(np.uint8), SMALLEST_POOLED)
 
 

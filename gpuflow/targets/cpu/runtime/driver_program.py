@@ -14,12 +14,17 @@ from gpuflow.compiler.planning.plan import CallStep, Plan, ProgramStep, all_kern
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.marks import Marks
 from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, allocate
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
+from gpuflow.runtime.step_timer import StepTimer
 from gpuflow.targets.cpu.runtime.native.copies import addresses_in
-from gpuflow.targets.cpu.runtime.native.program_writer import Code, Place, callable_program, fixed
+from gpuflow.targets.cpu.runtime.native.program_writer import (
+    Code,
+    Location,
+    callable_program,
+    fixed,
+)
 from gpuflow.targets.cpu.runtime.native.services import NativeServices
 from gpuflow.targets.cpu.runtime.native.steps import native_step
 
@@ -32,18 +37,18 @@ def build_driver(
 
     Args:
         plan: the plan.
-        memory: where its temporaries are.
+        memory: the arena of its temporaries.
         driver: the CPU's.
         services: services for native programs.
-        out_avals: types of the outputs; none for a program inside another, which writes to given
+        out_avals: types of the outputs; none for a nested program, which writes to given
             addresses and returns nothing.
 
     Returns:
         ``function(operands, device)``: operands as NumPy arrays, outputs as Arrays.
     """
-    places, result = _written(plan, memory, driver, services, out_avals)
+    writer, result = _written(plan, memory, driver, services, out_avals)
     names = {"empty": np.empty, "allocate": allocate, "new": object.__new__, "Array": Array}
-    return places.text.finish(result, names)
+    return writer.text.finish(result, names)
 
 
 def driver_text(
@@ -51,47 +56,48 @@ def driver_text(
     out_avals: Sequence[ShapedArray],
 ) -> str:  # fmt: skip
     """The text of a plan's driver, and the instructions of its native programs, for people."""
-    places, result = _written(plan, memory, driver, services, out_avals)
+    writer, result = _written(plan, memory, driver, services, out_avals)
     names = {services.load(kernel).address: kernel.name for kernel in all_kernels(plan)}
-    parts = [places.text.source(result)]
-    for call, code in places.programs:
-        parts.append("\n".join([f"{call}:", *(f"    {line}" for line in code.listing(names))]))
-    return "\n".join(parts)
+    texts = [writer.text.source(result)]
+    for call, code in writer.programs:
+        instructions = [f"    {instruction}" for instruction in code.listing(names)]
+        texts.append("\n".join([f"{call}:", *instructions]))
+    return "\n".join(texts)
 
 
 def _written(
     plan: Plan, memory: Arena, driver: Driver, services: NativeServices,
     out_avals: Sequence[ShapedArray],
-) -> tuple[_Places, str]:  # fmt: skip
-    """A plan's driver as far as its text, and the expression of its result."""
+) -> tuple[_DriverWriter, str]:  # fmt: skip
+    """The writer of a plan's driver, and the expression of its result."""
     text = DriverText()
-    places = _Places(plan, text, driver, memory, services)
-    marks = Marks(plan, text)
+    writer = _DriverWriter(plan, text, driver, memory, services)
+    marks = StepTimer(plan, text)
     for step in plan.steps:
         if marks.active:  # each step by itself
-            places.finish_native()
+            writer.finish_native()
             marks.begin(step)
         emit = native_step(step, services)
         if emit is not None:
-            emit(places.code, places)
-            places.comments.append(step.name)
+            emit(writer.code, writer)
+            writer.comments.append(step.name)
             continue
-        places.finish_native()
+        writer.finish_native()
         assert isinstance(step, (CallStep, ProgramStep))  # kernels and copies are native
         if isinstance(step, ProgramStep):
-            places.program_step(step)
+            writer.program_step(step)
         else:
-            places.call_step(step)
-    places.finish_native()
+            writer.call_step(step)
+    writer.finish_native()
     marks.end()
-    wanted = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
-    outs = [places.output(out, aval) for out, aval in wanted]
-    results = [places.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
-    return places, f"[{', '.join(results)}]"
+    expected = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
+    outs = [writer.output(out, aval) for out, aval in expected]
+    results = [writer.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
+    return writer, f"[{', '.join(results)}]"
 
 
-class _Places(NamedArrays):
-    """Where buffers are: names of arrays in the driver's text, registers of native programs."""
+class _DriverWriter(NamedArrays):
+    """Writes a driver: names of arrays in its text, registers of its native programs."""
 
     memory: Arena
 
@@ -117,17 +123,17 @@ class _Places(NamedArrays):
         kind = self.text.constant("dtype", dtype)
         shape = self.text.constant("shape", aval.shape)
         if count < SMALLEST_POOLED:
-            self.text.line(f"{name} = empty({shape}, {kind})")
+            self.text.statement(f"{name} = empty({shape}, {kind})")
         else:
             size = self.text.constant("bytes", count)
-            self.text.line(f"{name} = allocate({shape}, {kind}, {size})")
+            self.text.statement(f"{name} = allocate({shape}, {kind}, {size})")
 
     def body(self, plan: Plan, memory: Arena) -> Callable[..., list[Array]]:
-        """The driver of a program inside this one."""
+        """The driver of a nested program."""
         return build_driver(plan, memory, self.driver, self.services)
 
-    def place(self, buffer: int) -> Place:
-        """Where the native program under construction finds a buffer."""
+    def of(self, buffer: int) -> Location:
+        """Location of a buffer in the native program under construction."""
         at = self.addresses.get(buffer)
         if at is not None:
             return fixed(at)
@@ -135,12 +141,12 @@ class _Places(NamedArrays):
 
     def finish_native(self) -> None:
         """Print the call of the native program under construction, and start another."""
-        if self.code.words:
+        if self.code.instructions:
             names = list(self.registers)
-            function, kept = callable_program(self.code, len(names), self.services.runtime)
-            self.text.keep(kept)
+            function, keepalive = callable_program(self.code, len(names), self.services.runtime)
+            self.text.keep(keepalive)
             call = self.text.constant("run", function)
             self.programs.append((call, self.code))
-            self.text.line(f"{call}({', '.join(names)})  # {', '.join(self.comments)}")
+            self.text.statement(f"{call}({', '.join(names)})  # {', '.join(self.comments)}")
         self._start_native()
 

@@ -31,7 +31,7 @@ from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
 from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_REWRITES
 from gpuflow.targets.cpu.runtime.native.pool import pool
 
-# The modules and folders of modules that decide what a kernel's text becomes.
+# The modules and folders that determine a kernel's code.
 _THIS = sys.modules[__name__]
 _EMITTERS = (
     _THIS, kir, schedule, kernel_walk, parsing, llvm, schedules, printing, loops, codegen, image,
@@ -51,7 +51,7 @@ def print_cpu(kernel: Kernel) -> LoopSource:
 
 
 @cached
-def cache_parts() -> tuple[str, ...]:
+def cache_key_inputs() -> tuple[str, ...]:
     """Inputs of a CPU kernel's code besides its text."""
     return ("cpu", source_digest(_EMITTERS), version_of("llvmlite"), target_identity())
 
@@ -84,7 +84,7 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
 
 def compile_text(source: LoopSource, cache: KernelCache) -> LoadedKernel:
     """The same for a text without a kernel of KernelIR."""
-    key = cache_key(source.text, cache_parts())
+    key = cache_key(source.text, cache_key_inputs())
     return cache.once(key, lambda: _load(source.entry, lambda: source, key, cache))
 
 
@@ -102,12 +102,12 @@ def source_path(kernel: Kernel, cache: KernelCache) -> Path | None:
 
 
 def _key(kernel: Kernel) -> str:
-    parts = cache_parts()
-    return remembered(kernel, _key_with, parts)
+    fields = cache_key_inputs()
+    return remembered(kernel, _key_with, fields)
 
 
-def _key_with(kernel: Kernel, parts: tuple[str, ...]) -> str:
-    return cache_key(kernel_text(kernel), parts)
+def _key_with(kernel: Kernel, fields: tuple[str, ...]) -> str:
+    return cache_key(kernel_text(kernel), fields)
 
 
 def _load(

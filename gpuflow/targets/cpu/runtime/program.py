@@ -44,13 +44,13 @@ class CpuProgram:
                     return driver(arrays, device)
             return driver(arrays, device)
         except BaseException:
-            settle()  # or a sum that was begun would write into memory that others have by then
+            settle()  # or a started sum would write into memory that is reused by then
             raise
         finally:
             arenas.release(memory)
 
     def _driver(self, memory: Arena) -> Callable[..., list[Any]]:
-        """The driver for an arena, printed again when the arena has moved."""
+        """The driver for an arena, printed again if the arena was reallocated."""
         generation, driver = self._drivers.get(memory, (-1, None))
         if driver is None or generation != memory.generation:
             memory.reserve(self.plan.arena_bytes)

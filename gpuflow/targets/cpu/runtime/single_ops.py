@@ -1,4 +1,4 @@
-"""Which ops outside of jit are programs of one equation on the CPU; the others are NumPy's.
+"""Ops outside of jit that are programs of one equation on the CPU; others use NumPy.
 
 NumPy is as fast for small arrays, and needs no compiler. See docs/design/0035-composites.md.
 """
@@ -22,8 +22,8 @@ from gpuflow.targets.cpu.library.table import EAGER_BLOCKS
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 # Elements from which on a kernel beats NumPy's loops, with one thread and several passes, by more
-# than it takes to bind one now and then. What NumPy does in one quick pass gains by threads alone.
-# It computes series one by one, as it does all narrow floats, or in a dozen passes.
+# than an occasional bind costs. If NumPy takes one quick pass, only threads help. NumPy computes
+# series and all narrow floats one by one, or in a dozen passes.
 _LARGE, _LARGE_COSTLY, _LARGE_NARROW = 1 << 15, 1 << 12, 1 << 10
 _NARROW = frozenset({dtypes.bfloat16, dtypes.float16, *dtypes.NARROW_FLOATS})
 _IN_KERNELS = (Elementwise, Indexed, Reduction, TupleReduction)
@@ -34,8 +34,8 @@ def plan_of_op(
 ) -> tuple[Plan, ClosedJaxpr] | None:
     """The plan of an op that is a native program outside of jit, and its jaxpr, or None.
 
-    Library calls are, of blocks that are made so; so are large ops that kernels hold. The types of
-    operands alone decide, so that the same op has the same bits each time.
+    Library calls of EAGER_BLOCKS are, and large ops in kernels. Only the types of operands decide,
+    so that the same op has the same bits each time.
     """
     rule = primitive.lower
     if rule.what is not None:
@@ -57,15 +57,15 @@ def plan_of_op(
         plan, values = compile_plan(jaxpr, target=NATIVE_TARGET)
     else:
         return None
-    # What kernels do not hold calls its impl: without a program it needs fewer steps for that.
+    # Ops outside of kernels call their impl, which takes fewer steps without a program.
     return None if values or calls_python(plan) else (plan, jaxpr)
 
 
 def _is_moved(rule: Layout, x: ShapedArray, out: ShapedArray, params: dict[str, Any]) -> bool:
     """Whether elements change their order or repeat; NumPy copies others as fast.
 
-    Calls that take some of them use NumPy too: they often get new addresses. So do small reversals,
-    and from some size on kernels are faster.
+    Slices use NumPy too: their operands often have new addresses. So do small reversals; for large
+    ones kernels are faster.
     """
     if rule.steps is not None:
         return out.size == x.size >= _LARGE
@@ -83,8 +83,8 @@ def _is_large(aval: ShapedArray, least: int) -> bool:
 def _is_costly(rule: Any) -> bool:
     """Whether NumPy takes much longer for an element than to load and store it.
 
-    So it is where kernels rather keep results than compute them again, and where it has no function
-    that does the same.
+    True if kernels store results instead of computing them again, and if NumPy has no equivalent
+    function.
     """
     if not rule.is_elementwise:
         return False

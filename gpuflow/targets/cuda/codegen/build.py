@@ -36,14 +36,14 @@ class Touched:
     """An array among the parameters of a kernel.
 
     Attributes:
-        word: the number of the word that is its address.
+        slot: the argument slot that holds its address.
         count: bytes of it.
         what: the name for messages.
-        is_read: it holds values when the kernel begins.
+        is_read: it holds values when the kernel starts.
         is_written: the kernel writes all of it; else it writes none of it.
     """
 
-    word: int
+    slot: int
     count: int
     what: str
     is_read: bool
@@ -79,7 +79,7 @@ def build_cuda(
     compute_capability: tuple[int, int],
     launch_bounds: int | tuple[int, int] | None = None,
     newest_ptx: tuple[int, int] | None = None,
-    with_lines: bool = True,
+    lineinfo: bool = True,
 ) -> CudaObject:
     """Compile printed source to PTX and link it for one architecture.
 
@@ -89,8 +89,8 @@ def build_cuda(
         signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer.
         compute_capability: (9, 0) for sm_90.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
-        newest_ptx: the newest architecture that PTX is made for; the cubin is for the one asked.
-        with_lines: whether to map instructions to lines of the source.
+        newest_ptx: the newest architecture for PTX; the cubin is for the requested one.
+        lineinfo: whether to map instructions to lines of the source.
 
     Raises:
         CudaBuildError: NVVM, the normaliser or nvJitLink refused the kernel.
@@ -103,7 +103,7 @@ def build_cuda(
             "Fix: use a newer GPU, or GPUFLOW_PLATFORM=cpu."
         )
     written_for = min(compute_capability, newest_ptx or compute_capability)
-    raw = compile_ptx(source, entry, signature, written_for, launch_bounds, with_lines)
+    raw = compile_ptx(source, entry, signature, written_for, launch_bounds, lineinfo)
     return linked(normalise_ptx(raw, entry), entry, compute_capability)
 
 
@@ -128,7 +128,7 @@ def compile_ptx(
     signature: Sequence[str],
     compute_capability: tuple[int, int],
     launch_bounds: int | tuple[int, int] | None = None,
-    with_lines: bool = True,
+    lineinfo: bool = True,
 ) -> str:
     """Compile printed source to PTX as numba-cuda emits it. Arguments as for ``build_cuda``."""
     numba_cuda = load_numba_cuda()
@@ -136,7 +136,7 @@ def compile_ptx(
     with _readable_source(f"<gpuflow {entry}>", source) as filename:
         function = kernel_function(numba_cuda, source, entry, filename)
         return function_ptx(
-            numba_cuda, function, types, compute_capability, launch_bounds, with_lines=with_lines
+            numba_cuda, function, types, compute_capability, launch_bounds, lineinfo=lineinfo
         )
 
 
@@ -147,7 +147,7 @@ def function_ptx(
     compute_capability: tuple[int, int],
     launch_bounds: int | tuple[int, int] | None = None,
     fastmath: bool = False,
-    with_lines: bool = True,
+    lineinfo: bool = True,
 ) -> str:
     """The PTX that numba-cuda makes of a Python function.
 
@@ -157,7 +157,7 @@ def function_ptx(
         types: Numba's, of its parameters.
         compute_capability, launch_bounds: as for ``build_cuda``.
         fastmath: whether it may be compiled for other results.
-        with_lines: as for ``build_cuda``.
+        lineinfo: as for ``build_cuda``.
     """
     with _COMPILE_LOCK, _without_device(numba_cuda.dispatcher, compute_capability):
         build = partial(
@@ -171,12 +171,12 @@ def function_ptx(
             fastmath=fastmath,
             launch_bounds=launch_bounds,
         )
-        ptx = _with_lines(build) if with_lines else _without_lines(build)
+        ptx = _ptx_with_lineinfo(build) if lineinfo else _ptx_without_lineinfo(build)
     _check_target(ptx, compute_capability)
     return ptx
 
 
-def _with_lines(build: Callable[..., Any]) -> str:
+def _ptx_with_lineinfo(build: Callable[..., Any]) -> str:
     """The PTX with line information, or without it.
 
     NVVM 13.4 refuses some kernels with launch bounds for the sake of a name that line information
@@ -190,10 +190,10 @@ def _with_lines(build: Callable[..., Any]) -> str:
     else:
         if not _missing_labels(ptx):
             return ptx
-    return _without_lines(build)
+    return _ptx_without_lineinfo(build)
 
 
-def _without_lines(build: Callable[..., Any]) -> str:
+def _ptx_without_lineinfo(build: Callable[..., Any]) -> str:
     ptx = build(lineinfo=False)[0]
     missing = _missing_labels(ptx)
     if missing:
@@ -206,9 +206,9 @@ def _without_lines(build: Callable[..., Any]) -> str:
 
 
 def _missing_labels(ptx: str) -> list[str]:
-    """Labels of blocks that the PTX names and that stand nowhere in it."""
-    there = {line.partition(":")[0] for line in ptx.splitlines() if line.startswith("$L__BB")}
-    return sorted(set(_LABEL.findall(ptx)) - there)
+    """Labels of basic blocks that the PTX branches to but does not define."""
+    defined = {row.partition(":")[0] for row in ptx.splitlines() if row.startswith("$L__BB")}
+    return sorted(set(_LABEL.findall(ptx)) - defined)
 
 
 def _log_of_nvvm(error: BaseException) -> str:
@@ -222,7 +222,7 @@ def _log_of_nvvm(error: BaseException) -> str:
 
 @contextmanager
 def _readable_source(filename: str, source: str) -> Iterator[str]:
-    """Let numba-cuda read the source, from which it takes line numbers."""
+    """Let numba-cuda read the source, for its line information."""
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     try:
         yield filename
@@ -238,9 +238,9 @@ def _numba_type(types: ModuleType, name: str) -> Any:
 
 @contextmanager
 def _without_device(dispatcher: Any, compute_capability: tuple[int, int]) -> Iterator[None]:
-    """Answer numba-cuda's question for the current device while device functions are compiled.
+    """Replace numba-cuda's current device while device functions are compiled.
 
-    Device functions ask for it at compile time, which fails without a GPU, and with one would give
+    Device functions query it at compile time, which fails without a GPU, and with one would give
     that GPU's architecture instead of the one that is being built for. Held under _COMPILE_LOCK.
     """
     real = getattr(dispatcher, "get_current_device", None)
@@ -258,12 +258,12 @@ def _without_device(dispatcher: Any, compute_capability: tuple[int, int]) -> Ite
 
 
 def _check_target(ptx: str, compute_capability: tuple[int, int]) -> None:
-    """Numba clamps an architecture it does not know without a word; find that out here."""
-    wanted = f"sm_{compute_capability[0]}{compute_capability[1]}"
+    """Raise if Numba silently clamped the architecture to an older one."""
+    expected = f"sm_{compute_capability[0]}{compute_capability[1]}"
     match = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
-    if match is None or match[1] != wanted:
+    if match is None or match[1] != expected:
         raise CudaBuildError(
-            f"[cuda build] PTX must be for {wanted}; got {match and match[1]}. "
+            f"[cuda build] PTX must be for {expected}; got {match and match[1]}. "
             "Fix: use a compute capability that the installed nvidia-nvvm knows."
         )
 
@@ -277,7 +277,7 @@ def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
     Args:
         ptx: the output of a compiler.
         entry: the name that its kernel gets.
-        keep_file: its source is a file that its lines are to name.
+        keep_file: its source is a file, which the line information names.
 
     Raises:
         CudaBuildError: the kernel calls a function that is defined nowhere in the text.
@@ -292,7 +292,7 @@ def normalise_ptx(ptx: str, entry: str, keep_file: bool = False) -> str:
     ptx = re.sub(r"^\.common \.global[^\n]*NumbaEnv[^\n]*\n", "", ptx, flags=re.MULTILINE)
     ptx = ptx.replace(match[1], entry)
     if not keep_file:
-        # The name of a source that is no file stands there behind the working folder.
+        # The name of a source that is not a file follows the working folder here.
         ptx = re.sub(r'(\.file\s+1\s+)"[^"\n]*"\n*\Z', rf'\1"{entry}.py"\n', ptx)
     for number, name in enumerate(re.findall(r"\.shared [^;]*?([\w$]+)(?:\[\d+\])?;", ptx)):
         ptx = re.sub(rf"(?<![\w$]){re.escape(name)}(?![\w$])", f"shared_memory_{number}", ptx)
@@ -336,7 +336,7 @@ def link_ptx(ptx: str, architecture: str) -> tuple[str, bytes, str]:
 
 def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
     core = load_linker()
-    # Line information would make the machine code larger, and is only for who reads the PTX.
+    # Line information would make the machine code larger, and serves only readers of the PTX.
     ptx = re.sub(r"^[ \t]*\.(loc|file)\b[^\n]*$", "", ptx, flags=re.MULTILINE)
     options = core.LinkerOptions(arch=architecture, verbose=True)
     linker = core.Linker(core.ObjectCode.from_ptx(ptx.encode()), options=options)
@@ -347,7 +347,7 @@ def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
 def read_link_report(log: str) -> tuple[int, int, int]:
     """Registers per thread, bytes of spills and of static shared memory from nvJitLink's log.
 
-    The assembler's line has the kernel's own shared memory. Later lines may count 1024 bytes more,
+    The assembler reports the kernel's own shared memory. Later entries may count 1024 bytes more,
     which CUDA reserves in each block from sm_90 on: a block may have its limit in addition.
 
     Raises:

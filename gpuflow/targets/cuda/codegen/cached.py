@@ -21,17 +21,17 @@ from gpuflow.targets.cuda import codegen
 from gpuflow.targets.cuda.codegen import intrinsics, printing, schedules
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
 from gpuflow.targets.cuda.codegen.printing.printers import CudaSource, print_scheduled
-from gpuflow.targets.cuda.codegen.schedules.spread import schedule_cuda, schedules_to_try
+from gpuflow.targets.cuda.codegen.schedules.launch_config import schedule_cuda, schedules_to_try
 
 # The modules and folders of modules that decide what a kernel's text becomes.
 _EMITTERS = (kir, parsing, kernel_walk, printer, llvm, schedules, printing, intrinsics, codegen)
 # Their versions are in every key: another compiler may make other code of the same text.
 PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
 
-# What is kept of a built kernel besides its code.
+# Stored with the code of a built kernel.
 _USAGE = ("ptx", "registers", "spill_bytes", "shared_bytes")
 
-# What a GPU-less build is for unless it says otherwise: Hopper.
+# The default architecture of a build without a GPU: Hopper.
 DEFAULT_COMPUTE_CAPABILITY = (9, 0)
 
 
@@ -49,14 +49,14 @@ class CudaKernel:
 
 
 @cached
-def cache_parts(compute_capability: tuple[int, int]) -> tuple[str, ...]:
-    """Inputs of a CUDA kernel's code besides its text and schedule; imports nothing.
+def cache_key_inputs(compute_capability: tuple[int, int]) -> tuple[str, ...]:
+    """Inputs of a CUDA kernel's code other than its text and schedule; imports nothing.
 
     Kernels that were built on another machine are found by the versions of that machine.
     """
     major, minor = compute_capability
-    elsewhere = dict(config.environment.kernel_versions)
-    versions = tuple(elsewhere.get(package) or version_of(package) for package in PACKAGES)
+    foreign = dict(config.environment.kernel_versions)
+    versions = tuple(foreign.get(package) or version_of(package) for package in PACKAGES)
     settings = " ".join(config.environment.numba)
     return ("cuda", f"sm_{major}{minor}", source_digest(_EMITTERS), *versions, settings)
 
@@ -74,7 +74,7 @@ def compile_cuda(
 
     Args:
         kernel: a kernel that ``kir.verify`` accepts.
-        cache: keeps built kernels in memory and on disk; any thread may use it.
+        cache: built kernels in memory and on disk; thread-safe.
         compute_capability: of the GPU that will run it; none is needed here.
         vectorize: as for ``print_cuda``. Where the text does not allow 128-bit accesses, the same
             kernel is given for both values.
@@ -127,14 +127,14 @@ def cuda_source_path(
     compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY,
     vectorize: bool = True,
 ) -> Path | None:
-    """The file of a built kernel's source; None if the cache keeps no files."""
+    """The file of a built kernel's source; None if the cache has no files."""
     vectorize = schedule_cuda(kernel, vectorize).width > 1
     return cache.path(_key(kernel, compute_capability, vectorize), "py")
 
 
 def _key(kernel: Kernel, compute_capability: tuple[int, int], vectorize: bool) -> str:
-    parts = (*cache_parts(compute_capability), "vectors" if vectorize else "scalars")
-    return cache_key(kernel_text(kernel), parts)
+    inputs = (*cache_key_inputs(compute_capability), "vectors" if vectorize else "scalars")
+    return cache_key(kernel_text(kernel), inputs)
 
 
 def cuda_kernels(
@@ -185,7 +185,7 @@ def _to_entry(kernel: CudaKernel) -> Entry:
 
 
 def _from_entry(kernel: Kernel, entry: Entry) -> CudaKernel:
-    """The launch follows from the kernel and three choices: those are all that is stored of it."""
+    """The launch follows from the kernel and three stored choices."""
     info: dict[str, Any] = entry.info
     launch = schedule_cuda(kernel, info["vectorize"], info["small_tile"], info["tile"])
     source = CudaSource(entry.source, entry.entry, tuple(info["signature"]), launch)

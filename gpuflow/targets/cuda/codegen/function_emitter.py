@@ -1,6 +1,6 @@
 """Emits a function of printed CUDA source: one walk over its syntax tree, LLVM instructions out.
 
-A variable is a stack slot, which LLVM turns into registers. It has one type: an assignment in a
+A variable is a stack slot, which LLVM promotes to registers. It has one type: an assignment in a
 branch or loop to an earlier variable gives it the type that Numba unifies both types to, and the
 function is emitted again. Elsewhere, an assignment of another type makes a new variable of the
 same name.
@@ -76,14 +76,14 @@ class FunctionEmitter:
         ops: with a builder at the first instruction.
         types: types of variables that earlier walks found.
         merged: names of variables that have one type, whichever branch assigns them.
-        line_scope: of the debug information; None: the instructions name no lines.
+        debug_scope: of the debug information; None: there is none.
     """
 
     def __init__(
-        self, module: Module, ops: NumbaOps, types: Types, merged: set[str], line_scope: Any
+        self, module: Module, ops: NumbaOps, types: Types, merged: set[str], debug_scope: Any
     ) -> None:  # fmt: skip
         self._module, self._ops, self._builder = module, ops, ops.builder
-        self._types, self._merged, self._line_scope = types, merged, line_scope
+        self._types, self._merged, self._debug_scope = types, merged, debug_scope
         self._entry = ops.builder.function.entry_basic_block
         self._variables: dict[str, _Variable | int] = {}  # an int: the length of a tuple
         self._path: list[Any] = []
@@ -95,7 +95,7 @@ class FunctionEmitter:
         self.must_repeat = False
 
     def run(self, node: ast.FunctionDef, arguments: Sequence[Any]) -> Operand:
-        """Emit all of it: the result, a Typed, a tuple or None.
+        """Emit the whole body; returns the result: a Typed, a tuple or None.
 
         If ``must_repeat`` is set then, the instructions are to be thrown away, and to be emitted
         again with the same ``types`` and ``merged``.
@@ -118,16 +118,16 @@ class FunctionEmitter:
             if self._builder.block.is_terminated:
                 return None  # after a return or break
             self._statement = statement
-            self._mark_line(statement)
+            self._set_debug_location(statement)
             emit = getattr(self, f"_emit_{type(statement).__name__}", None)
             if emit is None:
                 raise Unsupported(f"the statement {ast.unparse(statement)}")
             result = emit(statement)
         return result
 
-    def _mark_line(self, node: ast.stmt) -> None:
-        if self._line_scope is not None:
-            location = {"line": node.lineno, "column": 1, "scope": self._line_scope}
+    def _set_debug_location(self, node: ast.stmt) -> None:
+        if self._debug_scope is not None:
+            location = {"line": node.lineno, "column": 1, "scope": self._debug_scope}
             module = self._builder.module
             self._builder.debug_metadata = module.add_debug_info("DILocation", location)
 
@@ -340,7 +340,7 @@ class FunctionEmitter:
     # --- expressions ---
 
     def _value(self, node: ast.expr) -> Operand:
-        """A Typed, a Python number, a tuple of these, or the object that a name refers to."""
+        """A Typed, a Python scalar, a tuple of these, or the object that a name refers to."""
         emit = getattr(self, f"_value_of_{type(node).__name__}", None)
         if emit is None:
             raise Unsupported(f"the expression {ast.unparse(node)}")

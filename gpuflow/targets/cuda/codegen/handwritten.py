@@ -1,6 +1,6 @@
-"""Handwritten kernels: from Python functions to built code, through the path of generated kernels.
+"""Build handwritten kernels: Python functions, compiled by the path of generated kernels.
 
-    function -> its text, and those of the functions and numbers it names -> build -> cache
+    function -> text, with the functions and constants that it names -> build -> cache
 
 The text is the key: a kernel is built once for each set of constants. kernels/language.py defines
 the allowed constructs.
@@ -21,10 +21,10 @@ from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
 from gpuflow.compiler.debugging import show
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
-from gpuflow.targets.cuda.codegen.cached import cache_parts, entry_of, object_of
+from gpuflow.targets.cuda.codegen.cached import cache_key_inputs, entry_of, object_of
 from gpuflow.targets.parsing import names_in, parsed
 
-Number = int | float | bool
+Scalar = int | float | bool
 LaunchBounds = int | tuple[int, int] | None
 
 _HEAD = """# Handwritten CUDA kernel: kernels/{module}.py, with
@@ -33,10 +33,10 @@ import math
 
 import numpy as np"""
 _UNROLLED = "unrolled"
-# The constant that says how much dynamic shared memory a block has.
+# The constant for the dynamic shared memory of a block, in bytes.
 SHARED_BYTES = "SHARED_BYTES"
-# NVVM has another optimizer for sm_100 and above, which leaves long loops over arrays in registers
-# as they are, so that the arrays lie in memory.
+# NVVM has another optimizer for sm_100 and above, which does not unroll long loops over
+# arrays in registers, so that the arrays are in memory.
 _NEWEST_PTX = (9, 0)
 _FOLDED = (ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
 
@@ -59,7 +59,7 @@ class HandwrittenKernel:
 
 
 def build_handwritten(
-    kernel: Callable[..., None], signature: Sequence[str], constants: Mapping[str, Number],
+    kernel: Callable[..., None], signature: Sequence[str], constants: Mapping[str, Scalar],
     launch_bounds: LaunchBounds, cache: KernelCache, compute_capability: tuple[int, int],
 ) -> HandwrittenKernel:  # fmt: skip
     """The built kernel: from this process, from the cache's folder, or made now.
@@ -81,7 +81,7 @@ def build_handwritten(
 
 def build_text(
     text: str, name: str, signature: Sequence[str], launch_bounds: LaunchBounds, shared_bytes: int,
-    cache: KernelCache, compute_capability: tuple[int, int], with_lines: bool = True,
+    cache: KernelCache, compute_capability: tuple[int, int], lineinfo: bool = True,
 ) -> HandwrittenKernel:  # fmt: skip
     """The built kernel of a module's text; raises as ``build_handwritten``.
 
@@ -90,9 +90,9 @@ def build_text(
         name: of the kernel in it.
         shared_bytes: dynamic shared memory of each block.
         signature, launch_bounds, cache, compute_capability: as for ``build_handwritten``.
-        with_lines: as for ``build_cuda``.
+        lineinfo: as for ``build_cuda``.
     """
-    build = _text_build(text, name, signature, launch_bounds, compute_capability, with_lines)
+    build = _text_build(text, name, signature, launch_bounds, compute_capability, lineinfo)
     return _loaded(build, shared_bytes, cache)
 
 
@@ -102,7 +102,7 @@ class TextBuild:
 
     Attributes:
         key: of the kernel in the cache.
-        text, name, signature, launch_bounds, compute_capability, with_lines: as for
+        text, name, signature, launch_bounds, compute_capability, lineinfo: as for
             ``build_text``.
     """
 
@@ -112,20 +112,20 @@ class TextBuild:
     signature: tuple[str, ...]
     launch_bounds: LaunchBounds
     compute_capability: tuple[int, int]
-    with_lines: bool
+    lineinfo: bool
 
     def entry(self) -> Entry:
         """Build it."""
         show(4, f"source {self.name}", lambda: self.text)
         built = build_cuda(
             self.text, self.name, self.signature, self.compute_capability, self.launch_bounds,
-            _NEWEST_PTX, self.with_lines,
+            _NEWEST_PTX, self.lineinfo,
         )  # fmt: skip
         return entry_of(built, self.text)
 
 
 def handwritten_build(
-    kernel: Callable[..., None], signature: Sequence[str], constants: Mapping[str, Number],
+    kernel: Callable[..., None], signature: Sequence[str], constants: Mapping[str, Scalar],
     launch_bounds: LaunchBounds, compute_capability: tuple[int, int],
 ) -> TextBuild:  # fmt: skip
     """The build of a handwritten kernel; arguments are those of ``build_handwritten``."""
@@ -136,12 +136,12 @@ def handwritten_build(
 
 def _text_build(
     text: str, name: str, signature: Sequence[str], launch_bounds: LaunchBounds,
-    compute_capability: tuple[int, int], with_lines: bool,
+    compute_capability: tuple[int, int], lineinfo: bool,
 ) -> TextBuild:  # fmt: skip
     how = (name, *signature, str(launch_bounds), str(_NEWEST_PTX))
-    key = cache_key(text, (*cache_parts(compute_capability), "handwritten", *how))
+    key = cache_key(text, (*cache_key_inputs(compute_capability), "handwritten", *how))
     return TextBuild(
-        key, text, name, tuple(signature), launch_bounds, compute_capability, with_lines
+        key, text, name, tuple(signature), launch_bounds, compute_capability, lineinfo
     )
 
 
@@ -154,12 +154,12 @@ def _loaded(build: TextBuild, shared_bytes: int, cache: KernelCache) -> Handwrit
 
 
 @lru_cache(maxsize=1024)
-def _source(kernel: Callable[..., None], constants: tuple[tuple[str, Number], ...]) -> str:
+def _source(kernel: Callable[..., None], constants: tuple[tuple[str, Scalar], ...]) -> str:
     return kernel_source(kernel, dict(constants))
 
 
 def kernel_source(
-    kernel: Callable[..., None], constants: Mapping[str, Number], is_device: bool = False
+    kernel: Callable[..., None], constants: Mapping[str, Scalar], is_device: bool = False
 ) -> str:
     """The module text of a kernel: the functions it calls as device functions, and itself.
 
@@ -169,31 +169,31 @@ def kernel_source(
         kernel, constants: as of ``build_handwritten``.
         is_device: it is a device function as well.
     """
-    numbers: dict[str, Number] = dict(constants)
+    values: dict[str, Scalar] = dict(constants)
     trees: dict[Any, ast.FunctionDef] = {}
-    _collect(kernel, numbers, trees)
+    _collect(kernel, values, trees)
     texts = []
     for function, tree in trees.items():
         mark = "" if function is kernel and not is_device else "@device_function\n"
         texts.append(mark + ast.unparse(ast.fix_missing_locations(tree)))
-    lines = [f"#   {name} = {value!r}" for name, value in sorted(numbers.items())]
-    head = _HEAD.format(module=kernel.__module__.rpartition(".")[2], numbers="\n".join(lines))
+    listing = [f"#   {name} = {value!r}" for name, value in sorted(values.items())]
+    head = _HEAD.format(module=kernel.__module__.rpartition(".")[2], numbers="\n".join(listing))
     return "\n\n\n".join([head, *texts]) + "\n"
 
 
 def _collect(
-    function: Any, numbers: dict[str, Number], trees: dict[Any, ast.FunctionDef]
+    function: Any, values: dict[str, Scalar], trees: dict[Any, ast.FunctionDef]
 ) -> None:
-    """Enter a function into ``trees``, behind those it calls, and the numbers that it names."""
-    tree, known = _tree(function), function.__globals__
+    """Enter a function into ``trees``, after those it calls, and the constants that it names."""
+    tree, names = _tree(function), function.__globals__
     for name in names_in(tree):
-        if isinstance(known.get(name), Number):
-            numbers.setdefault(name, known[name])
-    tree = _Unroller(numbers).visit(tree)
+        if isinstance(names.get(name), Scalar):
+            values.setdefault(name, names[name])
+    tree = _Unroller(values).visit(tree)
     for name in sorted(names_in(tree)):
-        value = known.get(name)
+        value = names.get(name)
         if isinstance(value, FunctionType) and value is not function and value not in trees:
-            _collect(value, numbers, trees)
+            _collect(value, values, trees)
     trees[function] = tree
 
 
@@ -207,10 +207,10 @@ def _tree(function: FunctionType) -> ast.FunctionDef:
 
 
 class _Unroller(ast.NodeTransformer):
-    """Writes ``unrolled`` loops out, decides tests of constants, and puts numbers for constants."""
+    """Unrolls ``unrolled`` loops, evaluates tests of constants, and replaces constants."""
 
-    def __init__(self, numbers: Mapping[str, Number]) -> None:
-        self._numbers = numbers
+    def __init__(self, values: Mapping[str, Scalar]) -> None:
+        self._values = values
 
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:
         """Copies of the body, where the loop is over ``unrolled(...)``."""
@@ -219,39 +219,39 @@ class _Unroller(ast.NodeTransformer):
             return self.generic_visit(node)
         assert isinstance(node.target, ast.Name), ast.unparse(node)
         copies: list[ast.stmt] = []
-        for number in range(*[self._value(argument) for argument in call.args]):
-            inner = _Unroller({**self._numbers, node.target.id: number})
+        for value in range(*[self._value(argument) for argument in call.args]):
+            inner = _Unroller({**self._values, node.target.id: value})
             copies += inner.statements(copy.deepcopy(node.body))
         return copies or [ast.Pass()]
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """``and`` and ``or`` without the operands that are constants."""
         settles = isinstance(node.op, ast.Or)
-        kept: list[ast.expr] = []
+        remaining: list[ast.expr] = []
         for operand in node.values:
             operand = self.visit(operand)
             if not isinstance(operand, ast.Constant):
-                kept.append(operand)
+                remaining.append(operand)
             elif bool(operand.value) == settles:
-                kept.append(ast.Constant(settles))
+                remaining.append(ast.Constant(settles))
                 break
-        if len(kept) < 2 or isinstance(kept[0], ast.Constant):
-            return kept[0] if kept else ast.Constant(not settles)
-        return ast.BoolOp(node.op, kept)
+        if len(remaining) < 2 or isinstance(remaining[0], ast.Constant):
+            return remaining[0] if remaining else ast.Constant(not settles)
+        return ast.BoolOp(node.op, remaining)
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         """The branch that is taken, where the test is made of constants."""
         node.test = self.visit(node.test)
         if not self._is_constant(node.test):
             return self.generic_visit(node)
-        kept = node.body if self._value(node.test) else node.orelse
-        return self.statements(kept) or [ast.Pass()]
+        taken = node.body if self._value(node.test) else node.orelse
+        return self.statements(taken) or [ast.Pass()]
 
     def visit(self, node: ast.AST) -> Any:
-        """A number in place of an expression of constants."""
+        """Fold an expression of constants into a literal."""
         if isinstance(node, _FOLDED) and self._is_constant(node):
             value = self._value(node)
-            return ast.Constant(value) if isinstance(value, Number) else node
+            return ast.Constant(value) if isinstance(value, Scalar) else node
         return super().visit(node)
 
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
@@ -265,7 +265,7 @@ class _Unroller(ast.NodeTransformer):
     def _is_constant(self, node: ast.expr) -> bool:
         """Whether an expression has no names but constants, no calls and no elements of arrays."""
         nodes = list(ast.walk(node))
-        return names_in(node) <= set(self._numbers) and not any(
+        return names_in(node) <= set(self._values) and not any(
             isinstance(one, ast.Call | ast.Subscript | ast.Attribute)
             or isinstance(getattr(one, "ctx", None), ast.Store)
             for one in nodes
@@ -274,4 +274,4 @@ class _Unroller(ast.NodeTransformer):
     def _value(self, node: ast.expr) -> Any:
         expression = ast.fix_missing_locations(ast.Expression(node))
         code = compile(expression, "<constant>", "eval")
-        return eval(code, {"__builtins__": {}}, dict(self._numbers))
+        return eval(code, {"__builtins__": {}}, dict(self._values))

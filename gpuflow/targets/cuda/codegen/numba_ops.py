@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llvmlite.ir import NamedValue
 
 NumbaType = Any  # a numba.types.Type
-Operand = Any  # a Typed, a Python number, a type of numbers, or a tuple of these
+Operand = Any  # a Typed, a Python scalar, a scalar type, or a tuple of these
 _AXES = {"threadIdx": "tid", "blockIdx": "ctaid", "blockDim": "ntid", "gridDim": "nctaid"}
 # Attributes of numba.cuda, and the registers that they read.
 _REGISTERS = {
@@ -48,10 +48,10 @@ class Typed:
 
 
 class NumbaOps:
-    """Emits operations where a builder is.
+    """Emits operations at the position of a builder.
 
-    Operands are Typed, Python numbers, types of numbers, or tuples of these. Numbers are computed
-    with as Python does as long as no operand is Typed.
+    Operands are Typed, Python scalars, scalar types, or tuples of these. Python computes operations
+    on Python scalars as long as no operand is Typed.
 
     Args:
         tools: of a build.
@@ -70,7 +70,7 @@ class NumbaOps:
     # --- types ---
 
     def scalar_type(self, value: Any) -> NumbaType:
-        """The type that a call of a class of numbers converts to; None for other values."""
+        """The type that a call of a scalar type converts to; None for other values."""
         if isinstance(value, type):
             if value in (bool, np.bool_):
                 return self.types.boolean
@@ -208,7 +208,7 @@ class NumbaOps:
             if key in _calls:
                 return _calls[key]
         define = getattr(function, "_defn", None)
-        if define is not None:  # an intrinsic, which may ask for literals
+        if define is not None:  # an intrinsic, which may require literals
             found = define(self.typing, *exact) or define(self.typing, *plain)
             if found is None:
                 raise Unsupported(f"{function._name} of {', '.join(map(str, exact))}")

@@ -1,4 +1,4 @@
-"""A printed CUDA module as a kernel for Numba: one call of an intrinsic, which emits all of it.
+"""Wrap a printed CUDA module as a kernel for Numba: an intrinsic that emits its whole body.
 
     text -> syntax tree -> the kernel's instructions, and one LLVM function for each device function
                            and signature
@@ -30,7 +30,7 @@ def kernel_function(
         tools: from ``load_numba_cuda``.
         source: text of the module.
         entry: name of the kernel in it.
-        filename: of the text, for lines in PTX.
+        filename: of the text, for the line information of the PTX.
     """
     text = _SourceText(tools, source, filename)
     node = text.functions[entry]
@@ -118,7 +118,7 @@ class _EmittedModule:
     def call(self, ops: NumbaOps, name: str, arguments: Sequence[Any]) -> Operand:
         """The result of a device function, which is emitted for the first call of each signature.
 
-        Numbers become variables of the function. Types of numbers remain what they are.
+        Scalars become variables of the function. Types are passed as they are.
         """
         values = [_typed(ops, one) for one in arguments]
         key = name, tuple([_kinds(one) for one in values])
@@ -189,7 +189,7 @@ class _State:
 
 
 def _typed(ops: NumbaOps, value: Any) -> Operand:
-    """The value with Typed constants for its numbers."""
+    """The value with Typed constants for its scalars."""
     if isinstance(value, tuple):
         return tuple([_typed(ops, one) for one in value])
     return ops.typed(value) if isinstance(value, int | float) else value

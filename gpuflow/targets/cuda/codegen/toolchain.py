@@ -18,7 +18,7 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.versions import version_of
 
-# numba and the numba-cuda that works with it: no package says so (pyproject.toml pins them).
+# numba and the numba-cuda that works with it; no package declares it (pyproject.toml pins them).
 _PAIRS = {"0.68": "0.30", "0.63": "0.24", "0.62": "0.22"}
 # Neither needs a GPU or a driver.
 INSTALL = 'pip install "numba>=0.68.1,<0.69" "numba-cuda[cu13]>=0.30.4,<0.31"'
@@ -36,7 +36,7 @@ class CudaToolchainError(ImportError):
 
 @record
 class NumbaCuda:
-    """The parts of numba-cuda that a build uses."""
+    """The modules of numba-cuda that a build uses."""
 
     cuda: ModuleType
     types: ModuleType
@@ -94,7 +94,7 @@ def _sentence(fault: str) -> str:
 
 
 def require_toolchain() -> None:
-    """Refuse to build where the packages are not there.
+    """Raise unless the packages of a build are installed.
 
     Raises:
         CudaToolchainError: with ``toolchain_fault()`` as its text.
@@ -107,7 +107,7 @@ def load_numba_cuda() -> NumbaCuda:
     """Import numba-cuda; about half a second, so only a build calls this.
 
     Raises:
-        CudaToolchainError: the packages are missing, do not fit together or do not load.
+        CudaToolchainError: the packages are missing, incompatible or do not load.
     """
     require_toolchain()
     try:
@@ -127,14 +127,14 @@ def load_numba_cuda() -> NumbaCuda:
 
 @contextmanager
 def _names_of_older_numpy() -> Iterator[None]:
-    """While numba-cuda 0.30 is imported, the name that it takes from NumPy and NumPy 2.5 dropped.
+    """Provide the name that numba-cuda 0.30 imports from NumPy and that NumPy 2.5 dropped.
 
-    pip installs the two together, since neither says that they do not fit.
+    pip installs the two together, since neither declares the conflict.
     """
     if hasattr(np, "row_stack"):
         yield
         return
-    # Its typing of a function that nobody can call.
+    # Its typing of a function that cannot be called.
     vars(np)["row_stack"] = lambda arrays: np.vstack(arrays)
     try:
         yield
@@ -171,7 +171,7 @@ def _imported(name: str) -> ModuleType:
 
 @cache
 def header_folders() -> list[str]:
-    """Where CUDA's headers are, such as cuda_fp16.h, as far as they are installed."""
+    """Folders of CUDA's installed headers, such as cuda_fp16.h."""
     import cuda.pathfinder
 
     found = [cuda.pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl")]

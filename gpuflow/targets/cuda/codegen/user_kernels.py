@@ -1,4 +1,4 @@
-"""Kernels that users wrote: Numba functions and CUDA C, built by the compilers that they are for.
+"""Build kernels that users wrote: Numba functions and CUDA C, with their own compilers.
 
 Built kernels are cached for the process by code and types, and linked code on disk by its PTX: a
 function may use anything of its module, so that its text is not a sufficient key.
@@ -25,7 +25,7 @@ from gpuflow.targets.cuda.codegen.build import (
     linked,
     normalise_ptx,
 )
-from gpuflow.targets.cuda.codegen.cached import cache_parts, entry_of, object_of
+from gpuflow.targets.cuda.codegen.cached import cache_key_inputs, entry_of, object_of
 from gpuflow.targets.cuda.codegen.toolchain import (
     CudaBuildError,
     header_folders,
@@ -33,7 +33,7 @@ from gpuflow.targets.cuda.codegen.toolchain import (
     load_nvrtc,
 )
 
-# What a user may ask of numba.cuda.jit, and gets; other options must be as they are by default.
+# Supported options of numba.cuda.jit; others must have their defaults.
 _OPTIONS = ("fastmath", "launch_bounds", "lineinfo", "opt", "device", "lto")
 _NVRTC_OPTIONS = ("--std=c++17", "--generate-line-info")
 
@@ -52,7 +52,7 @@ class ArrayType:
 
 @record
 class NumberType:
-    """A number among the parameters: its dtype's name."""
+    """A scalar among the parameters: its dtype's name."""
 
     dtype: str
 
@@ -81,11 +81,11 @@ def build_user_kernel(
         cache, compute_capability: as for ``cached.compile_cuda``.
 
     Raises:
-        UserKernelError: the compiler refuses it, or its parameters are others.
+        UserKernelError: the compiler refuses it, or its parameters do not match.
         CudaToolchainError: packages are missing.
     """
     ptx, entry = _ptx(name, code, types, threads, compute_capability)
-    parts = (*cache_parts(compute_capability), "user kernel", entry)
+    key_inputs = (*cache_key_inputs(compute_capability), "user kernel", entry)
 
     def build() -> Entry:
         show(4, f"PTX {name}", lambda: ptx)
@@ -94,7 +94,7 @@ def build_user_kernel(
         except CudaBuildError as error:
             raise _refused(name, types, str(error)) from error
 
-    key = cache_key(ptx, parts)
+    key = cache_key(ptx, key_inputs)
     return cache.once(key, lambda: BuiltUserKernel(object_of(cache.get(key, build))))
 
 
@@ -105,12 +105,12 @@ def _ptx(
 ) -> tuple[str, str]:  # fmt: skip
     """The text, and the name of its entry."""
     if isinstance(code, CudaText):
-        entry, words = code.name, len(types)
+        entry, expected = code.name, len(types)
         ptx = _ptx_of_text(name, code, types, compute_capability)
     else:
         entry = re.sub(r"\W", "_", getattr(code, "__name__", name))
         ptx = _ptx_of_function(name, code, types, threads, compute_capability)
-        words = sum(5 + 2 * t.ndim if isinstance(t, ArrayType) else 1 for t in types)
+        expected = sum(5 + 2 * t.ndim if isinstance(t, ArrayType) else 1 for t in types)
     try:
         if isinstance(code, CudaText):
             check_self_contained(ptx)
@@ -125,7 +125,7 @@ def _ptx(
             'got no such symbol. Fix: extern "C" in front of it.'
         )
     count = declared[1].count(".param")
-    if count != words:
+    if count != expected:
         raise UserKernelError(
             f"[raw_kernel] the kernel of {name} must have one parameter for each argument and "
             f"output; got {count} for {len(types)}. Fix: arguments=lambda x, out: (...), with its "
@@ -137,17 +137,17 @@ def _ptx(
 
 
 def _check_types(name: str, declared: str, types: Sequence[ParameterType]) -> None:
-    """Compare numbers with the parameters that they are given for; C converts nothing here."""
+    """Check scalars against the parameters that they are passed for; C converts nothing here."""
     kinds = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z])(\d+)", declared)
     for position, ((letter, bits), given) in enumerate(zip(kinds, types, strict=True)):
-        wanted = ("float" if letter == "f" else "integer", int(bits))
+        expected = ("float" if letter == "f" else "integer", int(bits))
         dtype = np.dtype(np.uint64) if isinstance(given, ArrayType) else np.dtype(given.dtype)
         got = ("float" if dtype.kind == "f" else "integer", 8 * dtype.itemsize)
-        if got != wanted:
+        if got != expected:
             what = "an array" if isinstance(given, ArrayType) else given.dtype
             raise UserKernelError(
-                f"[raw_kernel] parameter {position} of the kernel of {name} is of {wanted[1]} "
-                f"bits ({wanted[0]}); got {what}. Fix: arguments=lambda x, out: (x, out, "
+                f"[raw_kernel] parameter {position} of the kernel of {name} is of {expected[1]} "
+                f"bits ({expected[0]}); got {what}. Fix: arguments=lambda x, out: (x, out, "
                 "np.int32(x.size)), with numbers of the kernel's types."
             )
 
@@ -176,19 +176,19 @@ def _ptx_of_function(
         raise _refused(name, types, str(error)) from error
     except Exception as error:
         where = inspect.getsourcefile(function) or "?"
-        said = f"{str(error).strip()} ({where})" if "File " not in str(error) else str(error)
-        raise _refused(name, types, said.strip()) from error
+        message = f"{str(error).strip()} ({where})" if "File " not in str(error) else str(error)
+        raise _refused(name, types, message.strip()) from error
 
 
 def _numba_type(types: Any, name: str, parameter: ParameterType) -> Any:
     kind = {"bool": "boolean"}.get(parameter.dtype, parameter.dtype)
-    known = getattr(types, kind, None)
-    if known is None or not isinstance(known, types.Type) or not _is_numpys(parameter.dtype):
+    found = getattr(types, kind, None)
+    if found is None or not isinstance(found, types.Type) or not _is_numpys(parameter.dtype):
         raise UserKernelError(
             f"[raw_kernel] Numba's arrays have NumPy's dtypes; got {parameter.dtype} for {name}. "
             "Fix: pass x.view(jnp.uint16), or x.astype(jnp.float32)."
         )
-    return types.Array(known, parameter.ndim, "C") if isinstance(parameter, ArrayType) else known
+    return types.Array(found, parameter.ndim, "C") if isinstance(parameter, ArrayType) else found
 
 
 def _is_numpys(name: str) -> bool:
@@ -225,12 +225,12 @@ def _text(size: Callable[..., Any], get: Callable[..., Any], program: Any) -> st
     return data.rstrip(b"\0 ").decode()
 
 
-def _refused(name: str, types: Sequence[ParameterType], said: str) -> UserKernelError:
+def _refused(name: str, types: Sequence[ParameterType], message: str) -> UserKernelError:
     taken = ", ".join(
         f"{t.dtype}[{', '.join([':'] * t.ndim)}]" if isinstance(t, ArrayType) else t.dtype
         for t in types
     )
     return UserKernelError(
-        f"[raw_kernel] the kernel of {name} must compile for ({taken}); got:\n{said}\n"
+        f"[raw_kernel] the kernel of {name} must compile for ({taken}); got:\n{message}\n"
         "Fix: the line that it names."
     )

@@ -20,31 +20,31 @@ def add_atomic_sums(
     schedule: Schedule, sums: AtomicSums, sources: Sequence[At], outs: Sequence[At],
     kinds: Sequence[Any],
 ) -> bool:  # fmt: skip
-    """Add the launches: the array copied, or zeros, and all rows added to it.
+    """Add the launches: copy the array, or clear it, and add all rows to it.
 
     Args:
         schedule: the target schedule. sums: the operation. kinds: the operands' dtypes.
         sources: the array, unless it is fresh; indices, validity and rows. outs: the result.
     """
     dtype, (out,) = storage_dtype(kinds[-1]), outs
-    parts = 2 if dtypes.is_complex(dtype) else 1
-    name = f"float{4 * dtype.itemsize}" if parts == 2 else dtype.name
-    pointer, constants = f"*{name}", {"PARTS": parts}
+    components = 2 if dtypes.is_complex(dtype) else 1
+    name = f"float{4 * dtype.itemsize}" if components == 2 else dtype.name
+    pointer, constants = f"*{name}", {"COMPONENTS": components}
     if sums.is_fresh:
-        count = parts * sums.size
+        count = components * sums.size
         schedule.for_each(kernels.clear, [(pointer, out), (_INDEX, count)], count, {})
     else:
         schedule.copy(sources[0], out, contiguous((sums.size,)), dtype)
-    places, inside, rows = sources[-3:]
+    indices, is_valid, rows = sources[-3:]
     dims = [(1, 0)] * (_MOST_DIMS - len(sums.window)) + list(sums.window)
     width = 1
     for size, _ in dims:
         width *= size
     threads = sums.count * width
-    numbers = [threads, width, dims[1][0], dims[2][0], *[step for _, step in dims]]
-    arrays = [(pointer, rows), ("*int64", places), ("*uint8", inside), (pointer, out)]
+    sizes = [threads, width, dims[1][0], dims[2][0], *[step for _, step in dims]]
+    arrays = [(pointer, rows), ("*int64", indices), ("*uint8", is_valid), (pointer, out)]
     schedule.for_each(
-        kernels.add_rows, [*arrays, *[(_INDEX, n) for n in numbers]], threads, constants
+        kernels.add_rows, [*arrays, *[(_INDEX, n) for n in sizes]], threads, constants
     )
     return True
 

@@ -1,4 +1,4 @@
-"""Fused attention on GPUs: which build of the kernels of kernels/attention.py, and its launches."""
+"""Fused attention on GPUs: builds of the kernels of kernels/attention.py, and their launches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Attention
-from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
+from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Scalar
 from gpuflow.targets.cuda.library.launch_sequence import (
     At,
     BlockLaunch,
@@ -24,18 +24,18 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     one_launch,
 )
 
-# What kernels hold: gpuflow.ops.contractions.attention.may_fuse says so.
+# Supported dtypes, as in gpuflow.ops.contractions.attention.may_fuse.
 _KINDS = {
     "float32": (tiles.FLOAT32, "*float32"),
     "bfloat16": (tiles.BFLOAT16, "*uint16"),
     "float16": (tiles.FLOAT16, "*uint16"),
 }
-_NONE = 0  # an address that is not used
+_NONE = 0  # an unused address
 
 
 @record
 class Shape:
-    """How a kernel is cut: each warp has 16 * ``row_tiles`` rows, past which ``columns`` go."""
+    """Tile shape of a kernel: 16 * ``row_tiles`` rows per warp, times ``columns``."""
 
     row_tiles: int
     columns: int
@@ -106,16 +106,16 @@ def add_attention(
 
 
 def shapes_to_try(kernel: str, what: Attention, dtype: np.dtype) -> tuple[Shape, ...]:
-    """How a kernel may be cut, the best first."""
+    """The tile shapes of a kernel, the best first."""
     extras = what.bias or what.mask or what.window or what.query_lengths or what.key_lengths
     return SHAPES[kernel][dtype.itemsize == 4][what.size > 64][bool(extras)]
 
 
 def attention_constants(
     shape: Shape, what: Attention, dtype: np.dtype, bias_kind: int
-) -> dict[str, Number]:
+) -> dict[str, Scalar]:
     """The constants of a build."""
-    constants: dict[str, Number] = {
+    constants: dict[str, Scalar] = {
         **tiles.tile_constants(
             _KINDS[dtype.name][0], what.size, shape.row_tiles, shape.columns, True
         ),
@@ -137,7 +137,7 @@ def attention_constants(
 
 @record
 class _Extras:
-    """Operands that not every call has."""
+    """The optional operands of a call."""
 
     bias: At | int
     bias_kind: int
@@ -148,19 +148,19 @@ class _Extras:
 
 
 def _extras(what: Attention, sources: Sequence[At], kinds: Sequence[Any]) -> _Extras:
-    """The operands behind the first ones."""
-    place = 7 if what.gradient else 3  # after the result, which the library takes
+    """The optional operands, which follow the required ones."""
+    position = 7 if what.gradient else 3  # after the result, which the library takes
     present = (what.bias, what.mask, what.query_lengths or None, what.key_lengths or None)
     extras: list[At | int] = []
     bias_kind, bias_pointer = _KINDS["float32"]
-    for number, one in enumerate(present):
+    for index, one in enumerate(present):
         if one is None:
             extras.append(_NONE)
             continue
-        if number == 0:
-            bias_kind, bias_pointer = _KINDS[storage_dtype(kinds[place]).name]
-        extras.append(sources[place])
-        place += 1
+        if index == 0:
+            bias_kind, bias_pointer = _KINDS[storage_dtype(kinds[position]).name]
+        extras.append(sources[position])
+        position += 1
     bias, *others = extras
     return _Extras(bias, bias_kind, bias_pointer, *others)
 
@@ -172,12 +172,12 @@ def _arguments(
     """The arguments of each of the kernels."""
     left, right = what.window or (0, 0)
     scale = int.from_bytes(struct.pack("<f", what.scale), "little")
-    numbers = [
+    sizes = [
         what.heads, what.heads // what.key_heads, what.queries, what.keys,
         *_steps(what.bias), *_steps(what.mask), left, right,
     ]  # fmt: skip
     sums = "*float32"
-    operands = [(pointer, place) for place in leading_operands[:4]]
+    operands = [(pointer, location) for location in leading_operands[:4]]
     results: list[tuple[str, At | int]]
     if what.gradient:
         results = [(sums, operand) for operand in leading_operands[4:]]
@@ -187,12 +187,12 @@ def _arguments(
     return [
         *operands, (extras.bias_pointer, extras.bias), ("*uint8", extras.mask),
         ("*int32", extras.query_lengths), ("*int32", extras.key_lengths), *results,
-        *[("int64", number) for number in numbers], ("float32", scale),
+        *[("int64", size) for size in sizes], ("float32", scale),
     ]  # fmt: skip
 
 
 def _steps(shape: tuple[int, ...] | None) -> list[int]:
-    """Elements from one index to the next, 0 where a size of 1 stands for others."""
+    """Row-major strides in elements, 0 for broadcast dimensions."""
     if shape is None:
         return [0] * 4
     steps = row_major_strides(shape)

@@ -1,8 +1,8 @@
 """Copies of a convolution's operands, with contiguous chunks or rows.
 
-Kernels read an operand by other numbers than 16 bytes where neither its depth nor its free elements
-are innermost: channels in front, or kernels as ``OIHW``. Where tiles read such an operand often, a
-copy costs less.
+Kernels cannot read an operand in vectors of 16 bytes if neither its depth nor its free elements are
+innermost: channels first, or kernels as ``OIHW``. If tiles read such an operand often, a copy costs
+less.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from gpuflow.targets.layouts.convolution_axes import Axes
 
 
 def with_copies(form: Form, chunk: int) -> Iterator[Form]:
-    """The form, and those in which operands that are read one by one are copied."""
+    """Yield the form, and those with copies of operands that are read one by one."""
     for left in _with_copied(form, 0, chunk):
         yield from _with_copied(left, 1, chunk)
 
 
 def _with_copied(form: Form, side: int, chunk: int) -> Iterator[Form]:
     yield form
-    if form.ways(chunk)[side] != ONE_BY_ONE:
+    if form.read_modes(chunk)[side] != ONE_BY_ONE:
         return
     for candidate in (_copied(form, side, True), _copied(form, side, False)):
-        if candidate is not None and candidate.ways(chunk)[side] != ONE_BY_ONE:
+        if candidate is not None and candidate.read_modes(chunk)[side] != ONE_BY_ONE:
             yield candidate
 
 
@@ -41,7 +41,7 @@ def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
     steps = [axis[1 + side] for axis in axes] + [(one.lhs, one.rhs)[side] for one in form.slides]
     sizes.append(form.depth[0])
     steps.append(form.depth[1 + side])
-    # What is repeated is not copied again and again.
+    # Broadcast elements are copied once.
     sizes = [size if step else 1 for size, step in zip(sizes, steps, strict=True)]
     order = list(range(len(sizes)))
     if not depth_inner:
@@ -54,18 +54,18 @@ def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
     )
     if 0 in shape or len(collapsed(view)) > MOST_DIMS:
         return None
-    moved = [0] * len(order)
+    copy_strides = [0] * len(order)
     for k, size, step in zip(order, shape, row_major_strides(shape), strict=True):
-        moved[k] = step if size > 1 else 0
-    places = iter(moved)
+        copy_strides[k] = step if size > 1 else 0
+    next_strides = iter(copy_strides)
 
-    def with_places(axis_group: Axes) -> Axes:
-        return [_with_step(axis, side, next(places)) for axis in axis_group]
+    def with_copy_strides(axis_group: Axes) -> Axes:
+        return [_with_step(axis, side, next(next_strides)) for axis in axis_group]
 
-    outer, free = with_places(form.outer), with_places(free)
+    outer, free = with_copy_strides(form.outer), with_copy_strides(free)
     name = ("lhs", "rhs")[side]
-    slides = [replace(one, **{name: next(places)}) for one in form.slides]
-    (depth,) = with_places([form.depth])
+    slides = [replace(one, **{name: next(next_strides)}) for one in form.slides]
+    (depth,) = with_copy_strides([form.depth])
     offsets, copied = list(form.offsets), list(form.copied)
     offsets[side], copied[side] = 0, view
     return replace(
@@ -76,11 +76,11 @@ def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
 
 
 def _with_step(axis: tuple[int, ...], side: int, step: int) -> tuple[int, int, int, int]:
-    numbers = list(axis)
-    numbers[1 + side] = step
-    return numbers[0], numbers[1], numbers[2], numbers[3]
+    axis_values = list(axis)
+    axis_values[1 + side] = step
+    return axis_values[0], axis_values[1], axis_values[2], axis_values[3]
 
 
 def copied_bytes(view: View, itemsize: int) -> int:
-    """Bytes that a copy moves; one along the target's rows reads some twice."""
+    """The memory traffic of a copy in bytes; a copy along the target's rows reads some twice."""
     return prod(view.shape) * itemsize * (4 if tiled_form(view, itemsize) is None else 2)

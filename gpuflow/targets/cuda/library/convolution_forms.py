@@ -1,4 +1,4 @@
-"""Convolutions as GPUs' kernels hold them: few axes of each kind, three slides, chunks of a sum."""
+"""Canonical forms of convolutions for GPU kernels: few axes, three slides, chunks of a sum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuflow.core.views import View
 from gpuflow.targets.layouts.convolution_axes import Axes, Axis, Problem, Slide, merged
 
 _MOST_OUTER, _MOST_FREE, _MOST_SLIDES = 3, 2, 3
-# How elements of an operand come to shared memory: in vectors along chunks, or across rows.
+# Read modes, from an operand to shared memory: in vectors along chunks, or across rows.
 ONE_BY_ONE, ALONG, ACROSS = range(3)
 _HALVES = 8  # elements of a chunk, if they have 16 bits
 _ONE: Axis = (1, 0, 0, 0)
@@ -21,13 +21,13 @@ _STILL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)
 
 @record
 class Form:
-    """A convolution in the axes that kernels hold; each has its strides in lhs, rhs and out.
+    """A convolution in the axes of the kernels; each has its strides in lhs, rhs and out.
 
     Attributes:
         outer, rows, columns: three axes, two and two.
         depth: the axis of chunks.
         slides: three; with ``taps`` chunks are taps of the last one, and depth has size 1.
-        offsets: where lhs and rhs begin, in elements.
+        offsets: of lhs and rhs, in elements.
         copied: the view of which each operand is a row-major copy; None: it is read in place.
     """
 
@@ -41,13 +41,14 @@ class Form:
     copied: tuple[View | None, View | None] = (None, None)
 
     def numbers(self) -> list[int]:
-        """The arguments that both kernels have for it."""
+        """The scalar arguments of both kernels."""
         free = [(m, lhs, out) for m, lhs, _, out in self.rows]
         free += [(n, rhs, out) for n, _, rhs, out in self.columns]
         slides = [
             (
-                slide.size, slide.taps, slide.places, slide.lhs, slide.rhs, slide.out,
-                slide.stride, slide.pad, slide.hole, slide.gap, every(slide), skip(slide),
+                slide.size, slide.taps, slide.positions, slide.lhs, slide.rhs, slide.out,
+                slide.stride, slide.pad, slide.lhs_dilation, slide.rhs_dilation, every(slide),
+                skip(slide),
             )
             for slide in self.slides
         ]  # fmt: skip
@@ -56,8 +57,8 @@ class Form:
     @property
     def row_count(self) -> int:
         """Free elements of the left operand times positions, of the largest phase."""
-        places = prod(-(-slide.places // every(slide)) for slide in self.slides)
-        return prod(axis[0] for axis in self.rows) * places
+        positions = prod(-(-slide.positions // every(slide)) for slide in self.slides)
+        return prod(axis[0] for axis in self.rows) * positions
 
     @property
     def column_count(self) -> int:
@@ -67,17 +68,17 @@ class Form:
     @property
     def phases(self) -> int:
         """Number of phases: sets of positions that use the same taps."""
-        return prod(min(every(slide), slide.places) for slide in self.slides)
+        return prod(min(every(slide), slide.positions) for slide in self.slides)
 
     @property
     def along(self) -> int:
-        """The dimension that is cut into chunks."""
+        """The size of the dimension that is cut into chunks."""
         last = self.slides[-1]
         return -(-last.taps // skip(last)) if self.taps else self.depth[0]
 
     @property
-    def lines(self) -> int:
-        """How often that is passed."""
+    def passes(self) -> int:
+        """The number of passes over that dimension."""
         slides = self.slides[:-1] if self.taps else self.slides
         return prod(-(-slide.taps // skip(slide)) for slide in slides)
 
@@ -86,13 +87,14 @@ class Form:
         """Strides of both operands along a chunk."""
         last = self.slides[-1]
         if self.taps:
-            return last.lhs * (skip(last) * last.gap // last.hole), last.rhs * skip(last)
+            step = skip(last) * last.rhs_dilation // last.lhs_dilation
+            return last.lhs * step, last.rhs * skip(last)
         return self.depth[1], self.depth[2]
 
     @property
     def lane_steps(self) -> tuple[int, int]:
         """Strides of both operands from one row or column to the next."""
-        moving = [slide for slide in self.slides if slide.places > 1]
+        moving = [slide for slide in self.slides if slide.positions > 1]
         if self.rows_inner or not moving:
             return self.rows[-1][1], self.columns[-1][2]
         return moving[-1].lhs * moving[-1].stride, self.columns[-1][2]
@@ -103,18 +105,18 @@ class Form:
         return self.rows[-1][0] > 1 and self.rows[-1][1] == 1
 
     @property
-    def has_margins(self) -> bool:
+    def reads_padding(self) -> bool:
         """Whether some tap reads padding."""
         return any(_leaves(slide) for slide in self.slides)
 
-    def ways(self, chunk: int) -> tuple[int, int]:
-        """How both operands are read in chunks of so many elements: ALONG, ACROSS, ONE_BY_ONE."""
-        return self._way(0, chunk), self._way(1, chunk)
+    def read_modes(self, chunk: int) -> tuple[int, int]:
+        """The read modes of both operands for a chunk size: ALONG, ACROSS or ONE_BY_ONE."""
+        return self._read_mode(0, chunk), self._read_mode(1, chunk)
 
-    def _way(self, side: int, chunk: int) -> int:
+    def _read_mode(self, side: int, chunk: int) -> int:
         free = self.columns if side else self.rows
         size, step = free[-1][0], free[-1][1 + side]
-        # What moves by other numbers than 1; of slides that have one element it does not matter.
+        # Strides other than the contiguous one; slides of one element do not matter.
         steps = [axis[1 + side] for axis in (*self.outer, *free[:-1])] + [self.offsets[side]]
         moves = [(one.lhs, one.rhs)[side] for one in self.slides]
         moves = [
@@ -125,12 +127,12 @@ class Form:
         def are_aligned(*others: int) -> bool:
             return all(other % chunk == 0 for other in (*steps, *others))
 
-        # With taps, places begin anywhere, and margins cut through chunks of the left operand.
+        # With taps, positions begin anywhere, and padding cuts through chunks of the left operand.
         is_whole = self.along % chunk == 0 and not (self.taps and side == 0)
-        has_holes = self.taps and any(one.hole > 1 for one in self.slides)
-        if self.chunk_steps[side] == 1 and is_whole and not has_holes:
+        has_lhs_dilation = self.taps and any(one.lhs_dilation > 1 for one in self.slides)
+        if self.chunk_steps[side] == 1 and is_whole and not has_lhs_dilation:
             return ALONG if are_aligned(step, *(moves[:-1] if self.taps else moves)) else ONE_BY_ONE
-        # Matrices are transposed on their way from shared memory by elements of 16 bits.
+        # Matrices are transposed by loads from shared memory, in elements of 16 bits.
         if chunk == _HALVES and step == 1 and size % chunk == 0:
             return ACROSS if are_aligned(self.depth[1 + side], *moves) else ONE_BY_ONE
         return ONE_BY_ONE
@@ -138,17 +140,17 @@ class Form:
 
 def every(slide: Slide) -> int:
     """Distance of positions that use the same taps."""
-    return slide.hole // gcd(slide.hole, slide.stride)
+    return slide.lhs_dilation // gcd(slide.lhs_dilation, slide.stride)
 
 
 def skip(slide: Slide) -> int:
     """Distance of taps that a position uses."""
-    return slide.hole // gcd(slide.hole, slide.gap)
+    return slide.lhs_dilation // gcd(slide.lhs_dilation, slide.rhs_dilation)
 
 
 def _leaves(slide: Slide) -> bool:
-    last = slide.position(slide.places - 1, slide.taps - 1)
-    return slide.hole > 1 or slide.position(0, 0) < 0 or last >= slide.size
+    last = slide.position(slide.positions - 1, slide.taps - 1)
+    return slide.lhs_dilation > 1 or slide.position(0, 0) < 0 or last >= slide.size
 
 
 def without_still_slides(problem: Problem) -> Problem:
@@ -159,14 +161,14 @@ def without_still_slides(problem: Problem) -> Problem:
     rows, depth, slides = list(problem.rows), list(problem.depth), []
     offset = problem.lhs_offset
     for one in problem.slides:
-        if min(one.taps, one.places) != 1 or one == _STILL or _leaves(one):
+        if min(one.taps, one.positions) != 1 or one == _STILL or _leaves(one):
             slides.append(one)
             continue
         offset -= one.pad * one.lhs
-        if one.places > 1:
-            rows.append((one.places, one.stride * one.lhs, 0, one.out))
+        if one.positions > 1:
+            rows.append((one.positions, one.stride * one.lhs, 0, one.out))
         elif one.taps > 1:
-            depth.append((one.taps, one.gap * one.lhs, one.rhs, 0))
+            depth.append((one.taps, one.rhs_dilation * one.lhs, one.rhs, 0))
     slides = _three(slides)
     return replace(
         problem, rows=merged(rows), depth=merged(depth), slides=slides, lhs_offset=offset
@@ -174,7 +176,7 @@ def without_still_slides(problem: Problem) -> Problem:
 
 
 def forms_of(problem: Problem) -> list[Form]:
-    """The forms that a problem can take: with depth in chunks first, then with taps."""
+    """All forms of a problem: those with depth in chunks, then those with taps."""
     rows, columns = problem.rows[-_MOST_FREE:], problem.columns[-_MOST_FREE:]
     outer = problem.outer + problem.rows[:-_MOST_FREE] + problem.columns[:-_MOST_FREE]
     if len(outer) > _MOST_OUTER:
@@ -186,22 +188,22 @@ def forms_of(problem: Problem) -> list[Form]:
     )
     offsets = (problem.lhs_offset, problem.rhs_offset)
     depths, forms = problem.depth or [_ONE], []
-    for number in range(len(depths) - 1, -1, -1):
-        others = [_as_slide(axis) for k, axis in enumerate(depths) if k != number]
+    for index in range(len(depths) - 1, -1, -1):
+        others = [_as_slide(axis) for k, axis in enumerate(depths) if k != index]
         if len(others) + len(moving) <= _MOST_SLIDES:
             slides = _three([*others, *moving])
-            forms.append(Form(outer, rows, columns, depths[number], slides, offsets))
+            forms.append(Form(outer, rows, columns, depths[index], slides, offsets))
     others = [_as_slide(axis) for axis in problem.depth]
     if len(others) + len(moving) <= _MOST_SLIDES:
-        for number, slide in enumerate(moving):
+        for index, slide in enumerate(moving):
             if slide.taps > 1:
-                slides = _three([*others, *moving[:number], *moving[number + 1 :], slide])
+                slides = _three([*others, *moving[:index], *moving[index + 1 :], slide])
                 forms.append(Form(outer, rows, columns, _ONE, slides, offsets, True))
     return forms
 
 
 def _as_slide(axis: Axis) -> Slide:
-    """An axis that is summed over, as taps of which each meets one element."""
+    """A reduced axis as a slide whose taps read one element each."""
     size, lhs, rhs, _ = axis
     return Slide(size, size, 1, lhs, rhs, 0, 1, 0, 1, 1)
 
@@ -211,7 +213,7 @@ def _three(slides: Sequence[Slide]) -> list[Slide]:
 
 
 def direct_form(form: Form) -> Form:
-    """The form in which threads sum: the innermost loop is over the depth, if taps are few."""
+    """The form for one sum per thread: the innermost loop is over the depth, if taps are few."""
     last = form.slides[-1]
     if form.taps or form.depth[0] <= last.taps or _STILL not in form.slides:
         return form

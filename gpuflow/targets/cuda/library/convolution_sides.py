@@ -1,4 +1,4 @@
-"""One array of a convolution by role, how it is packed, and which way its taps are counted."""
+"""One array of a convolution by role, its packing, and the direction of its taps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuflow.core.views import View, contiguous
 from gpuflow.targets.cuda.library.dnn.calls import Dims, packed_strides
 from gpuflow.targets.layouts.convolution_axes import dense_stride
 
-_FEWEST_SPACE = 2  # dimensions of space that libraries want
+_FEWEST_SPACE = 2  # spatial dimensions that libraries require
 T = TypeVar("T")
 
 
@@ -22,7 +22,7 @@ class Side:
         view: its layout.
         first: dimensions of the batch, of a filter the outputs.
         second: of the channels, outermost first.
-        space: those that slide.
+        space: spatial dimensions.
     """
 
     view: View
@@ -37,19 +37,19 @@ class Side:
 
     @property
     def sizes(self) -> Dims:
-        """Batch, channels, and space, of which there are enough."""
+        """Batch, channels, and at least two spatial sizes."""
         shape = self.view.shape
         space = [shape[d] for d in self.space]
         return (
             prod(shape[d] for d in self.first), prod(shape[d] for d in self.second),
-            *filled(space, 1),
+            *padded_dims(space, 1),
         )  # fmt: skip
 
-    def lies_packed(self, channels_last: bool) -> bool:
-        """Whether the elements are packed so."""
-        wanted = packed_strides(self.sizes, channels_last)
-        roles = (self.first, self.second, *filled([(d,) for d in self.space], ()))
-        for dims, size, stride in zip(roles, self.sizes, wanted, strict=True):
+    def is_packed(self, channels_last: bool) -> bool:
+        """Whether the elements are packed in that order."""
+        expected = packed_strides(self.sizes, channels_last)
+        roles = (self.first, self.second, *padded_dims([(d,) for d in self.space], ()))
+        for dims, size, stride in zip(roles, self.sizes, expected, strict=True):
             axis = dense_stride(
                 [self.view.shape[d] for d in dims], [_stride(self.view, d) for d in dims]
             )
@@ -58,7 +58,7 @@ class Side:
         return True
 
     def permuted(self, channels_last: bool) -> View:
-        """The view from its first element on, with dimensions in the order of packed ones."""
+        """The view without its offset, with dimensions in packed order."""
         last = (*self.first, *self.space, *self.second)
         order = last if channels_last else self.order
         view = self.view
@@ -67,7 +67,7 @@ class Side:
 
     @property
     def reversed(self) -> Side:
-        """The side with its space counted from the other end."""
+        """The side with reversed spatial dimensions."""
         strides, offset = list(self.view.strides), self.view.offset
         for d in self.space:
             if not (self.view.broadcast and self.view.broadcast[d]):
@@ -78,7 +78,7 @@ class Side:
 
 
 def unpacked(w: Side, channels_last: bool) -> View:
-    """The result's elements, in its own order, where they are packed."""
+    """The view of a packed result in the order of its own dimensions."""
     order = (*w.first, *w.space, *w.second) if channels_last else w.order
     shape = w.view.shape
     strides = contiguous([shape[d] for d in order]).strides
@@ -90,13 +90,13 @@ def _stride(view: View, d: int) -> int:
     return 0 if view.broadcast and view.broadcast[d] else view.strides[d]
 
 
-def filled(values: list[T], filling: T) -> list[T]:
-    """As many dimensions of space as libraries want; those in front have one element."""
+def padded_dims(values: list[T], filling: T) -> list[T]:
+    """Pad spatial dimensions on the left to as many as libraries require."""
     return [filling] * (_FEWEST_SPACE - len(values)) + values
 
 
 def unmirrored(view: View, space: Dims) -> tuple[View, set[int]]:
-    """The view with taps counted forwards, and which ways they were counted."""
+    """The view with positive spatial strides, and the signs of the original ones."""
     strides, offset, signs = list(view.strides), view.offset, set()
     for d in space:
         if view.shape[d] > 1:

@@ -23,7 +23,7 @@ from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import View
-from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
+from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Scalar
 from gpuflow.targets.cuda.library.convolution_copies import copied_bytes, with_copies
 from gpuflow.targets.cuda.library.convolution_forms import (
     ACROSS,
@@ -40,18 +40,18 @@ from gpuflow.targets.layouts.convolution_axes import Problem, as_problem
 
 ENOUGH_BLOCKS = 256  # that keep a GPU busy
 ENOUGH_THREADS = 1 << 16
-FEWEST_SLICES = 8  # of the part of a sum that a block makes
-FEWEST_PRODUCTS = 64  # of the part of a sum that a thread makes
+FEWEST_SLICES = 8  # of a block's partial sum
+FEWEST_PRODUCTS = 64  # of a thread's partial sum
 # Tiles of 16 rows of a warp, and columns: from the largest on.
 TILE_SHAPES = ((2, 64), (2, 32), (1, 64), (1, 32))
 _MOST_PARTIAL_BYTES = 1 << 26
 LONGEST = 1 << 31  # spans of arrays are below it, in elements, or numbers have 64 bits
 
-# What things cost, in instructions of a thread; only ratios count. From data sheets and counts of
+# Costs, in instructions of a thread; only ratios count. From data sheets and counts of
 # instructions, not measured. A product: by a thread alone, with a tile's fma, with tensor cores of
 # 16 bits, and of tensorfloat32 with its rounding. An element that is read for a tile: in vectors,
-# from neighboring places, from others; a load takes the time of four instructions, as one unit
-# loads for four schedulers, and its place and its condition two more. A byte of memory that a copy
+# from neighboring addresses, from others; a load takes the time of four instructions, as one unit
+# loads for four schedulers, and its address and its condition two more. A byte that a copy
 # reads or writes: 2e13 instructions and 2e12 bytes a second. A launch.
 _DIRECT, _FMA, _MATRIX, _REDUCED = 16.0, 1.3, 0.1, 0.25
 _VECTOR, _NEAR, _FAR = 0.4, 6.0, 12.0
@@ -69,16 +69,16 @@ class _Call:
 
     Attributes:
         kind, pointer, itemsize: of both operands' elements.
-        places: where they begin.
+        locations: of both operands.
         out, out_kind, out_pointer, count: the result and its elements.
         reduced: float32 may be rounded to tensorfloat32.
-        long: numbers have 64 bits.
+        long: whether scalars have 64 bits.
     """
 
     kind: int
     pointer: str
     itemsize: int
-    places: Sequence[At]
+    locations: Sequence[At]
     out: At
     out_kind: int
     out_pointer: str
@@ -87,19 +87,19 @@ class _Call:
     long: bool
 
     def numbers(self, values: Iterable[int]) -> list[tuple[str, int]]:
-        """Numbers as arguments."""
+        """Scalars as arguments."""
         return [("int64" if self.long else "int32", int(value)) for value in values]
 
 
 def add_convolution(
-    schedule: Schedule, what: Convolution, places: Sequence[At], views: Sequence[View],
+    schedule: Schedule, what: Convolution, locations: Sequence[At], views: Sequence[View],
     kinds: Sequence[Any], out: tuple[At, ShapedArray],
 ) -> bool:  # fmt: skip
-    """Add the launches of a convolution; False, and nothing, where kernels do not hold it.
+    """Add the launches of a convolution; False, and no launch, if kernels do not support it.
 
     Args:
         schedule: the target schedule. what: the operation.
-        places, views, kinds: both operands, their layouts, and their dtype.
+        locations, views, kinds: both operands, their layouts, and their dtypes.
         out: the result, row-major.
     """
     target, aval = out
@@ -112,8 +112,8 @@ def add_convolution(
     if problem is None or not forms:
         return False
     size = storage_dtype(kinds[0]).itemsize
-    is_long = max(*spans, aval.size, *_extents(problem)) >= LONGEST
-    call = _Call(*operand_kind, size, places, target, *out_kind, aval.size, what.reduced, is_long)
+    long = max(*spans, aval.size, *_extents(problem)) >= LONGEST
+    call = _Call(*operand_kind, size, locations, target, *out_kind, aval.size, what.reduced, long)
     best = _best_tiles(forms, call) if 0 not in spans else None
     if best is not None:
         _add_tiles(schedule, call, *best)
@@ -131,71 +131,72 @@ def _span(view: View) -> int:
 
 
 def _extents(problem: Problem) -> list[int]:
-    """The terms of a sum; and how far positions reach in each slide, with holes and margins."""
+    """Extents that must fit index types: terms of a sum, and dilated, padded slides."""
     extents = [prod(axis[0] for axis in problem.depth) * prod(s.taps for s in problem.slides)]
     for slide in problem.slides:
-        last = slide.position(slide.places - 1, slide.taps - 1)
-        extents += [abs(slide.pad), abs(last), slide.size * slide.hole]
+        last = slide.position(slide.positions - 1, slide.taps - 1)
+        extents += [abs(slide.pad), abs(last), slide.size * slide.lhs_dilation]
     return extents
 
 
-# --- sums in parts -------------------------------------------------------------------------
+# --- split sums ----------------------------------------------------------------------------
 
 
-def _parts(wanted: int, most: int, call: _Call) -> int:
-    """In how many parts a sum is made: not more than there is memory for."""
+def _split_count(requested: int, most: int, call: _Call) -> int:
+    """The number of splits of a sum, limited by memory for partial sums."""
     size = np.dtype(WIDE[call.kind]).itemsize
-    return max(min(wanted, most, _MOST_PARTIAL_BYTES // (call.count * size)), 1)
+    return max(min(requested, most, _MOST_PARTIAL_BYTES // (call.count * size)), 1)
 
 
-def _sums(schedule: Schedule, call: _Call, parts: int) -> tuple[tuple[str, At], int]:
+def _sums(schedule: Schedule, call: _Call, splits: int) -> tuple[tuple[str, At], int]:
     """Destination and form of sums: the result, or partial sums in the workspace."""
-    if parts == 1:
+    if splits == 1:
         return (call.out_pointer, call.out), call.out_kind
     wide = np.dtype(WIDE[call.kind])
     kind, pointer = number_kind(wide) or (call.kind, call.pointer)
-    return (pointer, schedule.memory(parts * call.count * wide.itemsize)), kind
+    return (pointer, schedule.memory(splits * call.count * wide.itemsize)), kind
 
 
-def _add_sums(schedule: Schedule, call: _Call, parts: int, partial: tuple[str, At]) -> None:
-    """Add the parts of each number, in order."""
-    if parts > 1:
+def _add_sums(schedule: Schedule, call: _Call, splits: int, partial: tuple[str, At]) -> None:
+    """Add the partial sums of each element, in order."""
+    if splits > 1:
         arguments = [
-            partial, (call.out_pointer, call.out), ("int64", call.count), ("int64", parts)
+            partial, (call.out_pointer, call.out), ("int64", call.count), ("int64", splits)
         ]  # fmt: skip
         constants = {"OUT_KIND": call.out_kind}
-        schedule.for_each(direct.sum_parts, arguments, call.count, constants)
+        schedule.for_each(direct.sum_partials, arguments, call.count, constants)
 
 
 def _operands(schedule: Schedule, call: _Call, form: Form) -> list[tuple[str, At]]:
-    """Where both operands or their copies begin, and the type of pointers."""
+    """The pointer type and location of both operands or of their copies."""
     size, operands = call.itemsize, []
-    for place, offset, view in zip(call.places, form.offsets, form.copied, strict=True):
+    for location, offset, view in zip(call.locations, form.offsets, form.copied, strict=True):
         if view is not None:
-            source, place = place.plus(view.offset * size), schedule.memory(prod(view.shape) * size)
-            schedule.copy(source, place, view, np.dtype(f"u{size}"))
-        operands.append((call.pointer, place.plus(offset * size)))
+            source = location.plus(view.offset * size)
+            location = schedule.memory(prod(view.shape) * size)
+            schedule.copy(source, location, view, np.dtype(f"u{size}"))
+        operands.append((call.pointer, location.plus(offset * size)))
     return operands
 
 
-# --- a thread for each number --------------------------------------------------------------
+# --- a thread for each element -------------------------------------------------------------
 
 
 def _add_direct(schedule: Schedule, call: _Call, form: Form) -> None:
     most = [-(-slide.taps // skip(slide)) for slide in form.slides]
-    lines = form.depth[0] * most[0] * most[1]
+    passes = form.depth[0] * most[0] * most[1]
     fewest = max(FEWEST_PRODUCTS // max(most[2], 1), 1)
-    parts = _parts(-(-ENOUGH_THREADS // call.count), lines // fewest, call)
-    part_lines = -(-lines // parts)
-    parts = -(-lines // part_lines) if lines else 1
-    numbers = call.numbers((parts, part_lines, call.count, *form.numbers()))
-    target, out_kind = _sums(schedule, call, parts)
+    splits = _split_count(-(-ENOUGH_THREADS // call.count), passes // fewest, call)
+    split_passes = -(-passes // splits)
+    splits = -(-passes // split_passes) if passes else 1
+    numbers = call.numbers((splits, split_passes, call.count, *form.numbers()))
+    target, out_kind = _sums(schedule, call, splits)
     schedule.for_each(
         direct.convolve_directly,
-        [*_operands(schedule, call, form), target, *numbers], call.count * parts,
+        [*_operands(schedule, call, form), target, *numbers], call.count * splits,
         {"KIND": call.kind, "OUT_KIND": out_kind, "LONG": call.long},
     )  # fmt: skip
-    _add_sums(schedule, call, parts, target)
+    _add_sums(schedule, call, splits, target)
 
 
 # --- tiles of matrices ---------------------------------------------------------------------
@@ -203,14 +204,14 @@ def _add_direct(schedule: Schedule, call: _Call, form: Form) -> None:
 
 @record
 class Tiling:
-    """How tiles cut a form.
+    """The tiling of a form.
 
     Attributes:
         row_tiles, columns: tiles of 16 rows of a warp, and columns, of a block.
         down, across: tiles of each phase.
         blocks: tiles of all phases and axes.
         slices: of a whole sum.
-        parts: into which it is split.
+        splits: of each sum.
     """
 
     row_tiles: int
@@ -219,12 +220,12 @@ class Tiling:
     across: int
     blocks: int
     slices: int
-    parts: int = 1
+    splits: int = 1
 
     @property
     def busy(self) -> int:
-        """Blocks, as far as they make a GPU faster."""
-        return min(self.blocks * self.parts, ENOUGH_BLOCKS)
+        """The number of blocks, up to enough to keep a GPU busy."""
+        return min(self.blocks * self.splits, ENOUGH_BLOCKS)
 
 
 def _chunk(call: _Call) -> int:
@@ -232,25 +233,25 @@ def _chunk(call: _Call) -> int:
 
 
 def _every_form(problem: Problem) -> list[Form]:
-    """The forms of a problem as it is, and those without slides that do not slide."""
+    """The forms of a problem, and those with trivial slides as plain axes."""
     forms, other = forms_of(problem), without_still_slides(problem)
     return forms if other == problem else forms + forms_of(other)
 
 
 def _best_tiles(forms: list[Form], call: _Call) -> tuple[Form, Tiling] | None:
-    """The form and its tiles; None where threads do better one by one."""
+    """The form and its tiling; None if one thread per element is cheaper."""
     if call.kind not in _TILE_KINDS:
         return None
     form = min(forms, key=lambda one: _cost(one, call))
     if _cost(form, call) > LAUNCH:
         every_copy = chain(*(with_copies(one, _chunk(call)) for one in forms))
         form = min(every_copy, key=lambda one: _cost(one, call))
-    products = form.row_count * form.column_count * form.along * form.lines * form.phases
+    products = form.row_count * form.column_count * form.along * form.passes * form.phases
     if _cost(form, call) > products * prod(axis[0] for axis in form.outer) * _DIRECT:
         return None
     tilings = [tiling(form, call, *shape) for shape in TILE_SHAPES]
     most = max(one.busy for one in tilings)
-    # Of tiles that keep as many blocks busy, those that waste least, and of these the largest.
+    # Of tilings that keep as many blocks busy, the least waste, and of these the largest tile.
     useful = [one for one in tilings if one.busy == most]
     return form, min(useful, key=lambda one: one.blocks * one.row_tiles * one.columns)
 
@@ -261,12 +262,13 @@ def _cost(form: Form, call: _Call) -> float:
     rows, columns = 64, 64 if form.column_count > 32 else 32
     is_plain = call.kind == scan.FLOAT32
     work = rows * columns * ((_REDUCED if call.reduced else _FMA) if is_plain else _MATRIX)
-    sides = zip((rows, columns), form.ways(chunk), form.chunk_steps, form.lane_steps, strict=True)
-    for count, way, step, lane in sides:
+    modes = form.read_modes(chunk)
+    sides = zip((rows, columns), modes, form.chunk_steps, form.lane_steps, strict=True)
+    for count, mode, step, lane in sides:
         is_near = abs(step) == 1 or abs(lane) == 1
-        work += count * (_VECTOR if way != ONE_BY_ONE else _NEAR if is_near else _FAR)
+        work += count * (_VECTOR if mode != ONE_BY_ONE else _NEAR if is_near else _FAR)
     tile_count = -(-form.row_count // rows) * -(-form.column_count // columns)
-    along = -(-form.along // chunk) * chunk * form.lines
+    along = -(-form.along // chunk) * chunk * form.passes
     cost = tile_count * along * work * form.phases * prod(axis[0] for axis in form.outer)
     copies = [view for view in form.copied if view is not None]
     bytes_copied = sum([copied_bytes(view, call.itemsize) for view in copies])
@@ -274,25 +276,25 @@ def _cost(form: Form, call: _Call) -> float:
 
 
 def tiling(form: Form, call: _Call, row_tiles: int, columns: int) -> Tiling:
-    """How tiles of a size cut a form."""
+    """The tiling of a form by tiles of a size."""
     down = -(-form.row_count // (16 * tiles.WARPS * row_tiles))
     across = -(-form.column_count // columns)
     blocks = down * across * form.phases * prod(axis[0] for axis in form.outer)
-    slices = -(-form.lines * -(-form.along // _chunk(call)) // tiled.CHUNKS)
-    parts = _parts(-(-ENOUGH_BLOCKS // blocks), slices // FEWEST_SLICES, call)
-    return Tiling(row_tiles, columns, down, across, blocks, slices, parts)
+    slices = -(-form.passes * -(-form.along // _chunk(call)) // tiled.CHUNKS)
+    splits = _split_count(-(-ENOUGH_BLOCKS // blocks), slices // FEWEST_SLICES, call)
+    return Tiling(row_tiles, columns, down, across, blocks, slices, splits)
 
 
-def tile_constants(form: Form, call: _Call, how: Tiling) -> dict[str, Number]:
+def tile_constants(form: Form, call: _Call, how: Tiling) -> dict[str, Scalar]:
     """The constants of a build."""
     size, kind = tiled.CHUNKS * _chunk(call), _TILE_KINDS[call.kind]
-    constants: dict[str, Number] = dict(
+    constants: dict[str, Scalar] = dict(
         tiles.tile_constants(kind, size, how.row_tiles, how.columns, True)
     )
-    left, right = form.ways(_chunk(call))
+    left, right = form.read_modes(_chunk(call))
     constants.update({
-        "OUT_KIND": tiles.FLOAT32 if how.parts > 1 else _TILE_KINDS[call.out_kind],
-        "REDUCED": call.reduced and kind == tiles.FLOAT32, "MARGINS": form.has_margins,
+        "OUT_KIND": tiles.FLOAT32 if how.splits > 1 else _TILE_KINDS[call.out_kind],
+        "REDUCED": call.reduced and kind == tiles.FLOAT32, "MARGINS": form.reads_padding,
         "TAPS": form.taps, "LEFT_VECTOR": left == ALONG, "RIGHT_VECTOR": right == ALONG,
         "LONG": call.long, "LEFT_ACROSS": left == ACROSS, "RIGHT_ACROSS": right == ACROSS,
     })  # fmt: skip
@@ -302,15 +304,15 @@ def tile_constants(form: Form, call: _Call, how: Tiling) -> dict[str, Number]:
 
 
 def _add_tiles(schedule: Schedule, call: _Call, form: Form, how: Tiling) -> None:
-    slices = -(-how.slices // how.parts)
-    how = replace(how, parts=-(-how.slices // slices))
+    slices = -(-how.slices // how.splits)
+    how = replace(how, splits=-(-how.slices // slices))
     operands = _operands(schedule, call, form)
-    target, _ = _sums(schedule, call, how.parts)
+    target, _ = _sums(schedule, call, how.splits)
     # Neighboring lanes read neighboring elements; of vectors it does not matter.
-    ways = zip(form.ways(_chunk(call)), form.chunk_steps, strict=True)
-    by_rows = [way == ACROSS or abs(step) != 1 for way, step in ways]
+    modes = zip(form.read_modes(_chunk(call)), form.chunk_steps, strict=True)
+    by_rows = [mode == ACROSS or abs(step) != 1 for mode, step in modes]
     numbers = call.numbers((
-        how.parts, slices * tiled.CHUNKS, call.count, how.down, how.across, form.rows_inner,
+        how.splits, slices * tiled.CHUNKS, call.count, how.down, how.across, form.rows_inner,
         *by_rows, *form.numbers(),
     ))  # fmt: skip
     constants = tile_constants(form, call, how)
@@ -318,17 +320,17 @@ def _add_tiles(schedule: Schedule, call: _Call, form: Form, how: Tiling) -> None
     if any(constants[name] for name in _IN_VECTORS):
         plain = {**constants, **dict.fromkeys(_IN_VECTORS, False)}
     schedule.launch(
-        tiled.convolve_tiles, [*operands, target, *numbers], (how.blocks * how.parts, 1, 1),
+        tiled.convolve_tiles, [*operands, target, *numbers], (how.blocks * how.splits, 1, 1),
         tiles.THREADS, constants, plain,
     )  # fmt: skip
-    _add_sums(schedule, call, how.parts, target)
+    _add_sums(schedule, call, how.splits, target)
 
 
 def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
-    """It reads operands as they lie."""
+    """Kernels read operands in their own layout."""
     del target
     schedule, out = Schedule(3), (At(2), step.eqn.outputs[0].aval)
-    views, kinds = zip(*[(x.lies, x.aval.dtype) for x in step.operands], strict=True)
+    views, kinds = zip(*[(x.layout, x.aval.dtype) for x in step.operands], strict=True)
     return schedule if add_convolution(schedule, block, [At(0), At(1)], views, kinds, out) else None
 
 

@@ -1,4 +1,4 @@
-"""How a view is copied to row-major memory: the kernel, its launch and the numbers it is given.
+"""Copies of a view to row-major memory: the kernel, its launch and its scalar arguments.
 
     rows     as the target goes: a block has threads along a row and along rows, so that a thread
              divides once for all of its elements, and not at all in up to two dimensions
@@ -21,10 +21,10 @@ import gpuflow.kernels.transposing as transposing
 from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
-from gpuflow.targets.cuda.codegen.handwritten import Number
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.handwritten import Scalar
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 
-MOST_DIMS = 4  # of a view whose like dimensions are one
+MOST_DIMS = 4  # of a collapsed view
 THREADS = 256
 VECTOR_BYTES = 16
 FEWEST_IN_TILES = 16  # elements in both directions, that a tiled transposition is for
@@ -42,8 +42,8 @@ class CopyForm:
 
     Attributes:
         kernel: of kernels/; its first arguments are source and target.
-        index: the type of the numbers.
-        numbers: its other arguments.
+        index: the type of the scalars.
+        numbers: its scalar arguments.
         grid, threads: the launch.
         constants: of the build.
         plain: those for arrays that do not begin at multiples of 16 bytes, if they differ.
@@ -54,8 +54,8 @@ class CopyForm:
     numbers: tuple[int, ...]
     grid: Dim
     threads: int
-    constants: dict[str, Number]
-    plain: dict[str, Number] | None = None
+    constants: dict[str, Scalar]
+    plain: dict[str, Scalar] | None = None
 
 
 def collapsed(view: View) -> list[tuple[int, int]]:
@@ -72,7 +72,7 @@ def collapsed(view: View) -> list[tuple[int, int]]:
 
 
 def copy_form(view: View, itemsize: int) -> CopyForm:
-    """How to copy a view of up to four dimensions, after collapsing."""
+    """The copy of a view of up to four dimensions, after collapsing."""
     tiles = tiled_form(view, itemsize)
     return _rows_form(collapsed(view), itemsize) if tiles is None else tiles
 
@@ -113,7 +113,7 @@ def _rows_form(dims: Sequence[tuple[int, int]], itemsize: int) -> CopyForm:
 
 
 def _vector(dims: Sequence[tuple[int, int]], itemsize: int) -> int:
-    """Neighbors that move at once, from 4 bytes to 16; 1 where rows do not allow it."""
+    """Elements of a vector of 4 to 16 bytes; 1 if rows do not allow vectors."""
     size, step = dims[-1]
     if step != 1:
         return 1
@@ -126,7 +126,7 @@ def _vector(dims: Sequence[tuple[int, int]], itemsize: int) -> int:
 
 
 def tiled_form(view: View, itemsize: int) -> CopyForm | None:
-    """A tiled transposition; None: it does not suit."""
+    """A tiled transposition; None if it does not apply."""
     if itemsize > 8:
         return None
     dims = collapsed(view)

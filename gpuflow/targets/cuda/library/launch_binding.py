@@ -27,11 +27,11 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     UserLaunch,
 )
 from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import load, prepare
-from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, Launch, Place
+from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, BufferLocation, Launch
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 _ALIGNED = 16  # bytes, for copies of 128 bits
-# Shared memory that a block may have, where it is not the 163 KB of sm_80.
+# The maximum shared memory of a block, if it differs from the 163 KB of sm_80.
 _SHARED_BYTES = {
     (8, 6): 99 << 10, (8, 9): 99 << 10, (9, 0): 227 << 10, (10, 0): 227 << 10, (10, 3): 227 << 10,
     (12, 0): 99 << 10, (12, 1): 99 << 10,
@@ -40,8 +40,8 @@ _SHARED_BYTES_AT_LEAST = 163 << 10
 
 
 def copy_schedule(step: CopyStep) -> Schedule | None:
-    """The launch that makes a copy, or None: it has too many dimensions."""
-    view, dtype = step.source.lies, storage_dtype(step.source.aval.dtype)
+    """The launch of a copy; None if it has too many dimensions."""
+    view, dtype = step.source.layout, storage_dtype(step.source.aval.dtype)
     schedule = Schedule(2)
     if len(collapsed(view)) > MOST_DIMS:
         return None
@@ -54,8 +54,8 @@ def most_shared_bytes(compute_capability: tuple[int, int]) -> int:
     return _SHARED_BYTES.get(compute_capability, _SHARED_BYTES_AT_LEAST)
 
 
-def that_fits(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, HandwrittenKernel]:
-    """The launch, or that with the largest tiles that a device holds; the last one in any case."""
+def largest_fitting(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, HandwrittenKernel]:
+    """The launch with the largest tiles that fit the device; the smallest if none do."""
     most = most_shared_bytes(device.compute_capability)
     while True:
         kernel = load(one.kernel, one.signature, device, dict(one.constants), one.bounds)
@@ -66,58 +66,58 @@ def that_fits(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, Handwri
 
 
 def block_launch(
-    one: BlockLaunch, places: Sequence[Place], device: GpuDevice
+    one: BlockLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> tuple[Launch, list[int]]:
     """A launch, and the registers whose addresses it is called with.
 
     Args:
         one: the launch.
-        places: the locations of its arrays.
+        buffers: the locations of its arrays.
         device: that it runs on.
     """
-    one, kernel = that_fits(one, device)
-    words, registers, fixups = _words(one.arguments, places)
-    run = prepare(kernel, device, one.grid, one.block, words)
+    one, kernel = largest_fitting(one, device)
+    slots, registers, fixups = _argument_slots(one.arguments, buffers)
+    run = prepare(kernel, device, one.grid, one.block, slots)
     if one.plain is None:
-        return Launch(run, lambda: run, words, fixups), list(registers)
+        return Launch(run, lambda: run, slots, fixups), list(registers)
 
     @cache
     def plain() -> Callable[[], None]:
         other = load(one.kernel, one.signature, device, dict(one.plain or ()), one.bounds)
-        return prepare(other, device, one.grid, one.block, words)
+        return prepare(other, device, one.grid, one.block, slots)
 
     moving = {number for number, _, _ in fixups}
     fixed = [
-        words[number]
+        slots[number]
         for number, argument in enumerate(one.arguments)
         if isinstance(argument, At) and number not in moving
     ]
     if any(address % _ALIGNED for address in fixed):
         run = plain()
     aligned = [(launch_register, start, _ALIGNED) for _, launch_register, start in fixups]
-    return Launch(run, plain, words, fixups, aligned), list(registers)
+    return Launch(run, plain, slots, fixups, aligned), list(registers)
 
 
-def _words(
-    arguments: Sequence[At | int], places: Sequence[Place]
+def _argument_slots(
+    arguments: Sequence[At | int], buffers: Sequence[BufferLocation]
 ) -> tuple[array[int], dict[int, int], list[tuple[int, int, int]]]:
-    """The words of a launch, the registers that it is called with, and where these go."""
-    words, registers = array("q"), {}
+    """The argument slots of a launch, its registers, and its fixups: slot, register, offset."""
+    slots, registers = array("q"), {}
     fixups: list[tuple[int, int, int]] = []
     for number, argument in enumerate(arguments):
         if not isinstance(argument, At):
-            words.append(argument)
+            slots.append(argument)
             continue
-        register, start = places[argument.array]
-        words.append(start + argument.offset)
+        register, start = buffers[argument.array]
+        slots.append(start + argument.offset)
         if register is not None:
             launch_register = registers.setdefault(register, len(registers))
             fixups.append((number, launch_register, start + argument.offset))
-    return words, registers, fixups
+    return slots, registers, fixups
 
 
 def user_launch(
-    one: UserLaunch, places: Sequence[Place], device: GpuDevice
+    one: UserLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> tuple[Launch, list[int]]:
     """A launch of a user's kernel, and the registers whose addresses it is called with.
 
@@ -140,40 +140,40 @@ def user_launch(
         ),
         ValueError,
     )
-    words, registers, fixups = _words(one.arguments, places)
+    slots, registers, fixups = _argument_slots(one.arguments, buffers)
     run: Callable[[], None] = lambda: None  # noqa: E731
     if 0 not in kernel.grid:
         run = device.prepare(
-            user, kernel.grid, kernel.block, words, kernel.shared_bytes, one.touches
+            user, kernel.grid, kernel.block, slots, kernel.shared_bytes, one.touches
         )
-    return Launch(run, lambda: run, words, fixups), list(registers)
+    return Launch(run, lambda: run, slots, fixups), list(registers)
 
 
 def library_launch(
-    one: LibraryLaunch, places: Sequence[Place], device: GpuDevice
-) -> tuple[Callable[..., None], list[Place]]:
-    """A library's call as a function of addresses, and which these are.
+    one: LibraryLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+) -> tuple[Callable[..., None], list[BufferLocation]]:
+    """A library's call as a function of addresses, and their locations.
 
     Args:
         one: the call.
-        places: the locations of its arrays.
+        buffers: the locations of its arrays.
         device: that it runs on.
     """
     library = device.api.deep_library
     assert library is not None, one.what  # the plan was made for a device that has it
     run = library.bind(one.what, device.compute)
-    at: list[Place] = []
+    at: list[BufferLocation] = []
     offsets: list[int] = []
-    for place in one.places:
-        register, start = places[place.array]
-        is_known = register is None
-        at.append((register, start + place.offset if is_known else 0))
-        offsets.append(0 if is_known else start + place.offset)
-    registers = list(dict.fromkeys(n for n, _ in places if n is not None)) if one.plain else []
+    for location in one.locations:
+        register, start = buffers[location.array]
+        is_fixed = register is None
+        at.append((register, start + location.offset if is_fixed else 0))
+        offsets.append(0 if is_fixed else start + location.offset)
+    registers = list(dict.fromkeys(n for n, _ in buffers if n is not None)) if one.plain else []
 
     @cache
     def plain() -> Callable[..., None]:
-        launches = [block_launch(other, places, device) for other in one.plain]
+        launches = [block_launch(other, buffers, device) for other in one.plain]
 
         def run_plain(*addresses: int) -> None:
             address_in = dict(zip(registers, addresses, strict=True))
@@ -183,26 +183,26 @@ def library_launch(
         return run_plain
 
     at += [(number, 0) for number in registers]
-    checked = len(one.places) - 1 if one.plain else 0  # else the library says what is wrong
+    checked = len(one.locations) - 1 if one.plain else 0  # else the library reports errors
     return AlignedCall(run, checked, _ALIGNED, offsets, len(at), plain), at
 
 
-# Of the addresses of left, right and out, and of the stream where that is another one.
+# A function of the addresses of left, right and out, and of another stream if there is one.
 Multiply = Callable[..., None]
 
 
 def gemm_launch(one: GemmLaunch, device: GpuDevice) -> Multiply | None:
-    """A function of the addresses of the buffers of left, right and out; None: there is no GEMM."""
+    """A function of the addresses of left, right and out; None if there is no GEMM."""
     call = device.api.gemm(one.gemm, device.compute)
     if call is None:
         return None
-    if len(one.places) == 1:
-        (at_left, at_right, _) = one.places[0]
+    if len(one.locations) == 1:
+        (at_left, at_right, _) = one.locations[0]
         if at_left == 0 and at_right == 0:
             return call
 
     def multiply(left: int, right: int, out: int, *stream: int) -> None:
-        for at_left, at_right, at_out in one.places:
+        for at_left, at_right, at_out in one.locations:
             call(left + at_left, right + at_right, out + at_out, *stream)
 
     return multiply
@@ -212,61 +212,65 @@ class Bound(NamedTuple):
     """A launch as a function of addresses.
 
     Attributes:
-        word: its name in the text of a driver.
+        stem: of its name in the text of a driver.
         run: the function.
-        places: the addresses that it is called with.
-        out: which of them it fills, where that is known.
+        buffers: the locations of its arguments.
+        out: index of the buffer that it fills completely, if known.
     """
 
-    word: str
+    stem: str
     run: Callable[..., Any]
-    places: Sequence[Place]
+    buffers: Sequence[BufferLocation]
     out: int | None
 
 
 def bound(
-    one: AnyLaunch, places: Sequence[Place], device: GpuDevice
+    one: AnyLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> Bound | None:
-    """A launch on arrays at these locations; None: the device has no library for it."""
-    return _BINDINGS[type(one)](one, places, device)
+    """Bind a launch to buffers; None if the device has no library for it."""
+    return _BINDINGS[type(one)](one, buffers, device)
 
 
-def _bound_block(one: BlockLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
-    launch, registers = block_launch(one, places, device)
+def _bound_block(one: BlockLaunch, buffers: Sequence[BufferLocation], device: GpuDevice) -> Bound:
+    launch, registers = block_launch(one, buffers, device)
     return Bound("launch", launch, [(number, 0) for number in registers], None)
 
 
-def _bound_user(one: UserLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
-    launch, registers = user_launch(one, places, device)
+def _bound_user(one: UserLaunch, buffers: Sequence[BufferLocation], device: GpuDevice) -> Bound:
+    launch, registers = user_launch(one, buffers, device)
     return Bound("launch", launch, [(number, 0) for number in registers], None)
 
 
-def _bound_library(one: LibraryLaunch, places: Sequence[Place], device: GpuDevice) -> Bound:
+def _bound_library(
+    one: LibraryLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+) -> Bound:
     if isinstance(one.what.call, ConvolutionCall):
-        return Bound("convolve", *library_launch(one, places, device), OUT)
-    return Bound("attend", *library_launch(one, places, device), None)
+        return Bound("convolve", *library_launch(one, buffers, device), OUT)
+    return Bound("attend", *library_launch(one, buffers, device), None)
 
 
-def _bound_gemm(one: GemmLaunch, places: Sequence[Place], device: GpuDevice) -> Bound | None:
+def _bound_gemm(
+    one: GemmLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
+) -> Bound | None:
     multiply = gemm_launch(one, device)
-    return None if multiply is None else Bound("multiply", multiply, places, OUT)
+    return None if multiply is None else Bound("multiply", multiply, buffers, OUT)
 
 
 def _bound_epilogue(
-    one: EpilogueLaunch, places: Sequence[Place], device: GpuDevice
+    one: EpilogueLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
 ) -> Bound | None:
     multiply = device.api.gemm_with(one.gemm, one.epilogue, device.compute)
     if multiply is None:
         return None
-    used = [(None, 0) if at is None else places[at.array] for at in one.places]
-    offsets = [0 if at is None else at.offset for at in one.places]
+    used = [(None, 0) if at is None else buffers[at.array] for at in one.locations]
+    offsets = [0 if at is None else at.offset for at in one.locations]
 
     def call(*addresses: int) -> None:
         shifted = [a + b for a, b in zip(addresses, offsets, strict=False)]
         multiply(*shifted, *addresses[len(offsets) :])
 
     run = call if any(offsets) else multiply
-    return Bound("multiply", run, used, OUT if one.places[-1] is None else None)
+    return Bound("multiply", run, used, OUT if one.locations[-1] is None else None)
 
 
 _BINDINGS: dict[type[Any], Callable[..., Bound | None]] = {

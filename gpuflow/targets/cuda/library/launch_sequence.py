@@ -23,11 +23,11 @@ from gpuflow.core.blocks import Block, UserKernel
 from gpuflow.core.epilogues import Epilogue
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.build import Touched
-from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Scalar
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.codegen.user_kernels import ParameterType
 from gpuflow.targets.cuda.library.copy_forms import MOST_DIMS, collapsed, copy_form
-from gpuflow.targets.cuda.library.dnn.calls import Chosen
+from gpuflow.targets.cuda.library.dnn.calls import PlannedCall
 from gpuflow.targets.cuda.runtime.driver.api import Gemm
 
 ALIGNMENT = 256
@@ -50,7 +50,7 @@ class At(NamedTuple):
 
 @record
 class BlockLaunch:
-    """One launch of a handwritten kernel; arguments are locations and numbers.
+    """One launch of a handwritten kernel; arguments are locations and scalars.
 
     ``plain`` has the constants of the build for arrays that do not begin at multiples of 16 bytes,
     where there is such a build. ``smaller`` does the same with smaller tiles, for devices on which
@@ -59,12 +59,12 @@ class BlockLaunch:
 
     kernel: Callable[..., None]
     signature: tuple[str, ...]
-    constants: tuple[tuple[str, Number], ...]
+    constants: tuple[tuple[str, Scalar], ...]
     bounds: LaunchBounds
     grid: Dim
     block: Dim
     arguments: tuple[At | int, ...]
-    plain: tuple[tuple[str, Number], ...] | None = None
+    plain: tuple[tuple[str, Scalar], ...] | None = None
     smaller: BlockLaunch | None = None
 
 
@@ -85,9 +85,9 @@ class UserLaunch:
     touches: tuple[Touched, ...]
 
 
-# Why a library that a target could have is not asked.
+# Reason for a target without a library.
 NOT_IN_USE = "it is not in use: GPUFLOW_CUDNN=0, or a simulated GPU"
-OUT = 2  # the output among the places of a convolution or GEMM
+OUT = 2  # index of the output among the buffers of a convolution or GEMM
 
 
 @record
@@ -96,13 +96,13 @@ class LibraryLaunch:
 
     Attributes:
         what: the operation; the device has the function.
-        places: the operands, the outputs and the workspace.
+        locations: the operands, the outputs and the workspace.
         plain: launches that replace it if an operand or output is not aligned to 16 bytes, which
             the library does not support; if empty, that is an error.
     """
 
-    what: Chosen
-    places: tuple[At, ...]
+    what: PlannedCall
+    locations: tuple[At, ...]
     plain: tuple[BlockLaunch, ...] = ()
 
 
@@ -112,11 +112,11 @@ class GemmLaunch:
 
     Attributes:
         gemm: the operation of each call.
-        places: byte offsets in the operands' buffers and in the output, for each call.
+        locations: byte offsets in the operands' buffers and in the output, for each call.
     """
 
     gemm: Gemm
-    places: tuple[tuple[int, int, int], ...]
+    locations: tuple[tuple[int, int, int], ...]
 
 
 @record
@@ -125,12 +125,12 @@ class EpilogueLaunch:
 
     Attributes:
         gemm, epilogue: the operation.
-        places: of the left and right operand, the output, the vector and what is kept.
+        locations: left and right operand, output, vector and auxiliary buffer.
     """
 
     gemm: Gemm
     epilogue: Epilogue
-    places: tuple[At | None, ...]
+    locations: tuple[At | None, ...]
 
 
 # One of the launches of a schedule.
@@ -138,11 +138,11 @@ AnyLaunch = BlockLaunch | LibraryLaunch | GemmLaunch | EpilogueLaunch | UserLaun
 
 
 class Schedule:
-    """Launches in order, and the memory that they need besides.
+    """Launches in order, and their workspace.
 
     Args:
-        workspace: the number of that array.
-        workspace_bytes: of it that are taken already.
+        workspace: the index of that array.
+        workspace_bytes: bytes that are allocated already.
     """
 
     def __init__(self, workspace: int, workspace_bytes: int = 0) -> None:
@@ -151,14 +151,14 @@ class Schedule:
         self._workspace = workspace
 
     def memory(self, count: int) -> At:
-        """Allocate so many bytes in the workspace."""
-        place = At(self._workspace, self.workspace_bytes)
+        """Allocate ``count`` bytes in the workspace."""
+        location = At(self._workspace, self.workspace_bytes)
         self.workspace_bytes += -(-max(count, 1) // ALIGNMENT) * ALIGNMENT
-        return place
+        return location
 
     def launch(
         self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], grid: Dim,
-        threads: int, constants: Mapping[str, Number], plain: Mapping[str, Number] | None = None,
+        threads: int, constants: Mapping[str, Scalar], plain: Mapping[str, Scalar] | None = None,
         smaller: BlockLaunch | None = None, resident: int = 1,
     ) -> None:  # fmt: skip
         """Add a launch; arguments are pairs of a type and a location or number.
@@ -175,14 +175,14 @@ class Schedule:
         return Schedule(self._workspace, self.workspace_bytes)
 
     def call(
-        self, what: Chosen, places: tuple[At, ...],
+        self, what: PlannedCall, locations: tuple[At, ...],
         plain: Schedule | None = None,
     ) -> None:  # fmt: skip
         """Add a call of a library.
 
         Args:
             what: the call.
-            places: its operands and outputs.
+            locations: its operands and outputs.
             plain: from ``instead``: launches of the same, for arrays at any locations. None: there
                 are none.
         """
@@ -190,7 +190,7 @@ class Schedule:
         if plain is not None:
             self.workspace_bytes = max(self.workspace_bytes, plain.workspace_bytes)
             launches = [one for one in plain.launches if isinstance(one, BlockLaunch)]
-        self.launches.append(LibraryLaunch(what, (*places, workspace), tuple(launches)))
+        self.launches.append(LibraryLaunch(what, (*locations, workspace), tuple(launches)))
 
     def multiply(self, gemm: GemmLaunch) -> None:
         """Add calls of a GEMM on the first two arrays into the third."""
@@ -198,15 +198,15 @@ class Schedule:
 
     def for_each(
         self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], count: int,
-        constants: Mapping[str, Number],
+        constants: Mapping[str, Scalar],
     ) -> None:  # fmt: skip
         """Add a launch with a thread for each of ``count`` elements."""
         grid = (-(-count // THREADS), 1, 1)
         self.launch(kernel, arguments, grid, THREADS, constants)
 
-    def row_major(self, place: At, view: View, dtype: np.dtype) -> At | None:
-        """The row-major location of an operand: itself, or a copy; None: neither."""
-        start = place.plus(view.offset * dtype.itemsize)
+    def row_major(self, location: At, view: View, dtype: np.dtype) -> At | None:
+        """The location of a row-major operand or of its copy; None if neither is possible."""
+        start = location.plus(view.offset * dtype.itemsize)
         if view.is_contiguous:
             return start
         if len(collapsed(view)) > MOST_DIMS:
@@ -218,7 +218,7 @@ class Schedule:
     def copy(self, start: At, target: At, view: View, dtype: np.dtype) -> None:
         """Add a row-major copy of a view that begins at ``start``, of at most four dimensions."""
         form = copy_form(view, dtype.itemsize)
-        pointer = word_pointer(dtype.itemsize)
+        pointer = uint_pointer(dtype.itemsize)
         numbers = [(form.index, number) for number in form.numbers]
         self.launch(
             form.kernel, [(pointer, start), (pointer, target), *numbers], form.grid, form.threads,
@@ -228,7 +228,7 @@ class Schedule:
 
 def one_launch(
     kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], grid: Dim,
-    threads: int, constants: Mapping[str, Number], plain: Mapping[str, Number] | None = None,
+    threads: int, constants: Mapping[str, Scalar], plain: Mapping[str, Scalar] | None = None,
     smaller: BlockLaunch | None = None,
 ) -> BlockLaunch:  # fmt: skip
     """A launch; arguments are pairs of a type and a location or number."""
@@ -239,13 +239,13 @@ def one_launch(
     )  # fmt: skip
 
 
-def word_pointer(itemsize: int) -> str:
+def uint_pointer(itemsize: int) -> str:
     """A pointer to elements as unsigned integers; two for one of 16 bytes."""
     return f"*uint{8 * min(itemsize, 8)}"
 
 
-# Adds launches to a schedule: of what, on which arrays, into which, and the operands' dtypes; or
-# gives False, where kernels do not hold it.
+# Adds the launches of an operation to a schedule, given the locations of operands and outputs and
+# the operands' dtypes; False if kernels do not support it.
 Add = Callable[[Schedule, Any, Sequence[At], Sequence[At], Sequence[Any]], bool]
 
 
@@ -259,10 +259,10 @@ def on_rows(name: str, add: Add) -> Provider:
         sources: list[At] = []
         for number, operand in enumerate(step.operands):
             dtype = operand.aval.dtype
-            place = schedule.row_major(At(number), operand.lies, storage_dtype(dtype))
-            if place is None:
+            location = schedule.row_major(At(number), operand.layout, storage_dtype(dtype))
+            if location is None:
                 return None
-            sources.append(place)
+            sources.append(location)
             kinds.append(dtype)
         outs = [At(number) for number in range(count, count + len(step.outputs))]
         return schedule if add(schedule, block, sources, outs, kinds) else None
@@ -270,12 +270,12 @@ def on_rows(name: str, add: Add) -> Provider:
     return Provider(name, choose)
 
 
-# What scan.KIND is for each dtype, and a pointer to its elements.
+# scan.KIND of each dtype, and the type of a pointer to its elements.
 _FLOATS = {
     "float32": (scan.FLOAT32, "*float32"), "float64": (scan.FLOAT64, "*float64"),
     "bfloat16": (scan.BFLOAT16, "*uint16"), "float16": (scan.FLOAT16, "*uint16"),
 }  # fmt: skip
-# What the numbers of each kind are combined in.
+# The accumulator dtype of each kind.
 WIDE = {
     scan.FLOAT32: "float32", scan.FLOAT64: "float64", scan.BFLOAT16: "float32",
     scan.FLOAT16: "float32", scan.SIGNED: "int64", scan.UNSIGNED: "uint64",
@@ -284,7 +284,7 @@ WIDE = {
 
 @lru_cache(maxsize=64)
 def number_kind(dtype: Any) -> tuple[int, str] | None:
-    """``scan.KIND`` of a dtype and a pointer to its elements; None: kernels do not hold it."""
+    """``scan.KIND`` of a dtype and the type of its pointers; None if kernels do not support it."""
     stored = storage_dtype(dtype)
     if stored.name in _FLOATS:
         return _FLOATS[stored.name]

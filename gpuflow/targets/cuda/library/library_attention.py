@@ -1,8 +1,8 @@
-"""Attention by a library: the calls whose meaning is the same, all others are our kernels'.
+"""Attention by a library, for calls with the same semantics; our kernels compute all others.
 
-Not taken: biases, masks, windows and lengths, whose rows may see nothing, which here mixes all
-values; and float32, which the library has no kernels for. Gradients are given the result as well,
-which the library takes in place of its products with the cotangent.
+Not supported: biases, masks, windows and lengths, whose rows may be fully masked, for which gpuflow
+averages all values; and float32, for which the library has no kernels. Gradients take the result as
+well, which the library uses instead of its products with the cotangent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Attention
 from gpuflow.targets.cuda.library.attention import add_attention
-from gpuflow.targets.cuda.library.dnn.calls import AttentionCall, Chosen
+from gpuflow.targets.cuda.library.dnn.calls import AttentionCall, PlannedCall
 from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, Schedule, on_rows
 
 _DTYPES = (np.dtype(np.float16), bfloat16)
@@ -28,7 +28,7 @@ _LONGEST = (1 << 31) - 1  # elements of an array
 
 
 def refusal(what: Attention, dtype: Any) -> str:
-    """Why no call means the same; "" if one does."""
+    """The reason that no call is equivalent; "" if one is."""
     if dtype not in _DTYPES:
         return "it takes float16 and bfloat16"
     if what.size % _STEP:
@@ -43,7 +43,7 @@ def refusal(what: Attention, dtype: Any) -> str:
 
 
 def call_of(what: Attention, dtype: Any) -> AttentionCall | None:
-    """The call that means the same; None: there is none."""
+    """The equivalent call, or None."""
     if refusal(what, dtype):
         return None
     return AttentionCall(
@@ -56,7 +56,7 @@ def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
     call = call_of(block, step.operands[0].aval.dtype)
     if call is None or target.deep_library is None:
         return None
-    chosen: Chosen | None = target.deep_library.choose(call, not target.atomic_sums)
+    chosen: PlannedCall | None = target.deep_library.choose(call, not target.atomic_sums)
     if chosen is None:
         return None
 
@@ -64,7 +64,7 @@ def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
         schedule: Schedule, what: Attention, sources: Sequence[At], outs: Sequence[At],
         kinds: Sequence[Any],
     ) -> bool:  # fmt: skip
-        if any(place.offset % _ALIGNED for place in sources):
+        if any(location.offset % _ALIGNED for location in sources):
             return False
         plain = schedule.instead()
         add_attention(plain, what, sources, outs, kinds)

@@ -4,11 +4,11 @@ A library distinguishes a convolution from its two gradients; in gpuflow all are
 arrays in other roles. So each of the three is tried on the sizes and on the layouts of the arrays:
 
     forward   out = y of x = left and w = right
-    data      out = x of y = left, whose holes are strides, and w = right, which is reversed
-    filter    out = w of x = left and y = right, whose gaps are strides
+    data      out = x of y = left, with lhs dilation as strides, and w = right, reversed
+    filter    out = w of x = left and y = right, with rhs dilation as strides
 
-x and y must be packed, with channels first or last; w, which is small, is copied where it is not,
-and where its taps are to be read from the other end.
+x and y must be packed, with channels first or last; w, which is small, is copied if it is not
+packed, or if its taps are reversed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.blocks import Convolution
 from gpuflow.core.views import View, contiguous, transpose
-from gpuflow.targets.cuda.library.convolution_sides import Side, filled, unmirrored, unpacked
+from gpuflow.targets.cuda.library.convolution_sides import Side, padded_dims, unmirrored, unpacked
 from gpuflow.targets.cuda.library.convolutions import add_convolution
 from gpuflow.targets.cuda.library.copy_forms import MOST_DIMS, collapsed
 from gpuflow.targets.cuda.library.dnn.calls import (
     DATA,
     FILTER,
     FORWARD,
-    Chosen,
     ConvolutionCall,
     DeepLibrary,
     Dims,
+    PlannedCall,
 )
 from gpuflow.targets.cuda.library.dnn.frontend import TYPES
 from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, Schedule
@@ -49,18 +49,18 @@ _ALIGNED = 16  # bytes
 
 @record
 class LibraryPlan:
-    """How a library makes a convolution.
+    """A library's plan of a convolution.
 
     Attributes:
         call: the library's call.
         chosen: the library's plan for it.
-        offsets: where both operands begin, in elements of their buffers.
+        offsets: of both operands, in elements of their buffers.
         copied: the view of the right operand that is packed for it; None: its layout is supported.
         out_copied: the layout of the library's result, if it does not write to the result.
     """
 
     call: ConvolutionCall
-    chosen: Chosen
+    chosen: PlannedCall
     offsets: tuple[int, int]
     copied: View | None
     out_copied: View | None
@@ -70,13 +70,13 @@ def planned(
     what: Convolution, views: Sequence[View], dtype: np.dtype, out: ShapedArray,
     library: DeepLibrary, deterministic: bool,
 ) -> LibraryPlan | None:  # fmt: skip
-    """How a library makes a convolution; None: it does not take it.
+    """A library's plan of a convolution; None if it does not support it.
 
     Args:
         what: the operation.
         views, dtype: layouts of both operands, and their dtype.
         out: the result.
-        library: whom to ask.
+        library: the library.
         deterministic: results must have the same bits in every run.
     """
     shapes = [view.shape for view in views] + [out.shape]
@@ -85,8 +85,8 @@ def planned(
     if any(not 0 < prod(shape) <= _LONGEST for shape in shapes):
         return None
     for call, offsets, copied, out_copied in _candidates(what, views, dtype, out.shape):
-        places = offsets[:1] if copied is not None else offsets
-        if any(place * dtype.itemsize % _ALIGNED for place in places):
+        aligned_offsets = offsets[:1] if copied is not None else offsets
+        if any(offset * dtype.itemsize % _ALIGNED for offset in aligned_offsets):
             continue
         copies = [view for view in (copied, out_copied) if view is not None]
         if any(len(collapsed(view)) > MOST_DIMS for view in copies):
@@ -98,23 +98,23 @@ def planned(
 
 
 def add_planned(
-    schedule: Schedule, plan: LibraryPlan, places: Sequence[At], out: At, shape: Dims,
+    schedule: Schedule, plan: LibraryPlan, locations: Sequence[At], out: At, shape: Dims,
     add_plain: Callable[[Schedule], object],
 ) -> None:  # fmt: skip
     """Add the call, and copies around it.
 
     Args:
-        schedule: to which.
-        plan: of ``planned``.
-        places: locations of both operands' buffers.
-        out: where the result does, row-major.
+        schedule: the target schedule.
+        plan: from ``planned``.
+        locations: both operands' buffers.
+        out: location of the result, row-major.
         shape: of the result.
         add_plain: adds the convolution by launches of ours, which take arrays at any locations.
     """
     dtype = plan.call.dtype
     left, right = (
-        place.plus(offset * dtype.itemsize)
-        for place, offset in zip(places, plan.offsets, strict=True)
+        location.plus(offset * dtype.itemsize)
+        for location, offset in zip(locations, plan.offsets, strict=True)
     )
     if plan.copied is not None:
         packed = schedule.memory(prod(plan.copied.shape) * dtype.itemsize)
@@ -133,12 +133,12 @@ def add_planned(
 
 
 def _inverse(packed: View) -> View:
-    """How row-major elements are read in the order in which a packed view has them."""
+    """The view of row-major elements in the memory order of a packed view."""
     order = sorted(range(len(packed.shape)), key=lambda d: -packed.strides[d])
     return transpose(contiguous(packed.shape), order)
 
 
-# --- which call ----------------------------------------------------------------------------
+# --- candidate calls -----------------------------------------------------------------------
 
 _Candidate = tuple[ConvolutionCall, tuple[int, int], View | None, View | None]
 
@@ -146,7 +146,7 @@ _Candidate = tuple[ConvolutionCall, tuple[int, int], View | None, View | None]
 def _candidates(
     what: Convolution, views: Sequence[View], dtype: np.dtype, out: Dims
 ) -> list[_Candidate]:
-    """Calls that make the same sums, the likeliest first, with offsets and copies."""
+    """Calls that compute the same sums, the likeliest first, with offsets and copies."""
     left, right = views
     right, signs = unmirrored(right, what.right[3])
     if len(signs) > 1:
@@ -157,16 +157,16 @@ def _candidates(
         for make in (_forward, _data, _filter)
     ]
     possible = [form for form in found if form is not None]
-    # A sum over more taps than there are places is a filter's.
+    # A sum over more taps than positions is likely a filter gradient.
     long = prod(views[1].shape[d] for d in what.right[3]) > prod(out[d] for d in what.out[3])
     candidates: list[tuple[tuple[bool, ...], _Candidate]] = []
     for one, last in product(possible, (False, True)):
         call, x, w, y, is_reversed = one
-        if not x.lies_packed(last) or not y.lies_packed(last):
+        if not x.is_packed(last) or not y.is_packed(last):
             continue
         call = replace(call, channels_last=last, dtype=dtype, reduced=what.reduced)
         w = w.reversed if is_reversed else w
-        is_filter, is_packed = call.kind == FILTER, w.lies_packed(last)
+        is_filter, is_packed = call.kind == FILTER, w.is_packed(last)
         copied = None if is_packed or is_filter else w.permuted(last)
         out_copied = unpacked(w, last) if is_filter and not is_packed else None
         rank = (is_filter is not long, not is_packed, is_reversed)
@@ -229,18 +229,18 @@ def _form(
     kind: str, sides: tuple[Side, Side, Side], padding: Sequence[int],
     strides: Sequence[int], dilation: Sequence[int], is_reversed: bool,
 ) -> _Form | None:  # fmt: skip
-    """The call, not yet packed; None: it would cut x."""
+    """The call, without its packing; None if it would crop x."""
     x, w, y = sides
     low, steps, gaps = (
-        tuple(filled(list(values), filling))
+        tuple(padded_dims(list(values), filling))
         for values, filling in ((padding, 0), (strides, 1), (dilation, 1))
     )
     pads: list[tuple[int, int]] = []
-    for size, taps, places, pad, step, gap in zip(
+    for size, taps, positions, pad, step, gap in zip(
         x.sizes[2:], w.sizes[2:], y.sizes[2:], low, steps, gaps, strict=True
     ):
-        # The zeros behind that so many places need; less than a step may be left over.
-        high = (places - 1) * step + (taps - 1) * gap + 1 - size - pad
+        # The high padding for these positions; less than a step may remain.
+        high = (positions - 1) * step + (taps - 1) * gap + 1 - size - pad
         if pad < 0 or high <= -step:
             return None
         pads.append((pad, max(high, 0)))
@@ -255,7 +255,7 @@ def _form(
 
 
 def plan_of(block: Convolution, step: CallStep, target: Any) -> LibraryPlan | None:
-    """How the library of a target makes a call; None: there is none, or it does not take it."""
+    """The plan of a call by the target's library; None without one, or if it is not supported."""
     if target.deep_library is None:
         return None
     return _plan_by(target.deep_library, block, step, not target.atomic_sums)
@@ -268,7 +268,7 @@ def _plan_by(
     if left.aval.dtype != right.aval.dtype:
         return None
     return planned(
-        block, [left.lies, right.lies], left.aval.dtype, step.eqn.outputs[0].aval, library,
+        block, [left.layout, right.layout], left.aval.dtype, step.eqn.outputs[0].aval, library,
         deterministic,
     )  # fmt: skip
 
@@ -278,18 +278,18 @@ def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
     if plan is None:
         return None
     schedule = Schedule(3)
-    places, out = [At(0), At(1)], step.eqn.outputs[0].aval
-    views, kinds = zip(*[(x.lies, x.aval.dtype) for x in step.operands], strict=True)
+    locations, out = [At(0), At(1)], step.eqn.outputs[0].aval
+    views, kinds = zip(*[(x.layout, x.aval.dtype) for x in step.operands], strict=True)
     add_planned(
-        schedule, plan, places, At(2), out.shape,
-        lambda plain: add_convolution(plain, block, places, views, kinds, (At(2), out)),
+        schedule, plan, locations, At(2), out.shape,
+        lambda plain: add_convolution(plain, block, locations, views, kinds, (At(2), out)),
     )  # fmt: skip
     return schedule
 
 
 @record
-class _Asking:
-    """A library that supports nothing, and records the requests."""
+class _RecordedRequests:
+    """A fake library that supports nothing, and records the requests."""
 
     calls: list[ConvolutionCall]
 
@@ -301,11 +301,11 @@ class _Asking:
 def _why_not(block: Convolution, step: CallStep, target: Any) -> str:
     if target.deep_library is None:
         return NOT_IN_USE
-    asking: Any = _Asking([])
-    _plan_by(asking, block, step, not target.atomic_sums)
-    if not asking.calls:
+    requests: Any = _RecordedRequests([])
+    _plan_by(requests, block, step, not target.atomic_sums)
+    if not requests.calls:
         return "it has no such dtypes, layout, padding or alignment"
-    reason: str = target.deep_library.why_not(asking.calls[0], not target.atomic_sums)
+    reason: str = target.deep_library.why_not(requests.calls[0], not target.atomic_sums)
     return reason
 
 

@@ -34,17 +34,17 @@ _FLOAT32 = np.dtype(np.float32)
 _HALVES = (np.dtype(np.float16), dtypes.bfloat16)
 _FULL = (_FLOAT32, np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128))
 _ROUNDED = (_FLOAT32, np.dtype(np.complex64))  # to TF32, where that is allowed
-_MOST_CALLS = 64  # of a batch with two axes; more are left to the library
+_MOST_CALLS = 64  # of a batch with two axes; more go to the library
 
 
 def _choose(product: Product, step: CallStep, target: Any) -> Schedule | None:
-    """Sums are made in float32 for operands of 16 bits, else in the operands' dtype."""
+    """Accumulate in float32 for operands of 16 bits, else in the operands' dtype."""
     del target
     left, right, *others = step.operands
     dtype, out_dtype = left.aval.dtype, step.eqn.outputs[0].aval.dtype
     if dtypes.is_extended(dtype) or right.aval.dtype != dtype or not _has_gemm(dtype, out_dtype):
         return None
-    gemm = _gemm(product, left.lies, right.lies, dtype, out_dtype)
+    gemm = _gemm(product, left.layout, right.layout, dtype, out_dtype)
     if gemm is None:
         return None
     count = len(step.operands)
@@ -52,19 +52,19 @@ def _choose(product: Product, step: CallStep, target: Any) -> Schedule | None:
     if product.epilogue is None:
         schedule.multiply(gemm)
         return schedule
-    (left_at, right_at, _), *_ = gemm.places
-    # The vector that is added, or the sums; and what is kept, or was.
+    (left_at, right_at, _), *_ = gemm.locations
+    # The bias, or its gradient; and the auxiliary buffer, written forward and read backward.
     extras: dict[bool, At] = {}
     is_gradient = product.epilogue.gradient
-    for number, other in enumerate(others, 2):
-        place = schedule.row_major(At(number), other.lies, storage_dtype(other.aval.dtype))
-        if place is None:
+    for index, other in enumerate(others, 2):
+        location = schedule.row_major(At(index), other.layout, storage_dtype(other.aval.dtype))
+        if location is None:
             return None
-        extras[is_gradient] = place
+        extras[is_gradient] = location
     if len(step.outputs) == 2:
         extras[not is_gradient] = At(count + 1)
-    places = (At(0, left_at), At(1, right_at), At(count), extras.get(False), extras.get(True))
-    schedule.launches.append(EpilogueLaunch(gemm.gemm, product.epilogue, places))
+    locations = (At(0, left_at), At(1, right_at), At(count), extras.get(False), extras.get(True))
+    schedule.launches.append(EpilogueLaunch(gemm.gemm, product.epilogue, locations))
     return schedule
 
 
@@ -99,15 +99,15 @@ def _gemm(
         reduced=product.reduced and dtype in _ROUNDED,
     )  # fmt: skip
     size, out_size = dtype.itemsize, out_dtype.itemsize
-    places = [
+    locations = [
         (
-            (left.offset + number * outer[1]) * size,
-            (right.offset + number * outer[2]) * size,
-            number * inner[0] * m * n * out_size,
+            (left.offset + batch_index * outer[1]) * size,
+            (right.offset + batch_index * outer[2]) * size,
+            batch_index * inner[0] * m * n * out_size,
         )
-        for number in range(outer[0])
+        for batch_index in range(outer[0])
     ]
-    return GemmLaunch(gemm, tuple(places))
+    return GemmLaunch(gemm, tuple(locations))
 
 
 PROVIDER = Provider("cuBLAS", _choose)

@@ -19,7 +19,7 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     Schedule,
     number_kind,
     on_rows,
-    word_pointer,
+    uint_pointer,
 )
 from gpuflow.targets.cuda.library.scans import COMBINES
 from gpuflow.targets.cuda.library.sorts import LONGEST_ROW, Key, add_order
@@ -32,7 +32,7 @@ FEW = 128  # pairs that one thread scans
 def add_runs(
     schedule: Schedule, runs: Runs, sources: Sequence[At], outs: Sequence[At], kinds: Sequence[Any]
 ) -> bool:  # fmt: skip
-    """Add the launches; False, and nothing, where kernels do not hold the rows.
+    """Add the launches; False, and no launch, if kernels do not support the rows.
 
     Args:
         schedule: the target schedule. runs: the operation. kinds: the operands' dtypes.
@@ -40,24 +40,24 @@ def add_runs(
     """
     stored = storage_dtype(kinds[2])
     if runs.combine is None:
-        parts = max(stored.itemsize // 8, 1)  # words of 8 bytes
-        kind, pointer = scan.UNSIGNED, word_pointer(stored.itemsize)
+        components = max(stored.itemsize // 8, 1)  # of 8 bytes
+        kind, pointer = scan.UNSIGNED, uint_pointer(stored.itemsize)
     else:
-        parts = 2 if dtypes.is_complex(stored) else 1
-        scalar_kind = number_kind(stored.type(0).real.dtype if parts == 2 else stored)
-        if scalar_kind is None or (parts == 2 and runs.combine != "add"):
+        components = 2 if dtypes.is_complex(stored) else 1
+        scalar_kind = number_kind(stored.type(0).real.dtype if components == 2 else stored)
+        if scalar_kind is None or (components == 2 and runs.combine != "add"):
             return False
         kind, pointer = scalar_kind
     if runs.count >= LONGEST_ROW:
         return False
-    keys, word, order = _add_sorted_places(schedule, runs, sources[0], sources[1])
+    keys, key_pointer, order = _add_sorted_indices(schedule, runs, sources[0], sources[1])
     constants: dict[str, int] = {"KIND": kind, "LAST": 1, "CONTINUED": 0}
     if runs.combine is not None:
         constants = {"KIND": kind, "LAST": 0, "COMBINE": COMBINES[runs.combine]}
-    width, chunk = runs.width * parts, CHUNK if runs.combine is not None else 1
+    width, chunk = runs.width * components, CHUNK if runs.combine is not None else 1
     chunks = -(-runs.count // chunk)
     numbers = [(_INDEX, n) for n in (chunks * width, runs.count, width, chunk)]
-    elements = [(pointer, sources[2]), (word, keys), (_ORDER, order)]
+    elements = [(pointer, sources[2]), (key_pointer, keys), (_ORDER, order)]
     wide, totals = f"*{WIDE[kind]}", At(0)
     if runs.combine is not None and chunks > 1:
         totals, begins = schedule.memory(8 * chunks * width), schedule.memory(chunks)
@@ -77,52 +77,52 @@ def add_runs(
     return True
 
 
-def _add_sorted_places(
-    schedule: Schedule, runs: Runs, places: At, inside: At
+def _add_sorted_indices(
+    schedule: Schedule, runs: Runs, indices: At, is_valid: At
 ) -> tuple[At, str, At]:
-    """Sorted keys, the type of a pointer to them, and which row each belongs to."""
+    """Sorted keys, the type of a pointer to them, and the row index of each."""
     bits = next(b for b in (8, 16, 24, 32, 40, 48, 64) if runs.limit < 1 << b)
     size = 4 if bits <= 32 else 8
-    word, count = word_pointer(size), runs.count
+    key_pointer, count = uint_pointer(size), runs.count
     keys, in_order = schedule.memory(size * count), schedule.memory(size * count)
     numbers = [(_INDEX, count), (_INDEX, runs.limit)]
     schedule.for_each(
         kernels.keep_inside,
-        [("*int64", places), (_FLAG, inside), (word, keys), *numbers], count, {},
+        [("*int64", indices), (_FLAG, is_valid), (key_pointer, keys), *numbers], count, {},
     )  # fmt: skip
-    key = Key(keys, word, sorting.UNSIGNED, bits)
+    key = Key(keys, key_pointer, sorting.UNSIGNED, bits)
     order = add_order(schedule, [key], (1, count, 1), {"DESCENDING": 0, "TOTAL_ORDER": 0})
     index, is_long = index_reaching(count)
     sizes = [(index, n) for n in (count, count, 1, count)]
     schedule.for_each(
         copying.take,
-        [(word, keys), (_ORDER, order), (word, in_order), ("*int32", order), *sizes], count,
-        {"SIZE": size, "POSITIONS": 0, "LONG": is_long},
+        [(key_pointer, keys), (_ORDER, order), (key_pointer, in_order), ("*int32", order), *sizes],
+        count, {"SIZE": size, "POSITIONS": 0, "LONG": is_long},
     )  # fmt: skip
-    return in_order, word, order
+    return in_order, key_pointer, order
 
 
 def _add_pairs(
     schedule: Schedule, values: At, begins: At, shape: tuple[int, int], wide: str,
     constants: dict[str, int],
 ) -> None:  # fmt: skip
-    """Scan pairs (chunks, width) in place: those of chunks of them first, if there are many."""
+    """Scan pairs (chunks, width) in place, recursively if there are many."""
     count, width = shape
     few = count <= FEW
     chunk = count if few else CHUNK
     chunks = -(-count // chunk)
-    numbers = [(_INDEX, n) for n in (chunks * width, count, width, chunk)]
+    sizes = [(_INDEX, n) for n in (chunks * width, count, width, chunk)]
     pairs = [(wide, values), (_FLAG, begins)]
     totals = values
     if not few:
         totals, above = schedule.memory(8 * chunks * width), schedule.memory(chunks)
         schedule.for_each(
             kernels.pair_totals,
-            [*pairs, (wide, totals), (_FLAG, above), *numbers], chunks * width, constants,
+            [*pairs, (wide, totals), (_FLAG, above), *sizes], chunks * width, constants,
         )  # fmt: skip
         _add_pairs(schedule, totals, above, (chunks, width), wide, constants)
     schedule.for_each(
-        kernels.scan_pairs, [*pairs, (wide, totals), *numbers], chunks * width,
+        kernels.scan_pairs, [*pairs, (wide, totals), *sizes], chunks * width,
         {**constants, "CONTINUED": int(not few)},
     )  # fmt: skip
 

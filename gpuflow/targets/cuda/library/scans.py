@@ -1,4 +1,4 @@
-"""Running values on GPUs: how rows are cut into chunks, from the shape alone."""
+"""Cumulative reductions on GPUs: rows are cut into chunks by the shape alone."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ COMBINES = {
 
 _INDEX = "int64"
 _LONG = 32  # elements of a row for which a warp is worth it
-_ITEMS = 8  # of a thread in one turn
+_ITEMS = 8  # of a thread in one iteration
 _FEW_ITEMS = 2  # where combining takes so much code that loops would not be unrolled
 ENOUGH_ROWS = 512  # blocks that keep a GPU busy
-LONGEST_CHUNK = 1 << 14  # elements that a block takes in turns
+LONGEST_CHUNK = 1 << 14  # elements that a block scans in iterations
 ROW_CHUNK = 1 << 13
 _MOST_CHUNKS = 1 << 10
 LONGEST_COLUMN = 64  # elements that a thread takes
@@ -44,7 +44,7 @@ _WIDE_KINDS = {kernels.BFLOAT16: kernels.FLOAT32, kernels.FLOAT16: kernels.FLOAT
 def add_running(
     schedule: Schedule, scan: Scan, sources: Sequence[At], outs: Sequence[At], kinds: Sequence[Any]
 ) -> bool:  # fmt: skip
-    """Add the launches of an op's running values; False where kernels do not hold the numbers.
+    """Add the launches of a cumulative op; False if kernels do not support the dtype.
 
     Args:
         schedule: the target schedule. scan: the operation. sources, outs: the operand and the
@@ -55,7 +55,7 @@ def add_running(
     if dtypes.is_complex(stored):
         if scan.combine != "add":
             return False
-        # Real and imaginary parts are sums beside each other.
+        # Real and imaginary components are two adjacent sums.
         stored = np.dtype(f"f{stored.itemsize // 2}")
         scan = Scan("add", scan.outer, scan.length, 2 * scan.inner, scan.reverse)
     scalar_kind = number_kind(stored)
@@ -90,8 +90,8 @@ def _row_chunk(scan: Scan) -> int:
     if scan.outer >= ENOUGH_ROWS or scan.length <= LONGEST_CHUNK:
         return scan.length
     chunks = min(-(-scan.length // ROW_CHUNK), _MOST_CHUNKS)
-    turn = 32 * _ITEMS * 8
-    return -(-scan.length // (chunks * turn)) * turn
+    iteration = 32 * _ITEMS * 8
+    return -(-scan.length // (chunks * iteration)) * iteration
 
 
 def _column_chunk(scan: Scan) -> int:
@@ -115,10 +115,10 @@ def _add_rows(
 ) -> None:  # fmt: skip
     items = _FEW_ITEMS if scan.combine == "logaddexp" else _ITEMS
     threads = min(256, 32 * -(-chunk // (32 * items)))
-    numbers = [(_INDEX, scan.outer), (_INDEX, scan.length), (_INDEX, chunk)]
-    place = (f"*{WIDE[kind]}", 0 if totals is None else totals)
+    sizes = [(_INDEX, scan.outer), (_INDEX, scan.length), (_INDEX, chunk)]
+    sums = (f"*{WIDE[kind]}", 0 if totals is None else totals)
     schedule.launch(
-        kernels.scan_rows, [x, y, place, *numbers],
+        kernels.scan_rows, [x, y, sums, *sizes],
         rows_grid(-(-scan.length // chunk), scan.outer), threads,
         {**_constants(scan, kind, more), "ITEMS": items},
     )  # fmt: skip
@@ -130,10 +130,10 @@ def _add_columns(
 ) -> None:  # fmt: skip
     chunks = -(-scan.length // chunk)
     threads = scan.outer * chunks * scan.inner
-    numbers = [threads, scan.length, scan.inner, chunk, chunks]
-    place = (f"*{WIDE[kind]}", 0 if totals is None else totals)
+    sizes = [threads, scan.length, scan.inner, chunk, chunks]
+    sums = (f"*{WIDE[kind]}", 0 if totals is None else totals)
     schedule.for_each(
-        kernels.scan_columns, [x, y, place, *[(_INDEX, number) for number in numbers]], threads,
+        kernels.scan_columns, [x, y, sums, *[(_INDEX, number) for number in sizes]], threads,
         _constants(scan, kind, more),
     )  # fmt: skip
 

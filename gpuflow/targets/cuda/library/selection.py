@@ -1,4 +1,4 @@
-"""The first few elements of long rows in some order on GPUs: selected, and then sorted."""
+"""Top k of long rows on GPUs: selected, and then sorted."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FEWEST_BITS = 16  # of keys: a sort by one digit is as short
 
 
 def add_selected(
-    schedule: Schedule, key: tuple[str, At], rows: tuple[int, int, int], kept: int,
+    schedule: Schedule, key: tuple[str, At], rows: tuple[int, int, int], k: int,
     constants: dict[str, int],
 ) -> tuple[At, At]:  # fmt: skip
-    """Add the launches that find the ``kept`` smallest keys of rows.
+    """Add the launches that find the ``k`` smallest keys of rows.
 
     Args:
         schedule: to which. key: the type of a pointer to the keys, and where they are.
@@ -32,30 +32,31 @@ def add_selected(
         The keys, (rows, kept), and their indices in their rows, uint32: in the rows' order.
     """
     count, length, inner = rows[0] * rows[2], rows[1], rows[2]
-    bits, size = constants["BITS"], constants["WORD_BITS"] // 8
-    word = f"*uint{8 * size}"
+    bits, size = constants["BITS"], constants["STORAGE_BITS"] // 8
+    key_pointer = f"*uint{8 * size}"
     tiles = -(-length // constants["TILE"])
     shifts = range(bits - _DIGIT, -1, -_DIGIT)
-    # Before each digit there are places for what is known so far, and behind the last one.
-    words = schedule.memory((len(shifts) + 2) * count * size)
-    wanted = schedule.memory((len(shifts) + 2) * count * 4)
+    # State before each digit, and after the last one: the prefix found, and the remaining count.
+    prefixes = schedule.memory((len(shifts) + 2) * count * size)
+    remaining = schedule.memory((len(shifts) + 2) * count * 4)
     counts = schedule.memory((len(shifts) + 1) * count * 1024)
     sums = schedule.memory(8 * count * tiles)
-    target, chosen = schedule.memory(size * count * kept), schedule.memory(4 * count * kept)
+    target, selected = schedule.memory(size * count * k), schedule.memory(4 * count * k)
     grid = rows_grid(tiles, count)
     sizes = [(_INDEX, count), (_INDEX, length), (_INDEX, inner)]
 
     def state(digit: int) -> list[tuple[str, At]]:
         return [
-            (_ORDER, counts.plus(digit * count * 1024)), (word, words.plus(digit * count * size)),
-            (_ORDER, wanted.plus(digit * count * 4)),
+            (_ORDER, counts.plus(digit * count * 1024)),
+            (key_pointer, prefixes.plus(digit * count * size)),
+            (_ORDER, remaining.plus(digit * count * 4)),
         ]  # fmt: skip
 
     every = len(shifts) * count * 256
     cleared = [(_ORDER, counts.plus(count * 1024)), (_INDEX, every)]
     schedule.for_each(kernels.clear, cleared, every, {})
     for digit, shift in enumerate(shifts):
-        digit_arguments = [(_INDEX, kept), (_INDEX, shift)]
+        digit_arguments = [(_INDEX, k), (_INDEX, shift)]
         schedule.launch(
             kernels.count_candidates, [key, *state(digit), *sizes, *digit_arguments], grid,
             _THREADS, {**constants, "FIRST": int(digit == 0)},
@@ -65,17 +66,17 @@ def add_selected(
     kind, pointer = number_kind(np.dtype(np.uint32)) or (0, "")
     add_scan(schedule, Scan("add", count, 2 * tiles, 1, False), kind, pointer, sums, sums)
     final_state = state(len(shifts) + 1)[1:]
-    outs = [(_ORDER, sums), (word, target), (_ORDER, chosen)]
+    outs = [(_ORDER, sums), (key_pointer, target), (_ORDER, selected)]
     schedule.launch(
-        kernels.gather_selected, [key, *final_state, *outs, *sizes, (_INDEX, kept)], grid, _THREADS,
+        kernels.gather_selected, [key, *final_state, *outs, *sizes, (_INDEX, k)], grid, _THREADS,
         constants,
     )  # fmt: skip
-    return target, chosen
+    return target, selected
 
 
-def sorted_words(constants: dict[str, int]) -> dict[str, int]:
-    """Constants of radix_sort.py for keys that were made with others."""
+def prepared_key_constants(constants: dict[str, int]) -> dict[str, int]:
+    """Constants of radix_sort.py for keys that are prepared already."""
     return {
-        **constants, "KIND": sorting.WORDS, "NAN_ABOVE": 0, "ORDERED": 1, "DESCENDING": 0,
-        "TOTAL_ORDER": 0, "PARTS": 1, "PART": 0,
+        **constants, "KIND": sorting.CODES, "NAN_ABOVE": 0, "ORDERED": 1, "DESCENDING": 0,
+        "TOTAL_ORDER": 0, "COMPONENTS": 1, "COMPONENT": 0,
     }  # fmt: skip

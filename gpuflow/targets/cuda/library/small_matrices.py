@@ -25,14 +25,14 @@ from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, on_rows
 
 _INDEX = "int64"
 _LANES = 32  # threads of a warp
-_AREA = _LANES * kernels.LINE  # numbers of shared memory for a matrix
+_AREA = _LANES * kernels.PITCH  # elements of shared memory for a matrix
 
 
 def add_matrices(
     schedule: Schedule, matrices: Decomposition | Triangular, sources: Sequence[At],
     outs: Sequence[At], kinds: Sequence[Any],
 ) -> bool:  # fmt: skip
-    """Add the launch of an op on a batch of matrices; False where they are too large for a warp.
+    """Add the launch of an op on a batch of matrices; False if they are too large for a warp.
 
     Args:
         schedule: the target schedule. matrices: the operation.
@@ -49,7 +49,7 @@ _Matrices = Callable[[Any, Sequence[At], Sequence[At], str], _Call]
 
 
 def _real(call: _Matrices) -> Callable[..., None]:
-    """Adds the launch of a kernel for real matrices."""
+    """A function that adds the launch of a kernel for real matrices."""
 
     def add(
         schedule: Schedule, matrices: Any, sources: Sequence[At], outs: Sequence[At]
@@ -83,10 +83,11 @@ def _cholesky(m: Cholesky, sources: Sequence[At], outs: Sequence[At], pointer: s
 def _triangular(m: Triangular, sources: Sequence[At], outs: Sequence[At], pointer: str) -> _Call:
     arrays = [(pointer, sources[0]), (pointer, sources[1]), (pointer, outs[0])]
     # X op(A) = B is op(A)^T X^T = B^T.
-    turned = m.transpose == m.left_side
+    transposed = m.transpose == m.left_side
     step, across = (m.sides, 1) if m.left_side else (1, m.size)
     constants = {
-        "LOWER": int(m.lower != turned), "TURNED": int(turned), "UNIT": int(m.unit_diagonal),
+        "LOWER": int(m.lower != transposed), "TRANSPOSED": int(transposed),
+        "UNIT": int(m.unit_diagonal),
     }  # fmt: skip
     numbers = [m.matrices, m.size, m.sides, step, across]
     return kernels.solve_triangular, m.matrices, [*arrays, *numbers], constants
@@ -109,47 +110,48 @@ def _eigh(m: Eigh, sources: Sequence[At], outs: Sequence[At], pointer: str) -> _
 
 # --- general eigenvalues -------------------------------------------------------------------
 
-_BLOCK_BYTES = 48 << 10  # of shared memory that every GPU gives without being asked for more
+_BLOCK_BYTES = 48 << 10  # of shared memory by default on every GPU
 _MOST_WARPS = 4
-TURNS = 30  # of the iteration, for each row
+ITERATIONS_PER_ROW = 30  # of the iteration, for each row
 
 
 def _add_eig(
     schedule: Schedule, matrices: Eig, sources: Sequence[At], outs: Sequence[At]
 ) -> None:
-    """Eigenvalues, then left and right vectors as far as they are wanted."""
+    """Eigenvalues, then the requested left and right vectors."""
     dtype = matrices.dtype
     is_complex = dtypes.is_complex(dtype)
-    part = np.dtype(f"f{dtype.itemsize // 2}") if is_complex else dtype
+    real_dtype = np.dtype(f"f{dtype.itemsize // 2}") if is_complex else dtype
     left = matrices.params["compute_left_eigenvectors"]
     right = matrices.params["compute_right_eigenvectors"]
     constants = _tiles(is_complex, left or right)
-    size = constants["TILES"] * _AREA * part.itemsize
+    size = constants["TILES"] * _AREA * real_dtype.itemsize
     warps = max(min(_MOST_WARPS, _BLOCK_BYTES // size), 1)
     constants |= {
-        "DOUBLE": int(part.itemsize == 8), "COMPLEX": int(is_complex), "WARPS": warps,
+        "DOUBLE": int(real_dtype.itemsize == 8), "COMPLEX": int(is_complex), "WARPS": warps,
         "VECTORS": int(left or right), "LEFT": int(left), "RIGHT": int(right),
-        "LIMIT": 460 if part.itemsize == 8 else 40, "TURNS": TURNS, SHARED_BYTES: warps * size,
+        "LIMIT": 460 if real_dtype.itemsize == 8 else 40,
+        "MAX_ITERATIONS": ITERATIONS_PER_ROW, SHARED_BYTES: warps * size,
     }  # fmt: skip
-    pointer = f"*{part.name}"
+    pointer = f"*{real_dtype.name}"
     unused = At(0)
     vectors = [outs[1] if left else unused, outs[-1] if right else unused]
-    arguments = [(pointer, place) for place in [sources[0], outs[0], *vectors]]
+    arguments = [(pointer, location) for location in [sources[0], outs[0], *vectors]]
     arguments += [(_INDEX, matrices.count), (_INDEX, matrices.rows)]
     grid = (-(-matrices.count // warps), 1, 1)
     schedule.launch(general.find_general_eigenvalues, arguments, grid, warps * _LANES, constants)
 
 
 def _tiles(is_complex: bool, has_vectors: bool) -> dict[str, int]:
-    """Where tiles of a matrix begin in shared memory, in numbers, and how many there are."""
+    """Offsets in elements of a matrix's tiles in shared memory, and their count."""
     names = ["T"]
     names += ["T_IMAG"] if is_complex else []
     names += ["Z"] if has_vectors else []
     names += ["Z_IMAG"] if has_vectors and is_complex else []
     names += ["X", "X_IMAG"] if has_vectors else []
-    offsets = {name: number * _AREA for number, name in enumerate(names)}
-    known = {name: offsets.get(name, 0) for name in ("T_IMAG", "Z", "Z_IMAG", "X", "X_IMAG")}
-    return {**known, "TILES": len(names)}
+    offsets = {name: index * _AREA for index, name in enumerate(names)}
+    defaults = {name: offsets.get(name, 0) for name in ("T_IMAG", "Z", "Z_IMAG", "X", "X_IMAG")}
+    return {**defaults, "TILES": len(names)}
 
 
 _LAUNCHES: dict[type[Any], Callable[..., None]] = {

@@ -21,14 +21,14 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     Schedule,
     number_kind,
     on_rows,
-    word_pointer,
+    uint_pointer,
 )
-from gpuflow.targets.cuda.library.selection import FEWEST_BITS, add_selected, sorted_words
+from gpuflow.targets.cuda.library.selection import FEWEST_BITS, add_selected, prepared_key_constants
 
 _INDEX, _ORDER = "int64", "*uint32"
 _SHAPES = ((32, 1), (64, 4), (128, 8))  # threads of a block, and elements of a thread
 _DIGIT = 8
-LONGEST_TILE = {32: 4096, 64: 2048}  # elements that a block sorts by itself, by bits of words
+LONGEST_TILE = {32: 4096, 64: 2048}  # elements that one block sorts, by storage bits of keys
 _THREADS = 256
 LONGEST_ROW = 1 << 31
 _RESIDENT = 2  # blocks of a pass that a multiprocessor has at once, at least
@@ -39,28 +39,28 @@ class Key(NamedTuple):
     """The key of sorted rows.
 
     Attributes:
-        place, pointer: its location, and the type of a pointer to it.
+        location, pointer: its location, and the type of a pointer to it.
         kind, bits, nan_above: see kernels/radix_sort.py.
-        parts, part: numbers of each element, and which one is meant.
+        components, component: scalars of each element, and the index of this key's.
     """
 
-    place: At
+    location: At
     pointer: str
     kind: int
     bits: int
     nan_above: int = 0
-    parts: int = 1
-    part: int = 0
+    components: int = 1
+    component: int = 0
 
     @property
-    def word_bits(self) -> int:
-        """Bits of its sort keys."""
+    def storage_bits(self) -> int:
+        """Bits of the stored sort keys."""
         return 64 if self.bits > 32 else 32
 
 
 @record
 class _Rows:
-    """Where rows are, and how many: row-major (outer, length, inner)."""
+    """The shape of rows: row-major (outer, length, inner)."""
 
     outer: int
     length: int
@@ -76,7 +76,7 @@ class _Rows:
 
 @lru_cache(maxsize=64)
 def key_form(dtype: Any) -> tuple[int, int, int, int] | None:
-    """Kind, bits, the greatest magnitude that is a number, and parts; None: no such keys."""
+    """Kind, bits, largest magnitude other than nan, and components; None if unsupported."""
     stored = storage_dtype(dtype)
     if dtypes.is_complex(stored):
         form = key_form(np.dtype(f"f{stored.itemsize // 2}"))
@@ -85,16 +85,16 @@ def key_form(dtype: Any) -> tuple[int, int, int, int] | None:
         kind = kernels.UNSIGNED if dtypes.is_unsigned(stored) else kernels.SIGNED
         return kind, dtypes.bits_of(stored), 0, 1
     if dtypes.is_floating(stored):
-        greatest = _greatest_number(stored)
-        return None if greatest is None else (kernels.FLOAT, 8 * stored.itemsize, greatest, 1)
+        largest = _largest_magnitude(stored)
+        return None if largest is None else (kernels.FLOAT, 8 * stored.itemsize, largest, 1)
     if number_kind(stored) is None:
         return None
     signed = stored.kind == "i"
     return (kernels.SIGNED if signed else kernels.UNSIGNED), 8 * stored.itemsize, 0, 1
 
 
-def _greatest_number(dtype: np.dtype) -> int | None:
-    """The bits of the greatest positive number; None for formats without a sign or with one nan."""
+def _largest_magnitude(dtype: np.dtype) -> int | None:
+    """The bits of the largest positive value; None for formats without a sign or with one nan."""
     bits, size = f"u{dtype.itemsize}", 8 * dtype.itemsize
     if "fnuz" in dtype.name or "fnu" in dtype.name:
         return None
@@ -124,7 +124,7 @@ def add_order(
     order, spare = schedule.memory(size), None
     for number, key in enumerate(reversed(keys)):
         key_constants = {**_key_constants(key), "ORDERED": int(number > 0), **constants}
-        if shape.length <= LONGEST_TILE[key.word_bits]:
+        if shape.length <= LONGEST_TILE[key.storage_bits]:
             _add_tile(schedule, key, order, shape, key_constants)
             continue
         spare = schedule.memory(size) if spare is None else spare
@@ -134,8 +134,8 @@ def add_order(
 
 def _key_constants(key: Key) -> dict[str, int]:
     return {
-        "KIND": key.kind, "BITS": key.bits, "WORD_BITS": key.word_bits,
-        "NAN_ABOVE": key.nan_above, "PARTS": key.parts, "PART": key.part,
+        "KIND": key.kind, "BITS": key.bits, "STORAGE_BITS": key.storage_bits,
+        "NAN_ABOVE": key.nan_above, "COMPONENTS": key.components, "COMPONENT": key.component,
     }  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def _add_tile(
     threads, items = _tile_shape(key, shape)
     schedule.launch(
         kernels.sort_tile,
-        [(key.pointer, key.place), (_ORDER, order), (_ORDER, order), *_sizes(shape)],
+        [(key.pointer, key.location), (_ORDER, order), (_ORDER, order), *_sizes(shape)],
         rows_grid(1, shape.count),
         threads,
         {**constants, **_block(threads, items)},
@@ -155,38 +155,38 @@ def _add_tile(
 
 def _tile_shape(key: Key, shape: _Rows) -> tuple[int, int]:
     """Threads of a block that sorts a short row by itself, and elements of each."""
-    fits = [pair for pair in _SHAPES if pair[0] * pair[1] >= shape.length]
-    return fits[0] if fits else (_THREADS, LONGEST_TILE[key.word_bits] // _THREADS)
+    fitting = [pair for pair in _SHAPES if pair[0] * pair[1] >= shape.length]
+    return fitting[0] if fitting else (_THREADS, LONGEST_TILE[key.storage_bits] // _THREADS)
 
 
 def _add_keys_alone(
     schedule: Schedule, key: Key, out: At, shape: _Rows, constants: dict[str, int]
 ) -> None:
-    """Rows of which nothing but the sorted keys is wanted: no order is made, and none taken."""
+    """Sort keys alone, without an order of the rows."""
     constants = {**_key_constants(key), "ORDERED": 0, **constants}
-    if shape.length <= LONGEST_TILE[key.word_bits]:
+    if shape.length <= LONGEST_TILE[key.storage_bits]:
         threads, items = _tile_shape(key, shape)
         schedule.launch(
             kernels.sort_tile_of_keys,
-            [(key.pointer, key.place), (key.pointer, out), *_sizes(shape)],
+            [(key.pointer, key.location), (key.pointer, out), *_sizes(shape)],
             rows_grid(1, shape.count), threads, {**constants, **_block(threads, items)},
         )  # fmt: skip
         return
     passes = _Passes(schedule, key, shape, constants)
     shifts = range(0, key.bits, _DIGIT)
     size = int(key.pointer.removeprefix("*uint")) // 8 * shape.count * shape.length
-    # Passes alternate between two memories, the last one of which is the result; where the rows of
-    # this do not lie one behind the other, a memory of their own has them until then.
+    # Passes alternate between two buffers, the last of which is the result; if the rows of the
+    # result are not contiguous, a third buffer has them until the last pass.
     spare = [schedule.memory(size) for _ in range(min(len(shifts) - 1, 1 + (shape.inner > 1)))]
     if shape.inner == 1:
         spare.append(out)
-    source, inner = key.place, shape.inner
+    source, inner = key.location, shape.inner
     for number, shift in enumerate(shifts):
         is_last = number == len(shifts) - 1
         target = out if is_last else spare[(len(shifts) - 2 - number) % len(spare)]
         target_inner = shape.inner if is_last else 1
         arguments = [
-            (key.pointer, source), *passes.places(number), (key.pointer, target),
+            (key.pointer, source), *passes.buffers(number), (key.pointer, target),
             (_INDEX, shape.count), (_INDEX, shape.length), (_INDEX, inner), (_INDEX, target_inner),
             (_INDEX, shift),
         ]  # fmt: skip
@@ -198,7 +198,7 @@ def _add_keys_alone(
 
 
 class _Passes:
-    """Common data of the passes over long rows; made with the launches that count all digits.
+    """Common state of the passes over long rows; adds the launches that count all digits.
 
     Attributes:
         grid: of each pass, a block for each tile.
@@ -208,61 +208,61 @@ class _Passes:
     def __init__(
         self, schedule: Schedule, key: Key, shape: _Rows, constants: dict[str, int]
     ) -> None:
-        items = LONGEST_TILE[key.word_bits] // _THREADS
+        items = LONGEST_TILE[key.storage_bits] // _THREADS
         count = -(-key.bits // _DIGIT)
         self.constants = {**constants, **_block(_THREADS, items), "DIGITS": 256 * count}
         tiles = -(-shape.length // (_THREADS * items))
         self.grid = (shape.count * tiles, 1, 1)
-        self._row_bytes, words = 4 * 256 * shape.count, 256 * shape.count * tiles
-        zeros = count * 256 * shape.count + words + count
+        self._row_bytes, sum_count = 4 * 256 * shape.count, 256 * shape.count * tiles
+        zeros = count * 256 * shape.count + sum_count + count
         self._totals = schedule.memory(4 * zeros)
         first = self._totals.plus(count * self._row_bytes)
-        self._sums = (first, schedule.memory(4 * words))
-        self._tickets = first.plus(4 * words)
+        self._sums = (first, schedule.memory(4 * sum_count))
+        self._tickets = first.plus(4 * sum_count)
         cleared = [(_ORDER, self._totals), (_INDEX, zeros)]
         schedule.for_each(clear, cleared, zeros, {})
         chunk = -(-tiles // _MOST_CHUNKS)
-        arguments = [(key.pointer, key.place), (_ORDER, self._totals), *_sizes(shape)]
+        arguments = [(key.pointer, key.location), (_ORDER, self._totals), *_sizes(shape)]
         schedule.launch(
             kernels.count_digits, [*arguments, (_INDEX, chunk)],
             rows_grid(-(-tiles // chunk), shape.count), _THREADS, self.constants,
         )  # fmt: skip
 
-    def places(self, number: int) -> list[tuple[str, At]]:
-        """Of a pass: totals of digits, sums of tiles, those that it clears, and tickets."""
-        places = [
+    def buffers(self, number: int) -> list[tuple[str, At]]:
+        """Buffers of a pass: totals of digits, sums of tiles, those that it clears, and tickets."""
+        buffers = [
             self._totals.plus(number * self._row_bytes), self._sums[number % 2],
             self._sums[(number + 1) % 2], self._tickets.plus(4 * number),
         ]  # fmt: skip
-        return [(_ORDER, place) for place in places]
+        return [(_ORDER, location) for location in buffers]
 
 
 def _add_passes(
     schedule: Schedule, key: Key, orders: tuple[At, At], shape: _Rows, constants: dict[str, int]
 ) -> tuple[At, At]:  # fmt: skip
-    """Long rows: count all digits, then move for each. Gives the order, and the other memory."""
-    bits = key.word_bits
+    """Long rows: count all digits, then a pass for each. Returns the order and the spare buffer."""
+    bits = key.storage_bits
     size = bits // 8 * shape.count * shape.length
-    words = [schedule.memory(size), schedule.memory(size)]
+    key_buffers = [schedule.memory(size), schedule.memory(size)]
     passes = _Passes(schedule, key, shape, constants)
-    source, source_type = key.place, key.pointer
+    source, source_type = key.location, key.pointer
     order, target = orders
     pass_constants = passes.constants
     for number, shift in enumerate(range(0, key.bits, _DIGIT)):
         is_last = shift + _DIGIT >= key.bits
         arguments = [
-            (source_type, source), (_ORDER, order), *passes.places(number),
-            (f"*uint{bits}", words[0]), (_ORDER, target), *_sizes(shape), (_INDEX, shift),
+            (source_type, source), (_ORDER, order), *passes.buffers(number),
+            (f"*uint{bits}", key_buffers[0]), (_ORDER, target), *_sizes(shape), (_INDEX, shift),
         ]  # fmt: skip
-        keeps = {**pass_constants, "KEEP_WORDS": int(not is_last)}
+        move_constants = {**pass_constants, "STORE_CODES": int(not is_last)}
         schedule.launch(
-            kernels.move_digits, arguments, passes.grid, _THREADS, keeps,
-            resident=_RESIDENT if number else 1,  # making words of keys takes more registers
+            kernels.move_digits, arguments, passes.grid, _THREADS, move_constants,
+            resident=_RESIDENT if number else 1,  # preparing keys takes more registers
         )  # fmt: skip
-        source, source_type = words[0], f"*uint{bits}"
+        source, source_type = key_buffers[0], f"*uint{bits}"
         order, target = target, order
-        words.reverse()
-        pass_constants = {**sorted_words(pass_constants), "BITS": bits}
+        key_buffers.reverse()
+        pass_constants = {**prepared_key_constants(pass_constants), "BITS": bits}
     return order, target
 
 
@@ -283,37 +283,40 @@ def add_sort(
     schedule: Schedule, sort: Sort, sources: Sequence[At], outs: Sequence[At],
     kinds: Sequence[Any],
 ) -> bool:  # fmt: skip
-    """Add the launches of a sort; False, and nothing, where kernels have no such keys.
+    """Add the launches of a sort; False, and no launch, if kernels do not support its keys.
 
     Args:
         schedule: the target schedule. sort: the operation.
         sources: row-major operands. outs: outputs. kinds: the operands' dtypes.
     """
     keys: list[Key] = []
-    for place, dtype in list(zip(sources, kinds, strict=True))[: sort.keys]:
+    for location, dtype in list(zip(sources, kinds, strict=True))[: sort.keys]:
         form = key_form(dtype)
         if form is None or sort.length >= LONGEST_ROW:
             return False
-        kind, bits, greatest, parts = form
-        pointer = word_pointer(storage_dtype(dtype).itemsize // parts)
-        keys += [Key(place, pointer, kind, bits, greatest, parts, part) for part in range(parts)]
+        kind, bits, largest, components = form
+        pointer = uint_pointer(storage_dtype(dtype).itemsize // components)
+        keys += [
+            Key(location, pointer, kind, bits, largest, components, component)
+            for component in range(components)
+        ]
     constants = {"DESCENDING": int(sort.descending), "TOTAL_ORDER": int(sort.total_order)}
     rows = (sort.outer, sort.length, sort.inner)
-    is_alone = len(sources) == len(outs) == len(keys) == 1 and sort.kept == sort.length
-    if is_alone and keys[0].parts == 1:
+    is_alone = len(sources) == len(outs) == len(keys) == 1 and sort.out_length == sort.length
+    if is_alone and keys[0].components == 1:
         _add_keys_alone(schedule, keys[0], outs[0], _Rows(*rows), constants)
         return True
     is_selected = len(keys) == 1 and _is_selected(sort, keys[0])
     if is_selected:
-        order = _add_selected_order(schedule, keys[0], rows, sort.kept, constants)
+        order = _add_selected_order(schedule, keys[0], rows, sort.out_length, constants)
     else:
         order = add_order(schedule, keys, rows, constants)
-    count = sort.outer * sort.kept * sort.inner
+    count = sort.outer * sort.out_length * sort.inner
     index, is_long = index_reaching(sort.outer * sort.length * sort.inner)
-    sizes = [(index, n) for n in (count, sort.length, sort.inner, sort.kept)]
+    sizes = [(index, n) for n in (count, sort.length, sort.inner, sort.out_length)]
     has_positions = len(outs) > len(sources)
     for number, (source, out, dtype) in enumerate(zip(sources, outs, kinds, strict=False)):
-        pointer = word_pointer(storage_dtype(dtype).itemsize)
+        pointer = uint_pointer(storage_dtype(dtype).itemsize)
         positions = outs[-1] if has_positions and number == 0 else order
         arguments = [(pointer, source), (_ORDER, order), (pointer, out), ("*int32", positions)]
         take_constants = {
@@ -326,22 +329,22 @@ def add_sort(
 
 
 def _is_selected(sort: Sort, key: Key) -> bool:
-    """Whether a row is too long for a block's sort, and the requested selection is not."""
-    tile = LONGEST_TILE[key.word_bits]
-    return key.bits >= FEWEST_BITS and sort.kept <= tile < sort.length and key.parts == 1
+    """Whether a row is too long for a block's sort, but the requested selection is not."""
+    tile = LONGEST_TILE[key.storage_bits]
+    return key.bits >= FEWEST_BITS and sort.out_length <= tile < sort.length and key.components == 1
 
 
 def _add_selected_order(
-    schedule: Schedule, key: Key, rows: tuple[int, int, int], kept: int, constants: dict[str, int]
+    schedule: Schedule, key: Key, rows: tuple[int, int, int], k: int, constants: dict[str, int]
 ) -> At:
-    """The first ``kept`` of the order, (rows, kept)."""
-    items = LONGEST_TILE[key.word_bits] // _THREADS
+    """The first ``k`` of the order, (rows, k)."""
+    items = LONGEST_TILE[key.storage_bits] // _THREADS
     key_constants = {**_key_constants(key), "ORDERED": 0, **constants, **_block(_THREADS, items)}
-    words, chosen = add_selected(schedule, (key.pointer, key.place), rows, kept, key_constants)
-    selected_key = Key(words, word_pointer(key.word_bits // 8), kernels.WORDS, key.bits)
-    shape = _Rows(rows[0] * rows[2], kept, 1)
-    _add_tile(schedule, selected_key, chosen, shape, sorted_words(key_constants))
-    return chosen
+    least_keys, order = add_selected(schedule, (key.pointer, key.location), rows, k, key_constants)
+    selected_key = Key(least_keys, uint_pointer(key.storage_bits // 8), kernels.CODES, key.bits)
+    shape = _Rows(rows[0] * rows[2], k, 1)
+    _add_tile(schedule, selected_key, order, shape, prepared_key_constants(key_constants))
+    return order
 
 
 PROVIDER = on_rows("kernels of ours", add_sort)

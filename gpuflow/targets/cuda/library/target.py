@@ -21,7 +21,7 @@ from gpuflow.targets.cuda.library.table import PROVIDERS
 from gpuflow.targets.cuda.runtime.driver.api import Epilogues
 from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 
-_COLUMNS = 8  # a product with an epilogue has a multiple of so many
+_COLUMNS = 8  # columns of a product with an epilogue are a multiple of it
 
 
 class GpuTarget(PlainTarget):
@@ -46,7 +46,7 @@ class GpuTarget(PlainTarget):
         self.deep_library = deep_library
 
     def choice_of(self, step: CallStep) -> Schedule | None:
-        """The launches that make a call; None: a library does it."""
+        """The launches of a call; None if a library computes it."""
         block = block_of(step.eqn)
         if block is not None and not any([var.aval.size for var in step.eqn.outputs]):
             return Schedule(len(step.operands) + len(step.outputs))
@@ -54,7 +54,7 @@ class GpuTarget(PlainTarget):
         return choice
 
     def maker_of(self, step: CallStep) -> str:
-        """The provider, with a library's version, and why others do not make it."""
+        """The provider, with a library's version, and the reasons against others."""
         return maker(PROVIDERS, block_of(step.eqn), step, self)
 
     def offers(self, call: Eqn) -> bool:

@@ -22,50 +22,50 @@ def _choose(kernel: UserKernel, step: CallStep, target: Any) -> Schedule:
     avals = [operand.aval for operand in step.operands]
     count = len(avals)
     schedule = Schedule(count + len(step.outputs))
-    places = [At(number) for number in range(count + len(step.outputs))]
+    locations = [At(number) for number in range(count + len(step.outputs))]
     avals += [var.aval for var in step.eqn.outputs]
-    schedule.launches.append(_launch(kernel, places, avals, count))
+    schedule.launches.append(_launch(kernel, locations, avals, count))
     return schedule
 
 
 def _launch(
-    kernel: UserKernel, places: Sequence[At], avals: Sequence[ShapedArray], count: int
+    kernel: UserKernel, locations: Sequence[At], avals: Sequence[ShapedArray], count: int
 ) -> UserLaunch:
-    """The words of a launch: Numba's arrays, or pointers, and numbers."""
+    """The argument slots of a launch: Numba's arrays, or pointers, and scalars."""
     types: list[ParameterType] = []
-    words: list[At | int] = []
+    slots: list[At | int] = []
     touches: list[Touched] = []
     for parameter in kernel.parameters:
         if isinstance(parameter, np.generic):
             types.append(NumberType(parameter.dtype.name))
-            words.append(_bits(parameter))
+            slots.append(_bits(parameter))
             continue
         aval, dtype = avals[parameter], storage_dtype(avals[parameter].dtype)
         types.append(ArrayType(dtype.name, len(aval.shape)))
-        before, behind = ([], []) if isinstance(kernel.code, CudaText) else _numbas(aval, dtype)
-        words += before
+        before, after = ([], []) if isinstance(kernel.code, CudaText) else _numbas(aval, dtype)
+        slots += before
         is_output = parameter >= count
         begins = is_output and kernel.begins[parameter - count] is not None
         what = f"output {parameter - count}" if is_output else f"operand {parameter}"
         nbytes = prod(aval.shape) * dtype.itemsize
-        touches.append(Touched(len(words), nbytes, what, not is_output or begins, is_output))
-        words.append(places[parameter])
-        words += behind
-    return UserLaunch(kernel, tuple(types), tuple(words), tuple(touches))
+        touches.append(Touched(len(slots), nbytes, what, not is_output or begins, is_output))
+        slots.append(locations[parameter])
+        slots += after
+    return UserLaunch(kernel, tuple(types), tuple(slots), tuple(touches))
 
 
 def _numbas(aval: ShapedArray, dtype: np.dtype) -> tuple[list[int], list[int]]:
     """The fields before and after the address in an array of Numba.
 
-    Its owner and parent, which are none, the number of elements and the bytes of one; then sizes,
-    and bytes from one element to the next.
+    Its owner and parent, both null, the number of elements and the bytes of one; then sizes, and
+    strides in bytes.
     """
     strides = [prod(aval.shape[k + 1 :]) * dtype.itemsize for k in range(len(aval.shape))]
     return [0, 0, prod(aval.shape), dtype.itemsize], [*aval.shape, *strides]
 
 
 def _bits(number: np.generic) -> int:
-    """A number as the low bytes of a word."""
+    """A scalar as the low bytes of a slot."""
     return int.from_bytes(number.tobytes().ljust(8, b"\0"), "little", signed=True)
 
 

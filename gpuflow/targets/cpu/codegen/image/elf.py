@@ -24,10 +24,10 @@ UNWIND = 0x70000001
 _KINDS = {_NOTHING, BITS, SYMBOLS, _STRINGS, RELOCATIONS, NOTE, ZEROS, _GROUP, UNWIND}
 WRITE, ALLOCATED, EXECUTABLE, THREAD_LOCAL = 1, 2, 4, 0x400
 
-# Where symbols stand that are in no section, their bindings and kinds.
+# Section indices of symbols that are in no section, bindings and kinds of symbols.
 UNDEFINED, RESERVED, COMMON = 0, 0xFF00, (0xFFF2, 0xFF02)
 LOCAL, GLOBAL, WEAK = 0, 1, 2
-_OBJECT_KINDS = range(5)  # beyond: thread-local, or chosen at run time
+_OBJECT_KINDS = range(5)  # beyond: thread-local, or resolved at run time
 
 
 class Unsupported(Exception):
@@ -43,7 +43,7 @@ class Section:
         kind, flags: of the lists above.
         content: empty for zeros.
         size: in bytes.
-        link, info: numbers of other sections, by kind.
+        link, info: indices of other sections, by kind.
         align: its address is a multiple of that.
     """
 
@@ -75,7 +75,7 @@ class Symbol:
 
 @record
 class Relocation:
-    """A position, ``offset`` in section ``section``, that depends on the address of ``symbol``."""
+    """A slot at ``offset`` in section ``section`` that depends on the address of ``symbol``."""
 
     section: int
     offset: int
@@ -85,7 +85,7 @@ class Relocation:
 
 
 def sections_of(code: bytes) -> list[Section]:
-    """The sections of an object file, by number.
+    """The sections of an object file, by index.
 
     Raises:
         Unsupported: it is of another kind, or has sections of unknown ones.
@@ -112,7 +112,7 @@ def sections_of(code: bytes) -> list[Section]:
 
 
 def symbols_of(sections: Sequence[Section]) -> list[Symbol]:
-    """The symbols, by number.
+    """The symbols, by index.
 
     Raises:
         Unsupported: one is of an unknown kind, as thread-local ones.

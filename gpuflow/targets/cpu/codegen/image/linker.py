@@ -5,7 +5,7 @@ one another relative to the instruction, so that a fixed layout resolves nearly 
 time. A function elsewhere in the process is called through a stub, which jumps to the address in a
 slot of the image; the loader fills in the slots.
 
-Whatever is not listed here is ``Unsupported``: the object then stays one, and LLVM links it.
+Everything else is ``Unsupported``: then the object file remains, and LLVM links it.
 
 Source: System V ABI, AMD64 supplement, 4.2 to 4.4.
 """
@@ -41,10 +41,10 @@ from gpuflow.targets.cpu.codegen.image.loader import PAGE, Image
 
 # Kinds of relocations.
 _NONE, _ABSOLUTE_64, _RELATIVE_32, _CALL_32, _RELATIVE_64 = 0, 1, 2, 4, 24
-_WORD_32 = (9, 41, 42)  # relative place of a word that holds the symbol's address
+_SLOT_32 = (9, 41, 42)  # relative offset of a slot that holds the symbol's address
 
-_STUB = b"\xff\x25"  # jmp *place(%rip)
-_STUB_BYTES, _WORD_BYTES = 8, 8
+_STUB = b"\xff\x25"  # jmp *offset(%rip)
+_STUB_BYTES, _SLOT_BYTES = 8, 8
 _MOST_BYTES = 1 << 28
 
 
@@ -53,7 +53,7 @@ def image_of(code: bytes, symbols: Sequence[str]) -> Image:
 
     Args:
         code: a relocatable object file.
-        symbols: its functions that are wanted.
+        symbols: the requested functions.
 
     Raises:
         Unsupported: LLVM has to link it.
@@ -66,51 +66,51 @@ def image_of(code: bytes, symbols: Sequence[str]) -> Image:
 
 
 class _Layout:
-    """Gives everything a place, then resolves the relocations."""
+    """Lays out the sections, then resolves the relocations."""
 
     def __init__(
-        self, sections: Sequence[Section], symbols: Sequence[Symbol], wanted: Sequence[str]
+        self, sections: Sequence[Section], symbols: Sequence[Symbol], requested: Sequence[str]
     ) -> None:
-        self.sections, self.symbols, self.wanted = sections, symbols, wanted
+        self.sections, self.symbols, self.requested = sections, symbols, requested
         self.block = bytearray()
         self.size = 0
-        self.starts: dict[int, int] = {}  # of sections, by number
-        self.commons: dict[int, int] = {}  # places of zeros, by symbol number
-        self.stubs: dict[int, int] = {}  # by symbol number
-        self.words: dict[int, int] = {}
+        self.starts: dict[int, int] = {}  # of sections, by index
+        self.commons: dict[int, int] = {}  # offsets of zeros, by symbol index
+        self.stubs: dict[int, int] = {}  # by symbol index
+        self.slots: dict[int, int] = {}
         self.imports: dict[str, list[int]] = {}
         self.fixups: list[int] = []
 
     def image(self) -> Image:
         relocations = self._relocations()
-        self._place()
+        self._lay_out()
         called = {r.symbol for r in relocations if r.kind == _CALL_32 and self._is_far(r)}
-        self._make_room(called, called | {r.symbol for r in relocations if r.kind in _WORD_32})
-        read_only = self._place_data()
+        self._make_room(called, called | {r.symbol for r in relocations if r.kind in _SLOT_32})
+        read_only = self._lay_out_data()
         for relocation in relocations:
             self._relocate(relocation)
-        for number, place in self.words.items():
-            self._write_word(place, number, 0)
-        for number, place in self.stubs.items():
-            self.block[place : place + len(_STUB)] = _STUB
-            after = place + len(_STUB)
-            self._write_32(after, self.words[number] - (after + 4))
-        entries = {name: self._entry(name) for name in self.wanted}
+        for number, offset in self.slots.items():
+            self._write_slot(offset, number, 0)
+        for number, offset in self.stubs.items():
+            self.block[offset : offset + len(_STUB)] = _STUB
+            after = offset + len(_STUB)
+            self._write_32(after, self.slots[number] - (after + 4))
+        entries = {name: self._entry(name) for name in self.requested}
         return Image(
             bytes(self.block), self.size, read_only, entries, self.imports, sorted(self.fixups)
         )
 
     def _relocations(self) -> list[Relocation]:
-        """Relocations of data in memory."""
+        """Relocations of loaded sections."""
         tables = [section for section in self.sections if section.kind == RELOCATIONS]
-        kept = [table for table in tables if self._is_kept(self.sections[table.info])]
-        return [relocation for table in kept for relocation in relocations_of(table)]
+        loaded = [table for table in tables if self._is_loaded(self.sections[table.info])]
+        return [relocation for table in loaded for relocation in relocations_of(table)]
 
     def _is_far(self, relocation: Relocation) -> bool:
         return self.symbols[relocation.symbol].is_elsewhere
 
-    def _is_kept(self, section: Section) -> bool:
-        """Whether a section is in memory. Nothing is thrown through kernels: no unwinding."""
+    def _is_loaded(self, section: Section) -> bool:
+        """Whether a section is loaded. Kernels throw no exceptions: no unwinding."""
         if not section.flags & ALLOCATED or section.kind in (NOTE, UNWIND):
             return False
         if section.name == ".eh_frame":
@@ -123,11 +123,11 @@ class _Layout:
             raise Unsupported(f"section {section.name} is writable code")
         return True
 
-    def _place(self) -> None:
-        """Code, then constants; those that hold addresses are written before they are closed."""
-        kept = [(k, s) for k, s in enumerate(self.sections) if self._is_kept(s)]
-        code = [(k, s) for k, s in kept if s.flags & EXECUTABLE]
-        constants = [(k, s) for k, s in kept if not s.flags & EXECUTABLE and not _is_data(s)]
+    def _lay_out(self) -> None:
+        """Lay out code, then constants; addresses in them are written before they are protected."""
+        loaded = [(k, s) for k, s in enumerate(self.sections) if self._is_loaded(s)]
+        code = [(k, s) for k, s in loaded if s.flags & EXECUTABLE]
+        constants = [(k, s) for k, s in loaded if not s.flags & EXECUTABLE and not _is_data(s)]
         for number, section in code + constants:
             self._append(number, section)
 
@@ -144,17 +144,17 @@ class _Layout:
             raise Unsupported(f"{self.size} bytes")
         return start
 
-    def _make_room(self, stubs: set[int], words: set[int]) -> None:
-        """For stubs and words; where two symbols have one name, each has its own."""
+    def _make_room(self, stubs: set[int], slots: set[int]) -> None:
+        """Reserve stubs and slots; two symbols with one name have separate ones."""
         for number in sorted(stubs):
             self.stubs[number] = self._room(_STUB_BYTES, _STUB_BYTES)
-        for number in sorted(words):
-            self.words[number] = self._room(_WORD_BYTES, _WORD_BYTES)
+        for number in sorted(slots):
+            self.slots[number] = self._room(_SLOT_BYTES, _SLOT_BYTES)
         self.block += bytes(self.size - len(self.block))
 
-    def _place_data(self) -> int:
-        """Data and zeros, on pages of their own; returns the bytes before them."""
-        data = [(k, s) for k, s in enumerate(self.sections) if self._is_kept(s) and _is_data(s)]
+    def _lay_out_data(self) -> int:
+        """Lay out data and zeros on separate pages; return the bytes before them."""
+        data = [(k, s) for k, s in enumerate(self.sections) if self._is_loaded(s) and _is_data(s)]
         commons = [(k, s) for k, s in enumerate(self.symbols) if s.section in COMMON]
         end = self.size
         if not data and not commons:
@@ -174,24 +174,24 @@ class _Layout:
 
     def _relocate(self, relocation: Relocation) -> None:
         kind, number, addend = relocation.kind, relocation.symbol, relocation.addend
-        place = self.starts[relocation.section] + relocation.offset
+        offset = self.starts[relocation.section] + relocation.offset
         if kind == _NONE:
             return
         if kind == _ABSOLUTE_64:
-            self._write_word(place, number, addend)
-        elif kind in _WORD_32:
-            self._write_32(place, self.words[number] + addend - place)
+            self._write_slot(offset, number, addend)
+        elif kind in _SLOT_32:
+            self._write_32(offset, self.slots[number] + addend - offset)
         elif kind == _CALL_32 and self._is_far(relocation):
-            self._write_32(place, self.stubs[number] + addend - place)
+            self._write_32(offset, self.stubs[number] + addend - offset)
         elif kind in (_RELATIVE_32, _CALL_32):
-            self._write_32(place, self._value(number) + addend - place)
+            self._write_32(offset, self._value(number) + addend - offset)
         elif kind == _RELATIVE_64:
-            self._write(place, "<q", self._value(number) + addend - place)
+            self._write(offset, "<q", self._value(number) + addend - offset)
         else:
             raise Unsupported(f"relocation of kind {kind}")
 
     def _value(self, number: int) -> int:
-        """Where a symbol of the block is."""
+        """The offset of a symbol in the block."""
         symbol = self.symbols[number]
         if symbol.section in COMMON:
             return self.commons[number]
@@ -199,25 +199,25 @@ class _Layout:
             raise Unsupported(f"symbol {symbol.name!r} is not in memory")
         return self.starts[symbol.section] + symbol.value
 
-    def _write_word(self, place: int, number: int, addend: int) -> None:
-        """A slot to which the loader adds an address."""
+    def _write_slot(self, offset: int, number: int, addend: int) -> None:
+        """Write a slot to which the loader adds an address."""
         symbol = self.symbols[number]
         if not symbol.is_elsewhere:
-            self._write(place, "<q", self._value(number) + addend)
-            self.fixups.append(place)
+            self._write(offset, "<q", self._value(number) + addend)
+            self.fixups.append(offset)
             return
         if symbol.binding != GLOBAL or not symbol.name:
             raise Unsupported(f"symbol {symbol.name!r} need not be anywhere")
-        self._write(place, "<q", addend)
-        self.imports.setdefault(symbol.name, []).append(place)
+        self._write(offset, "<q", addend)
+        self.imports.setdefault(symbol.name, []).append(offset)
 
-    def _write_32(self, place: int, value: int) -> None:
-        self._write(place, "<i", value)
+    def _write_32(self, offset: int, value: int) -> None:
+        self._write(offset, "<i", value)
 
-    def _write(self, place: int, form: str, value: int) -> None:
-        if place + struct.calcsize(form) > len(self.block):
+    def _write(self, offset: int, form: str, value: int) -> None:
+        if offset + struct.calcsize(form) > len(self.block):
             raise Unsupported("a relocation is outside of its section")
-        struct.pack_into(form, self.block, place, value)
+        struct.pack_into(form, self.block, offset, value)
 
     def _entry(self, name: str) -> int:
         for number, symbol in enumerate(self.symbols):

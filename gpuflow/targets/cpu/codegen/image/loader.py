@@ -2,10 +2,10 @@
 
 An image is one block of memory, laid out and linked when it was built (``linker``). Code and
 constants come first; they address each other, and the data after them, relative to their position.
-The loader only fills in 64-bit words with absolute addresses: of functions elsewhere in the
-process, which code calls through such words, and of positions in the block.
+The loader only fills in 64-bit slots with absolute addresses: of functions elsewhere in the
+process, which code calls through such slots, and of offsets in the block.
 
-    read-only: text, stubs, constants, words | from the next page on, if any: data, zeros
+    read-only: text, stubs, constants, slots | from the next page on, if any: data, zeros
 
 The bytes of an image are ``MAGIC``, the length of a header in 4 bytes, the header as JSON, and the
 block without its last zeros.
@@ -26,12 +26,12 @@ from functools import cache
 from gpuflow.base.private_files import parse_json
 from gpuflow.base.records import record
 
-# Where objects are of the kind that the linker reads.
+# Whether objects are in the format that the linker reads.
 HAS_IMAGES = sys.platform == "linux" and platform.machine() == "x86_64"
 MAGIC = b"gpuflow image 1\n"
 PAGE = 4096  # of x86-64
 _LENGTH = struct.Struct("<I")
-_WORD_BYTES = 8
+_SLOT_BYTES = 8
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -63,7 +63,7 @@ class Image:
                 "size": self.size,
                 "read_only": self.read_only,
                 "entries": dict(self.entries),
-                "imports": {name: list(places) for name, places in self.imports.items()},
+                "imports": {name: list(offsets) for name, offsets in self.imports.items()},
                 "fixups": list(self.fixups),
             }
         ).encode()
@@ -98,21 +98,21 @@ def image_from(code: bytes) -> Image:
 
 
 def _check(image: Image) -> None:
-    """A word or a function outside of the block would be outside of our memory."""
-    words = [*image.fixups, *(place for places in image.imports.values() for place in places)]
+    """Check that slots and functions are in bounds of the block."""
+    slots = [*image.fixups, *(offset for offsets in image.imports.values() for offset in offsets)]
     entries = list(image.entries.values())
-    if not all(isinstance(n, int) for n in (image.size, image.read_only, *words, *entries)):
-        raise ValueError("a place is not an integer")
+    if not all(isinstance(n, int) for n in (image.size, image.read_only, *slots, *entries)):
+        raise ValueError("an offset is not an integer")
     if not 0 < len(image.block) <= image.size:
         raise ValueError("the block is longer than its memory")
     if image.read_only != image.size and (
         image.read_only % PAGE or not 0 < image.read_only < image.size
     ):
-        raise ValueError("the read-only part is not a part")
-    if not all(0 <= place <= image.size - _WORD_BYTES for place in words):
-        raise ValueError("a word is outside of it")
-    if not all(0 <= place < min(len(image.block), image.read_only) for place in entries):
-        raise ValueError("a function is outside of its code")
+        raise ValueError("the read-only size is not a number of pages in the block")
+    if not all(0 <= offset <= image.size - _SLOT_BYTES for offset in slots):
+        raise ValueError("a slot is out of bounds")
+    if not all(0 <= offset < min(len(image.block), image.read_only) for offset in entries):
+        raise ValueError("a function is out of bounds of the code")
 
 
 def load_image(
@@ -122,7 +122,7 @@ def load_image(
 
     Args:
         image: from ``image_from``.
-        symbols: its functions that are wanted.
+        symbols: the requested functions.
         resolve: the address of a function that it calls, or None.
 
     Returns:
@@ -139,25 +139,25 @@ def load_image(
         raise RuntimeError(f"a kernel needs {', '.join(missing)}, which is nowhere")
     memory = _Memory(image.size)
     ctypes.memmove(memory.address, image.block, len(image.block))
-    for place in image.fixups:
-        _add(memory, place, memory.address)
-    for name, places in image.imports.items():
-        for place in places:
-            _add(memory, place, addresses[name] or 0)
+    for offset in image.fixups:
+        _add(memory, offset, memory.address)
+    for name, offsets in image.imports.items():
+        for offset in offsets:
+            _add(memory, offset, addresses[name] or 0)
     # Memory is never writable and executable at once.
     memory.protect(image.read_only, mmap.PROT_READ | mmap.PROT_EXEC)
     return memory, {symbol: memory.address + image.entries[symbol] for symbol in symbols}
 
 
-def _add(memory: _Memory, place: int, address: int) -> None:
-    word = ctypes.c_uint64.from_address(memory.address + place)
-    word.value += address  # wraps
+def _add(memory: _Memory, offset: int, address: int) -> None:
+    slot = ctypes.c_uint64.from_address(memory.address + offset)
+    slot.value += address  # wraps
 
 
 class _Memory:
-    """Pages of zeros, which go back to the system when this object dies.
+    """Pages of zeros, which this object frees when it dies.
 
-    At the end of the process they stay: a thread of the user's may still run their code.
+    At the end of the process they remain: a thread of the user's may still run their code.
     """
 
     def __init__(self, size: int) -> None:

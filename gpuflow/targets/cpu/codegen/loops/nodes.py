@@ -21,7 +21,7 @@ PARAMETERS = ("words", "lo", "hi")  # of a program: see Program
 
 
 class Unsupported(Exception):
-    """A program has something that the compiler does not know: its author is wrong."""
+    """A program uses something that the compiler does not support: an error of its author."""
 
 
 class Expression:
@@ -117,7 +117,7 @@ class Prefix(Expression):
 
 @record
 class Convert(Expression):
-    """A value as one of another compute dtype, which may not be less exact."""
+    """A conversion to another compute dtype, which may not be less exact."""
 
     dtype: str
     operand: Expression
@@ -148,7 +148,7 @@ class Run:
 
 @record
 class Loop:
-    """Statements for each int64 from ``first`` up to, and without, ``end``.
+    """Statements for each int64 from ``first`` up to, but not including, ``end``.
 
     Attributes:
         is_short: it takes one vector at a time.
@@ -214,7 +214,7 @@ class Program:
     """A kernel ``void entry(words, lo, hi)``: the argument block, and a range of its first axis.
 
     Attributes:
-        comment: lines for readers of its text.
+        comment: for readers of its text.
     """
 
     entry: str
@@ -234,7 +234,7 @@ def call(function: str, *arguments: Expression | int) -> Call:
 
 
 def operands_of(value: Expression) -> Sequence[Expression]:
-    """The expressions of which an expression is made."""
+    """The direct operands of an expression."""
     match value:
         case Operation(_, left, right):
             return left, right
@@ -246,7 +246,7 @@ def operands_of(value: Expression) -> Sequence[Expression]:
 
 
 def expressions_in(value: Expression) -> Iterator[Expression]:
-    """An expression and all those of which it is made."""
+    """Yield an expression and all its operands, recursively."""
     yield value
     for operand in operands_of(value):
         yield from expressions_in(operand)
@@ -273,7 +273,7 @@ def blocks_of(statement: Statement) -> Sequence[Sequence[Statement]]:
 
 
 def statements_in(body: Iterable[Statement]) -> Iterator[Statement]:
-    """Statements, and those inside of them, in the order of the text."""
+    """Yield statements and nested ones, in the order of the text."""
     for statement in body:
         yield statement
         for block in blocks_of(statement):
@@ -281,7 +281,7 @@ def statements_in(body: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def names_called(body: Iterable[Statement]) -> Iterator[str]:
-    """The functions that statements call, also inside of loops and branches."""
+    """Yield the functions that statements call, nested ones included."""
     for statement in statements_in(body):
         for value in values_of(statement):
             yield from (one.function for one in expressions_in(value) if isinstance(one, Call))

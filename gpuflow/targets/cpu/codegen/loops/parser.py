@@ -71,7 +71,7 @@ def program_of(text: str, entry: str) -> Program:
                 body = _block(node.body)
             case _:
                 raise Unsupported(ast.unparse(node))
-    comment = [line[2:] for line in text.splitlines() if line.startswith("# ")]
+    comment = [row[2:] for row in text.splitlines() if row.startswith("# ")]
     return Program(entry, tuple(accessors), body, tuple(comment))
 
 

@@ -1,4 +1,4 @@
-"""The text of a loop program, as Python that a person can read and ``parser`` reads again."""
+"""The text of a loop program: readable Python, which ``parser`` reads again."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _TIGHTEST = 9
 
 def program_text(program: Program) -> str:
     """The module: comments, accessors and the function."""
-    lines = [f"# {line}".rstrip() for line in program.comment]
-    lines += ["import numpy as np", "", *map(_accessor, program.accessors), "", ""]
-    lines.append(f"def {program.entry}({', '.join(PARAMETERS)}):")
-    lines += _block(program.body, 1)
-    return "\n".join(lines) + "\n"
+    source = [f"# {remark}".rstrip() for remark in program.comment]
+    source += ["import numpy as np", "", *map(_accessor, program.accessors), "", ""]
+    source.append(f"def {program.entry}({', '.join(PARAMETERS)}):")
+    source += _block(program.body, 1)
+    return "\n".join(source) + "\n"
 
 
 def _accessor(accessor: Accessor) -> str:
-    place = f'"{accessor.storage}", {accessor.scope}, {accessor.scopes}'
-    return f"{accessor.name} = {accessor.kind}({place})"
+    operands = f'"{accessor.storage}", {accessor.scope}, {accessor.scopes}'
+    return f"{accessor.name} = {accessor.kind}({operands})"
 
 
 def _block(statements: Sequence[Statement], depth: int) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Dependence of a CPU loop's conditions: on its index (and how), or on invariants only.
 
-``borders`` cuts loops by it.
+``boundaries`` splits loops by it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Sum:
     """An integer as a sum: ``multiple * stride * index + terms + constant``.
 
     Attributes:
-        multiple: how often the loop's index counts.
+        multiple: factor of the loop's index.
         stride: a further factor, or None.
-        terms: values that do not vary in the loop, and how often each counts.
-        constant: the rest.
+        terms: loop-invariant values, with the factor of each.
+        constant: the constant term.
     """
 
     multiple: int
@@ -46,10 +46,10 @@ class Sum:
         for term, count in other.terms:
             terms[term] = terms.get(term, 0) + sign * count
         multiple = self.multiple + sign * other.multiple
-        left = ((term, count) for term, count in terms.items() if count)
-        kept = tuple(sorted(left, key=lambda pair: expression_text(pair[0])))
+        nonzero = ((term, count) for term, count in terms.items() if count)
+        ordered = tuple(sorted(nonzero, key=lambda pair: expression_text(pair[0])))
         stride = (self.stride or other.stride) if multiple else None
-        return Sum(multiple, stride, kept, self.constant + sign * other.constant)
+        return Sum(multiple, stride, ordered, self.constant + sign * other.constant)
 
     def times(self, factor: int) -> Sum:
         """``factor * self``."""
@@ -61,30 +61,30 @@ class Sum:
 
 @record
 class Below:
-    """That ``sum`` is negative; the index counts positively in it, so it is below a border."""
+    """The condition that ``sum`` is negative; its index factor is positive: a boundary."""
 
     sum: Sum
 
 
 @record
 class Holds:
-    """That a condition holds that does not vary in the loop."""
+    """A loop-invariant condition."""
 
     number: int
 
 
 Literal = tuple[Below | Holds, bool]  # and whether it, or its opposite, is meant
-Known = dict[Below | Holds, bool]
+Assumed = dict[Below | Holds, bool]
 
 
 class Facts:
-    """The values of a loop's body: which are sums with its index, which do not vary in it."""
+    """The values of a loop's body: sums with its index, and loop invariants."""
 
     def __init__(self, printer: CpuPrinter, axis: nodes.Axis, body: Block) -> None:
         self.printer = printer
         names = [a.name for a in printer.kernel.axes]
         inner = {s.axis for s in statements(body) if isinstance(s, nodes.For) and s.axis}
-        self.place = names.index(axis.name)
+        self.position = names.index(axis.name)
         self.inner = [names.index(name) for name in inner]
         self.axis = axis.name
         # A branch around a loop that is written out would be one in the loop around it.
@@ -116,15 +116,15 @@ class Facts:
         if len(results_of(statement)) != 1:
             return
         (out,) = results_of(statement)
-        if (always_runs or self.never_fails(statement)) and self._stays(statement):
+        if (always_runs or self.never_fails(statement)) and self._is_invariant(statement):
             self.invariant.add(out.number)
         total = self._sum(statement) if out.dtype == "int64" else None
         if total is None and out.number in self.invariant:
             total = Sum(0, None, ((self.printer.value(out), 1),), 0)
         self.sums[out.number] = total
 
-    def _stays(self, statement: Statement) -> bool:
-        """Whether a statement may stand before the loop: it gives the same at every point."""
+    def _is_invariant(self, statement: Statement) -> bool:
+        """Whether a statement may be hoisted before the loop: its value is loop-invariant."""
         if not isinstance(
             statement, nodes.Const | nodes.Load | nodes.Apply | nodes.Select | nodes.Cast
         ):
@@ -134,8 +134,8 @@ class Facts:
                 return False
             operand = self.printer.operands[statement.operand]
             varies = any(
-                operand.strides[place : place + 1] not in ((), (Stride.ZERO,))
-                for place in (self.place, *self.inner)
+                operand.strides[position : position + 1] not in ((), (Stride.ZERO,))
+                for position in (self.position, *self.inner)
             )
             is_fixed = operand.mode in (Mode.IN, Mode.SCALAR, Mode.INDEX)
             if varies or not is_fixed or statement.where is not None:
@@ -143,7 +143,7 @@ class Facts:
         return all(value.number in self.invariant for value in uses_of(statement))
 
     def never_fails(self, statement: Statement) -> bool:
-        """Whether a statement may run where the branch around it does not."""
+        """Whether a statement may run although the branch around it is not taken."""
         match statement:
             case nodes.Load(_, name):
                 operand = self.printer.operands.get(name)
@@ -175,12 +175,12 @@ class Facts:
     def _loaded(self, operand: nodes.Operand) -> Sum | None:
         if operand.mode is Mode.SCALAR:
             return Sum(0, None, ((self.printer.pointer(operand.name), 1),), 0)
-        inner = {operand.strides[place] for place in self.inner if place < len(operand.strides)}
+        inner = {operand.strides[d] for d in self.inner if d < len(operand.strides)}
         if operand.mode is not Mode.INDEX or inner - {Stride.ZERO}:
             return None
         base = self.printer.offsets[operand.name]
         terms = () if base == ZERO else ((base, 1),)
-        stride = operand.strides[self.place]
+        stride = operand.strides[self.position]
         if stride is Stride.ZERO:
             return Sum(0, None, terms, 0)
         # Indices count upwards along every axis, whatever an array does.
@@ -189,7 +189,7 @@ class Facts:
         return Sum(int(stride.value), None, terms, 0)
 
     def literals(self, condition: Value) -> Iterator[Literal]:
-        """The conditions of which one is made by "and", those that a loop can be cut by."""
+        """Yield the terms of a conjunction by which a loop can be split."""
         statement = self.definitions.get(condition.number)
         if isinstance(statement, nodes.Apply) and statement.fn == "and":
             for value in statement.args:
@@ -200,7 +200,7 @@ class Facts:
             yield literal
 
     def literal(self, condition: Value) -> Literal | None:
-        """A condition as one that a loop can be cut by."""
+        """A condition as a literal by which a loop can be split; None if it is none."""
         number = condition.number
         if number not in self._literals:
             self._literals[number] = self._literal(condition)
@@ -234,64 +234,64 @@ class Facts:
         assert difference is not None
         return Below(difference), is_below
 
-    def truth(self, value: Value, known: Known, truths: dict[int, bool | None]) -> bool | None:
-        """Whether the ``known`` conditions imply a condition; ``truths`` caches the answers."""
+    def truth(self, value: Value, assumed: Assumed, truths: dict[int, bool | None]) -> bool | None:
+        """Whether the ``assumed`` conditions imply a condition; ``truths`` caches the answers."""
         if value.number not in truths:
-            truths[value.number] = self._truth(value, known, truths)
+            truths[value.number] = self._truth(value, assumed, truths)
         return truths[value.number]
 
-    def _truth(self, value: Value, known: Known, truths: dict[int, bool | None]) -> bool | None:
+    def _truth(self, value: Value, assumed: Assumed, truths: dict[int, bool | None]) -> bool | None:
         statement = self.definitions.get(value.number)
         match statement:
             case nodes.Const(_, number):
                 return bool(number)
             case nodes.Apply(_, ("and" | "or") as fn, (a, b)):
-                sides = (self.truth(a, known, truths), self.truth(b, known, truths))
+                sides = (self.truth(a, assumed, truths), self.truth(b, assumed, truths))
                 decisive = fn == "or"
                 if decisive in sides:
                     return decisive
                 return None if None in sides else not decisive
             case nodes.Apply(_, "not", (a,)):
-                inner = self.truth(a, known, truths)
+                inner = self.truth(a, assumed, truths)
                 return None if inner is None else not inner
         literal = self.literal(value)
         if literal is None:
             return None
-        holds = implied(literal[0], known)
+        holds = implied(literal[0], assumed)
         return None if holds is None else holds is literal[1]
 
-    def print_invariants(self, asked: Iterable[Below | Holds], sums: Iterable[Sum]) -> None:
-        """Print the statements before the loop that its borders, conditions and sums need."""
-        wanted: set[int] = set()
-        numbers = {self.printer.value(v): n for n in self.invariant for v in self._results(n)}
+    def print_invariants(self, conditions: Iterable[Below | Holds], sums: Iterable[Sum]) -> None:
+        """Print the statements before the loop that its boundaries, conditions and sums need."""
+        required: set[int] = set()
+        ids = {self.printer.value(v): n for n in self.invariant for v in self._results(n)}
         needed = list(sums)
-        for on in asked:
+        for on in conditions:
             if isinstance(on, Below):
                 needed.append(on.sum)
             else:
-                wanted.add(on.number)
+                required.add(on.number)
         terms = [term for total in needed for term, _ in total.terms]
-        wanted.update(numbers[term] for term in terms if term in numbers)
-        pending = list(wanted)
+        required.update(ids[term] for term in terms if term in ids)
+        pending = list(required)
         while pending:
             for value in uses_of(self.definitions[pending.pop()]):
-                if value.number not in wanted:
-                    wanted.add(value.number)
+                if value.number not in required:
+                    required.add(value.number)
                     pending.append(value.number)
-        for number in sorted(wanted):
+        for number in sorted(required):
             self.printer.statement(self.definitions[number])
 
     def _results(self, number: int) -> tuple[Value, ...]:
         return results_of(self.definitions[number])
 
 
-def implied(on: Below | Holds, known: Known) -> bool | None:
-    """Whether the known conditions imply a condition; None: undecided."""
-    if on in known:
-        return known[on]
+def implied(on: Below | Holds, assumed: Assumed) -> bool | None:
+    """Whether the assumed conditions imply a condition; None: undecided."""
+    if on in assumed:
+        return assumed[on]
     if isinstance(on, Holds):
         return None
-    for other, holds in known.items():
+    for other, holds in assumed.items():
         if isinstance(other, Below) and replace(other.sum, constant=0) == replace(
             on.sum, constant=0
         ):

@@ -1,4 +1,4 @@
-"""Prints copies between memory and local arrays whose rows go in another direction.
+"""Prints transposed copies between memory and local arrays.
 
     is_run = (step is 1 or -1) and both sides have the 16 elements of a block
     if is_run:
@@ -9,8 +9,8 @@
         ...                                             element by element
 
 The last block of a row or column begins earlier so that it ends with it: it copies some elements
-again. Whether rows of an array with rows are contiguous in memory is checked at run time: whatever
-the formula of their offsets is, they are as good as a slice's.
+again. Whether rows of an array with rows are contiguous in memory is checked at run time, because
+their offsets may follow any formula.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def copy(printer: CpuPrinter, s: Copy, one_by_one: Callable[[], None]) -> None:
         s: the statement.
         one_by_one: prints it for any strides.
     """
-    if s.part is not None:
+    if s.component is not None:
         one_by_one()
         return
     into_local = s.target in printer.locals
@@ -59,13 +59,13 @@ class _Copied:
 
     def write(self, one_by_one: Callable[[], None]) -> None:
         printer, side, own = self.printer, self.side, self._own
-        start, end = printer.piece(self.axis)
+        start, end = printer.strip_bounds(self.axis)
         count, points, step, is_run = self._rows(), own("points"), own("step"), own("is_run")
         printer.set(points.name, end - start)
         printer.set(own("fewest").name, call("min_int64", points, count))
         is_next = (step * step).equals(1)
         printer.set(is_run.name, is_next & (own("fewest") >= side))
-        self._look(count)
+        self._check_contiguity(count)
         bits = side.bit_length() - 1
         groups, row_groups = ((n + (side - 1)) >> bits for n in (points, count))
         with printer.when(is_run), printer.loop_over(own("group").name, (ZERO, groups)):
@@ -81,43 +81,43 @@ class _Copied:
         return call("min_int64", self._own(group) << bits, count - self.side)
 
     def _rows(self) -> Expression:
-        """Assign where the first row begins, and how far rows are apart; their number."""
+        """Assign the offset of the first row and the row stride; return the row count."""
         printer, first, step = self.printer, self._own("first"), self._own("step")
         if self.s.count is not None:
-            printer.set(first.name, self._place(Literal(0)))
-            printer.set(step.name, self._place(Literal(1)) - first)
+            printer.set(first.name, self._offset(Literal(0)))
+            printer.set(step.name, self._offset(Literal(1)) - first)
             return printer.value(self.s.count)
-        start, end = printer.piece(self.local.axes[0][0])
+        start, end = printer.strip_bounds(self.local.axes[0][0])
         printer.set(step.name, self._stride(self.local.axes[0][0]))
         printer.set(first.name, printer.offsets[self.operand.name] + start * step)
         printer.set(self._own("rows").name, end - start)
         return self._own("rows")
 
-    def _place(self, row: Expression) -> Expression:
-        """The place of a row's first element, besides that of the axis."""
-        places, base = self.s.places, self.printer.offsets[self.operand.name]
-        self.printer.bind(places.params, [row])
-        self.printer.block(places)
-        return base + self.printer.value(places.results[0])
+    def _offset(self, row: Expression) -> Expression:
+        """The offset of a row's first element, without that of the axis."""
+        offsets, base = self.s.row_offsets, self.printer.offsets[self.operand.name]
+        self.printer.bind(offsets.params, [row])
+        self.printer.block(offsets)
+        return base + self.printer.value(offsets.results[0])
 
-    def _look(self, count: Expression) -> None:
-        """See whether all rows are as far apart as the first two."""
+    def _check_contiguity(self, count: Expression) -> None:
+        """Check that all rows have the stride of the first two."""
         if self.s.count is None:
             return
         row, is_run = self._own("place"), self._own("is_run")
         with self.printer.loop_over(row.name, (ZERO, count), is_short=True):
             expected = self._own("first") + row * self._own("step")
-            self.printer.set(is_run.name, is_run & self._place(row).equals(expected))
+            self.printer.set(is_run.name, is_run & self._offset(row).equals(expected))
 
     def _stride(self, axis: str) -> Expression:
-        place = [a.name for a in self.printer.kernel.axes].index(axis)
-        stride = self.operand.strides[place]
+        position = [a.name for a in self.printer.kernel.axes].index(axis)
+        stride = self.operand.strides[position]
         if stride is Stride.ANY:
             return Name(self.printer.names.stride(self.operand.name, axis))
         return Literal(int(stride.value))
 
     def _block(self, start: Expression) -> None:
-        """Rows of memory begin with the element that comes first in it."""
+        """Print one block; rows in memory begin with their lowest address."""
         printer, own, stride = self.printer, self._own, self._stride(self.axis)
         row, low, step, point = own("row"), own("low"), own("step"), own("point")
         printer.set(low.name, call("select_int64", step.equals(1), row, row + (self.side - 1)))

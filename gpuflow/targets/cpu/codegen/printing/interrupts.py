@@ -1,8 +1,8 @@
 """Polling for interrupts in program loops inside of kernels.
 
     operations_left = 1048576                   at the beginning
-    for c0_part in range((n + 4095) >> 12):     a loop without loops in it, in parts, so that
-        c0_start = c0_part << 12                it is compiled as if it asked nothing
+    for c0_part in range((n + 4095) >> 12):     a loop without loops in it, in chunks, so that
+        c0_start = c0_part << 12                it is compiled as if it did not poll
         c0_end = min_int64(c0_start + 4096, n)
         for c0 in range(c0_start, c0_end):
             ...
@@ -12,7 +12,7 @@
             if is_interrupted():
                 return
 
-A kernel that returns early leaves its results unfinished: the call raises, and nobody sees them.
+A kernel that returns early leaves its results unfinished: the call raises instead of returning.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from gpuflow.targets.cpu.codegen.loops.nodes import ZERO, Expression, Literal, N
 if TYPE_CHECKING:
     from gpuflow.targets.cpu.codegen.printing.loop_printer import CpuPrinter
 
-# Between two looks: below a millisecond, and a look at the clock takes some 30 ns.
+# Between two polls: below a millisecond, and reading the clock takes some 30 ns.
 _OPERATIONS = 1 << 20
-_PART_BITS = 12
-_POINTS = 64  # of a loop in a body, where nothing tells
-_LEFT = "operations_left"
+_CHUNK_BITS = 12
+_POINTS = 64  # of a loop in a body, an estimate
+_REMAINING = "operations_left"
 
 
 def begin(printer: CpuPrinter) -> None:
-    """The beginning of such a kernel."""
+    """Print the start of a kernel with long loops."""
     if has_long_loops(printer.kernel):
-        printer.set(_LEFT, _OPERATIONS)
+        printer.set(_REMAINING, _OPERATIONS)
 
 
-def after_turn(printer: CpuPrinter, s: While | For) -> None:
+def after_iteration(printer: CpuPrinter, s: While | For) -> None:
     """Print the code after each iteration of a loop."""
     _spend(printer, Literal(sum(map(_work, owned_blocks(s)))))
 
@@ -48,16 +48,16 @@ def count_loop(printer: CpuPrinter, s: For, counter: str, count: Expression) -> 
     """Print the iterations of a loop with any trip count."""
     if has_loops(s.body):
         with printer.loop_over(counter, (ZERO, count)):
-            printer.turn(s)
-            after_turn(printer, s)
+            printer.iteration(s)
+            after_iteration(printer, s)
         return
     start, end = Name(f"{counter}_start"), Name(f"{counter}_end")
-    whole = (count + ((1 << _PART_BITS) - 1)) >> _PART_BITS
-    with printer.loop_over(f"{counter}_part", (ZERO, whole)):
-        printer.set(start.name, Name(f"{counter}_part") << _PART_BITS)
-        printer.set(end.name, call("min_int64", start + (1 << _PART_BITS), count))
+    chunks = (count + ((1 << _CHUNK_BITS) - 1)) >> _CHUNK_BITS
+    with printer.loop_over(f"{counter}_part", (ZERO, chunks)):
+        printer.set(start.name, Name(f"{counter}_part") << _CHUNK_BITS)
+        printer.set(end.name, call("min_int64", start + (1 << _CHUNK_BITS), count))
         with printer.loop_over(counter, (start, end)):
-            printer.turn(s)
+            printer.iteration(s)
         _spend(printer, (end - start) * _work(s.body))
 
 
@@ -67,16 +67,16 @@ def has_loops(block: Block) -> bool:
 
 
 def _spend(printer: CpuPrinter, operations: Expression) -> None:
-    left = Name(_LEFT)
-    printer.set(_LEFT, left - operations)
-    with printer.when(left < 0):
-        printer.set(_LEFT, _OPERATIONS)
+    remaining = Name(_REMAINING)
+    printer.set(_REMAINING, remaining - operations)
+    with printer.when(remaining < 0):
+        printer.set(_REMAINING, _OPERATIONS)
         with printer.when(call("is_interrupted")):
             printer.leave_function()
 
 
 def _work(block: Block) -> int:
-    """Operations of a block, about; long loops in it count for themselves."""
+    """Estimate the operations of a block; long loops in it count separately."""
     total = 1
     for statement in block.body:
         inner = 1 if is_long(statement) else sum(map(_work, owned_blocks(statement)))

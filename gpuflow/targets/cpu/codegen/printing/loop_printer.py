@@ -1,11 +1,11 @@
 """Makes loop programs of KernelIR for the CPU: nested loops over raw pointers.
 
 The function is ``kernel_<name>(words, lo, hi)``: ``words`` is the address of the argument block
-that ``kir.nodes.arguments`` describes, ``lo..hi`` the part of the first PARALLEL axis to run.
+that ``kir.nodes.arguments`` describes, ``lo..hi`` the range of the first PARALLEL axis to run.
 
 Float sums over long axes are added in blocks by an addition that LLVM may reorder into vector
-lanes; the sums of the blocks are added in float64, in order. A block is short where there will be
-no lanes: its rounding errors add up over all of its points. Everything else is IEEE with
+lanes; the sums of the blocks are added in float64, in order. A block without lanes is short: its
+rounding errors add up over all of its points. Everything else is IEEE with
 contraction.
 """
 
@@ -39,7 +39,7 @@ from gpuflow.kir.nodes import (
     While,
     arguments,
 )
-from gpuflow.kir.scalar import PARTS
+from gpuflow.kir.scalar import COMPONENT_DTYPES
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.walk import owned_blocks, statements, unused_number
 from gpuflow.targets.cpu.codegen.loops.nodes import (
@@ -52,7 +52,13 @@ from gpuflow.targets.cpu.codegen.loops.nodes import (
     Program,
     call,
 )
-from gpuflow.targets.cpu.codegen.printing import borders, chosen, copies, first_places, interrupts
+from gpuflow.targets.cpu.codegen.printing import (
+    argmax_rows,
+    boundaries,
+    copies,
+    interrupts,
+    selected_loads,
+)
 from gpuflow.targets.cpu.codegen.printing.program_builder import ProgramBuilder, Span
 from gpuflow.targets.kernel_walk import FLOATS, combine_functions
 
@@ -103,13 +109,13 @@ class CpuPrinter(ProgramBuilder):
         written = [o.name for o in memory if o.mode is not Mode.IN]
         # Read-only operands may overlap each other: they share scope 0.
         self._scopes = {o.name: 0 for o in memory}
-        self._scopes.update({name: place for place, name in enumerate(written, 1)})
+        self._scopes.update({name: scope for scope, name in enumerate(written, 1)})
         self._scope_count = 1 + len(written)
         self._guarded = _conditional_loads(kernel.body)
-        self._borders = itertools.count()
+        self._boundary_ids = itertools.count()
         self.unused_numbers = itertools.count(unused_number(kernel.body))
-        # Of the axes that are cut: where the piece begins and ends, innermost last.
-        self._pieces: dict[str, list[tuple[Name, Name]]] = {}
+        # The bounds of the strips of each axis, innermost last.
+        self._strips: dict[str, list[tuple[Name, Name]]] = {}
         self._sizes: dict[str, list[int]] = {}
         self.counts_from_zero = True  # along short rows
 
@@ -125,26 +131,26 @@ class CpuPrinter(ProgramBuilder):
         for operand in self.kernel.operands:
             if operand.name not in self._scopes:
                 continue
-            place = PARTS.get(operand.dtype, operand.dtype), self._scopes[operand.name]
+            element = COMPONENT_DTYPES.get(operand.dtype, operand.dtype), self._scopes[operand.name]
             if operand.mode is not Mode.OUT:
-                yield Accessor(f"load_{operand.name}", "reader", *place, self._scope_count)
+                yield Accessor(f"load_{operand.name}", "reader", *element, self._scope_count)
             if operand.name in self._guarded:
                 name = f"load_{operand.name}_where"
-                yield Accessor(name, "guarded_reader", *place, self._scope_count)
+                yield Accessor(name, "guarded_reader", *element, self._scope_count)
             if operand.mode is not Mode.IN:
-                yield Accessor(f"store_{operand.name}", "writer", *place, self._scope_count)
+                yield Accessor(f"store_{operand.name}", "writer", *element, self._scope_count)
 
     # The function
 
     def unpack(self) -> None:
         """Give every argument its local name."""
-        for place, argument in enumerate(arguments(self.kernel)):
+        for slot, argument in enumerate(arguments(self.kernel)):
             kind = "int64"
             if argument.kind == "pointer":
                 kind = "pointer"
             elif argument.kind == "scalar":
                 kind = self.operands[argument.operand].dtype
-            self.set(self._argument_name(argument), call(f"word_{kind}", Name("words"), place))
+            self.set(self._argument_name(argument), call(f"word_{kind}", Name("words"), slot))
 
     def _argument_name(self, argument: Argument) -> str:
         if argument.kind == "extent":
@@ -161,7 +167,7 @@ class CpuPrinter(ProgramBuilder):
         for local in self.kernel.locals:
             size = local.rows * prod(size for _, size in local.axes)
             self.set(local.name, call(f"local_{local.dtype}", size))
-        counters = borders.short_counters(self.kernel)
+        counters = boundaries.short_counters(self.kernel)
         if not counters:
             self.block(self.kernel.body)
             return
@@ -178,14 +184,14 @@ class CpuPrinter(ProgramBuilder):
 
     def span(self, axis: Axis) -> Span:
         """The first point of an axis that a loop runs here, and the end."""
-        if self._pieces.get(axis.name):
-            return self._pieces[axis.name][-1]
+        if self._strips.get(axis.name):
+            return self._strips[axis.name][-1]
         if axis.name != self.split_axis:
             return ZERO, self.extent(axis)
         return Name("lo"), Name("hi")
 
     def _points(self, axis: Axis, padded: bool) -> Span:
-        """The same; a padded loop has all points of a piece, and so a number that is known."""
+        """The same; a padded loop has all points of a strip, and so a static trip count."""
         start, end = self.span(axis)
         return (start, start + self._sizes[axis.name][-1]) if padded else (start, end)
 
@@ -200,8 +206,8 @@ class CpuPrinter(ProgramBuilder):
         return self.loop_over(axis.name, span, self._is_short(axis))
 
     def statement(self, statement: Statement) -> None:
-        if isinstance(statement, chosen.ChosenLoad):
-            chosen.print_load(self, statement)
+        if isinstance(statement, selected_loads.SelectedLoad):
+            selected_loads.print_load(self, statement)
         else:
             super().statement(statement)
 
@@ -210,33 +216,33 @@ class CpuPrinter(ProgramBuilder):
             super().loop(s)
             return
         axis = self.axes[s.axis]
-        self._over_pieces(axis, self._points(axis, s.padded), s.body, lambda: None)
+        self._over_subranges(axis, self._points(axis, s.padded), s.body, lambda: None)
 
     def count_loop(self, s: For, counter: str, count: Expression) -> None:
         if s.is_long:
             interrupts.count_loop(self, s, counter, count)
             return
         with self.loop_over(counter, (ZERO, count)):
-            self.turn(s)
+            self.iteration(s)
 
-    def after_turn(self, s: While) -> None:
-        interrupts.after_turn(self, s)
+    def after_iteration(self, s: While) -> None:
+        interrupts.after_iteration(self, s)
 
     @property
     def _is_cut(self) -> bool:
-        """Whether the text stands in a Strip, where loops are in an order of their own."""
-        return any(self._pieces.values())
+        """Whether the code is inside a Strip, which orders its loops itself."""
+        return any(self._strips.values())
 
     def strip(self, s: Strip) -> None:
         axis = self.axes[s.axis]
-        outer = self._pieces.setdefault(s.axis, [])
+        outer = self._strips.setdefault(s.axis, [])
         span = self.span(axis)
         name = f"{s.axis}_{len(outer)}" if outer else s.axis
-        start, end = piece = Name(f"{name}_start"), Name(f"{name}_end")
+        start, end = bounds = Name(f"{name}_start"), Name(f"{name}_end")
         with self.blocks_of(name, span, s.size.bit_length() - 1):
             self.set(end.name, call("min_int64", start + s.size, span[1]))
             sizes = self._sizes.setdefault(s.axis, [])
-            outer.append(piece)
+            outer.append(bounds)
             sizes.append(s.size)
             self.block(s.body)
             sizes.pop()
@@ -259,16 +265,16 @@ class CpuPrinter(ProgramBuilder):
     def copy(self, s: Copy) -> None:
         copies.copy(self, s, lambda: super(CpuPrinter, self).copy(s))
 
-    def piece(self, axis: str) -> tuple[Name, Name]:
-        """Where the innermost piece of an axis begins and ends."""
-        return self._pieces[axis][-1]
+    def strip_bounds(self, axis: str) -> tuple[Name, Name]:
+        """The bounds of the innermost strip of an axis."""
+        return self._strips[axis][-1]
 
-    def _over_pieces(
+    def _over_subranges(
         self, axis: Axis, span: Span, body: Block, after: Callable[[], None]
     ) -> None:
-        """Add ``body`` and then ``after()`` in loops over the pieces of a range."""
-        for block, piece_span in borders.pieces(self, axis, span, body):
-            with self._loop(axis, piece_span), self.at_point(axis, block):
+        """Add ``body`` and then ``after()`` in loops over the subranges of a range."""
+        for block, subrange in boundaries.subranges(self, axis, span, body):
+            with self._loop(axis, subrange), self.at_point(axis, block):
                 self.block(block)
                 after()
 
@@ -277,7 +283,7 @@ class CpuPrinter(ProgramBuilder):
             super().over_axes(axes, body, after)
             return
         axis = self.axes[axes[0]]
-        self._over_pieces(axis, self.span(axis), body, after)
+        self._over_subranges(axis, self.span(axis), body, after)
 
     def _over_points(self, s: Reduce, after: Callable[[], None]) -> None:
         """Add the body of a Reduce and then ``after()`` in loops over its points."""
@@ -286,11 +292,11 @@ class CpuPrinter(ProgramBuilder):
             return
         (name,) = s.axes
         axis = self.axes[name]
-        self._over_pieces(axis, self._points(axis, True), s.body, after)
+        self._over_subranges(axis, self._points(axis, True), s.body, after)
 
-    def border_name(self, axis: Axis) -> str:
+    def boundary_name(self, axis: Axis) -> str:
         """A new name for a boundary at which loops over an axis are split."""
-        return f"{axis.name}_border_{next(self._borders)}"
+        return f"{axis.name}_border_{next(self._boundary_ids)}"
 
     def _is_short(self, axis: Axis) -> bool:
         """Whether a loop over an axis takes one vector at a time."""
@@ -304,8 +310,8 @@ class CpuPrinter(ProgramBuilder):
     def reduce(self, s: Reduce) -> None:
         functions = combine_functions(s)
         if functions is None:
-            if first_places.can_search(self.kernel, s):
-                first_places.search(self, s)
+            if argmax_rows.can_search(self.kernel, s):
+                argmax_rows.search(self, s)
             else:
                 self.serial_reduce(s)
             return
@@ -382,12 +388,12 @@ class CpuPrinter(ProgramBuilder):
         bits = SUM_BLOCK_BITS if self._takes_lanes(axis, s.body) else SERIAL_BLOCK_BITS
         if axis.is_short or (axis.exact is not None and axis.exact <= 1 << bits):
             open_block()
-            self._over_pieces(axis, self.span(axis), s.body, accumulate)
+            self._over_subranges(axis, self.span(axis), s.body, accumulate)
             close_block()
             return
-        for body, part in borders.pieces(self, axis, self.span(axis), s.body):
+        for body, chunk in boundaries.subranges(self, axis, self.span(axis), s.body):
             bits = SUM_BLOCK_BITS if self._takes_lanes(axis, body) else SERIAL_BLOCK_BITS
-            with self.block_loop(axis, part, bits) as span:
+            with self.block_loop(axis, chunk, bits) as span:
                 open_block()
                 with self.loop_over(axis.name, span), self.at_point(axis, body):
                     self.block(body)
@@ -395,12 +401,12 @@ class CpuPrinter(ProgramBuilder):
                 close_block()
 
     def _takes_lanes(self, axis: Axis, body: Block) -> bool:
-        """Whether LLVM can run neighbouring points of an axis as lanes of a vector."""
-        place = self.kernel.axes.index(axis)
+        """Whether LLVM can vectorize a loop over an axis."""
+        position = self.kernel.axes.index(axis)
         for statement in statements(body):
             match statement:
                 case Load(_, name, offset) | Store(name, _, offset) if name in self._scopes:
-                    if offset is not None or self.operands[name].strides[place] is Stride.ANY:
+                    if offset is not None or self.operands[name].strides[position] is Stride.ANY:
                         return False
                 case Apply(outs, fn) if fn in _QUOTIENTS:
                     if fn == "rem" or outs[0].dtype not in FLOATS:
@@ -438,7 +444,7 @@ class CpuPrinter(ProgramBuilder):
     def load_where(
         self, operand: Operand, offset: Expression, where: Expression, dtype: str
     ) -> Expression | None:
-        """A load that is certain to find memory: where the condition fails, an argument's."""
+        """A load of mapped memory: if the condition fails, it reads the argument block."""
         if operand.name not in self._guarded:
             return None
         function = f"load_{operand.name}_where"
@@ -452,7 +458,7 @@ class CpuPrinter(ProgramBuilder):
         self.run(f"store_{local.dtype}", Name(local.name), index, value)
 
     def _local_index(self, local: Local, offset: Value | None) -> Expression:
-        """The place of the current point or of an offset, in elements."""
+        """The index of the current point or of an offset, in elements."""
         if offset is not None and local.rows == 1:
             return self.value(offset)
         terms: list[Expression] = []
@@ -460,7 +466,7 @@ class CpuPrinter(ProgramBuilder):
         for axis, size in reversed(local.axes):
             index: Expression = Name(axis)
             if axis in cut:
-                index = index - self._pieces[axis][-1][0]
+                index = index - self._strips[axis][-1][0]
             terms.insert(0, index if pitch == 1 else index * pitch)
             pitch *= size
         if offset is not None:

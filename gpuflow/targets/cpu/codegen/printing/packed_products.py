@@ -1,4 +1,4 @@
-"""The text of a kernel for products of matrices that BLAS has not: narrow floats, integers, bools.
+"""The text of a kernel for matrix products without BLAS: narrow floats, integers, bools.
 
 Blocks of both operands are converted while they are packed, into panels in the order in which
 ``multiply_<kind>`` reads them (codegen/product_tiles.py), with any strides. A block of the product
@@ -19,8 +19,8 @@ from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.loops.text import LoopSource
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS, Panel, tile_shape
 
-# The argument block of the kernel, in order; places and strides count elements.
-WORDS = (
+# The argument block of the kernel, in order; offsets and strides count elements.
+PRODUCT_ARGUMENTS = (
     "a", "b", "out", "sums", "memory",
     "rows", "columns", "depth", "a_row", "a_step", "b_column", "b_step",
     "inner", "a_outer", "a_inner", "b_outer", "b_inner",
@@ -101,8 +101,8 @@ def {name}(words, lo, hi):
                                     store_out(out, out_at + c, {result})
 """
 
-# One operand. Where lanes are neighbours in memory, whole panels are vectors, some steps of all
-# panels after the other, as long as what a step has read is in the cache; the rest one by one.
+# One operand. If lanes are contiguous in memory, whole panels are packed as vectors, some steps of
+# each panel after the other, while the cache holds the lines of a step; the remainder is scalar.
 _PACK = """\
 {x}_rest = 0
 {x}_whole = 0
@@ -116,9 +116,9 @@ for {x}_some in range(0, div_int64({x}_rest + {some_less_1}, {some})):
         {x}_from = {x}_start + {x}_panel * {lanes}
         for {x}_s in range({x}_k0{shift}, min_int64({x}_k0 + {some}, {x}_rest){shift}):
             {x}_row_to = {x}_to + {x}_s * {row}
-            {x}_row_from = {x}_from + {x}_s * {together} * {x}_step
+            {x}_row_from = {x}_from + {x}_s * {step_depth} * {x}_step
             for {x}_l in short_range(0, {lanes}):
-{together_loads}
+{step_loads}
 for {x}_panel in range(0, {x}_panels):
     {x}_to = {x}_packed + {x}_panel * steps * {row}
     {x}_from = {x}_start + {x}_panel * {lanes} * {x}_{lane}
@@ -128,19 +128,19 @@ for {x}_panel in range(0, {x}_panels):
     {x}_lanes = min_int64({lanes}, {size} - {x}_panel * {lanes})
     for {x}_l in range(0, {x}_lanes):
         {x}_lane_from = {x}_from + {x}_l * {x}_{lane}
-        {x}_lane_to = {x}_to + {x}_l * {together}
+        {x}_lane_to = {x}_to + {x}_l * {step_depth}
         for {x}_k in range({x}_begin, d):
             {x}_v = load_{x}({x}, {x}_lane_from + {x}_k * {x}_step)
             store_memory(memory, {x}_lane_to + {at_k}, {value})
-        for {x}_k in range(d, steps * {together}):
+        for {x}_k in range(d, steps * {step_depth}):
             store_memory(memory, {x}_lane_to + {at_k}, np.{packed}(0))
     for {x}_l in range({x}_lanes, {lanes}):
-        for {x}_k in range(0, steps * {together}):
-            store_memory(memory, {x}_to + {x}_l * {together} + {at_k}, np.{packed}(0))
+        for {x}_k in range(0, steps * {step_depth}):
+            store_memory(memory, {x}_to + {x}_l * {step_depth} + {at_k}, np.{packed}(0))
 """
 _LOAD = """\
                 {x}_v{t} = load_{x}({x}, {x}_row_from + {t} * {x}_step + {x}_l)
-                store_memory(memory, {x}_row_to + {x}_l * {together} + {t}, {value})"""
+                store_memory(memory, {x}_row_to + {x}_l * {step_depth} + {t}, {value})"""
 _SOME = 16  # elements of the depth
 
 
@@ -153,18 +153,18 @@ def product_text(left: str, right: str, out: str, kind: str) -> LoopSource:
         kind: of ``PANELS``, in which products are made.
     """
     panel, (rows, columns) = PANELS[kind], tile_shape(kind)
-    together = panel.together
+    step_depth = panel.step_depth
     name = f"product_{left}_{right}_{out}"
     unpack = "\n".join(
-        f"    {word} = word_{'pointer' if k < _POINTERS else 'int64'}(words, {k})"
-        for k, word in enumerate(WORDS)
+        f"    {argument} = word_{'pointer' if k < _POINTERS else 'int64'}(words, {k})"
+        for k, argument in enumerate(PRODUCT_ARGUMENTS)
     )
 
     text = _TEXT.format(
         left=left, right=right, out=out, packed=panel.packed, summed=panel.summed, name=name,
         unpack=unpack, tile=rows * columns, rows=rows, columns=columns, rows_less_1=rows - 1,
-        columns_less_1=columns - 1, steps="d" if together == 1 else "(d + 1) >> 1",
-        row_width=rows * together, column_width=columns * together, kind=kind,
+        columns_less_1=columns - 1, steps="d" if step_depth == 1 else "(d + 1) >> 1",
+        row_width=rows * step_depth, column_width=columns * step_depth, kind=kind,
         pack_a=_pack("a", left, panel, "row", rows, "g", 5),
         pack_b=_pack("b", right, panel, "column", columns, "n", 4),
         result=result_text("r", panel.summed, out),
@@ -175,34 +175,34 @@ def product_text(left: str, right: str, out: str, kind: str) -> LoopSource:
 def _pack(
     x: str, storage: str, panel: Panel, lane: str, lanes: int, size: str, depth: int
 ) -> str:
-    """The lines that pack an operand.
+    """The text that packs an operand.
 
     Args:
         x: its name. storage: its dtype.
         panel: the packed form.
         lane, lanes: the axis of which a panel holds so many.
         size: the name of the axis's size.
-        depth: of the lines in the text.
+        depth: its indentation level.
     """
-    together = panel.together
-    row = lanes * together
+    step_depth = panel.step_depth
+    row = lanes * step_depth
 
     def value(name: str) -> str:
         return name if compute_dtype(storage) == panel.packed else f"np.{panel.packed}({name})"
 
     loads = [
-        _LOAD.format(x=x, row=row, together=together, t=t, value=value(f"{x}_v{t}"))
-        for t in range(together)
+        _LOAD.format(x=x, row=row, step_depth=step_depth, t=t, value=value(f"{x}_v{t}"))
+        for t in range(step_depth)
     ]
-    by_one = together == 1
-    lines = _PACK.format(
-        x=x, row=row, together=together, some=_SOME, some_less_1=_SOME - 1, lanes=lanes,
+    by_one = step_depth == 1
+    body = _PACK.format(
+        x=x, row=row, step_depth=step_depth, some=_SOME, some_less_1=_SOME - 1, lanes=lanes,
         lane=lane, size=size, shift="" if by_one else " >> 1", value=value(f"{x}_v"),
         at_k=f"{x}_k * {row}" if by_one else f"({x}_k >> 1) * {row} + ({x}_k & 1)",
         whole="d" if by_one else "(d >> 1) << 1", packed=panel.packed,
-        together_loads="\n".join(loads),
+        step_loads="\n".join(loads),
     )  # fmt: skip
-    return indent(lines.rstrip(), 4 * depth * " ")
+    return indent(body.rstrip(), 4 * depth * " ")
 
 
 def result_text(name: str, summed: str, out: str) -> str:

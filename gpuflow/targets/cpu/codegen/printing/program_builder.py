@@ -35,7 +35,7 @@ Span = tuple[Expression, Expression]
 
 
 class ProgramBuilder(KernelWalk[Expression]):
-    """Hooks of the walk that make records.
+    """Hooks of the kernel walk that make records of a loop program.
 
     Attributes:
         statements: of the program.
@@ -59,7 +59,7 @@ class ProgramBuilder(KernelWalk[Expression]):
         self.emit(Run(call(function, *arguments)))
 
     @contextmanager
-    def inside(self, body: list[Statement]) -> Iterator[None]:
+    def nested(self, body: list[Statement]) -> Iterator[None]:
         """Add the statements that follow to another list."""
         outer, self._body = self._body, body
         yield
@@ -71,7 +71,7 @@ class ProgramBuilder(KernelWalk[Expression]):
         """Add a loop; what follows inside is its body."""
         body: list[Statement] = []
         self.emit(Loop(counter, *span, is_short, body))
-        return self.inside(body)
+        return self.nested(body)
 
     def set(self, target: str, value: Expression | int) -> None:
         self.emit(Assign((target,), expression(value)))
@@ -82,17 +82,17 @@ class ProgramBuilder(KernelWalk[Expression]):
     def when(self, test: Expression) -> AbstractContextManager[None]:
         then: list[Statement] = []
         self.emit(Branch(test, then, []))
-        return self.inside(then)
+        return self.nested(then)
 
     def otherwise(self) -> AbstractContextManager[None]:
         branch = self._body[-1]
         assert isinstance(branch, Branch) and isinstance(branch.otherwise, list)
-        return self.inside(branch.otherwise)
+        return self.nested(branch.otherwise)
 
     def forever(self) -> AbstractContextManager[None]:
         body: list[Statement] = []
         self.emit(Forever(body))
-        return self.inside(body)
+        return self.nested(body)
 
     def leave(self) -> None:
         self.emit(Break())
@@ -107,9 +107,9 @@ class ProgramBuilder(KernelWalk[Expression]):
         return Name(name)
 
     def target(self, value: Value) -> str:
-        known = self.value(value)
-        assert isinstance(known, Name), "only variables are assigned"
-        return known.name
+        variable = self.value(value)
+        assert isinstance(variable, Name), "only variables are assigned"
+        return variable.name
 
     def pointer(self, operand: str) -> Name:
         """The pointer of an operand."""

@@ -1,7 +1,7 @@
-"""The text of a kernel for products of matrices and vectors that BLAS has not.
+"""The text of a kernel for matrix-vector products without BLAS.
 
-Each element of the matrix is used once, so nothing is packed: it is converted where it is read. A
-sum is made along the axis whose elements are neighbours, or in rows of some sums at a time.
+Each element of the matrix is used once, so nothing is packed: loads convert it. Sums are along the
+contiguous axis, or of a row of results at a time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gpuflow.targets.cpu.codegen.printing.packed_products import result_text
 from gpuflow.targets.cpu.codegen.product_tiles import PANELS
 
 # The argument block of the kernel, in order; strides count elements.
-VECTOR_WORDS = (
+VECTOR_PRODUCT_ARGUMENTS = (
     "matrix", "vector", "out", "rows", "depth", "matrix_row", "matrix_step", "vector_step",
     "blocks", "block_rows", "inner", "matrix_outer", "matrix_inner", "vector_outer",
     "vector_inner",
 )  # fmt: skip
 _POINTERS = 3
-_TOGETHER = 512  # sums in a core's first cache
+_MOST_SUMS = 512  # sums in a core's first cache
 
 _TEXT = """\
 # Products of stacks of matrices and vectors; targets/cpu/codegen/printing/vector_products.py.
@@ -37,7 +37,7 @@ store_sums = writer("{summed}", 2, 3)
 def {name}(words, lo, hi):
     use_wide_registers()
 {unpack}
-    sums = local_{summed}({together})
+    sums = local_{summed}({most_sums})
     for block in range(lo, hi):
         product = div_int64(block, blocks)
         outer = div_int64(product, inner)
@@ -63,9 +63,9 @@ def {name}(words, lo, hi):
                         total = {total}
                 store_out(out, out_at + r, {result_total})
         else:
-            for some in range(0, div_int64(count + {together_less_1}, {together})):
-                s0 = some * {together}
-                width = min_int64({together}, count - s0)
+            for some in range(0, div_int64(count + {most_sums_less_1}, {most_sums})):
+                s0 = some * {most_sums}
+                width = min_int64({most_sums}, count - s0)
                 column_at = first + s0 * matrix_row
                 for c in range(0, width):
                     store_sums(sums, c, np.{summed}(0))
@@ -95,18 +95,18 @@ def vector_product_text(matrix: str, vector: str, out: str, kind: str) -> LoopSo
     summed = PANELS[kind].summed
     name = f"vector_product_{matrix}_{vector}_{out}"
     unpack = "\n".join(
-        f"    {word} = word_{'pointer' if k < _POINTERS else 'int64'}(words, {k})"
-        for k, word in enumerate(VECTOR_WORDS)
+        f"    {argument} = word_{'pointer' if k < _POINTERS else 'int64'}(words, {k})"
+        for k, argument in enumerate(VECTOR_PRODUCT_ARGUMENTS)
     )
 
-    def element(which: str, storage: str, place: str) -> str:
-        loaded = f"load_{which}({which}, {place})"
+    def element(which: str, storage: str, index: str) -> str:
+        loaded = f"load_{which}({which}, {index})"
         return loaded if compute_dtype(storage) == summed else f"np.{summed}({loaded})"
 
     is_float = summed == "float32"
     text = _TEXT.format(
         matrix=matrix, vector=vector, out=out, summed=summed, name=name, unpack=unpack,
-        together=_TOGETHER, together_less_1=_TOGETHER - 1,
+        most_sums=_MOST_SUMS, most_sums_less_1=_MOST_SUMS - 1,
         load_row=element("matrix", matrix, "row_at + k"),
         load_next=element("vector", vector, "start + k"),
         load_apart=element("vector", vector, "start + k * vector_step"),

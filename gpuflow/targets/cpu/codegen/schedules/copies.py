@@ -1,4 +1,4 @@
-"""Copies to row-major memory as kernels, where one of the schedules for maps has a way for them."""
+"""Copies to row-major memory as kernels, if one of the schedules for maps applies to them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall |
         itemsize: bytes of an element.
 
     Returns:
-        The call; its first two arguments are to be the addresses of the source and of the target.
+        The call; its first two arguments have to be the addresses of the source and the target.
     """
     sizes = tuple([size for size, _ in axes])
     if itemsize not in (1, 2, 4, 8) or prod(sizes) < SMALLEST_IN_KERNEL:
@@ -52,18 +52,18 @@ def copying_call(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall |
     kinds.append({0: Stride.ZERO, 1: Stride.UNIT}.get(last, Stride.ANY))
     short = sizes[-1] if outer and sizes[-1] <= LONGEST_EXACT else None
     kernel = _copy_kernel(itemsize, tuple(kinds), short)
-    places = remembered(kernel, _copy_places)
+    positions = remembered(kernel, _copy_slots)
     rows = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
-    words = tuple([rows[row][column] for row, column in places])
-    call = KernelCall(kernel, words, (NO_BUFFER,) * 2, sizes[0], prod(sizes))
+    slots = tuple([rows[row][column] for row, column in positions])
+    call = KernelCall(kernel, slots, (NO_BUFFER,) * 2, sizes[0], prod(sizes))
     (launch,) = scheduled(call, lambda size: NO_BUFFER, (TILED_MAPS, KNOWN_STRIDES_OF_COPIES))
     return None if launch is call and kinds[-1] is Stride.ANY else launch
 
 
-def _copy_places(kernel: Kernel) -> list[tuple[int, int]]:
-    """Where the words of a copy stand: nowhere, or among sizes, strides, and the target's strides.
+def _copy_slots(kernel: Kernel) -> list[tuple[int, int]]:
+    """The sources of a copy's argument slots: rows 1 to 3 are sizes, strides and target strides.
 
-    These are rows 0 to 3, with a column for each axis.
+    Row 0 is a zero; the others have a column for each axis.
     """
     columns = {axis.name: column for column, axis in enumerate(kernel.axes)}
     row_of = {("extent", ""): 1, ("stride", "x0"): 2, ("stride", "o0"): 3}
@@ -75,7 +75,7 @@ def _copy_places(kernel: Kernel) -> list[tuple[int, int]]:
 
 @lru_cache(64)
 def _copy_kernel(itemsize: int, kinds: tuple[Stride, ...], short: int | None) -> Kernel:
-    """The copy of an array that lies so along its axes; ``short``: the size of the last, if so."""
+    """The copy of an array with these strides; ``short``: the static size of the last axis."""
     names = [f"i{k}" for k in range(len(kinds))]
     dtype = f"uint{8 * itemsize}"
     value = Value(0, dtype)

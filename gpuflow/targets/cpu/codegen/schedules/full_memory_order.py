@@ -17,10 +17,10 @@ from gpuflow.compiler.lowering.call_layout import Distance, distances_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.split import is_one_pass
+from gpuflow.kir.argmax import finds_first_largest
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Reduce, Stride, remembered
-from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.walk import statements
-from gpuflow.targets.cpu.codegen.schedules.memory_order import all_values, are_unit, turned_call
+from gpuflow.targets.cpu.codegen.schedules.memory_order import all_values, are_unit, exchanged_call
 
 
 class _Order(NamedTuple):
@@ -41,7 +41,7 @@ def _reads(kernel: Kernel) -> list[list[Distance]] | None:
 def _choose(call: KernelCall) -> _Order | None:
     reads = _reads(call.kernel)
     assert reads is not None  # it applies
-    order = _order_of_memory([[d.within(call.words) for d in row] for row in reads])
+    order = _order_of_memory([[d.within(call.slots) for d in row] for row in reads])
     if order is None:
         return None
     return _Order(order, are_unit(call.kernel, all_values(call), call.kernel.axes[order[-1]]))
@@ -49,14 +49,14 @@ def _choose(call: KernelCall) -> _Order | None:
 
 def _rewrite(call: KernelCall, order: _Order, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    return (turned_call(call, remembered(call.kernel, _ordered_kernel, *order)),)
+    return (exchanged_call(call, remembered(call.kernel, _ordered_kernel, *order)),)
 
 
 FULL_MEMORY_ORDER = Schedule("loops in the order of memory", _applies, _choose, _rewrite)
 
 
 def _reads_of_full(kernel: Kernel) -> list[list[Distance]] | None:
-    """How the operands of a full reduction lie; None where its loops must stay as they are."""
+    """Strides of the operands of a full reduction; None if its loops cannot be reordered."""
     if len(kernel.axes) < 2 or not is_one_pass(kernel):
         return None
     if any(isinstance(s, Reduce) and finds_first_largest(s) for s in statements(kernel.body)):
@@ -64,13 +64,13 @@ def _reads_of_full(kernel: Kernel) -> list[list[Distance]] | None:
     memory = [o for o in kernel.operands if o.mode in (Mode.IN, Mode.OUT, Mode.INOUT)]
     varying = [o for o in memory if any(kind is not Stride.ZERO for kind in o.strides)]
     if any(operand.mode is not Mode.IN for operand in varying):
-        return None  # a row-major output beside the reduction
+        return None  # a row-major output next to the reduction
     distances = distances_of(kernel)
     return [[distances[o.name, axis.name] for axis in kernel.axes] for o in varying]
 
 
 def _order_of_memory(steps: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """The axes with the one along which all operands are contiguous innermost, if it is not.
+    """The axes with the contiguous axis of all operands innermost; None if it already is.
 
     Args:
         steps: for each operand its strides.
@@ -85,7 +85,7 @@ def _order_of_memory(steps: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
 
 
 def _ordered_kernel(kernel: Kernel, order: Sequence[int], is_unit: Sequence[bool]) -> Kernel:
-    """A full reduction with its loops in another order; which operands are then contiguous."""
+    """A full reduction with reordered loops; ``is_unit``: contiguous operands."""
     *outer, innermost = (kernel.axes[k] for k in order)
     axes = (*[replace(axis, exact=None) for axis in outer], innermost)
 

@@ -1,8 +1,8 @@
-"""Loops over columns inside of the loops over rows that they hold, in strips of columns.
+"""Loop interchange: loops over columns inside of the loops over rows that they contain, in strips.
 
 KernelIR writes a reduction over outer axes as a loop over columns that holds a reduction over rows.
 Run like that, every step would jump a row. Here the columns go in strips, with one running value
-for each column in a local array, and the rows outside:
+for each column in a local array, and the rows are the outer loop:
 
     for j:                          strip j by 1024:
         %1 = reduce i { load x }        for j: running[j] = init
@@ -11,11 +11,11 @@ for each column in a local array, and the rows outside:
                                         for j: store o f(running[j])
 
 The body of the column loop is split: each Reduce and each loop over rows is a segment, and so are
-the statements between them. A value that a later segment needs is kept in a local array as well.
+the statements between them. A value that a later segment needs is stored in a local array as well.
 
 Float sums are added in blocks of rows, whose sums are added in float64. Maxima and minima of floats
-run as integers that grow with the floats, nan at the far end: one instruction for each element
-where floats take six that wait for each other.
+run as integers that grow with the floats, nan at the far end: one instruction for each element,
+where floats take six dependent ones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MANTISSA = {"float32": 23, "float64": 52}  # bits
 
 
 def columns_in_rows(kernel: Kernel) -> Kernel:
-    """A column kernel with the loops over its columns inside of those over its rows.
+    """Interchange the loops of a column kernel: columns inside of rows.
 
     Args:
         kernel: any kernel; one that is not a column kernel is returned unchanged.
@@ -64,33 +64,33 @@ def columns_in_rows(kernel: Kernel) -> Kernel:
     if kernel.kind != "column":
         return kernel
     interchange = Interchange(kernel, COLUMN_BLOCK)
-    body = interchange.outside(kernel.body)
+    body = interchange.rewritten(kernel.body)
     return replace(kernel, body=body, locals=(*kernel.locals, *interchange.locals))
 
 
 @record
-class Part:
+class Segment:
     """Statements of the column loop that share one loop over the columns of a strip."""
 
     statements: tuple[Statement, ...]
     crosses_rows: bool
 
 
-def split_parts(body: Block) -> tuple[Part, ...]:
-    """Cut the body of a column loop into parts."""
-    parts: list[Part] = []
+def split_segments(body: Block) -> tuple[Segment, ...]:
+    """Split the body of a column loop into segments."""
+    segments: list[Segment] = []
     straight: list[Statement] = []
     for statement in body.body:
         if not _crosses_rows(statement):
             straight.append(statement)
             continue
         if straight:
-            parts.append(Part(tuple(straight), False))
+            segments.append(Segment(tuple(straight), False))
             straight = []
-        parts.append(Part((statement,), True))
+        segments.append(Segment((statement,), True))
     if straight:
-        parts.append(Part(tuple(straight), False))
-    return tuple(parts)
+        segments.append(Segment(tuple(straight), False))
+    return tuple(segments)
 
 
 def _crosses_rows(statement: Statement) -> bool:
@@ -105,7 +105,7 @@ def _axes_of(statement: Statement) -> tuple[str, ...]:
     return ()
 
 
-def joined(items: Sequence[Statement], axis: str) -> list[Statement]:
+def merged(items: Sequence[Statement], axis: str) -> list[Statement]:
     """Merge adjacent loops over the columns of a strip."""
     result: list[Statement] = []
     for item in items:
@@ -117,7 +117,9 @@ def joined(items: Sequence[Statement], axis: str) -> list[Statement]:
     return result
 
 
-def without_detours(items: Sequence[Statement], axis: str, arrays: set[str]) -> list[Statement]:
+def with_forwarded_stores(
+    items: Sequence[Statement], axis: str, arrays: set[str]
+) -> list[Statement]:
     """Forward stored values to loads of the same loop over columns, without the array.
 
     Args:
@@ -129,16 +131,16 @@ def without_detours(items: Sequence[Statement], axis: str, arrays: set[str]) -> 
         The items, without stores that nothing reads.
     """
     result: list[Statement] = []
-    for place, item in enumerate(items):
+    for position, item in enumerate(items):
         if isinstance(item, For) and item.axis == axis:
-            later = _read(items[place + 1 :])
+            later = _read(items[position + 1 :])
             body = _forwarded(item.body, arrays)
             own = _read(body.body)
-            kept = [
+            remaining = [
                 s for s in body.body
                 if not (isinstance(s, Store) and s.operand in arrays - later - own)
             ]  # fmt: skip
-            item = replace(item, body=Block(body=tuple(kept)))
+            item = replace(item, body=Block(body=tuple(remaining)))
         result.append(item)
     return result
 
@@ -146,16 +148,16 @@ def without_detours(items: Sequence[Statement], axis: str, arrays: set[str]) -> 
 def _forwarded(body: Block, arrays: set[str]) -> Block:
     """The body of a loop with forwarded loads of its own stores."""
     stored: dict[str, Value] = {}
-    known: dict[Value, Value] = {}
-    kept: list[Statement] = []
+    forwarded: dict[Value, Value] = {}
+    remaining: list[Statement] = []
     for s in body.body:
         if isinstance(s, Load) and s.operand in stored:
-            known[s.out] = stored[s.operand]
+            forwarded[s.out] = stored[s.operand]
             continue
         if isinstance(s, Store) and s.operand in arrays:
-            stored[s.operand] = known.get(s.value, s.value)
-        kept.append(s)
-    return renamed(Block(body=tuple(kept)), known, {})
+            stored[s.operand] = forwarded.get(s.value, s.value)
+        remaining.append(s)
+    return renamed(Block(body=tuple(remaining)), forwarded, {})
 
 
 def _read(items: Sequence[Statement]) -> set[str]:
@@ -177,32 +179,32 @@ class Interchange:
     def __init__(self, kernel: Kernel, size: int) -> None:
         self.size = size
         self.locals: list[Local] = []
-        self._order = {axis.name: place for place, axis in enumerate(kernel.axes)}
+        self._order = {axis.name: position for position, axis in enumerate(kernel.axes)}
         self._roles = {axis.name: axis.role for axis in kernel.axes}
         self._exact = {axis.name: axis.exact for axis in kernel.axes}
         self._scalars = {o.name for o in kernel.operands if o.mode is Mode.SCALAR}
         self._free = unused_number(kernel.body)
-        # Of the loop that is rewritten: its axis; values in arrays; and constants and scalars,
-        # which every loop that uses them writes again.
+        # The loop that is rewritten: its axis; values in arrays; and constants and scalars, which
+        # every loop that uses them recomputes.
         self.axis = ""
         self.arrays: dict[Value, Local] = {}
         self.constants: dict[Value, Const | Load] = {}
 
-    def outside(self, block: Block) -> Block:
+    def rewritten(self, block: Block) -> Block:
         """The body of a column kernel, rewritten."""
         body: list[Statement] = []
         for statement in block.body:
             if isinstance(statement, For) and statement.axis is not None:
                 if self._can_interchange(statement.axis, statement.body):
                     statement = Strip(
-                        statement.axis, self.size, self.inside(statement.axis, statement.body)
+                        statement.axis, self.size, self.strip_body(statement.axis, statement.body)
                     )
                 else:
-                    statement = replace(statement, body=self.outside(statement.body))
+                    statement = replace(statement, body=self.rewritten(statement.body))
             body.append(statement)
         return replace(block, body=tuple(body))
 
-    def inside(self, axis: str, body: Block) -> Block:
+    def strip_body(self, axis: str, body: Block) -> Block:
         """The statements of a strip of columns, converted from those of a loop over columns.
 
         Args:
@@ -210,11 +212,11 @@ class Interchange:
             body: of the loop; its loops over rows hold no other loops over axes.
         """
         self.axis, self.arrays, self.constants = axis, {}, {}
-        parts, before = split_parts(body), len(self.locals)
-        self._find_arrays(parts)
-        items = joined([s for part in parts for s in self._part(part)], axis)
+        segments, before = split_segments(body), len(self.locals)
+        self._find_arrays(segments)
+        items = merged([s for segment in segments for s in self._segment(segment)], axis)
         own = {local.name for local in self.locals[before:]}
-        items = without_detours(items, axis, own)
+        items = with_forwarded_stores(items, axis, own)
         unread = own - _read(items)
         self.locals = [local for local in self.locals if local.name not in unread]
         return Block(body=tuple(items))
@@ -231,22 +233,22 @@ class Interchange:
         is_parallel = self._roles[axis] in (Role.PARALLEL, Role.VECTOR)
         return is_parallel and is_outer and 0 < len(direct) == len(inner)
 
-    def _find_arrays(self, parts: Sequence[Part]) -> None:
-        """Results of reductions and operands of later segments are kept."""
-        for place, part in enumerate(parts):
-            later = {v for other in parts[place + 1 :] for v in taken(other.statements)}
-            for statement in part.statements:
+    def _find_arrays(self, segments: Sequence[Segment]) -> None:
+        """Allocate arrays for results of reductions and operands of later segments."""
+        for position, segment in enumerate(segments):
+            later = {v for other in segments[position + 1 :] for v in taken(other.statements)}
+            for statement in segment.statements:
                 if isinstance(statement, Const) or (
                     isinstance(statement, Load) and statement.operand in self._scalars
                 ):
                     self.constants[statement.out] = statement
                     continue
                 for value in results_of(statement):
-                    if part.crosses_rows or value in later:
+                    if segment.crosses_rows or value in later:
                         self.arrays[value] = self._array(value, "column", value.dtype)
 
-    def _array(self, value: Value, what: str, dtype: str) -> Local:
-        local = Local(f"t{value.number}_{what}", dtype, ((self.axis, self.size),))
+    def _array(self, value: Value, role: str, dtype: str) -> Local:
+        local = Local(f"t{value.number}_{role}", dtype, ((self.axis, self.size),))
         self.locals.append(local)
         return local
 
@@ -255,26 +257,26 @@ class Interchange:
         self._free += 1
         return Value(self._free - 1, dtype)
 
-    def _part(self, part: Part) -> list[Statement]:
-        statement = part.statements[0]
+    def _segment(self, segment: Segment) -> list[Statement]:
+        statement = segment.statements[0]
         if isinstance(statement, Reduce):
             return self._reduce_rows(statement)
-        if isinstance(statement, For) and part.crosses_rows:
+        if isinstance(statement, For) and segment.crosses_rows:
             return [For(statement.axis, Block(body=(self._columns(statement.body.body),)))]
-        kept = [v for s in part.statements for v in results_of(s) if v in self.arrays]
-        stores = any(isinstance(s, Store) for s in statements(Block(body=part.statements)))
-        return [self._columns(part.statements, kept)] if kept or stores else []
+        stored = [v for s in segment.statements for v in results_of(s) if v in self.arrays]
+        stores = any(isinstance(s, Store) for s in statements(Block(body=segment.statements)))
+        return [self._columns(segment.statements, stored)] if stored or stores else []
 
     # Loops over the columns of a strip
 
-    def _columns(self, items: Sequence[Statement], kept: Sequence[Value] = ()) -> For:
-        """Statements in a loop over columns; ``kept`` values go to their arrays."""
-        column = _Column(self, items, kept)
-        column.store([(self.arrays[value], column.value(value)) for value in kept])
+    def _columns(self, items: Sequence[Statement], stored: Sequence[Value] = ()) -> For:
+        """A loop over columns with these statements; ``stored`` values go to their arrays."""
+        column = _Column(self, items, stored)
+        column.store([(self.arrays[value], column.value(value)) for value in stored])
         return column.loop()
 
     def _reduce_rows(self, s: Reduce) -> list[Statement]:
-        """Rows outside, columns inside; float sums in blocks of rows with float64 totals."""
+        """A loop over rows around one over columns; float sums in blocks with float64 totals."""
         functions = combine_functions(s) or ("",) * len(s.outs)
         pairs = list(zip(functions, s.outs, strict=True))
         totals = {
@@ -312,7 +314,7 @@ class Interchange:
         self, s: Reduce, functions: Sequence[str], totals: dict[Value, Local],
         keys: dict[Value, tuple[str, Local]],
     ) -> tuple[Statement, ...]:  # fmt: skip
-        """Loops over rows, the last axis in blocks where there are totals."""
+        """Loops over rows, the last axis in blocks if there are totals."""
         *outer, last = s.axes
         rows = For(last, Block(body=(self._row(s, functions, keys),)))
         every: tuple[Statement, ...] = (rows,)
@@ -320,8 +322,8 @@ class Interchange:
             begin, end = _Column(self, ()), _Column(self, ())
             for out, total in totals.items():
                 begin.store([(self.arrays[out], begin.constant(0.0, out.dtype))])
-                part = end.cast(end.load(self.arrays[out]), "float64")
-                end.store([(total, end.apply("add", end.load(total), part))])
+                partial = end.cast(end.load(self.arrays[out]), "float64")
+                end.store([(total, end.apply("add", end.load(total), partial))])
             block = begin.loop(), rows, end.loop()
             exact = self._exact[last]
             is_one = exact is not None and exact <= ROW_BLOCK
@@ -354,8 +356,8 @@ class _Column:
     """One loop over the columns of a strip, statement by statement; its values are new ones.
 
     Args:
-        interchange: that it belongs to.
-        items: statements that it will hold, which ``body`` adds, as does asking for a value.
+        interchange: the rewrite to which it belongs.
+        items: its statements, which ``body`` adds, as does ``value``.
         results: further values that it uses.
     """
 
@@ -367,8 +369,8 @@ class _Column:
         self._statements: list[Statement] = []
         self._values: dict[Value, Value] = {}
         own = defined(items)
-        outside = {*taken(items), *[value for value in results if value not in own]}
-        for value in sorted(outside, key=lambda v: v.number):
+        external = {*taken(items), *[value for value in results if value not in own]}
+        for value in sorted(external, key=lambda v: v.number):
             constant = interchange.constants.get(value)
             if constant is not None:
                 self._values[value] = self._add(replace(constant, out=self._new(value.dtype)))
@@ -381,7 +383,7 @@ class _Column:
         return For(self._of.axis, Block(body=tuple(self._statements)))
 
     def body(self) -> None:
-        """Add the statements that it holds, once."""
+        """Add its statements, once."""
         if self._items is None:
             return
         items, self._items = self._items, None
@@ -421,20 +423,20 @@ class _Column:
         return out
 
     def key(self, value: Value, fn: str) -> Value:
-        """The float's bits as an integer that grows with it, turned until nan is at the far end."""
+        """The float's bits as a growing integer, shifted so that nan is at the far end."""
         dtype = ORDERED[value.dtype]
         bits = self.apply(f"bitcast_{dtype}", value, dtype=dtype)
-        return self.apply("add", self._flipped(bits), self._turn(value.dtype, fn))
+        return self.apply("add", self._flipped(bits), self._nan_shift(value.dtype, fn))
 
     def unkeyed(self, key: Value, fn: str, dtype: str) -> Value:
         """The float of such an integer."""
-        bits = self.apply("sub", key, self._turn(dtype, fn))
+        bits = self.apply("sub", key, self._nan_shift(dtype, fn))
         return self.apply(f"bitcast_{dtype}", self._flipped(bits), dtype=dtype)
 
-    def _turn(self, dtype: str, fn: str) -> Value:
-        # As integers, nan with a sign bit come before -inf: move them behind nan without, for max.
-        turn = (1 << _MANTISSA[dtype]) - 1
-        return self.constant(-turn if fn == "max" else turn, ORDERED[dtype])
+    def _nan_shift(self, dtype: str, fn: str) -> Value:
+        # As integers, nan with a sign bit come before -inf: for max, move them after nan without.
+        shift = (1 << _MANTISSA[dtype]) - 1
+        return self.constant(-shift if fn == "max" else shift, ORDERED[dtype])
 
     def _flipped(self, bits: Value) -> Value:
         """Reverse the order of negative floats; the inverse of itself."""

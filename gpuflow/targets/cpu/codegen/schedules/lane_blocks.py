@@ -1,4 +1,4 @@
-"""Loops of each lane, for a block of lanes at a time: as vectors, with a mask of those that go on.
+"""Loops of each lane, for a block of lanes at a time: as vectors, with a mask of active lanes.
 
     for i:                              strip i by 64:
         %1 = while (x) %c do %b             for i: carry[i] = x; going[i] = %c(x)
@@ -9,9 +9,9 @@
 
 LLVM does not vectorize a loop in a loop. This module makes the loop over batch elements the inner
 one: the body is split at loops, and each segment is a loop over the elements of a block. Values
-that another segment needs are kept in local arrays. Elements that have stopped compute on, and keep
-their values. Branches without loops become selects; their loads and stores happen if the branch is
-taken.
+that another segment needs are stored in local arrays. Elements that have stopped compute on, but
+their values do not change. Branches without loops become selects; their loads and stores happen if
+the branch is taken.
 
 A segment that is the whole body of a loop runs several iterations at once, so that carries stay in
 registers, and fewer iterations check whether some element continues. If the condition of a loop is
@@ -52,25 +52,25 @@ from gpuflow.kir.nodes import (
 from gpuflow.kir.rewrite import taken
 from gpuflow.kir.scalar import EXPENSIVE, TRANSCENDENTAL
 from gpuflow.kir.walk import results_of, statements, unused_number, uses_of
-from gpuflow.targets.cpu.codegen.schedules.lane_alike import alike_loops
 from gpuflow.targets.cpu.codegen.schedules.lane_code import Code
 from gpuflow.targets.cpu.codegen.schedules.lane_compaction import (
     Compaction,
-    lanes_of_a_block,
-    may_move,
+    can_compact,
+    lanes_per_block,
 )
 from gpuflow.targets.cpu.codegen.schedules.lane_tiles import Tiles
+from gpuflow.targets.cpu.codegen.schedules.lane_uniform import find_uniform_loops
 from gpuflow.targets.cpu.codegen.schedules.short_rows import with_short_axis
 
 LANES = 64  # in a block
 FEWEST_LANES = 16  # fewer are done one by one: a block takes as long as if it were full
-_FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # of a body, and how many turns are done at once
-# What statements count whose instructions wait for each other: divisions, and series.
+_FEW_STATEMENTS = ((12, 8), (24, 4), (48, 2))  # of a body, and its unroll factor
+# The weight of statements that are dependence chains: divisions, and series.
 _DIVISION, _SERIES = 12, 48
 
 
 def lanes_in_blocks(kernel: Kernel) -> Kernel:
-    """A map whose points have inner loops, with these moved around the loop over the points.
+    """Interchange the inner loops of a map's points with the loop over the points.
 
     Args:
         kernel: any kernel; one without such loops is returned unchanged.
@@ -78,7 +78,7 @@ def lanes_in_blocks(kernel: Kernel) -> Kernel:
     if not _applies(kernel) or kernel.axes[-1].is_short:
         return kernel
     blocks = _Blocks(kernel)
-    body = blocks.outside(kernel.body)
+    body = blocks.nest(kernel.body)
     return replace(kernel, body=body, locals=(*kernel.locals, *blocks.locals))
 
 
@@ -113,9 +113,9 @@ def _has_loop(items: Iterable[Statement]) -> bool:
 
 
 def _work(*blocks: Block) -> int:
-    """Operations of one lane, about."""
-    inside = [statement for block in blocks for statement in statements(block)]
-    return sum(map(_count, inside))
+    """Estimate the operations of one lane."""
+    items = [statement for block in blocks for statement in statements(block)]
+    return sum(map(_count, items))
 
 
 def _count(s: Statement) -> int:
@@ -124,9 +124,9 @@ def _count(s: Statement) -> int:
     return _SERIES if s.fn in TRANSCENDENTAL else _DIVISION
 
 
-def _looks_up(block: Block) -> bool:
-    """Whether a turn reads memory at a place that follows from a carry."""
-    found = set(block.params[1:])  # the first one may be the number of the turn
+def _is_lookup(block: Block) -> bool:
+    """Whether an iteration reads memory at an offset that depends on a carry."""
+    found = set(block.params[1:])  # the first one may be the index of the iteration
     for s in statements(block):
         if isinstance(s, Load) and s.offset in found:
             return True
@@ -136,7 +136,7 @@ def _looks_up(block: Block) -> bool:
 
 
 class _Counted(NamedTuple):
-    """A loop of turns whose number all lanes of a block have in common.
+    """A loop with a uniform trip count for all lanes of a block.
 
     Attributes:
         body: its params are the uniform values of an iteration, and then the carries.
@@ -159,15 +159,15 @@ class _Blocks:
     Attributes:
         locals: the arrays that the rewritten loops use.
         axis: of the lanes.
-        arrays: the arrays of values that parts have in common.
+        arrays: the arrays of values that segments share.
         cheap: values that each segment recomputes: constants, scalars and indices.
-        same: uniform values of a block, with their current names.
-        in_memory: operands that are no numbers: a loop that accesses one must stop at the end.
-        still: operands that have one element for all lanes.
-        alike: loops that all lanes of a block leave in the same turn, by their identity, with the
-            numbers of the carries that all lanes have alike.
+        uniform: uniform values of a block, with their current names.
+        in_memory: operands that are not scalars: a loop that accesses one must end in bounds.
+        broadcast: operands that have one element for all lanes.
+        uniform_loops: loops that all lanes of a block leave in the same iteration, by their
+            identity, with the indices of their uniform carries.
         size: lanes of a block.
-        is_padded: loops may go over as many lanes in a last block that is shorter.
+        is_padded: loops may run over all lanes of a last block that is shorter.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -175,50 +175,50 @@ class _Blocks:
         self.axis = kernel.axes[-1].name
         self.arrays: dict[Value, Local] = {}
         self.cheap: dict[Value, Const | Load] = {}
-        self.same: dict[Value, Value] = {}
-        # Which lanes there are, and what a block begins with to say so; for loops that ask.
-        self._marked: Local | None = None
-        self._marks: list[Statement] = []
+        self.uniform: dict[Value, Value] = {}
+        # The mask of valid lanes and the statements that compute it, for loops that need it.
+        self._mask: Local | None = None
+        self._mask_code: list[Statement] = []
         self._free = unused_number(kernel.body)
         self._operands = {o.name: o for o in kernel.operands}
         self.in_memory = {o.name for o in kernel.operands if o.mode is not Mode.SCALAR}
-        last = len(kernel.axes) - 1
-        self.still = {o.name for o in kernel.operands if o.strides[last:] in ((), (Stride.ZERO,))}
-        self.alike = alike_loops(self, kernel.body)
-        self.same, self.cheap = {}, {}
+        last, fixed = len(kernel.axes) - 1, ((), (Stride.ZERO,))
+        self.broadcast = {o.name for o in kernel.operands if o.strides[last:] in fixed}
+        self.uniform_loops = find_uniform_loops(self, kernel.body)
+        self.uniform, self.cheap = {}, {}
         loops = [
             s for s in statements(kernel.body)
-            if isinstance(s, While) and not _has_loop(s.body.body) and may_move(s, self.still)
-            and id(s) not in self.alike
+            if isinstance(s, While) and not _has_loop(s.body.body)
+            and can_compact(s, self.broadcast) and id(s) not in self.uniform_loops
         ]  # fmt: skip
-        size = lanes_of_a_block(loops) if loops else 0
+        size = lanes_per_block(loops) if loops else 0
         self.is_padded = size <= LANES
         self.size = LANES if self.is_padded else size
 
-    def outside(self, block: Block) -> Block:
+    def nest(self, block: Block) -> Block:
         """The nest around the innermost loop over points."""
         body: list[Statement] = []
         for statement in block.body:
-            self.same.update({value: value for value in results_of(statement)})
+            self.uniform.update({value: value for value in results_of(statement)})
             if isinstance(statement, For) and statement.axis == self.axis:
                 lanes: list[Statement] = []
                 self.sequence(statement.body.body, (), None, lanes)
-                marked = Block(body=(*self._marks, *lanes))
-                statement = Strip(self.axis, self.size, marked)
+                masked = Block(body=(*self._mask_code, *lanes))
+                statement = Strip(self.axis, self.size, masked)
             elif isinstance(statement, For) and statement.axis is not None:
-                statement = replace(statement, body=self.outside(statement.body))
+                statement = replace(statement, body=self.nest(statement.body))
             body.append(statement)
         return replace(block, body=tuple(body))
 
-    def _valid(self) -> Local:
-        """Which lanes of a block there are: the last block may have fewer."""
-        if self._marked is None:
-            self._marked = self.array("bool")
+    def _valid_lanes(self) -> Local:
+        """The mask of a block's lanes: the last block may have fewer."""
+        if self._mask is None:
+            self._mask = self.array("bool")
             for padded in (True, False) if self.is_padded else (False,):
                 code = Code(self)
-                code.store(self._marked, code.number("bool", not padded))
-                self._marks.append(replace(code.loop(), padded=padded))
-        return self._marked
+                code.store(self._mask, code.number("bool", not padded))
+                self._mask_code.append(replace(code.loop(), padded=padded))
+        return self._mask
 
     # --- values ---
 
@@ -228,95 +228,95 @@ class _Blocks:
         return Value(self._free - 1, dtype)
 
     def array(self, dtype: str, rows: int = 1) -> Local:
-        """A new array with an element for each lane of a block, or so many rows of them."""
+        """A new array with an element for each lane of a block, or ``rows`` rows of them."""
         local = Local(f"l{len(self.locals)}_lanes", dtype, ((self.axis, self.size),), rows)
         self.locals.append(local)
         return local
 
-    def keep(self, value: Value) -> Local:
-        """The array of a value that parts have in common."""
+    def array_of(self, value: Value) -> Local:
+        """The array of a value that segments share."""
         if value not in self.arrays:
             self.arrays[value] = self.array(value.dtype)
         return self.arrays[value]
 
     def constant(self, dtype: str, number: bool | int) -> Value:
-        """A value that each part writes for itself."""
+        """A constant that each segment recomputes."""
         value = self.fresh(dtype)
         self.cheap[value] = Const(value, number)
         return value
 
     def is_cheap(self, s: Statement) -> bool:
-        """Whether each part writes a statement again."""
+        """Whether each segment recomputes a statement."""
         if isinstance(s, Const):
             return True
         plain = isinstance(s, Load) and s.offset is None and s.where is None
         return plain and self._operands[s.operand].mode in (Mode.SCALAR, Mode.INDEX)
 
-    def is_same(self, value: Value) -> bool:
-        """Whether all lanes of a block have the same."""
+    def is_uniform(self, value: Value) -> bool:
+        """Whether a value is uniform over the lanes of a block."""
         cheap = self.cheap.get(value)
         if cheap is None:
-            return value in self.same
-        return isinstance(cheap, Const) or cheap.operand in self.still
+            return value in self.uniform
+        return isinstance(cheap, Const) or cheap.operand in self.broadcast
 
-    def _gives_same(self, s: Statement) -> bool:
-        """Whether a statement, without memory that is written, gives all lanes the same."""
+    def _is_uniform_statement(self, s: Statement) -> bool:
+        """Whether the results of a statement are uniform; memory must be read-only."""
         if isinstance(s, Load):
-            if s.operand not in self.still or self._operands[s.operand].mode is not Mode.IN:
+            if s.operand not in self.broadcast or self._operands[s.operand].mode is not Mode.IN:
                 return False
         elif not isinstance(s, Apply | Cast | Select):
             return False
-        return all(map(self.is_same, uses_of(s)))
+        return all(map(self.is_uniform, uses_of(s)))
 
     # --- loops that all lanes leave at once ---
 
-    def looks_same(self, s: Statement) -> bool:
+    def note_uniform(self, s: Statement) -> bool:
         """Whether a statement is uniform; notes constants and similar ones."""
         if self.is_cheap(s):
             assert isinstance(s, Const | Load)
             self.cheap[s.out] = s
-            return False  # whether it is the same, ``is_same`` says
-        return self._gives_same(s)
+            return False  # ``is_uniform`` knows whether it is
+        return self._is_uniform_statement(s)
 
-    def _while_alike(self, s: While, mask: Local | None, out: list[Statement]) -> None:
-        """A loop without masks of its own; the carries that all lanes have alike are its own."""
-        alike = self.alike[id(s)]
-        others = [k for k in range(len(s.outs)) if k not in alike]
+    def _uniform_while(self, s: While, mask: Local | None, out: list[Statement]) -> None:
+        """Write a loop without masks of its own, with the uniform carries as its carries."""
+        uniform = self.uniform_loops[id(s)]
+        others = [k for k in range(len(s.outs)) if k not in uniform]
 
-        def of(values: Sequence[Value], places: Iterable[int]) -> tuple[Value, ...]:
-            return tuple([values[k] for k in places])
+        def of(values: Sequence[Value], positions: Iterable[int]) -> tuple[Value, ...]:
+            return tuple([values[k] for k in positions])
 
         arrays = self._begin(
             of(s.outs, others), of(s.body.params, others), of(s.init, others), out
         )
         head = Code(self, out)
-        init = tuple([head.value(value) for value in of(s.init, alike)])
-        outs, turn, tested = (tuple([self.fresh(v.dtype) for v in init]) for _ in range(3))
+        init = tuple([head.value(value) for value in of(s.init, uniform)])
+        outs, current, tested = (tuple([self.fresh(v.dtype) for v in init]) for _ in range(3))
         test: list[Statement] = []
-        condition = Block(of(s.cond.params, alike), s.cond.body, s.cond.results)
+        condition = Block(of(s.cond.params, uniform), s.cond.body, s.cond.results)
         goes_on = Code(self, test).block(condition, tested)[0]
         body = Block(
-            (*of(s.body.params, alike), *of(s.body.params, others)), s.body.body,
+            (*of(s.body.params, uniform), *of(s.body.params, others)), s.body.body,
             of(s.body.results, others),
         )  # fmt: skip
-        loop = _Counted(body, arrays, mask, lambda code, number: turn, True)
-        self.same.update(zip(body.params, turn, strict=False))
+        loop = _Counted(body, arrays, mask, lambda code, number: current, True)
+        self.uniform.update(zip(body.params, current, strict=False))
         inner: list[Statement] = []
-        part, scalars = Code(self), Code(self, inner)
+        segment, scalars = Code(self), Code(self, inner)
         if _has_loop(body.body):
             self.sequence(body.body, body.results, mask, inner)
-            self._turn(part, loop, None)
+            self._iterations(segment, loop, None)
         else:
             for statement in body.body:
-                if self.looks_same(statement):
+                if self.note_uniform(statement):
                     scalars.run((statement,))
-                    self.same.update({v: scalars.value(v) for v in results_of(statement)})
-            self._turn(part, loop, [turn])
-        inner.append(part.loop())
-        results = tuple([scalars.value(value) for value in of(s.body.results, alike)])
-        body = Block(turn, tuple(inner), results)
+                    self.uniform.update({v: scalars.value(v) for v in results_of(statement)})
+            self._iterations(segment, loop, [current])
+        inner.append(segment.loop())
+        results = tuple([scalars.value(value) for value in of(s.body.results, uniform)])
+        body = Block(current, tuple(inner), results)
         out.append(While(outs, init, Block(tested, tuple(test), (goes_on,)), body))
-        self.same.update(zip(of(s.outs, alike), outs, strict=True))
+        self.uniform.update(zip(of(s.outs, uniform), outs, strict=True))
 
     # --- statements in order ---
 
@@ -328,44 +328,44 @@ class _Blocks:
 
         Args:
             items: of one lane.
-            results: values whose arrays are wanted behind them.
+            results: values whose arrays are needed after them.
             mask: the lanes that run them; None: all.
-            out: where to.
+            out: the list to which they are added.
         """
         straight: list[Statement] = []
-        for place, statement in enumerate(items):
+        for position, statement in enumerate(items):
             if self.is_cheap(statement):
                 assert isinstance(statement, Const | Load)
                 self.cheap[statement.out] = statement
-            elif self._gives_same(statement):
+            elif self._is_uniform_statement(statement):
                 code = Code(self, out)
                 code.run((statement,))
-                self.same.update({v: code.value(v) for v in results_of(statement)})
+                self.uniform.update({v: code.value(v) for v in results_of(statement)})
             elif _has_loop((statement,)):
-                self._part(straight, {*taken(items[place:]), *results}, mask, out)
+                self._segment(straight, {*taken(items[position:]), *results}, mask, out)
                 straight = []
                 self._control(statement, mask, out)
             else:
                 straight.append(statement)
-        self._part(straight, set(results), mask, out)
+        self._segment(straight, set(results), mask, out)
 
-    def _part(
+    def _segment(
         self, items: Sequence[Statement], later: set[Value], mask: Local | None,
         out: list[Statement],
     ) -> None:  # fmt: skip
-        """Statements without loops, in a loop over the lanes."""
-        kept = [value for s in items for value in results_of(s) if value in later]
-        if not kept and not any(isinstance(s, Store) for s in statements(Block(body=tuple(items)))):
+        """Write statements without loops, in a loop over the lanes."""
+        live = [value for s in items for value in results_of(s) if value in later]
+        if not live and not any(isinstance(s, Store) for s in statements(Block(body=tuple(items)))):
             return
         code = Code(self)
         code.run(items, None if mask is None else code.load(mask))
-        for value in kept:
-            code.store(self.keep(value), code.value(value))
+        for value in live:
+            code.store(self.array_of(value), code.value(value))
         out.append(code.loop())
 
     def _control(self, s: Statement, mask: Local | None, out: list[Statement]) -> None:
-        if isinstance(s, While) and id(s) in self.alike:
-            self._while_alike(s, mask, out)
+        if isinstance(s, While) and id(s) in self.uniform_loops:
+            self._uniform_while(s, mask, out)
         elif isinstance(s, While):
             self._while(s, mask, out)
         elif isinstance(s, If):
@@ -373,13 +373,13 @@ class _Blocks:
         else:
             assert isinstance(s, For)
             assert s.count is not None
-            if self.is_same(s.count):
+            if self.is_uniform(s.count):
                 self._count(s, mask, out)
             else:
                 self._while(self._as_while(s), mask, out)
 
     def _any(self, array: Local, out: list[Statement]) -> Value:
-        """Whether some lane of a block has a true element; written behind ``out``."""
+        """Whether some lane of a block has a true element; added to ``out``."""
         result, start = self.fresh("bool"), self.fresh("bool")
         running, new, both, element = (self.fresh("bool") for _ in range(4))
         combine = Block((running, new), (Apply((both,), "or", (running, new)),), (both,))
@@ -396,7 +396,7 @@ class _Blocks:
     ) -> list[Local]:  # fmt: skip
         """Give carries their arrays, with their initial values."""
         code = Code(self)
-        arrays = [self.keep(value) for value in outs]
+        arrays = [self.array_of(value) for value in outs]
         for array, param, value in zip(arrays, params, init, strict=True):
             self.arrays[param] = array
             code.store(array, code.value(value))
@@ -406,16 +406,16 @@ class _Blocks:
 
     def _while(self, s: While, mask: Local | None, out: list[Statement]) -> None:
         is_straight = not _has_loop(s.body.body)
-        if is_straight and not self.is_padded and may_move(s, self.still):
-            turns, work = self._turns(s.body, s.cond), _work(s.body, s.cond)
-            arrays = Compaction(self, s, mask, turns, work).write(out)
+        if is_straight and not self.is_padded and can_compact(s, self.broadcast):
+            unroll, work = self._unroll_factor(s.body, s.cond), _work(s.body, s.cond)
+            arrays = Compaction(self, s, mask, unroll, work).write(out)
             self.arrays.update(zip(s.outs, arrays, strict=True))
             return
         arrays = self._begin(s.outs, s.body.params, s.init, out)
         going, code = self.array("bool"), Code(self)
         carry = [code.load(array) for array in arrays]
         goes_on = code.block(s.cond, carry)[0]
-        code.store(going, code.both(code.load(mask or self._valid()), goes_on))
+        code.store(going, code.both(code.load(mask or self._valid_lanes()), goes_on))
         out.append(code.loop())
         first = self._any(going, out)
         inner: list[Statement] = []
@@ -423,7 +423,7 @@ class _Blocks:
             self.sequence(s.body.body, s.body.results, going, inner)
         code = Code(self)
         carry, goes_on = [code.load(array) for array in arrays], code.load(going)
-        for _ in range(self._turns(s.body, s.cond) if is_straight else 1):
+        for _ in range(self._unroll_factor(s.body, s.cond) if is_straight else 1):
             if is_straight:
                 new = code.block(s.body, carry, goes_on)
             else:
@@ -435,25 +435,24 @@ class _Blocks:
         code.store(going, goes_on)
         inner.append(code.loop())
         again = self._any(going, inner)
-        before, turn, result = (self.fresh("bool") for _ in range(3))
+        before, running, result = (self.fresh("bool") for _ in range(3))
         test = Block((before,), (), (before,))
-        out.append(While((result,), (first,), test, Block((turn,), tuple(inner), (again,))))
+        out.append(While((result,), (first,), test, Block((running,), tuple(inner), (again,))))
 
     @staticmethod
-    def _turns(*blocks: Block) -> int:
-        """How many turns of a loop without loops are done at once.
+    def _unroll_factor(*blocks: Block) -> int:
+        """The unroll factor of a loop without loops.
 
-        Turns wait for each other, the lanes of a block do not: where a turn takes long, processors
-        have enough to do with one. So they have where it reads memory at a place that the turn
-        before has found.
+        Iterations depend on each other, the lanes of a block do not: one long iteration keeps a
+        processor busy. So does one that reads memory at an offset from the previous iteration.
         """
-        if any(_looks_up(block) for block in blocks):
+        if any(_is_lookup(block) for block in blocks):
             return 1
         count = _work(*blocks)
-        return next((turns for most, turns in _FEW_STATEMENTS if count <= most), 1)
+        return next((factor for most, factor in _FEW_STATEMENTS if count <= most), 1)
 
     def _as_while(self, s: For) -> While:
-        """A loop whose count is each lane's own."""
+        """A loop with a trip count that differs between lanes, as a While."""
         assert s.count is not None
         zero, one = self.constant("int64", 0), self.constant("int64", 1)
         index, last, more = self.fresh("int64"), self.fresh("int64"), self.fresh("bool")
@@ -472,89 +471,90 @@ class _Blocks:
         code = Code(self, out)
         count = code.value(s.count)
         tiles = Tiles(self, s, self._operands) if mask is None and self.is_padded else None
-        if tiles is None or not tiles.turns:
-            loop = _Counted(s.body, arrays, mask, lambda code, turn: (turn,), s.is_long)
-            self._turns_of(loop, count, out)
+        if tiles is None or not tiles.iterations:
+            loop = _Counted(s.body, arrays, mask, lambda code, iteration: (iteration,), s.is_long)
+            self._counted_loop(loop, count, out)
             return
         inner: list[Statement] = []
         index, head = self.fresh("int64"), Code(self, inner)
-        first = head.apply("mul", index, head.number("int64", tiles.turns))
-        left = head.apply("min", head.apply("sub", count, first), head.number("int64", tiles.turns))
-        tiles.fill(first, left, inner)
+        first = head.apply("mul", index, head.number("int64", tiles.iterations))
+        remaining = head.apply("sub", count, first)
+        remaining = head.apply("min", remaining, head.number("int64", tiles.iterations))
+        tiles.fill(first, remaining, inner)
         loop = _Counted(
             tiles.body, arrays, None,
-            lambda code, turn: (code.apply("add", first, turn), tiles.rows(code, turn)), False,
+            lambda code, row: (code.apply("add", first, row), tiles.rows(code, row)), False,
         )  # fmt: skip
-        self._turns_of(loop, left, inner)
-        tiles.empty(first, left, inner)
-        more = code.apply("add", count, code.number("int64", tiles.turns - 1))
-        bits = code.number("int64", tiles.turns.bit_length() - 1)
+        self._counted_loop(loop, remaining, inner)
+        tiles.empty(first, remaining, inner)
+        more = code.apply("add", count, code.number("int64", tiles.iterations - 1))
+        bits = code.number("int64", tiles.iterations.bit_length() - 1)
         whole = code.apply("shift_right_arithmetic", more, bits)
         out.append(For(None, Block((index,), tuple(inner)), whole, is_long=s.is_long))
 
-    def _turns_of(self, loop: _Counted, count: Value, out: list[Statement]) -> None:
-        """So many turns, from the first one on."""
+    def _counted_loop(self, loop: _Counted, count: Value, out: list[Statement]) -> None:
+        """Write ``count`` iterations of a loop."""
         if _has_loop(loop.body.body):
             inner: list[Statement] = []
             index = self.fresh("int64")
-            known = loop.arguments(Code(self, inner), index)
-            self.same.update(zip(loop.body.params, known, strict=False))
+            uniform = loop.arguments(Code(self, inner), index)
+            self.uniform.update(zip(loop.body.params, uniform, strict=False))
             self.sequence(loop.body.body, loop.body.results, loop.mask, inner)
-            part = Code(self)
-            self._turn(part, loop, None)
-            inner.append(part.loop())
+            segment = Code(self)
+            self._iterations(segment, loop, None)
+            inner.append(segment.loop())
             out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
             return
-        turns, code, whole = self._turns(loop.body), Code(self, out), count
+        unroll, code, whole = self._unroll_factor(loop.body), Code(self, out), count
         if self._stores_both(loop.body):
-            turns = 1
-        if turns > 1:
-            bits = code.number("int64", turns.bit_length() - 1)
+            unroll = 1
+        if unroll > 1:
+            bits = code.number("int64", unroll.bit_length() - 1)
             whole = code.apply("shift_right_arithmetic", count, bits)
             done = code.apply("shift_left", whole, bits)
-        self._some_turns(loop, whole, turns, None, out)
-        if turns > 1:
-            rest = code.apply("sub", count, done)
-            self._some_turns(loop, rest, 1, done, out)
+        self._unrolled_loop(loop, whole, unroll, None, out)
+        if unroll > 1:
+            remaining = code.apply("sub", count, done)
+            self._unrolled_loop(loop, remaining, 1, done, out)
 
     def _stores_both(self, body: Block) -> bool:
         """Whether a loop stores to tiles and to memory.
 
-        LLVM then asks, before all turns, whether the places of one turn and of the next one are
-        apart over all turns, which they are not, and takes lanes one by one.
+        LLVM then checks, before the loop, whether the accesses of all iterations are disjoint,
+        which they are not, and takes lanes one by one.
         """
         stored = {s.operand for s in body.body if isinstance(s, Store)}
         return bool(stored & self.in_memory) and bool(stored - self.in_memory)
 
-    def _some_turns(
-        self, loop: _Counted, count: Value, turns: int, first: Value | None, out: list[Statement]
+    def _unrolled_loop(
+        self, loop: _Counted, count: Value, unroll: int, first: Value | None, out: list[Statement]
     ) -> None:
-        """``count`` times some turns of a loop, from a turn on."""
+        """Write ``count`` iterations of an unrolled loop, from the original iteration ``first``."""
         inner: list[Statement] = []
-        index, head, part = self.fresh("int64"), Code(self, inner), Code(self)
-        base = index if turns == 1 else head.apply("mul", index, head.number("int64", turns))
+        index, head, segment = self.fresh("int64"), Code(self, inner), Code(self)
+        base = index if unroll == 1 else head.apply("mul", index, head.number("int64", unroll))
         if first is not None:
             base = head.apply("add", first, base)
         each = [loop.arguments(head, base)]
-        for k in range(1, turns):
-            turn = head.apply("add", base, head.number("int64", k))
-            each.append(loop.arguments(head, turn))
-        self._turn(part, loop, each)
-        inner.append(part.loop())
+        for k in range(1, unroll):
+            iteration = head.apply("add", base, head.number("int64", k))
+            each.append(loop.arguments(head, iteration))
+        self._iterations(segment, loop, each)
+        inner.append(segment.loop())
         out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
 
-    def _turn(
-        self, code: Code, loop: _Counted, turns: Sequence[Sequence[Value]] | None
+    def _iterations(
+        self, code: Code, loop: _Counted, uniforms: Sequence[Sequence[Value]] | None
     ) -> None:
-        """One or more iterations of the body, or the final values of carries."""
+        """Write one or more iterations of the body, or the final values of carries."""
         arrays, body = loop.arrays, loop.body
         guard = None if loop.mask is None else code.load(loop.mask)
         carry = [code.load(array) for array in arrays]
-        for known in turns or (None,):
-            if known is None:
+        for uniform in uniforms or (None,):
+            if uniform is None:
                 new = [code.value(value) for value in body.results]
             else:
-                new = code.block(body, [*known, *carry], guard)
+                new = code.block(body, [*uniform, *carry], guard)
             if guard is not None:
                 new = [code.select(guard, a, b) for a, b in zip(new, carry, strict=True)]
             carry = new
@@ -562,25 +562,26 @@ class _Blocks:
             code.store(array, value)
 
     def _branch(self, s: If, mask: Local | None, out: list[Statement]) -> None:
-        """A branch with loops: each side for the lanes that take it, if there are any."""
+        """Write a branch with loops: each side for the lanes that take it, if there are any."""
         code, sides = Code(self), (self.array("bool"), self.array("bool"))
         taken_ = code.value(s.predicate)
         predicate = self.array("bool")
         code.store(predicate, taken_)
         for side, value in zip(sides, (taken_, code.apply("not", taken_)), strict=True):
-            code.store(side, code.both(code.load(mask or self._valid()), value))
-        arrays = [self.keep(value) for value in s.outs]
+            code.store(side, code.both(code.load(mask or self._valid_lanes()), value))
+        arrays = [self.array_of(value) for value in s.outs]
         for array in arrays:
             code.store(array, code.zero(array.dtype))  # of lanes that take no side
         out.append(code.loop())
         for side, block in zip(sides, (s.then, s.orelse), strict=True):
             inner: list[Statement] = []
             self.sequence(block.body, block.results, side, inner)
-            part = Code(self)
-            guard = part.load(side)
+            segment = Code(self)
+            guard = segment.load(side)
             for array, value in zip(arrays, block.results, strict=True):
-                part.store(array, part.select(guard, part.value(value), part.load(array)))
+                new = segment.value(value)
+                segment.store(array, segment.select(guard, new, segment.load(array)))
             if arrays:
-                inner.append(part.loop())
+                inner.append(segment.loop())
             some = self._any(side, out)
             out.append(If((), some, Block(body=tuple(inner)), Block()))

@@ -1,4 +1,4 @@
-"""Statements of a segment of a batched block, with the names of its values."""
+"""Code of one segment of a batched block, with the names of its values."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Lanes(Protocol):
     axis: str
     arrays: dict[Value, Local]
     cheap: dict[Value, Const | Load]
-    same: dict[Value, Value]
+    uniform: dict[Value, Value]
     in_memory: set[str]
-    still: set[str]
+    broadcast: set[str]
     is_padded: bool
     size: int
 
@@ -41,11 +41,11 @@ class Lanes(Protocol):
         ...
 
     def array(self, dtype: str, rows: int = 1) -> Local:
-        """A new array with an element for each lane of a block, or so many rows of them."""
+        """A new array with an element for each lane of a block, or ``rows`` rows of them."""
         ...
 
-    def is_same(self, value: Value) -> bool:
-        """Whether all lanes of a block have the same."""
+    def is_uniform(self, value: Value) -> bool:
+        """Whether a value is uniform over the lanes of a block."""
         ...
 
 
@@ -54,7 +54,7 @@ class Code:
 
     Args:
         lanes: the block to which it belongs.
-        out: where statements go; None: a loop over the lanes, see ``loop``.
+        out: the list of statements to extend; None: a loop over the lanes, see ``loop``.
     """
 
     def __init__(self, lanes: Lanes, out: list[Statement] | None = None) -> None:
@@ -83,8 +83,8 @@ class Code:
             copy = replace(of.cheap[value], out=of.fresh(value.dtype))
             self._statements.append(copy)
             self._names[value] = copy.out
-        elif value in of.same:
-            return of.same[value]
+        elif value in of.uniform:
+            return of.uniform[value]
         elif value in of.arrays:
             self._names[value] = self.load(of.arrays[value])
         else:
@@ -104,7 +104,7 @@ class Code:
         self._statements.append(Store(array.name, value, offset))
 
     def read(self, access: Load) -> Value:
-        """Write a load with another result."""
+        """Write a load with a new result."""
         out = self._of.fresh(access.out.dtype)
         self._statements.append(replace(access, out=out))
         return out
@@ -136,21 +136,21 @@ class Code:
 
     def times(
         self, count: Value, init: Sequence[Value],
-        turn: Callable[[Code, Value, Sequence[Value]], Sequence[Value]],
+        iteration: Callable[[Code, Value, Sequence[Value]], Sequence[Value]],
     ) -> tuple[Value, ...]:  # fmt: skip
         """Write a loop of ``count`` iterations.
 
         Args:
             count: int64.
             init: initial values of the carries.
-            turn: writes one with the counter and the carries, and returns the next carries.
+            iteration: writes one with the counter and the carries, and returns the next carries.
         """
         index, *carry = (self._of.fresh(v.dtype) for v in (count, *init))
         outs = tuple(self._of.fresh(v.dtype) for v in init)
         inner: list[Statement] = []
         code = Code(self._of, inner)
         code._names = dict(self._names)
-        results = tuple(turn(code, index, carry))
+        results = tuple(iteration(code, index, carry))
         body = Block((index, *carry), tuple(inner), results)
         self._statements.append(For(None, body, count, outs, tuple(init)))
         return outs
@@ -170,7 +170,7 @@ class Code:
     def block(
         self, block: Block, arguments: Sequence[Value], guard: Value | None = None
     ) -> list[Value]:
-        """Write a block without loops; its results. It may be written several times."""
+        """Write a block without loops, any number of times; return its results."""
         outer = dict(self._names)
         self._names.update(zip(block.params, arguments, strict=True))
         self.run(block.body, guard)
@@ -179,7 +179,7 @@ class Code:
         return results
 
     def run(self, items: Sequence[Statement], guard: Value | None = None) -> None:
-        """Write statements without loops; memory is used where the guard holds."""
+        """Write statements without loops; the guard masks their memory accesses."""
         for s in items:
             if isinstance(s, If):
                 self._select_between(s, guard)
@@ -187,8 +187,9 @@ class Code:
             values = {value: self.value(value) for value in uses_of(s)}
             outs = {value: self._of.fresh(value.dtype) for value in results_of(s)}
             (copy,) = renamed(Block(body=(s,)), {**values, **outs}, {}).body
-            moves = isinstance(copy, Store) or (isinstance(copy, Load) and copy.offset is not None)
-            if guard is not None and moves and copy.operand in self._of.in_memory:
+            reads = isinstance(copy, Load) and copy.offset is not None
+            is_access = reads or isinstance(copy, Store)
+            if guard is not None and is_access and copy.operand in self._of.in_memory:
                 where = guard if copy.where is None else self.both(guard, copy.where)
                 copy = replace(copy, where=where)
             self._statements.append(copy)

@@ -1,14 +1,14 @@
-"""Loops whose lanes stop at different times: those that go on move together.
+"""Loops whose lanes stop at different times: active lanes are compacted.
 
-    while %c(x): x = %b(x)        while some lane goes on:
-                                      if much was done in vain: move those that go on to the front
+    while %c(x): x = %b(x)        while some lane is active:
+                                      if much work was wasted: move active lanes to the front
                                       for i of the first n: x[i] = select(going[i], %b(x[i]), x[i])
 
 In a vector an element that has stopped takes as long as one that continues. In this form a block
 has many elements, and ``n`` of them are active: when stopped elements have taken about as long as a
-move takes, the others move to the front of their arrays, with the operands that the loop reads of
-each, and results go to their original positions. Elements do the same as without, in the same
-order.
+move takes, the others move to the front of their arrays, with the operands that the loop reads for
+each, and results go to their original positions. Each element computes the same as without, in the
+same order.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.schedules.lane_code import Code, Lanes
 
 MOST_LANES = 1024  # in a block
-# Of a block's arrays: they should stay in the second cache. The last lanes of a block fill no
-# vectors, and so blocks of few lanes cost more than arrays that leave the first cache.
+# Of a block's arrays: they should stay in the L2 cache. The last lanes of a block fill no vectors,
+# and so blocks of few lanes cost more than arrays that exceed the L1 cache.
 MOST_BYTES = 128 << 10
 VECTOR_BITS = 4  # lanes that are computed at once: 16, a vector or two
-# A lane's element is moved alone: it takes as long as so many operations of a lane in a vector.
+# A lane's element is moved alone, which takes as long as this number of vectorized operations.
 WORK_OF_A_MOVE = 32
 
-Turn = Callable[[Code, Value, Sequence[Value]], Sequence[Value]]
+LaneBody = Callable[[Code, Value, Sequence[Value]], Sequence[Value]]
 
 
-def may_move(s: Statement, still: set[str]) -> bool:
-    """Whether a loop's elements may be moved: its memory reads are uniform.
+def can_compact(s: Statement, broadcast: set[str]) -> bool:
+    """Whether a loop's lanes can be compacted: its memory reads are uniform.
 
     Args:
         s: a loop.
-        still: the operands that have one element for all lanes.
+        broadcast: the operands that have one element for all lanes.
     """
     if not isinstance(s, While) or _stores(s):
         return False
-    inside = statements(Block(body=(*s.cond.body, *s.body.body)))
-    return all(not isinstance(i, Load) or i.operand in still for i in inside)
+    accesses = statements(Block(body=(*s.cond.body, *s.body.body)))
+    return all(not isinstance(i, Load) or i.operand in broadcast for i in accesses)
 
 
 def _stores(s: While) -> bool:
     return any(isinstance(i, Store) for i in statements(s.body))
 
 
-def lanes_of_a_block(loops: Sequence[While]) -> int:
-    """How many lanes' arrays of these loops fit: a power of two."""
+def lanes_per_block(loops: Sequence[While]) -> int:
+    """The number of lanes whose arrays fit in the cache: a power of two."""
     size = MOST_LANES
     for s in loops:
-        wanted = [*s.outs, *s.outs, *taken((s,))]
-        lane = sum(8 if value.dtype in ("int64", "uint64", "float64") else 4 for value in wanted)
+        arrays = [*s.outs, *s.outs, *taken((s,))]
+        lane = sum(8 if value.dtype in ("int64", "uint64", "float64") else 4 for value in arrays)
         while size * lane > MOST_BYTES:
             size //= 2
     return size
@@ -78,33 +78,33 @@ class Compaction:
         lanes: of the block.
         s: the loop; no loop is in it.
         mask: the lanes that run it; None: all.
-        turns: number of iterations done at once.
+        unroll: number of iterations done at once.
         work: approximate number of operations of an iteration.
     """
 
     def __init__(
-        self, lanes: Lanes, s: While, mask: Local | None, turns: int, work: int
+        self, lanes: Lanes, s: While, mask: Local | None, unroll: int, work: int
     ) -> None:
         self.lanes, self.s, self.mask = lanes, s, mask
-        self.turns, self.work = turns, work
+        self.unroll, self.work = unroll, work
         self.results = [lanes.array(value.dtype) for value in s.outs]
         self.carries = [lanes.array(value.dtype) for value in s.outs]
         self.read = self._read()
         self.copies = [lanes.array(value.dtype) for value in self.read]
-        self.going, self.place = lanes.array("bool"), lanes.array("int64")
+        self.going, self.position = lanes.array("bool"), lanes.array("int64")
 
     def _read(self) -> list[Value]:
         """Per-element operands that the loop reads."""
         of, cond, body = self.lanes, self.s.cond, self.s.body
         params = {*cond.params, *body.params}
-        outside = dict.fromkeys((*taken((*cond.body, *body.body)), *cond.results, *body.results))
-        return [v for v in outside if v not in params and self._varies(v, of)]
+        external = dict.fromkeys((*taken((*cond.body, *body.body)), *cond.results, *body.results))
+        return [v for v in external if v not in params and self._varies(v, of)]
 
     @staticmethod
     def _varies(value: Value, of: Lanes) -> bool:
         cheap = of.cheap.get(value)
         if cheap is not None:
-            return isinstance(cheap, Load) and cheap.operand not in of.still
+            return isinstance(cheap, Load) and cheap.operand not in of.broadcast
         return value in of.arrays
 
     def write(self, out: list[Statement]) -> list[Local]:
@@ -115,25 +115,25 @@ class Compaction:
         zero = code.number("int64", 0)
         going = code.cast(self._counted(code, count), "int64")
         last, *_ = self._loop((count, going, zero), out)
-        done, lying = [], []
-        self._vectors(Code(self.lanes, done), last, (), self._copy_out)
-        Code(self.lanes, lying).times(last, (), self._put_back)
-        all_there = code.apply("eq", last, count, dtype="bool")
-        out.append(If((), all_there, Block(body=tuple(done)), Block(body=tuple(lying))))
+        in_order, compacted = [], []
+        self._vectors(Code(self.lanes, in_order), last, (), self._copy_out)
+        Code(self.lanes, compacted).times(last, (), self._scatter)
+        all_in_order = code.apply("eq", last, count, dtype="bool")
+        out.append(If((), all_in_order, Block(body=tuple(in_order)), Block(body=tuple(compacted))))
         return self.results
 
     # --- loops over lanes ---
 
     def _vectors(
-        self, code: Code, count: Value, init: Sequence[Value], turn: Turn
+        self, code: Code, count: Value, init: Sequence[Value], body: LaneBody
     ) -> tuple[Value, ...]:
-        """A loop over ``count`` lanes and those that fill up the last vectors."""
+        """Write a loop over ``count`` lanes, padded to whole vectors."""
 
         def block(code: Code, index: Value, carry: Sequence[Value]) -> Sequence[Value]:
             first = self._shifted(code, "shift_left", index)
 
             def lane(code: Code, k: Value, carry: Sequence[Value]) -> Sequence[Value]:
-                return turn(code, code.apply("add", first, k), carry)
+                return body(code, code.apply("add", first, k), carry)
 
             return code.times(code.number("int64", 1 << VECTOR_BITS), carry, lane)
 
@@ -148,7 +148,7 @@ class Compaction:
         return code.apply(fn, value, code.number("int64", VECTOR_BITS))
 
     def _count_of_lanes(self, out: list[Statement]) -> Value:
-        """How many lanes the block has: the last one may have fewer."""
+        """The number of lanes of the block: the last one may have fewer."""
         fresh = self.lanes.fresh
         result, start, one = fresh("int64"), fresh("int64"), fresh("int64")
         running, new, both = fresh("int64"), fresh("int64"), fresh("int64")
@@ -162,34 +162,34 @@ class Compaction:
         def fill(code: Code, lane: Value, _: Sequence[Value]) -> Sequence[Value]:
             for array in (*self.carries, *self.copies, self.going):
                 code.store(array, code.zero(array.dtype), lane)
-            code.store(self.place, lane, lane)
+            code.store(self.position, lane, lane)
             return ()
 
         self._vectors(code, count, (), fill)
-        part = Code(self.lanes)
-        carry = [part.value(value) for value in self.s.init]
+        segment = Code(self.lanes)
+        carry = [segment.value(value) for value in self.s.init]
         pairs = [*zip(self.carries, carry, strict=True)]
-        pairs += [(a, part.value(v)) for a, v in zip(self.copies, self.read, strict=True)]
+        pairs += [(a, segment.value(v)) for a, v in zip(self.copies, self.read, strict=True)]
         for array, value in pairs:
-            part.store(array, value)
-        goes_on = part.block(self.s.cond, carry)[0]
+            segment.store(array, value)
+        goes_on = segment.block(self.s.cond, carry)[0]
         if self.mask is not None:
-            goes_on = part.both(part.load(self.mask), goes_on)
-        part.store(self.going, goes_on)
-        out.append(part.loop())
+            goes_on = segment.both(segment.load(self.mask), goes_on)
+        segment.store(self.going, goes_on)
+        out.append(segment.loop())
 
     def _counted(self, code: Code, count: Value) -> Value:
-        def turn(code: Code, lane: Value, carry: Sequence[Value]) -> Sequence[Value]:
+        def count_lane(code: Code, lane: Value, carry: Sequence[Value]) -> Sequence[Value]:
             return (code.apply("add", carry[0], code.cast(code.load(self.going, lane), "int32")),)
 
-        return self._vectors(code, count, (code.number("int32", 0),), turn)[0]
+        return self._vectors(code, count, (code.number("int32", 0),), count_lane)[0]
 
     # --- the loop ---
 
     def _loop(self, init: Sequence[Value], out: list[Statement]) -> tuple[Value, ...]:
-        """``(lanes left, those that go on, those computed in vain)`` until none goes on."""
+        """Write the loop; its results are (remaining lanes, active lanes, wasted iterations)."""
         fresh = self.lanes.fresh
-        left, going, vain = (fresh("int64") for _ in init)
+        remaining, going, vain = (fresh("int64") for _ in init)
         outs, tested = (tuple(fresh("int64") for _ in init) for _ in range(2))
         test: list[Statement] = []
         asks = Code(self.lanes, test)
@@ -197,22 +197,22 @@ class Compaction:
         inner: list[Statement] = []
         code = Code(self.lanes, inner)
         move = WORK_OF_A_MOVE * (2 + 2 * len(self.carries) + len(self.copies))
-        lost = code.apply("mul", vain, code.number("int64", self.work * self.turns))
-        price = code.apply("mul", left, code.number("int64", move))
-        moves = code.apply("ge", lost, price, dtype="bool")
+        lost = code.apply("mul", vain, code.number("int64", self.work * self.unroll))
+        price = code.apply("mul", remaining, code.number("int64", move))
+        is_move = code.apply("ge", lost, price, dtype="bool")
         then: list[Statement] = []
-        zero = self._move(Code(self.lanes, then), left, going)
-        left_now, vain_then = fresh("int64"), fresh("int64")
-        both = Block((), tuple(then), (going, zero)), Block((), (), (left, vain))
-        inner.append(If((left_now, vain_then), moves, *both))
+        zero = self._move(Code(self.lanes, then), remaining, going)
+        remaining_now, vain_then = fresh("int64"), fresh("int64")
+        both = Block((), tuple(then), (going, zero)), Block((), (), (remaining, vain))
+        inner.append(If((remaining_now, vain_then), is_move, *both))
         none = code.number("int64", 0)
-        going_now, vain_now = self._batch(code, left_now, (none, vain_then))
-        body = Block((left, going, vain), tuple(inner), (left_now, going_now, vain_now))
+        going_now, vain_now = self._batch(code, remaining_now, (none, vain_then))
+        body = Block((remaining, going, vain), tuple(inner), (remaining_now, going_now, vain_now))
         out.append(While(outs, tuple(init), Block(tested, tuple(test), (goes_on,)), body))
         return outs
 
-    def _batch(self, code: Code, left: Value, init: Sequence[Value]) -> tuple[Value, ...]:
-        """Some turns of the vectors in which a lane goes on; how many do, and others in vain."""
+    def _batch(self, code: Code, remaining: Value, init: Sequence[Value]) -> tuple[Value, ...]:
+        """Some iterations of vectors with active lanes; add up active lanes and wasted work."""
         size = 1 << VECTOR_BITS
 
         def block(code: Code, index: Value, carry: Sequence[Value]) -> Sequence[Value]:
@@ -223,30 +223,30 @@ class Compaction:
                 return (code.apply("or", carry[0], goes_on),)
 
             def lane(code: Code, k: Value, carry: Sequence[Value]) -> Sequence[Value]:
-                return self._turns(code, code.apply("add", first, k), carry)
+                return self._iterations(code, code.apply("add", first, k), carry)
 
             one = code.number("int64", size)
             (any_,) = code.times(one, (code.number("bool", False),), some)
             then: list[Statement] = []
-            inside = Code(self.lanes, then)
-            (count,) = inside.times(one, (inside.number("int32", 0),), lane)
-            wide = inside.cast(count, "int64")
-            going = inside.apply("add", carry[0], wide)
-            vain = inside.apply("add", carry[1], inside.apply("sub", one, wide))
+            taken_code = Code(self.lanes, then)
+            (count,) = taken_code.times(one, (taken_code.number("int32", 0),), lane)
+            wide = taken_code.cast(count, "int64")
+            going = taken_code.apply("add", carry[0], wide)
+            vain = taken_code.apply("add", carry[1], taken_code.apply("sub", one, wide))
             outs = tuple(self.lanes.fresh("int64") for _ in carry)
             sides = Block((), tuple(then), (going, vain)), Block((), (), tuple(carry))
             code.branch(outs, any_, *sides)
             return outs
 
-        return code.times(self._blocks(code, left), init, block)
+        return code.times(self._blocks(code, remaining), init, block)
 
-    def _turns(self, code: Code, lane: Value, carry: Sequence[Value]) -> Sequence[Value]:
-        """Some turns of a lane, and how many lanes go on behind them."""
+    def _iterations(self, code: Code, lane: Value, carry: Sequence[Value]) -> Sequence[Value]:
+        """Some iterations of a lane; adds up the lanes that are active afterwards."""
         s = self.s
         code.call(self.read, [code.load(array, lane) for array in self.copies])
         values = [code.load(array, lane) for array in self.carries]
         goes_on = code.load(self.going, lane)
-        for _ in range(self.turns):
+        for _ in range(self.unroll):
             new = code.block(s.body, values, goes_on)
             values = [code.select(goes_on, a, b) for a, b in zip(new, values, strict=True)]
             goes_on = code.both(goes_on, code.block(s.cond, values, goes_on)[0])
@@ -255,29 +255,29 @@ class Compaction:
         code.store(self.going, goes_on, lane)
         return (code.apply("add", carry[0], code.cast(goes_on, "int32")),)
 
-    def _move(self, code: Code, left: Value, going: Value) -> Value:
-        """Results to where their lanes lie, and lanes that go on to the front."""
+    def _move(self, code: Code, remaining: Value, going: Value) -> Value:
+        """Store results at the original positions, and move active lanes to the front."""
 
-        def turn(code: Code, lane: Value, carry: Sequence[Value]) -> Sequence[Value]:
+        def move_lane(code: Code, lane: Value, carry: Sequence[Value]) -> Sequence[Value]:
             (front,) = carry
-            place = code.load(self.place, lane)
-            code.store(self.place, place, front)
+            position = code.load(self.position, lane)
+            code.store(self.position, position, front)
             for array, result in zip(self.carries, self.results, strict=True):
                 value = code.load(array, lane)
-                code.store(result, value, place)
+                code.store(result, value, position)
                 code.store(array, value, front)
             for array in self.copies:
                 code.store(array, code.load(array, lane), front)
             goes_on = code.cast(code.load(self.going, lane), "int64")
             return (code.apply("add", front, goes_on),)
 
-        def mark(code: Code, lane: Value, _: Sequence[Value]) -> Sequence[Value]:
+        def activate(code: Code, lane: Value, _: Sequence[Value]) -> Sequence[Value]:
             code.store(self.going, code.apply("lt", lane, going, dtype="bool"), lane)
             return ()
 
         zero = code.number("int64", 0)
-        code.times(left, (zero,), turn)
-        self._vectors(code, going, (), mark)
+        code.times(remaining, (zero,), move_lane)
+        self._vectors(code, going, (), activate)
         return zero
 
     def _copy_out(self, code: Code, lane: Value, _: Sequence[Value]) -> Sequence[Value]:
@@ -285,8 +285,8 @@ class Compaction:
             code.store(result, code.load(array, lane), lane)
         return ()
 
-    def _put_back(self, code: Code, lane: Value, _: Sequence[Value]) -> Sequence[Value]:
-        place = code.load(self.place, lane)
+    def _scatter(self, code: Code, lane: Value, _: Sequence[Value]) -> Sequence[Value]:
+        position = code.load(self.position, lane)
         for array, result in zip(self.carries, self.results, strict=True):
-            code.store(result, code.load(array, lane), place)
+            code.store(result, code.load(array, lane), position)
         return ()

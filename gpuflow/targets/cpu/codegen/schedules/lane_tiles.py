@@ -1,6 +1,6 @@
 """Contiguous slices of a batched loop: some iterations at a time, in tiles.
 
-    for k:                                  for each 128 turns from k on:
+    for k:                                  for each 128 iterations from k on:
         for i:                                  copy a x: a[t, i] = x[i, k + t] for all i and t
             y[i, k] = f(x[i, k])                for t < 128: for i: b[t, i] = f(a[t, i])
                                                 copy y b: y[i, k + t] = b[t, i] for all i and t
@@ -9,7 +9,7 @@ Batch elements with a large stride in an operand touch a cache line each in ever
 cannot be vectorized. In a tile a line is read or written once for the iterations with slices in it,
 and the iterations have vectors. The offset of an element must follow from the iteration alone,
 whatever the formula. Blocks with compaction (``lane_compaction``) have none: they have too many
-elements. Nor have loops that only some elements of a block run.
+elements. Neither have loops that only some elements of a block run.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from gpuflow.kir.nodes import (
     Stride,
     Value,
 )
-from gpuflow.kir.scalar import PARTS, storage_bytes
+from gpuflow.kir.scalar import COMPONENT_DTYPES, storage_bytes
 from gpuflow.kir.walk import results_of, uses_of
 from gpuflow.targets.cpu.codegen.schedules.lane_code import Code, Lanes
 
-# Of a tile; a power of two, like the lanes of a block. Memory likes long runs: sums of 4 million
-# elements took 3.7, 3.4, 3.0 and 2.7 ms with 64, 128, 256 and 512 turns; but a stack is short.
-MOST_TURNS = 256
-FEWEST_TURNS = 8
+# Of a tile; a power of two, like the lanes of a block. Long contiguous accesses are fast: sums of 4
+# million elements took 3.7, 3.4, 3.0 and 2.7 ms with 64, 128, 256 and 512 iterations; but stacks
+# are small.
+MOST_ITERATIONS = 256
+FEWEST_ITERATIONS = 8
 MOST_BYTES = 128 << 10  # of a loop's tiles
 
 
@@ -54,23 +55,23 @@ class Tiles:
         operands: of the kernel, by their names.
 
     Attributes:
-        turns: iterations of a tile; 0: the loop has none.
+        iterations: of a tile; 0: the loop has no tiles.
         body: of the loop with tiles instead of memory; its params are the counter, the start of the
             iteration's row, and the carries.
     """
 
     def __init__(self, lanes: Lanes, s: For, operands: dict[str, Operand]) -> None:
         self._lanes, self._counter = lanes, s.body.params[0]
-        steps, by_turn = self._by_turn(s.body.body, operands)
+        steps, varying = self._uniform_steps(s.body.body, operands)
         accesses = [i for i in s.body.body if isinstance(i, Load | Store)]
-        accesses = [i for i in accesses if _lies_across(i, operands) and i.offset in by_turn]
+        accesses = [i for i in accesses if _has_large_stride(i, operands) and i.offset in varying]
         dtypes = [_element(operands[access.operand]) for access in accesses]
-        self.turns = _turns(lanes.size, dtypes)
+        self.iterations = _iterations_per_tile(lanes.size, dtypes)
         self._tiles: dict[Load | Store, Local] = {}
         self.body = s.body
-        if not self.turns:
+        if not self.iterations:
             return
-        arrays = [lanes.array(dtype, self.turns) for dtype in dtypes]
+        arrays = [lanes.array(dtype, self.iterations) for dtype in dtypes]
         self._tiles = dict(zip(accesses, arrays, strict=True))
         self._steps = steps
         row = lanes.fresh("int64")
@@ -80,29 +81,30 @@ class Tiles:
             body=tuple([self._in_tile(i, row) for i in s.body.body]),
         )
 
-    def _by_turn(
+    def _uniform_steps(
         self, items: Sequence[Statement], operands: dict[str, Operand]
     ) -> tuple[list[Statement], set[Value]]:
         """Uniform statements, and their values that change between iterations."""
         steps: list[Statement] = []
-        known: set[Value] = set()
+        fixed: set[Value] = set()
         changing = {self._counter}
         for s in items:
             uses = uses_of(s)
             is_step = isinstance(s, Const | Apply | Cast | Select) or _is_scalar(s, operands)
-            if is_step and all(v in known or v in changing or self._lanes.is_same(v) for v in uses):
+            known = fixed | changing
+            if is_step and all(v in known or self._lanes.is_uniform(v) for v in uses):
                 steps.append(s)
-                (known if changing.isdisjoint(uses) else changing).update(results_of(s))
+                (fixed if changing.isdisjoint(uses) else changing).update(results_of(s))
         return steps, changing
 
     def _in_tile(self, s: Statement, row: Value) -> Statement:
         if isinstance(s, Load | Store) and s in self._tiles:
-            return replace(s, operand=self._tiles[s].name, offset=row, part=None)
+            return replace(s, operand=self._tiles[s].name, offset=row, component=None)
         return s
 
-    def rows(self, code: Code, turn: Value) -> Value:
+    def rows(self, code: Code, iteration: Value) -> Value:
         """The start of the row of an iteration of the tile."""
-        return code.apply("mul", turn, code.number("int64", self._lanes.size))
+        return code.apply("mul", iteration, code.number("int64", self._lanes.size))
 
     def fill(self, first: Value, count: Value, out: list[Statement]) -> None:
         """Read the slices of ``count`` iterations from ``first`` on."""
@@ -123,33 +125,33 @@ class Tiles:
             code.call((self._counter,), (code.apply("add", first, row),))
             code.run(_needed(self._steps, access.offset))
             assert access.offset is not None
-            places = Block((row,), tuple(inner), (code.value(access.offset),))
+            offsets = Block((row,), tuple(inner), (code.value(access.offset),))
             ends = tile.name, access.operand
             target, source = ends if kind is Load else ends[::-1]
-            out.append(Copy(target, source, count, places, access.part))
+            out.append(Copy(target, source, count, offsets, access.component))
 
 
-def _turns(lanes: int, dtypes: Sequence[str]) -> int:
-    """How many turns' slices fit; 0: too few, or there are none."""
-    turn = lanes * sum(map(storage_bytes, dtypes))
-    turns = MOST_TURNS if turn else 0
-    while turns * turn > MOST_BYTES:
-        turns //= 2
-    return turns if turns >= FEWEST_TURNS else 0
+def _iterations_per_tile(lanes: int, dtypes: Sequence[str]) -> int:
+    """The number of iterations whose slices fit in a tile; 0: too few, or no slices."""
+    row_bytes = lanes * sum(map(storage_bytes, dtypes))
+    iterations = MOST_ITERATIONS if row_bytes else 0
+    while iterations * row_bytes > MOST_BYTES:
+        iterations //= 2
+    return iterations if iterations >= FEWEST_ITERATIONS else 0
 
 
 def _element(operand: Operand) -> str:
     """The storage dtype of an access."""
-    return PARTS.get(operand.dtype, operand.dtype)
+    return COMPONENT_DTYPES.get(operand.dtype, operand.dtype)
 
 
 def _needed(steps: Sequence[Statement], value: Value | None) -> list[Statement]:
-    """The steps that a value follows from."""
-    wanted, needed = {value}, []
+    """The steps that a value depends on."""
+    required, needed = {value}, []
     for s in reversed(steps):
-        if not wanted.isdisjoint(results_of(s)):
+        if not required.isdisjoint(results_of(s)):
             needed.append(s)
-            wanted.update(uses_of(s))
+            required.update(uses_of(s))
     return needed[::-1]
 
 
@@ -157,8 +159,8 @@ def _is_scalar(s: Statement, operands: dict[str, Operand]) -> bool:
     return isinstance(s, Load) and operands[s.operand].mode is Mode.SCALAR
 
 
-def _lies_across(s: Load | Store, operands: dict[str, Operand]) -> bool:
-    """Whether lanes access places that are far from each other, and do so in every turn."""
+def _has_large_stride(s: Load | Store, operands: dict[str, Operand]) -> bool:
+    """Whether lanes access memory with a large stride, unconditionally."""
     if s.where is not None or s.offset is None:
         return False
     operand = operands.get(s.operand)

@@ -18,6 +18,7 @@ from gpuflow.compiler.lowering.call_layout import Distance, distances_of, values
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.split import is_one_pass
+from gpuflow.kir.argmax import finds_first_largest
 from gpuflow.kir.nodes import (
     Argument,
     Axis,
@@ -30,23 +31,22 @@ from gpuflow.kir.nodes import (
     arguments,
     remembered,
 )
-from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.walk import statements
 
 
 def _applies(kernel: Kernel) -> bool:
-    return kernel.kind not in ("map", "full") and _turn_of(kernel) is not None
+    return kernel.kind not in ("map", "full") and _exchange_of(kernel) is not None
 
 
-def _turn_of(kernel: Kernel) -> _Turn | None:
-    return remembered(kernel, _turn)
+def _exchange_of(kernel: Kernel) -> _Exchange | None:
+    return remembered(kernel, _exchange)
 
 
 def _choose(call: KernelCall) -> tuple[bool, ...] | None:
-    """Which operands are contiguous along the loop that becomes the innermost one."""
-    turn = _turn_of(call.kernel)
-    assert turn is not None  # it applies
-    if not (turn.always or _lies_across(turn.distances, call.words)):
+    """The operands that are contiguous along the new innermost loop, as flags."""
+    exchange = _exchange_of(call.kernel)
+    assert exchange is not None  # it applies
+    if not (exchange.always or _is_transposed(exchange.distances, call.slots)):
         return None
     return are_unit(call.kernel, all_values(call), call.kernel.axes[-2])
 
@@ -55,17 +55,17 @@ def _rewrite(
     call: KernelCall, is_unit: tuple[bool, ...], allocate: Allocate
 ) -> tuple[KernelCall, ...]:
     del allocate
-    return (turned_call(call, remembered(call.kernel, _turned_kernel, is_unit)),)
+    return (exchanged_call(call, remembered(call.kernel, _exchanged_kernel, is_unit)),)
 
 
 MEMORY_ORDER = Schedule("loops exchanged", _applies, _choose, _rewrite)
 
 
 def all_values(call: KernelCall) -> dict[Argument, int]:
-    """The arguments of a call, with the extents and strides that its kernel has written out."""
+    """The arguments of a call, with the static extents and strides of its kernel."""
     kernel, values = call.kernel, values_of(call)
     for (operand, axis), distance in distances_of(kernel).items():
-        values[Argument("stride", operand, axis)] = distance.within(call.words)
+        values[Argument("stride", operand, axis)] = distance.within(call.slots)
     for axis in kernel.axes:
         if axis.exact is not None:
             values[Argument("extent", axis=axis.name)] = axis.exact
@@ -82,27 +82,27 @@ def are_unit(
     )
 
 
-def turned_call(call: KernelCall, turned: Kernel) -> KernelCall:
+def exchanged_call(call: KernelCall, exchanged: Kernel) -> KernelCall:
     """The call of a kernel whose axes and operands have the names of another's."""
     values = all_values(call)
-    words = tuple([values[argument] for argument in arguments(turned)])
-    return call._replace(kernel=turned, words=words)
+    slots = tuple([values[argument] for argument in arguments(exchanged)])
+    return call._replace(kernel=exchanged, slots=slots)
 
 
-class _Turn(NamedTuple):
-    """How a kernel is turned: whatever the strides, or if these distances ask for it."""
+class _Exchange(NamedTuple):
+    """Condition for an exchange: always, or if these distances are transposed."""
 
     always: bool
     distances: list[tuple[Distance, Distance, Distance]]
 
 
-def _turn(kernel: Kernel) -> _Turn | None:
-    if not _may_turn(kernel):
+def _exchange(kernel: Kernel) -> _Exchange | None:
+    if not _can_exchange(kernel):
         return None
-    return _Turn(_searches_few_columns(kernel), _last_axes(kernel))
+    return _Exchange(_searches_few_columns(kernel), _last_axes(kernel))
 
 
-def _may_turn(kernel: Kernel) -> bool:
+def _can_exchange(kernel: Kernel) -> bool:
     """Whether the last two loops of a kernel can be exchanged."""
     if len(kernel.axes) < 2 or not is_one_pass(kernel):
         return False
@@ -113,7 +113,7 @@ def _may_turn(kernel: Kernel) -> bool:
 
 
 def _searches_few_columns(kernel: Kernel) -> bool:
-    """Whether a column kernel of a few columns finds places, see ``first_places``."""
+    """Whether a column kernel of a few columns is an argmax, see ``argmax_rows``."""
     last = kernel.axes[-1]
     if last.role is not Role.PARALLEL or last.exact is None:
         return False
@@ -121,8 +121,8 @@ def _searches_few_columns(kernel: Kernel) -> bool:
     return all(map(finds_first_largest, reduces))
 
 
-def _turned_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
-    """The kernel with its last two loops exchanged; which operands are then innermost."""
+def _exchanged_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
+    """The kernel with its last two loops exchanged; ``is_unit``: contiguous operands."""
     *outer, first, last = kernel.axes
     first = first if first.role is Role.PARALLEL else replace(first, role=Role.ROW)
     to_row = last.role is Role.PARALLEL
@@ -131,26 +131,26 @@ def _turned_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
     return replace(
         kernel,
         axes=(*outer, last, first),
-        operands=tuple(map(_turned, kernel.operands, is_unit)),
+        operands=tuple(map(_exchanged, kernel.operands, is_unit)),
         kind="row" if to_row else "column",
     )
 
 
-def _lies_across(
-    distances: Sequence[tuple[Distance, Distance, Distance]], words: Sequence[int]
+def _is_transposed(
+    distances: Sequence[tuple[Distance, Distance, Distance]], slots: Sequence[int]
 ) -> bool:
     """Whether reduced elements are adjacent along the last axis but one."""
     changing = False
     for reduced, first, last in distances:
-        if reduced.within(words) != 0:
-            if abs(first.within(words)) != 1 or abs(last.within(words)) <= 1:
+        if reduced.within(slots) != 0:
+            if abs(first.within(slots)) != 1 or abs(last.within(slots)) <= 1:
                 return False
             changing = True
     return changing
 
 
 def _last_axes(kernel: Kernel) -> list[tuple[Distance, Distance, Distance]]:
-    """Of each operand that is read: along the reduced axis, the last axis but one, the last."""
+    """Strides of each input along the reduced axis, the last axis but one, and the last."""
     first, last = kernel.axes[-2:]
     reduced = first if last.role is Role.PARALLEL else last
     distances = distances_of(kernel)
@@ -162,7 +162,7 @@ def _last_axes(kernel: Kernel) -> list[tuple[Distance, Distance, Distance]]:
     ]  # fmt: skip
 
 
-def _turned(operand: Operand, is_unit: bool) -> Operand:
+def _exchanged(operand: Operand, is_unit: bool) -> Operand:
     """The operand with its last two axes exchanged."""
     if len(operand.strides) < 2:
         return operand

@@ -9,13 +9,13 @@ from gpuflow.targets.cpu.codegen.schedules.known_strides import KNOWN_STRIDES
 from gpuflow.targets.cpu.codegen.schedules.lane_blocks import FEW_LANES, lanes_in_blocks
 from gpuflow.targets.cpu.codegen.schedules.memory_order import MEMORY_ORDER
 from gpuflow.targets.cpu.codegen.schedules.row_phases import ROW_PHASES
-from gpuflow.targets.cpu.codegen.schedules.row_values import keep_row_values
+from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 from gpuflow.targets.cpu.codegen.schedules.rows_across_lanes import ROWS_ACROSS_LANES
 from gpuflow.targets.cpu.codegen.schedules.short_rows import SHORT_ROW_LOOPS
 from gpuflow.targets.cpu.codegen.schedules.split_reductions import SPLIT_REDUCTIONS
 from gpuflow.targets.cpu.codegen.schedules.tiled_maps import TILED_MAPS
 
-# Loops are ordered before rows are taken apart into phases, which are maps and full reductions.
+# Loops are ordered before rows are split into phases, which are maps and full reductions.
 CPU_SCHEDULES = (
     MEMORY_ORDER,
     ROW_PHASES,
@@ -29,7 +29,7 @@ CPU_SCHEDULES = (
 )
 
 CPU_REWRITES = (
-    KernelRewrite("row values kept", keep_row_values),
+    KernelRewrite("row values kept", cache_row_values),
     KernelRewrite("columns in rows", columns_in_rows),
     KernelRewrite("lanes in blocks", lanes_in_blocks),
 )

@@ -26,7 +26,7 @@ from gpuflow.kir.nodes import (
     arguments,
     remembered,
 )
-from gpuflow.targets.cpu.codegen.schedules.row_values import keep_row_values
+from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 
 # Two rows of so many elements; more only of those that no cache holds from one phase to the next.
 SHORTEST_ROW = 1 << 16
@@ -44,7 +44,7 @@ def _phases(kernel: Kernel) -> Phases | None:
 
 
 def _make_phases(kernel: Kernel) -> Phases | None:
-    return phases_of(keep_row_values(kernel), rows_stay=False)
+    return phases_of(cache_row_values(kernel), rows_stay=False)
 
 
 def _choose(call: KernelCall) -> int | None:
@@ -66,42 +66,42 @@ def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCa
     calls = []
     for row in product(*[range(sizes[axis]) for axis in phases.rows]):
         # Memory of its own for each row: launches of one kernel for several rows may be joined.
-        places = {o.name: allocate(storage_dtype(o.dtype).itemsize) for o in phases.results}
-        moved = dict(zip(phases.rows, row, strict=True))
+        scratch = {o.name: allocate(storage_dtype(o.dtype).itemsize) for o in phases.results}
+        row_index = dict(zip(phases.rows, row, strict=True))
         for phase in phases.kernels:
             extent = sizes[phase.axes[0].name] if phase.kind == "map" else 1
-            words = _words(call, phase, moved, places)
+            slots = _slots(call, phase, row_index, scratch)
             points = call.points // count
-            buffers = _buffers(call, phase, places)
-            calls.append(KernelCall(phase, words, buffers, extent, points))
+            buffers = _buffers(call, phase, scratch)
+            calls.append(KernelCall(phase, slots, buffers, extent, points))
     return tuple(calls)
 
 
 ROW_PHASES = Schedule("phases of rows", _applies, _choose, _rewrite)
 
 
-def _words(
-    call: KernelCall, phase: Kernel, row: dict[str, int], places: dict[str, int]
+def _slots(
+    call: KernelCall, phase: Kernel, row: dict[str, int], scratch: dict[str, int]
 ) -> tuple[int, ...]:
     """The argument block of a phase for one row of the whole call."""
     values, distances = values_of(call), distances_of(call.kernel)
     dtypes = {operand.name: operand.dtype for operand in call.kernel.operands}
-    words = []
+    slots = []
     for argument in arguments(phase):
         name = argument.operand
-        if name in places:
-            words.append(0)
+        if name in scratch:
+            slots.append(0)
             continue
-        word = values[argument]
+        slot = values[argument]
         if argument.kind in ("pointer", "base"):
-            step = sum(distances[name, axis].within(call.words) * k for axis, k in row.items())
+            step = sum(distances[name, axis].within(call.slots) * k for axis, k in row.items())
             size = storage_dtype(dtypes[name]).itemsize if argument.kind == "pointer" else 1
-            word += step * size
-        words.append(word)
-    return tuple(words)
+            slot += step * size
+        slots.append(slot)
+    return tuple(slots)
 
 
-def _buffers(call: KernelCall, phase: Kernel, places: dict[str, int]) -> tuple[int, ...]:
+def _buffers(call: KernelCall, phase: Kernel, scratch: dict[str, int]) -> tuple[int, ...]:
     names = [operand.name for operand in call.kernel.operands]
-    known = {**dict(zip(names, call.buffers, strict=True)), **places}
-    return tuple([known[operand.name] for operand in phase.operands])
+    buffer_of = {**dict(zip(names, call.buffers, strict=True)), **scratch}
+    return tuple([buffer_of[operand.name] for operand in phase.operands])

@@ -33,14 +33,14 @@ from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.kir.walk import all_uses, needed, results_of, statements
 
 
-def keep_row_values(kernel: Kernel) -> Kernel:
-    """The kernel with its last reduction storing values that the final loop over the row needs.
+def cache_row_values(kernel: Kernel) -> Kernel:
+    """Store values of the last reduction that the final loop over the row needs.
 
     Args:
         kernel: any kernel.
 
     Returns:
-        The same kernel if there is nothing to keep. Operands keep their positions; one that is
+        The same kernel if there is nothing to cache. Operands keep their positions; one that is
         written may be read as well.
     """
     if kernel.kind != "row":
@@ -65,34 +65,36 @@ def _in_nest(kernel: Kernel, block: Block, parallel: set[str]) -> tuple[Block, s
             return None
         loop = replace(last, body=rewritten[0])
         return replace(block, body=(*block.body[:-1], loop)), rewritten[1]
-    kept = _kept(kernel, block.body)
-    return None if kept is None else (replace(block, body=kept[0]), kept[1])
+    cached = _with_cached_value(kernel, block.body)
+    return None if cached is None else (replace(block, body=cached[0]), cached[1])
 
 
-def _kept(kernel: Kernel, items: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], str] | None:
-    """The statements of a row with one value kept, and the operand that holds it meanwhile."""
+def _with_cached_value(
+    kernel: Kernel, items: tuple[Statement, ...]
+) -> tuple[tuple[Statement, ...], str] | None:
+    """The statements of a row with one cached value, and the operand that caches it."""
     last = items[-1] if items else None
     if not isinstance(last, For) or last.axis is None:
         return None
-    places = [k for k, s in enumerate(items) if isinstance(s, Reduce) and s.axes == (last.axis,)]
-    if not places:
+    positions = [k for k, s in enumerate(items) if isinstance(s, Reduce) and s.axes == (last.axis,)]
+    if not positions:
         return None
-    reduce = items[places[-1]]
+    reduce = items[positions[-1]]
     assert isinstance(reduce, Reduce)
     pair = _shared(reduce.body, last.body)
     if pair is None:
         return None
-    here, there = pair
-    loop = replace(last, body=_without(last.body, there))
-    dtypes = {there.dtype, *(fn.removeprefix("round_") for fn in _made_by(last.body, there))}
-    operand = _row_for(kernel, last, dtypes, (*items[places[-1] + 1 : -1], loop))
+    early, late = pair
+    loop = replace(last, body=_without(last.body, late))
+    dtypes = {late.dtype, *(fn.removeprefix("round_") for fn in _made_by(last.body, late))}
+    operand = _row_for(kernel, last, dtypes, (*items[positions[-1] + 1 : -1], loop))
     if operand is None:
         return None
     body = reduce.body
-    reduce = replace(reduce, body=replace(body, body=(*body.body, Store(operand, here))))
+    reduce = replace(reduce, body=replace(body, body=(*body.body, Store(operand, early))))
     # It is read before the row is overwritten.
-    loop = replace(loop, body=replace(loop.body, body=(Load(there, operand), *loop.body.body)))
-    return (*items[: places[-1]], reduce, *items[places[-1] + 1 : -1], loop), operand
+    loop = replace(loop, body=replace(loop.body, body=(Load(late, operand), *loop.body.body)))
+    return (*items[: positions[-1]], reduce, *items[positions[-1] + 1 : -1], loop), operand
 
 
 def _made_by(block: Block, value: Value) -> list[str]:
@@ -104,11 +106,11 @@ def _row_for(
     kernel: Kernel, loop: For, dtypes: set[str], later: tuple[Statement, ...]
 ) -> str | None:
     """A contiguous row of one of some dtypes that the loop writes, and nothing ``later`` reads."""
-    place = [axis.name for axis in kernel.axes].index(loop.axis or "")
+    position = [axis.name for axis in kernel.axes].index(loop.axis or "")
     stored = {s.operand for s in loop.body.body if isinstance(s, Store) and s.offset is None}
     read = {s.operand for s in statements(Block(body=later)) if isinstance(s, Load)}
     for operand in kernel.operands:
-        is_row = operand.strides[place : place + 1] == (Stride.UNIT,)
+        is_row = operand.strides[position : position + 1] == (Stride.UNIT,)
         is_free = operand.mode in (Mode.OUT, Mode.INOUT) and operand.name not in read
         if operand.name in stored and is_row and is_free and operand.dtype in dtypes:
             return operand.name
@@ -116,7 +118,7 @@ def _row_for(
 
 
 def _shared(early: Block, late: Block) -> tuple[Value, Value] | None:
-    """The last value of ``late`` that ``early`` computes as well, at some expense."""
+    """The last expensive value of ``late`` that ``early`` computes as well."""
     early_values: dict[int, Value] = {}
     numbers: dict[Any, int] = {}
     keys = _Keys(early.body, numbers)
@@ -133,42 +135,42 @@ def _shared(early: Block, late: Block) -> tuple[Value, Value] | None:
 
 
 class _Keys:
-    """Says which values of two blocks are the same expression.
+    """Value numbering: equal keys for equal expressions of two blocks.
 
     Args:
         items: the statements of one of them.
-        numbers: negative numbers of expressions, for both: an expression names its parts by them.
-            One that held its parts would be as long as the formula written out.
+        numbers: negative ids of expressions, for both; an expression refers to its operands by
+            them, because a nested one would be as long as the formula written out.
     """
 
     def __init__(self, items: Sequence[Statement], numbers: dict[Any, int]) -> None:
         self._keys: dict[int, int] = {}
         self._expensive: set[int] = set()
         for statement in items:
-            parts = self._parts(statement)
+            signature = self._signature(statement)
             is_expensive = isinstance(statement, Apply) and statement.fn in EXPENSIVE
             inherits = bool(all_uses(statement) & self._expensive)
-            for place, value in enumerate(results_of(statement)):
-                key = (*parts, place)
+            for index, value in enumerate(results_of(statement)):
+                key = (*signature, index)
                 self._keys[value.number] = numbers.setdefault(key, -1 - len(numbers))
                 if inherits or is_expensive:
                     self._expensive.add(value.number)
 
     def of(self, number: int) -> int:
-        """The key of a value; values from outside stand for themselves."""
+        """The key of a value; external values are their own keys."""
         return self._keys.get(number, number)
 
     def is_expensive(self, number: int) -> bool:
-        """Whether the value, or one that it is made of, takes long to compute."""
+        """Whether the value, or one of its operands, is expensive."""
         return number in self._expensive
 
-    def _parts(self, statement: Statement) -> tuple[Any, ...]:
+    def _signature(self, statement: Statement) -> tuple[Any, ...]:
         match statement:
             case Const(out, value):
                 return ("const", out.dtype, str(value))
-            case Load(out, operand, offset, mask, part):
+            case Load(out, operand, offset, mask, component):
                 where = [v if v is None else self.of(v.number) for v in (offset, mask)]
-                return ("load", operand, out.dtype, *where, part)
+                return ("load", operand, out.dtype, *where, component)
             case Apply(_, fn, args):
                 return (fn, *[self.of(a.number) for a in args])
             case Select(_, predicate, on_true, on_false):
@@ -180,6 +182,6 @@ class _Keys:
 
 
 def _without(block: Block, value: Value) -> Block:
-    """The block without the statement that makes a value, and nothing left over."""
+    """The block without the statement that makes a value, and without dead code."""
     items = [s for s in block.body if value not in results_of(s)]
     return replace(block, body=needed(items))

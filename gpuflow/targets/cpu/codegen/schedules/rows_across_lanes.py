@@ -8,8 +8,8 @@
                                         for i: for j: o[i, j] = o_tile[j, i]
 
 A row of ten elements does not fill vector registers, and LLVM makes scalar code of it. Here a strip
-of rows is copied to a local array, turned, so that neighbors are elements of different rows; then
-the rows are columns, and ``interchange`` does the rest. Results are turned back at the end.
+of rows is transposed into a local array, so that neighbors are elements of different rows; then the
+rows are columns, for ``interchange``. Results are transposed back at the end.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
+from gpuflow.kir.argmax import finds_first_largest
 from gpuflow.kir.nodes import (
     Apply,
     Block,
@@ -37,20 +38,19 @@ from gpuflow.kir.nodes import (
     Value,
     remembered,
 )
-from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.rewrite import renamed
 from gpuflow.kir.scalar import TRANSCENDENTAL, compute_dtype
 from gpuflow.kir.walk import is_whole, statements
 from gpuflow.targets.cpu.codegen.schedules.interchange import Interchange
 from gpuflow.targets.cpu.codegen.schedules.known_strides import LONGEST_KNOWN
-from gpuflow.targets.cpu.codegen.schedules.row_values import keep_row_values
+from gpuflow.targets.cpu.codegen.schedules.row_values import cache_row_values
 
-# Points; with fewer, turning narrow rows saves less than it costs to build so large a kernel.
-SMALLEST_TURNED = 1 << 13
+# Points; with fewer, transposing narrow rows saves less than it costs to build so large a kernel.
+SMALLEST_TRANSPOSED = 1 << 13
 LONGEST_ROW = 16
 ROWS = 64  # at a time
-# Statements of a row up to which LLVM writes its loops out; then vectors are those of the loop over
-# rows, if it knows how these lie (``known_strides``), and no turning makes them faster.
+# Statements of a row up to which LLVM unrolls its loops; then vectors are those of the loop over
+# rows, if it knows their strides (``known_strides``), and transposing does not make them faster.
 MOST_WRITTEN_OUT = 110
 
 
@@ -74,7 +74,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _is_written_out(loops: Sequence[Reduce | For], count: int) -> bool:
-    """Whether rows of so many elements are short enough to be nothing but statements."""
+    """Whether rows of ``count`` elements are short enough to be unrolled."""
     inner = [s for loop in loops for s in (*statements(loop.body), *_combining(loop))]
     if any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in inner):
         return False
@@ -86,28 +86,28 @@ def _combining(loop: Reduce | For) -> Iterator[Statement]:
 
 
 def _is_worth_it(loop: Reduce | For) -> bool:
-    """Whether a loop over a row takes longer than to turn the row; arithmetic alone does not."""
+    """Whether a loop over a row takes longer than the transpose; arithmetic alone does not."""
     if isinstance(loop, Reduce) and finds_first_largest(loop):
         return True
     return any(isinstance(s, Apply) and s.fn in TRANSCENDENTAL for s in statements(loop.body))
 
 
 def _choose(call: KernelCall) -> bool | None:
-    return call.points >= SMALLEST_TURNED or None
+    return call.points >= SMALLEST_TRANSPOSED or None
 
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    return (call._replace(kernel=remembered(call.kernel, _turned)),)
+    return (call._replace(kernel=remembered(call.kernel, _transposed)),)
 
 
 ROWS_ACROSS_LANES = Schedule("rows across lanes", _applies, _choose, _rewrite)
 
 
-def _turned(kernel: Kernel) -> Kernel:
+def _transposed(kernel: Kernel) -> Kernel:
     """The kernel with its rows in lanes."""
     written = {o.name for o in kernel.operands if o.mode is Mode.OUT}  # before they are read
-    kernel = keep_row_values(kernel)
+    kernel = cache_row_values(kernel)
     rows, row = kernel.axes[-2:]
     assert row.exact is not None  # see ``_applies``
     interchange = Interchange(kernel, ROWS)
@@ -116,7 +116,7 @@ def _turned(kernel: Kernel) -> Kernel:
             f"{operand.name}_tile", compute_dtype(operand.dtype),
             ((row.name, row.exact), (rows.name, ROWS)),
         )
-        for operand in _turned_operands(kernel)
+        for operand in _transposed_operands(kernel)
     }  # fmt: skip
     names = {name: tile.name for name, tile in tiles.items()}
     into, back = [], []
@@ -136,7 +136,7 @@ def _turned(kernel: Kernel) -> Kernel:
         assert isinstance(loop, For)  # over the axes around a row, which are all PARALLEL
         if loop.axis != rows.name:
             return replace(block, body=(*before, replace(loop, body=in_nest(loop.body))))
-        work = interchange.inside(rows.name, renamed(loop.body, {}, names))
+        work = interchange.strip_body(rows.name, renamed(loop.body, {}, names))
         strip = Block(body=(*over_rows(into), *work.body, *over_rows(back)))
         return replace(block, body=(*before, Strip(rows.name, ROWS, strip)))
 
@@ -148,8 +148,8 @@ def _copy(value: Value, source: str, target: str) -> Block:
     return Block(body=(Load(value, source), Store(target, value)))
 
 
-def _turned_operands(kernel: Kernel) -> list[Operand]:
-    """Arrays that change along rows and columns, and are accessed nowhere else."""
+def _transposed_operands(kernel: Kernel) -> list[Operand]:
+    """Arrays that vary along rows and columns, with no other accesses."""
     accesses = [s for s in statements(kernel.body) if isinstance(s, Load | Store)]
     elsewhere = {s.operand for s in accesses if not is_whole(s)}
     return [

@@ -16,7 +16,7 @@ from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.nodes import Kernel, Role, remembered
 
-LONGEST_SHORT_ROW = 128  # elements: two turns of a loop over four vectors
+LONGEST_SHORT_ROW = 128  # elements: two iterations of a loop over four vectors
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -36,7 +36,7 @@ def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall,
 
 
 def with_short_axis(kernel: Kernel) -> Kernel:
-    """The kernel with a mark at its last axis: it has few points."""
+    """The kernel with its last axis marked as short."""
     *outer, last = kernel.axes
     return replace(kernel, axes=(*outer, replace(last, is_short=True)))
 

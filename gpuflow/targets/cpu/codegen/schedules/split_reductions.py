@@ -1,7 +1,7 @@
-"""Long reductions on the CPU, in parts and their combination (``compiler/schedules/split.py``).
+"""Long reductions on the CPU: partial reductions of chunks (``compiler/schedules/split.py``).
 
-    total = sum(x)      part[k] = sum(x of part k), for k in range(parts)    <- all threads
-                        total = sum(part)
+    total = sum(x)      partial[k] = sum(x of chunk k), for k in range(chunks)    <- all threads
+                        total = sum(partial)
 
 The number of chunks follows from the shape alone, so that results do not depend on threads. The
 remainder is one more call of their kernel, for a chunk of another length.
@@ -16,14 +16,14 @@ from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.split import SplitKernels, split_kernel
 from gpuflow.compiler.schedules.split_calls import Cut, split_calls
-from gpuflow.compiler.schedules.split_words import Blocks, blocks_of
+from gpuflow.compiler.schedules.split_slots import SlotMaps, slot_maps_of
 from gpuflow.kir.nodes import Kernel, remembered
 
 SMALLEST_SPLIT = 1 << 16  # points; fewer take about as long as a second launch and waking a thread
-MOST_PARTS = 64
-SMALLEST_PART = 1 << 14  # points
-SMALLEST_PART_ROWS = 32  # rows of a column kernel: its part stores a result for each column
-ENOUGH_POINTS = 64  # of the axis that a launch splits: more need no parts
+MOST_CHUNKS = 64
+SMALLEST_CHUNK = 1 << 14  # points
+SMALLEST_CHUNK_ROWS = 32  # rows of a column kernel: a chunk stores a result for each column
+ENOUGH_POINTS = 64  # of the axis that a launch splits: more need no chunks
 ENOUGH_COLUMNS = 8192  # when that axis is the innermost one: threads walk down their own columns
 GROUPED_COLUMNS = 256
 _ALIGNED_ROWS = 64
@@ -38,45 +38,46 @@ def _choose(call: KernelCall) -> Cut | None:
     if split is None:
         return None
     sizes = sizes_of(call)
-    kept = prod([sizes[axis] for axis in split.kept])
+    retained = prod([sizes[axis] for axis in split.retained])
     rows = sizes[split.rows]
-    if split.kept:
-        is_outer = remembered(call.kernel, _keeps_first)
+    if split.retained:
+        is_outer = remembered(call.kernel, _is_retained_outer)
         enough = ENOUGH_POINTS if is_outer else ENOUGH_COLUMNS
-        if call.extent >= enough or kept >= ENOUGH_COLUMNS:
+        if call.extent >= enough or retained >= ENOUGH_COLUMNS:
             return None
     group = 1
-    if split.parts.kind == "column" and len(split.kept) == 1 and kept * 2 <= GROUPED_COLUMNS:
-        blocks = blocks_of(call.kernel)
-        group = GROUPED_COLUMNS // kept if _is_dense(call, split, kept, blocks) else 1
+    is_narrow = len(split.retained) == 1 and retained * 2 <= GROUPED_COLUMNS
+    if split.partial.kind == "column" and is_narrow:
+        blocks = slot_maps_of(call.kernel)
+        group = GROUPED_COLUMNS // retained if _is_dense(call, split, retained, blocks) else 1
     grouped = rows // group
-    smallest = -(-SMALLEST_PART * rows // (call.points * group))
-    if split.parts.kind == "column":
-        smallest = max(smallest, SMALLEST_PART_ROWS)
-    parts = min(MOST_PARTS, grouped // max(smallest, 1))
-    if parts < 2:
+    smallest = -(-SMALLEST_CHUNK * rows // (call.points * group))
+    if split.partial.kind == "column":
+        smallest = max(smallest, SMALLEST_CHUNK_ROWS)
+    chunks = min(MOST_CHUNKS, grouped // max(smallest, 1))
+    if chunks < 2:
         return None
-    each = grouped // parts
+    each = grouped // chunks
     if each >= _ALIGNED_ROWS * _ALIGNED_ROWS:
         each -= each % _ALIGNED_ROWS
-    return Cut(parts, each, group, rows - parts * each * group)
+    return Cut(chunks, each, group, rows - chunks * each * group)
 
 
-def _keeps_first(kernel: Kernel) -> bool:
-    """Whether the loop over an axis that is kept is outside of the one that is split."""
+def _is_retained_outer(kernel: Kernel) -> bool:
+    """Whether the loop over a retained axis is around the one that is split."""
     split = split_kernel(kernel)
-    assert split is not None  # it was asked for
+    assert split is not None  # the caller has it
     order = [axis.name for axis in kernel.axes]
-    return order.index(split.kept[0]) < order.index(split.rows)
+    return order.index(split.retained[0]) < order.index(split.rows)
 
 
-def _is_dense(call: KernelCall, split: SplitKernels, columns: int, blocks: Blocks) -> bool:
-    """Whether each operand goes on in the next row where a row ends, or never changes."""
-    if split.parts.axes[-1].name != split.kept[0]:
+def _is_dense(call: KernelCall, split: SplitKernels, columns: int, blocks: SlotMaps) -> bool:
+    """Whether each operand is contiguous over rows, or constant."""
+    if split.partial.axes[-1].name != split.retained[0]:
         return False
-    words = call.words
+    slots = call.slots
     for down, along in blocks.layouts:
-        if down.within(words) != along.within(words) * columns:
+        if down.within(slots) != along.within(slots) * columns:
             return False
     return True
 
@@ -84,7 +85,7 @@ def _is_dense(call: KernelCall, split: SplitKernels, columns: int, blocks: Block
 def _rewrite(call: KernelCall, cut: Cut, allocate: Allocate) -> tuple[KernelCall, ...]:
     split = split_kernel(call.kernel)
     assert split is not None  # there is a cut
-    return split_calls(call, split, cut, sizes_of(call), blocks_of(call.kernel), allocate)
+    return split_calls(call, split, cut, sizes_of(call), slot_maps_of(call.kernel), allocate)
 
 
 SPLIT_REDUCTIONS = Schedule("split reductions", _applies, _choose, _rewrite)

@@ -15,7 +15,7 @@ from gpuflow.kir.nodes import (
 )
 
 TILE = 64  # points of both axes
-BAND = 256  # rows that are done before the next: their memory pages stay known
+BAND = 256  # rows that are done before the next: their pages stay in the TLB
 SMALLEST_TILED = 1 << 12  # points
 SHORTEST_TILED = 16  # of both axes: a cache line of 4-byte elements
 
@@ -23,12 +23,12 @@ SHORTEST_TILED = 16  # of both axes: a cache line of 4-byte elements
 def _choose(call: KernelCall) -> bool | None:
     if call.points < SMALLEST_TILED:
         return None
-    kernel, sizes, words = call.kernel, sizes_of(call), call.words
+    kernel, sizes, slots = call.kernel, sizes_of(call), call.slots
     down, along = (axis.name for axis in kernel.axes[-2:])
     if min(sizes[down], sizes[along]) < SHORTEST_TILED:
         return None
     for one, other in remembered(kernel, distances_across):
-        if abs(one.within(words)) == 1 and abs(other.within(words)) >= SHORTEST_TILED:
+        if abs(one.within(slots)) == 1 and abs(other.within(slots)) >= SHORTEST_TILED:
             return True
     return None
 

@@ -2,8 +2,8 @@
 ;
 ; A convolution has elements lhs[u, position] and rhs[o, depth]. A position is
 ; i * i.step + j * j.step - pad in each of three dimensions of space; where it is a multiple of the
-; dilation and inside, it is element position / dilation, elsewhere a zero. A packed matrix P holds
-; lhs at (u, i) and j, a block of it at a time, in a slot of memory that fits a core's cache:
+; dilation and in bounds, it is element position / dilation, elsewhere a zero. A packed matrix P
+; holds lhs at (u, i) and j, a block of it at a time, in a slot of memory that fits a core's cache:
 ;
 ;     lhs, space along the last dimension           P, for a step of 1 of i and j, pad 1
 ;
@@ -16,58 +16,58 @@
 ;     form 0, few taps:   out[o, j]      = sum over (u, i) of rhs[o, (u, i)] * P[(u, i), j]
 ;     form 1, many taps:  out[o, (u, i)] = sum over j of      rhs[o, j]      * P[(u, i), j]
 ;
-; An index of @gf_convolution_TYPE is ((outer axes) * blocks + block) * parts + part:
+; An index of @gf_convolution_TYPE is ((outer axes) * blocks + block) * splits + split:
 ;
 ;     outer axes   groups and batches: offsets in lhs, rhs and out, from a table
 ;     block        of the result: a range of j (form 0) or of u (form 1)
-;     part         of the sum: a range of its turns; each part has a result of its own, and
-;                  @gf_sum_parts_TYPE adds them up
-;     turn         a step of the sum beside the blocks (offsets from a table), and a block of what
-;                  is summed: one packed matrix and one product, added to those before
+;     split        of the sum: a range of its iterations; each split has a separate result, and
+;                  @gf_sum_partials_TYPE adds them up
+;     iteration    a step of the sum over axes without blocks (offsets from a table), and a block of
+;                  the summed axis: one packed matrix and one product, added to those before
 ;
 ; The argument block; strides and offsets are in bytes:
 ;
-;     word
+;     slot
 ;        +----------------------------------------------------------------------------------+
 ;      0 | cblas_TYPEgemm                                                                   |
 ;        +----------------------------------------------------------------------------------+
-;      1 | slots that are taken, 8 words apart | 2 their memory | 3 their number            |
+;      1 | flags of taken slots, one in 64 bytes | 2 their memory | 3 their number          |
 ;      4 | bytes of one slot                                                                |
 ;        +----------------------------------------------------------------------------------+
 ;      5 | lhs | 6 rhs | 7 out                                                              |
 ;        +----------------------------------------------------------------------------------+
-;      8 | parts of the sum                                                                 |
+;      8 | splits of the sum                                                                |
 ;      9 | blocks of the result, of j (form 0) or of u (form 1) | 10 form                   |
 ;     11 | number of outer axes | 12 their table: size, strides of lhs, rhs, out            |
-;     13 | steps of the sum beside the blocks | 14 number of their axes | 15 their table    |
-;     16 | between results of parts                                                         |
+;     13 | steps of the sum over other axes  | 14 number of their axes | 15 their table     |
+;     16 | between results of splits                                                        |
 ;        +----------------------------------------------------------------------------------+
 ;     17 | size of u | 18 its block | 19, 20, 21 its strides in lhs, rhs, out               |
 ;     22 | blocks of j | 23, 24 strides of j in rhs, out                                    |
 ;        +----------------------------------------------------------------------------------+
-;     25 | how P lies: 0 in lhs itself, 1 as [(u, i), j], 2 as [j, (i, u)]                  |
-;     26 | P's leading dimension | 27 the stride of j, if it lies in lhs                    |
-;     28 | whether o stands for rows of the result                                          |
+;     25 | layout of P: 0 lhs itself, 1 as [(u, i), j], 2 as [j, (i, u)]                    |
+;     26 | P's leading dimension | 27 the stride of j, if it is lhs itself                   |
+;     28 | whether o are the rows of the result                                             |
 ;     29 | transpose rhs | 30 transpose P (CBLAS numbers)                                   |
 ;     31 | size of o | 32 leading dimension of rhs | 33 of out                              |
-;     34 | product of the sizes of i | 35 whether u lies densely along the last i           |
+;     34 | product of the sizes of i | 35 whether u is contiguous along the last i          |
 ;        +----------------------------------------------------------------------------------+
 ;     36 | dimension 0 of space | 48 dimension 1 | 60 dimension 2, the innermost            |
 ;        +----------------------------------------------------------------------------------+
 ;
-; Each dimension of space has twelve words:
+; Each dimension of space has twelve slots:
 ;
 ;        + 0 size of i | + 1 i.step | + 2 j.step | + 3 pad
 ;        + 4 size of lhs | + 5 dilation | + 6 stride of lhs
 ;        + 7 size of j | + 8 its block | + 9 number of blocks
-;        + 10 how far j's inside are apart, where there are holes | + 11 and their elements
+;        + 10 step of j's that are elements, with lhs dilation | + 11 step of these elements
 ;
-; Loops are written alike: ``x.look`` asks whether there is another x, ``x.one`` is its turn, and
+; Loops have one form: ``x.look`` checks whether there is another x, ``x.one`` is its iteration, and
 ; ``x.end`` goes on to the next.
 
-; Words do not change while a function runs, whatever it stores.
-define internal i64 @word.TYPE(ptr %words, i64 %k) alwaysinline {
-  %at = getelementptr i64, ptr %words, i64 %k
+; Arguments do not change while a function runs, whatever it stores.
+define internal i64 @integer.TYPE(ptr %arguments, i64 %k) alwaysinline {
+  %at = getelementptr i64, ptr %arguments, i64 %k
   %value = load i64, ptr %at, !invariant.load !0
   ret i64 %value
 }
@@ -75,7 +75,7 @@ define internal i64 @word.TYPE(ptr %words, i64 %k) alwaysinline {
 ; Offsets in three arrays of an index over the axes of a table.
 define internal { i64, i64, i64 } @offsets.TYPE(ptr %table, i64 %axes, i64 %index) alwaysinline {
 entry:
-  ; From the innermost axis: each takes its place off the index.
+  ; From the innermost axis: each takes its position off the index.
   br label %look
 look:
   ; Another axis? The offsets are those of the axes so far.
@@ -87,19 +87,19 @@ look:
   %left = icmp sgt i64 %d, 0
   br i1 %left, label %axis, label %end
 axis:
-  ; Its row of the table; the index's rest modulo its size is the place along it.
+  ; Its row of the table; the remaining index modulo its size is the position along it.
   %d.next = add i64 %d, -1
   %first = mul i64 %d.next, 4
   %row = getelementptr i64, ptr %table, i64 %first
-  %size = call i64 @word.TYPE(ptr %row, i64 0)
-  %lhs.stride = call i64 @word.TYPE(ptr %row, i64 1)
-  %rhs.stride = call i64 @word.TYPE(ptr %row, i64 2)
-  %out.stride = call i64 @word.TYPE(ptr %row, i64 3)
-  %place = srem i64 %rest, %size
+  %size = call i64 @integer.TYPE(ptr %row, i64 0)
+  %lhs.stride = call i64 @integer.TYPE(ptr %row, i64 1)
+  %rhs.stride = call i64 @integer.TYPE(ptr %row, i64 2)
+  %out.stride = call i64 @integer.TYPE(ptr %row, i64 3)
+  %position = srem i64 %rest, %size
   %rest.next = sdiv i64 %rest, %size
-  %lhs.part = mul i64 %place, %lhs.stride
-  %rhs.part = mul i64 %place, %rhs.stride
-  %out.part = mul i64 %place, %out.stride
+  %lhs.part = mul i64 %position, %lhs.stride
+  %rhs.part = mul i64 %position, %rhs.stride
+  %out.part = mul i64 %position, %out.stride
   %lhs.next = add i64 %lhs, %lhs.part
   %rhs.next = add i64 %rhs, %rhs.part
   %out.next = add i64 %out, %out.part
@@ -112,23 +112,23 @@ end:
   ret { i64, i64, i64 } %r2
 }
 
-; Offset in lhs of a position along one dimension, or -1: it is outside, or a hole.
-define internal i64 @inside.TYPE(ptr %d, i64 %i, i64 %j) alwaysinline {
+; Offset in lhs of a position along one dimension, or -1: it is out of bounds, or between elements.
+define internal i64 @in_bounds.TYPE(ptr %d, i64 %i, i64 %j) alwaysinline {
 entry:
-  ; The position, which is the element where no dilation leaves holes.
-  %i.step = call i64 @word.TYPE(ptr %d, i64 1)
-  %j.step = call i64 @word.TYPE(ptr %d, i64 2)
-  %pad = call i64 @word.TYPE(ptr %d, i64 3)
-  %size = call i64 @word.TYPE(ptr %d, i64 4)
-  %dilation = call i64 @word.TYPE(ptr %d, i64 5)
-  %stride = call i64 @word.TYPE(ptr %d, i64 6)
+  ; The position, which is the element without lhs dilation.
+  %i.step = call i64 @integer.TYPE(ptr %d, i64 1)
+  %j.step = call i64 @integer.TYPE(ptr %d, i64 2)
+  %pad = call i64 @integer.TYPE(ptr %d, i64 3)
+  %size = call i64 @integer.TYPE(ptr %d, i64 4)
+  %dilation = call i64 @integer.TYPE(ptr %d, i64 5)
+  %stride = call i64 @integer.TYPE(ptr %d, i64 6)
   %i.part = mul i64 %i, %i.step
   %j.part = mul i64 %j, %j.step
   %sum = add i64 %i.part, %j.part
   %position = sub i64 %sum, %pad
   %dense = icmp eq i64 %dilation, 1
-  br i1 %dense, label %check, label %holes
-holes:
+  br i1 %dense, label %check, label %dilated
+dilated:
   ; Only multiples of the dilation are elements; -1 is outside any size.
   %quotient = sdiv i64 %position, %dilation
   %rest = srem i64 %position, %dilation
@@ -137,25 +137,25 @@ holes:
   br label %check
 check:
   ; Negative numbers are large ones without a sign, so that one comparison asks for both ends.
-  %element = phi i64 [ %position, %entry ], [ %between, %holes ]
+  %element = phi i64 [ %position, %entry ], [ %between, %dilated ]
   %in = icmp ult i64 %element, %size
   %offset = mul i64 %element, %stride
   %offset.or.none = select i1 %in, i64 %offset, i64 -1
   ret i64 %offset.or.none
 }
 
-; The j of a block's last dimension that are inside, for one i: the first of them, their number,
+; The j of a block's last dimension that are in bounds, for one i: the first of them, their number,
 ; and the offset of the first in lhs.
 define internal { i64, i64, i64 } @run.TYPE(ptr %d, i64 %i, i64 %start, i64 %size) {
 entry:
   ; The position of the block's first j, and how much room is behind it.
-  %i.step = call i64 @word.TYPE(ptr %d, i64 1)
-  %j.step = call i64 @word.TYPE(ptr %d, i64 2)
-  %pad = call i64 @word.TYPE(ptr %d, i64 3)
-  %n = call i64 @word.TYPE(ptr %d, i64 4)
-  %dilation = call i64 @word.TYPE(ptr %d, i64 5)
-  %stride = call i64 @word.TYPE(ptr %d, i64 6)
-  %period = call i64 @word.TYPE(ptr %d, i64 10)
+  %i.step = call i64 @integer.TYPE(ptr %d, i64 1)
+  %j.step = call i64 @integer.TYPE(ptr %d, i64 2)
+  %pad = call i64 @integer.TYPE(ptr %d, i64 3)
+  %n = call i64 @integer.TYPE(ptr %d, i64 4)
+  %dilation = call i64 @integer.TYPE(ptr %d, i64 5)
+  %stride = call i64 @integer.TYPE(ptr %d, i64 6)
+  %period = call i64 @integer.TYPE(ptr %d, i64 10)
   %i.part = mul i64 %i, %i.step
   %j.part = mul i64 %start, %j.step
   %sum = add i64 %i.part, %j.part
@@ -166,7 +166,7 @@ entry:
   %some = icmp sge i64 %room, 0
   br i1 %some, label %scan, label %none
 scan:
-  ; Within a period of j one at most is no hole: try them in turn. There may be none.
+  ; Within a period of j one at most is an element: try each. There may be none.
   %t = phi i64 [ 0, %entry ], [ %t.next, %scan.next ]
   %more = icmp slt i64 %t, %period
   br i1 %more, label %try, label %none
@@ -178,7 +178,7 @@ try:
   %on = icmp eq i64 %rest, 0
   br i1 %on, label %hit, label %scan.next
 scan.next:
-  ; A hole.
+  ; Between elements.
   %t.next = add i64 %t, 1
   br label %scan
 hit:
@@ -235,13 +235,13 @@ look:
   %more = icmp slt i64 %k, %size
   br i1 %more, label %some, label %end
 some:
-  ; Masks for what lies in the run, which is read, and in the row, which is written.
+  ; Masks of the elements of the run, which are read, and of the row, which are written.
   %k.narrow = trunc i64 %k to i32
   %k0 = insertelement <LANES x i32> poison, i32 %k.narrow, i32 0
   %ks = shufflevector <LANES x i32> %k0, <LANES x i32> poison, <LANES x i32> zeroinitializer
-  %places = add <LANES x i32> %ks, IOTA
-  %within = icmp ult <LANES x i32> %places, %sizes
-  %after = sub <LANES x i32> %places, %firsts
+  %indices = add <LANES x i32> %ks, IOTA
+  %within = icmp ult <LANES x i32> %indices, %sizes
+  %after = sub <LANES x i32> %indices, %firsts
   %full = icmp ult <LANES x i32> %after, %counts
   %from = getelementptr ELEMENT, ptr %source, i64 %k
   %to = getelementptr ELEMENT, ptr %target, i64 %k
@@ -254,11 +254,11 @@ end:
   ret void
 }
 
-; The same for every step-th k, from source elements that are stride bytes apart.
+; The same for every step-th k, from source elements with a stride in bytes.
 define internal void @spread.TYPE(
     ptr %target, ptr %source, i64 %first, i64 %count, i64 %size, i64 %step, i64 %stride) {
 entry:
-  ; Zeros are needed where the run leaves places out.
+  ; Zeros are needed if the run leaves indices out.
   %all = icmp eq i64 %count, %size
   br i1 %all, label %look, label %clear
 clear:
@@ -272,37 +272,37 @@ look:
   %more = icmp slt i64 %k, %count
   br i1 %more, label %one, label %end
 one:
-  ; From its place in lhs to its place in the row.
+  ; From its position in lhs to its index in the row.
   %from.offset = mul i64 %k, %stride
   %from = getelementptr i8, ptr %source, i64 %from.offset
   %value = load ELEMENT, ptr %from
   %moved = mul i64 %k, %step
-  %place = add i64 %first, %moved
-  %to = getelementptr ELEMENT, ptr %target, i64 %place
+  %position = add i64 %first, %moved
+  %to = getelementptr ELEMENT, ptr %target, i64 %position
   store ELEMENT %value, ptr %to
   %next = add i64 %k, 1
   br label %look
 end:
-  ; All places of the row are written.
+  ; All elements of the row are written.
   ret void
 }
 
 ; P as [(u, i), j]. The block of j starts at (s0, s1, s2) and has sizes (n0, n1, n2).
 define internal void @pack.rows.TYPE(
-    ptr %words, ptr %lhs, i64 %us, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2,
+    ptr %arguments, ptr %lhs, i64 %us, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2,
     ptr %target) {
 entry:
   ; Sizes of i, and how runs of the last dimension lie: densely in both, or spread.
-  %d0 = getelementptr i64, ptr %words, i64 36
-  %d1 = getelementptr i64, ptr %words, i64 48
-  %d2 = getelementptr i64, ptr %words, i64 60
-  %u.stride = call i64 @word.TYPE(ptr %words, i64 19)
-  %i0s = call i64 @word.TYPE(ptr %d0, i64 0)
-  %i1s = call i64 @word.TYPE(ptr %d1, i64 0)
-  %i2s = call i64 @word.TYPE(ptr %d2, i64 0)
-  %stride2 = call i64 @word.TYPE(ptr %d2, i64 6)
-  %step2 = call i64 @word.TYPE(ptr %d2, i64 10)
-  %element.step = call i64 @word.TYPE(ptr %d2, i64 11)
+  %d0 = getelementptr i64, ptr %arguments, i64 36
+  %d1 = getelementptr i64, ptr %arguments, i64 48
+  %d2 = getelementptr i64, ptr %arguments, i64 60
+  %u.stride = call i64 @integer.TYPE(ptr %arguments, i64 19)
+  %i0s = call i64 @integer.TYPE(ptr %d0, i64 0)
+  %i1s = call i64 @integer.TYPE(ptr %d1, i64 0)
+  %i2s = call i64 @integer.TYPE(ptr %d2, i64 0)
+  %stride2 = call i64 @integer.TYPE(ptr %d2, i64 6)
+  %step2 = call i64 @integer.TYPE(ptr %d2, i64 10)
+  %element.step = call i64 @integer.TYPE(ptr %d2, i64 11)
   %source.step = mul i64 %element.step, %stride2
   %unit.source = icmp eq i64 %source.step, BYTES
   %unit.step = icmp eq i64 %step2, 1
@@ -340,7 +340,7 @@ i0.look:
   %i0.more = icmp slt i64 %i0, %i0s
   br i1 %i0.more, label %i0.one, label %u.end
 i0.one:
-  ; Its i1 in turn.
+  ; Its i1.
   br label %i1.look
 i1.look:
   ; Another i1?
@@ -348,7 +348,7 @@ i1.look:
   %i1.more = icmp slt i64 %i1, %i1s
   br i1 %i1.more, label %i1.one, label %i0.end
 i1.one:
-  ; Row (u, i0, i1, i2) of P, which has n0 * n1 * n2 places.
+  ; Row (u, i0, i1, i2) of P, which has n0 * n1 * n2 elements.
   %r0 = mul i64 %u, %i0s
   %r0.sum = add i64 %r0, %i0
   %r1 = mul i64 %r0.sum, %i1s
@@ -359,35 +359,35 @@ i1.one:
   %row.at = getelementptr ELEMENT, ptr %target, i64 %row.first
   br label %j0.look
 j0.look:
-  ; Another j0? at0 is where its part of the row begins.
+  ; Another j0? at0 is where its elements of the row begin.
   %j0 = phi i64 [ 0, %i1.one ], [ %j0.next, %j0.end ]
   %at0 = phi ptr [ %row.at, %i1.one ], [ %at1, %j0.end ]
   %j0.more = icmp slt i64 %j0, %n0
   br i1 %j0.more, label %j0.one, label %i1.end
 j0.one:
   ; Its offset in lhs, or that it is outside.
-  %j0.place = add i64 %s0, %j0
-  %offset0 = call i64 @inside.TYPE(ptr %d0, i64 %i0, i64 %j0.place)
+  %j0.position = add i64 %s0, %j0
+  %offset0 = call i64 @in_bounds.TYPE(ptr %d0, i64 %i0, i64 %j0.position)
   %in0 = icmp ne i64 %offset0, -1
   %u0.offset = add i64 %u.offset, %offset0
   br label %j1.look
 j1.look:
-  ; Another j1? at1 is where its n2 places begin.
+  ; Another j1? at1 is where its n2 elements begin.
   %j1 = phi i64 [ 0, %j0.one ], [ %j1.next, %j1.end ]
   %at1 = phi ptr [ %at0, %j0.one ], [ %at1.next, %j1.end ]
   %j1.more = icmp slt i64 %j1, %n1
   br i1 %j1.more, label %j1.one, label %j0.end
 j1.one:
-  ; Outside in dimension 0 or 1, none of the run is there: all places become zeros.
-  %j1.place = add i64 %s1, %j1
-  %offset1 = call i64 @inside.TYPE(ptr %d1, i64 %i1, i64 %j1.place)
+  ; Out of bounds in dimension 0 or 1: all elements become zeros.
+  %j1.position = add i64 %s1, %j1
+  %offset1 = call i64 @in_bounds.TYPE(ptr %d1, i64 %i1, i64 %j1.position)
   %in1 = icmp ne i64 %offset1, -1
   %in = and i1 %in0, %in1
   %inside.count = select i1 %in, i64 %count, i64 0
   %u01.offset = add i64 %u0.offset, %offset1
   br i1 %unit, label %is.dense, label %is.spread
 is.dense:
-  ; The run from neighboring elements to neighboring places, in vectors.
+  ; The run from adjacent elements to adjacent elements, in vectors.
   %dense.offset = add i64 %u01.offset, %offset2.zero
   %dense.from = getelementptr i8, ptr %lhs, i64 %dense.offset
   call void @dense.TYPE(ptr %at1, ptr %dense.from, i64 %first, i64 %inside.count, i64 %n2)
@@ -399,7 +399,7 @@ is.spread:
   call void @spread.TYPE(ptr %at1, ptr %spread.from, i64 %first, i64 %inside.count, i64 %n2, i64 %step2, i64 %source.step)
   br label %j1.end
 j1.end:
-  ; The next n2 places.
+  ; The next n2 elements.
   %j1.next = add i64 %j1, 1
   %at1.next = getelementptr ELEMENT, ptr %at1, i64 %n2
   br label %j1.look
@@ -428,7 +428,7 @@ end:
   ret void
 }
 
-; Bytes from source if it is inside, else zeros.
+; Bytes from source if it is in bounds, else zeros.
 define internal void @fill.TYPE(ptr noalias %target, ptr noalias %source, i1 %in, i64 %bytes) alwaysinline {
 entry:
   ; Inside?
@@ -438,28 +438,28 @@ copy:
   call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
   ret void
 clear:
-  ; An element outside, or a hole.
+  ; Out of bounds, or between elements.
   call void @llvm.memset.p0.i64(ptr %target, i8 0, i64 %bytes, i1 false)
   ret void
 }
 
 ; P as [j, (i, u)], where u has stride 1.
 define internal void @pack.columns.TYPE(
-    ptr %words, ptr %lhs, i64 %us, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2,
+    ptr %arguments, ptr %lhs, i64 %us, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2,
     ptr %target) {
 entry:
   ; Bytes of all u of an element, and of a row of them along the last i.
-  %d0 = getelementptr i64, ptr %words, i64 36
-  %d1 = getelementptr i64, ptr %words, i64 48
-  %d2 = getelementptr i64, ptr %words, i64 60
-  %i0s = call i64 @word.TYPE(ptr %d0, i64 0)
-  %i1s = call i64 @word.TYPE(ptr %d1, i64 0)
-  %i2s = call i64 @word.TYPE(ptr %d2, i64 0)
-  %joined.word = call i64 @word.TYPE(ptr %words, i64 35)
-  %joined = icmp ne i64 %joined.word, 0
-  %j2.step = call i64 @word.TYPE(ptr %d2, i64 2)
-  %pad2 = call i64 @word.TYPE(ptr %d2, i64 3)
-  %size2 = call i64 @word.TYPE(ptr %d2, i64 4)
+  %d0 = getelementptr i64, ptr %arguments, i64 36
+  %d1 = getelementptr i64, ptr %arguments, i64 48
+  %d2 = getelementptr i64, ptr %arguments, i64 60
+  %i0s = call i64 @integer.TYPE(ptr %d0, i64 0)
+  %i1s = call i64 @integer.TYPE(ptr %d1, i64 0)
+  %i2s = call i64 @integer.TYPE(ptr %d2, i64 0)
+  %joined.wide = call i64 @integer.TYPE(ptr %arguments, i64 35)
+  %joined = icmp ne i64 %joined.wide, 0
+  %j2.step = call i64 @integer.TYPE(ptr %d2, i64 2)
+  %pad2 = call i64 @integer.TYPE(ptr %d2, i64 3)
+  %size2 = call i64 @integer.TYPE(ptr %d2, i64 4)
   %bytes = mul i64 %us, BYTES
   %row.bytes = mul i64 %bytes, %i2s
   br label %j0.look
@@ -470,8 +470,8 @@ j0.look:
   %j0.more = icmp slt i64 %j0, %n0
   br i1 %j0.more, label %j0.one, label %end
 j0.one:
-  ; Its place in all of j.
-  %j0.place = add i64 %s0, %j0
+  ; Its position in all of j.
+  %j0.position = add i64 %s0, %j0
   br label %j1.look
 j1.look:
   ; Another j1?
@@ -480,8 +480,8 @@ j1.look:
   %j1.more = icmp slt i64 %j1, %n1
   br i1 %j1.more, label %j1.one, label %j0.end
 j1.one:
-  ; Its place in all of j.
-  %j1.place = add i64 %s1, %j1
+  ; Its position in all of j.
+  %j1.position = add i64 %s1, %j1
   br label %j2.look
 j2.look:
   ; Another j2? Each has a row of P, which is written from start to end.
@@ -491,8 +491,8 @@ j2.look:
   br i1 %j2.more, label %j2.one, label %j1.end
 j2.one:
   ; Where the row's last dimension begins in lhs: element base2.
-  %j2.place = add i64 %s2, %j2
-  %j2.part = mul i64 %j2.place, %j2.step
+  %j2.position = add i64 %s2, %j2
+  %j2.part = mul i64 %j2.position, %j2.step
   %base2 = sub i64 %j2.part, %pad2
   ; For joined rows: i2 from low to high are inside.
   %below = sub i64 0, %base2
@@ -506,8 +506,8 @@ j2.one:
   %inner.bytes = mul i64 %inner, %bytes
   %outer = sub i64 %i2s, %high
   %tail.bytes = mul i64 %outer, %bytes
-  %inner.place = add i64 %base2, %low
-  %inner.offset = mul i64 %inner.place, %bytes
+  %inner.position = add i64 %base2, %low
+  %inner.offset = mul i64 %inner.position, %bytes
   br label %i0.look
 i0.look:
   ; Another i0?
@@ -517,7 +517,7 @@ i0.look:
   br i1 %i0.more, label %i0.one, label %j2.end
 i0.one:
   ; Its offset in lhs, or that it is outside.
-  %offset0 = call i64 @inside.TYPE(ptr %d0, i64 %i0, i64 %j0.place)
+  %offset0 = call i64 @in_bounds.TYPE(ptr %d0, i64 %i0, i64 %j0.position)
   %in0 = icmp ne i64 %offset0, -1
   br label %i1.look
 i1.look:
@@ -529,7 +529,7 @@ i1.look:
 i1.one:
   ; Its offset, and where the next one begins.
   %at4.next = getelementptr i8, ptr %at4, i64 %row.bytes
-  %offset1 = call i64 @inside.TYPE(ptr %d1, i64 %i1, i64 %j1.place)
+  %offset1 = call i64 @in_bounds.TYPE(ptr %d1, i64 %i1, i64 %j1.position)
   %in1 = icmp ne i64 %offset1, -1
   %in = and i1 %in0, %in1
   %offset01 = add i64 %offset0, %offset1
@@ -559,7 +559,7 @@ i2.look:
   br i1 %i2.more, label %i2.one, label %i1.end
 i2.one:
   ; All u of one element, or zeros.
-  %offset2 = call i64 @inside.TYPE(ptr %d2, i64 %i2, i64 %j2.place)
+  %offset2 = call i64 @in_bounds.TYPE(ptr %d2, i64 %i2, i64 %j2.position)
   %in2 = icmp ne i64 %offset2, -1
   %offset = add i64 %offset01, %offset2
   %from = getelementptr i8, ptr %lhs, i64 %offset
@@ -592,71 +592,71 @@ end:
   ret void
 }
 
-define void @gf_convolution_TYPE(ptr %words, i64 %low, i64 %high) {
+define void @gf_convolution_TYPE(ptr %arguments, i64 %low, i64 %high) {
 entry:
   ; All that does not depend on the index, and a slot for packed matrices.
-  %gemm = load ptr, ptr %words
-  %memory.word = call i64 @word.TYPE(ptr %words, i64 2)
-  %memory = inttoptr i64 %memory.word to ptr
-  %slot.bytes = call i64 @word.TYPE(ptr %words, i64 4)
-  %lhs.word = call i64 @word.TYPE(ptr %words, i64 5)
-  %lhs = inttoptr i64 %lhs.word to ptr
-  %rhs.word = call i64 @word.TYPE(ptr %words, i64 6)
-  %rhs = inttoptr i64 %rhs.word to ptr
-  %out.word = call i64 @word.TYPE(ptr %words, i64 7)
-  %out = inttoptr i64 %out.word to ptr
-  %parts = call i64 @word.TYPE(ptr %words, i64 8)
-  %blocks = call i64 @word.TYPE(ptr %words, i64 9)
-  %form = call i64 @word.TYPE(ptr %words, i64 10)
+  %gemm = load ptr, ptr %arguments
+  %memory.wide = call i64 @integer.TYPE(ptr %arguments, i64 2)
+  %memory = inttoptr i64 %memory.wide to ptr
+  %slot.bytes = call i64 @integer.TYPE(ptr %arguments, i64 4)
+  %lhs.wide = call i64 @integer.TYPE(ptr %arguments, i64 5)
+  %lhs = inttoptr i64 %lhs.wide to ptr
+  %rhs.wide = call i64 @integer.TYPE(ptr %arguments, i64 6)
+  %rhs = inttoptr i64 %rhs.wide to ptr
+  %out.wide = call i64 @integer.TYPE(ptr %arguments, i64 7)
+  %out = inttoptr i64 %out.wide to ptr
+  %splits = call i64 @integer.TYPE(ptr %arguments, i64 8)
+  %blocks = call i64 @integer.TYPE(ptr %arguments, i64 9)
+  %form = call i64 @integer.TYPE(ptr %arguments, i64 10)
   %sums.j = icmp ne i64 %form, 0
-  %axes = call i64 @word.TYPE(ptr %words, i64 11)
-  %table.word = call i64 @word.TYPE(ptr %words, i64 12)
-  %table = inttoptr i64 %table.word to ptr
-  %steps = call i64 @word.TYPE(ptr %words, i64 13)
-  %step.axes = call i64 @word.TYPE(ptr %words, i64 14)
-  %step.table.word = call i64 @word.TYPE(ptr %words, i64 15)
-  %step.table = inttoptr i64 %step.table.word to ptr
-  %part.stride = call i64 @word.TYPE(ptr %words, i64 16)
-  %u.size = call i64 @word.TYPE(ptr %words, i64 17)
-  %u.block = call i64 @word.TYPE(ptr %words, i64 18)
-  %u.lhs = call i64 @word.TYPE(ptr %words, i64 19)
-  %u.rhs = call i64 @word.TYPE(ptr %words, i64 20)
-  %u.out = call i64 @word.TYPE(ptr %words, i64 21)
-  %j.blocks = call i64 @word.TYPE(ptr %words, i64 22)
-  %j.rhs = call i64 @word.TYPE(ptr %words, i64 23)
-  %j.out = call i64 @word.TYPE(ptr %words, i64 24)
-  %layout = call i64 @word.TYPE(ptr %words, i64 25)
-  %leading.lhs = call i64 @word.TYPE(ptr %words, i64 26)
-  %j.lhs = call i64 @word.TYPE(ptr %words, i64 27)
-  %rhs.first.word = call i64 @word.TYPE(ptr %words, i64 28)
-  %rhs.first = icmp ne i64 %rhs.first.word, 0
-  %transpose.rhs.wide = call i64 @word.TYPE(ptr %words, i64 29)
+  %axes = call i64 @integer.TYPE(ptr %arguments, i64 11)
+  %table.wide = call i64 @integer.TYPE(ptr %arguments, i64 12)
+  %table = inttoptr i64 %table.wide to ptr
+  %steps = call i64 @integer.TYPE(ptr %arguments, i64 13)
+  %step.axes = call i64 @integer.TYPE(ptr %arguments, i64 14)
+  %step.table.wide = call i64 @integer.TYPE(ptr %arguments, i64 15)
+  %step.table = inttoptr i64 %step.table.wide to ptr
+  %split.stride = call i64 @integer.TYPE(ptr %arguments, i64 16)
+  %u.size = call i64 @integer.TYPE(ptr %arguments, i64 17)
+  %u.block = call i64 @integer.TYPE(ptr %arguments, i64 18)
+  %u.lhs = call i64 @integer.TYPE(ptr %arguments, i64 19)
+  %u.rhs = call i64 @integer.TYPE(ptr %arguments, i64 20)
+  %u.out = call i64 @integer.TYPE(ptr %arguments, i64 21)
+  %j.blocks = call i64 @integer.TYPE(ptr %arguments, i64 22)
+  %j.rhs = call i64 @integer.TYPE(ptr %arguments, i64 23)
+  %j.out = call i64 @integer.TYPE(ptr %arguments, i64 24)
+  %layout = call i64 @integer.TYPE(ptr %arguments, i64 25)
+  %leading.lhs = call i64 @integer.TYPE(ptr %arguments, i64 26)
+  %j.lhs = call i64 @integer.TYPE(ptr %arguments, i64 27)
+  %rhs.first.wide = call i64 @integer.TYPE(ptr %arguments, i64 28)
+  %rhs.first = icmp ne i64 %rhs.first.wide, 0
+  %transpose.rhs.wide = call i64 @integer.TYPE(ptr %arguments, i64 29)
   %transpose.rhs = trunc i64 %transpose.rhs.wide to i32
-  %transpose.p.wide = call i64 @word.TYPE(ptr %words, i64 30)
+  %transpose.p.wide = call i64 @integer.TYPE(ptr %arguments, i64 30)
   %transpose.p = trunc i64 %transpose.p.wide to i32
-  %o.size = call i64 @word.TYPE(ptr %words, i64 31)
-  %leading.rhs = call i64 @word.TYPE(ptr %words, i64 32)
-  %leading.out = call i64 @word.TYPE(ptr %words, i64 33)
-  %i.size = call i64 @word.TYPE(ptr %words, i64 34)
-  %d0 = getelementptr i64, ptr %words, i64 36
-  %d1 = getelementptr i64, ptr %words, i64 48
-  %d2 = getelementptr i64, ptr %words, i64 60
-  %j0.size = call i64 @word.TYPE(ptr %d0, i64 7)
-  %j1.size = call i64 @word.TYPE(ptr %d1, i64 7)
-  %j2.size = call i64 @word.TYPE(ptr %d2, i64 7)
-  %j0.block = call i64 @word.TYPE(ptr %d0, i64 8)
-  %j1.block = call i64 @word.TYPE(ptr %d1, i64 8)
-  %j2.block = call i64 @word.TYPE(ptr %d2, i64 8)
-  %j1.blocks = call i64 @word.TYPE(ptr %d1, i64 9)
-  %j2.blocks = call i64 @word.TYPE(ptr %d2, i64 9)
+  %o.size = call i64 @integer.TYPE(ptr %arguments, i64 31)
+  %leading.rhs = call i64 @integer.TYPE(ptr %arguments, i64 32)
+  %leading.out = call i64 @integer.TYPE(ptr %arguments, i64 33)
+  %i.size = call i64 @integer.TYPE(ptr %arguments, i64 34)
+  %d0 = getelementptr i64, ptr %arguments, i64 36
+  %d1 = getelementptr i64, ptr %arguments, i64 48
+  %d2 = getelementptr i64, ptr %arguments, i64 60
+  %j0.size = call i64 @integer.TYPE(ptr %d0, i64 7)
+  %j1.size = call i64 @integer.TYPE(ptr %d1, i64 7)
+  %j2.size = call i64 @integer.TYPE(ptr %d2, i64 7)
+  %j0.block = call i64 @integer.TYPE(ptr %d0, i64 8)
+  %j1.block = call i64 @integer.TYPE(ptr %d1, i64 8)
+  %j2.block = call i64 @integer.TYPE(ptr %d2, i64 8)
+  %j1.blocks = call i64 @integer.TYPE(ptr %d1, i64 9)
+  %j2.blocks = call i64 @integer.TYPE(ptr %d2, i64 9)
   %u.more = add i64 %u.size, %u.block
   %u.less = add i64 %u.more, -1
   %u.blocks = sdiv i64 %u.less, %u.block
   %summed.blocks = select i1 %sums.j, i64 %j.blocks, i64 %u.blocks
-  %turns = mul i64 %steps, %summed.blocks
-  %taken.word = call i64 @word.TYPE(ptr %words, i64 1)
-  %taken = inttoptr i64 %taken.word to ptr
-  %slots = call i64 @word.TYPE(ptr %words, i64 3)
+  %iterations = mul i64 %steps, %summed.blocks
+  %taken.wide = call i64 @integer.TYPE(ptr %arguments, i64 1)
+  %taken = inttoptr i64 %taken.wide to ptr
+  %slots = call i64 @integer.TYPE(ptr %arguments, i64 3)
   %slot = call i64 @claim(ptr %taken, i64 %slots)
   %slot.offset = mul i64 %slot, %slot.bytes
   %scratch = getelementptr i8, ptr %memory, i64 %slot.offset
@@ -667,34 +667,34 @@ look:
   %more = icmp slt i64 %k, %high
   br i1 %more, label %one, label %end
 one:
-  ; Part, block and outer axes of the index; which turns of the sum are this part's.
-  %part = srem i64 %k, %parts
-  %k.block = sdiv i64 %k, %parts
+  ; Split, block and outer axes of the index; the range of iterations of this split.
+  %split = srem i64 %k, %splits
+  %k.block = sdiv i64 %k, %splits
   %block = srem i64 %k.block, %blocks
   %outer = sdiv i64 %k.block, %blocks
   %offsets = call { i64, i64, i64 } @offsets.TYPE(ptr %table, i64 %axes, i64 %outer)
   %outer.lhs = extractvalue { i64, i64, i64 } %offsets, 0
   %outer.rhs = extractvalue { i64, i64, i64 } %offsets, 1
   %outer.out = extractvalue { i64, i64, i64 } %offsets, 2
-  %part.offset = mul i64 %part, %part.stride
-  %out.offset = add i64 %outer.out, %part.offset
-  %first.all = mul i64 %turns, %part
-  %first = sdiv i64 %first.all, %parts
-  %part.next = add i64 %part, 1
-  %last.all = mul i64 %turns, %part.next
-  %last = sdiv i64 %last.all, %parts
-  br label %turn.look
-turn.look:
-  ; Another turn?
-  %turn = phi i64 [ %first, %one ], [ %turn.next, %multiplied ]
-  %turn.more = icmp slt i64 %turn, %last
-  br i1 %turn.more, label %turn.one, label %k.end
-turn.one:
+  %split.offset = mul i64 %split, %split.stride
+  %out.offset = add i64 %outer.out, %split.offset
+  %first.all = mul i64 %iterations, %split
+  %first = sdiv i64 %first.all, %splits
+  %split.next = add i64 %split, 1
+  %last.all = mul i64 %iterations, %split.next
+  %last = sdiv i64 %last.all, %splits
+  br label %iteration.look
+iteration.look:
+  ; Another iteration?
+  %iteration = phi i64 [ %first, %one ], [ %iteration.next, %multiplied ]
+  %iteration.more = icmp slt i64 %iteration, %last
+  br i1 %iteration.more, label %iteration.one, label %k.end
+iteration.one:
   ; The step of the sum and the block that is summed; with the result's block these give ranges of u
   ; and j: the block of j is b0, b1, b2 in space, begins at s0, s1, s2 and has sizes n0, n1, n2.
   ; Then where lhs, rhs and out begin.
-  %step = sdiv i64 %turn, %summed.blocks
-  %summed = srem i64 %turn, %summed.blocks
+  %step = sdiv i64 %iteration, %summed.blocks
+  %summed = srem i64 %iteration, %summed.blocks
   %step.offsets = call { i64, i64, i64 } @offsets.TYPE(ptr %step.table, i64 %step.axes, i64 %step)
   %step.lhs = extractvalue { i64, i64, i64 } %step.offsets, 0
   %step.rhs = extractvalue { i64, i64, i64 } %step.offsets, 1
@@ -738,30 +738,30 @@ turn.one:
   %o2 = add i64 %o1, %j.out.offset
   %out.at = getelementptr i8, ptr %out, i64 %o2
   %iu = mul i64 %i.size, %u.count
-  switch i64 %layout, label %in.place [
+  switch i64 %layout, label %in.position [
     i64 1, label %rows
     i64 2, label %columns
   ]
-in.place:
-  ; lhs has P's form already: BLAS reads it in place.
+in.position:
+  ; lhs has P's layout already: BLAS reads it in place.
   %j.lhs.offset = mul i64 %flat, %j.lhs
   %lhs.block = getelementptr i8, ptr %lhs.at, i64 %j.lhs.offset
   br label %multiply
 rows:
   ; [(u, i), j] in the slot.
-  call void @pack.rows.TYPE(ptr %words, ptr %lhs.at, i64 %u.count, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2, ptr %scratch)
+  call void @pack.rows.TYPE(ptr %arguments, ptr %lhs.at, i64 %u.count, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2, ptr %scratch)
   br label %multiply
 columns:
   ; [j, (i, u)] in the slot.
-  call void @pack.columns.TYPE(ptr %words, ptr %lhs.at, i64 %u.count, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2, ptr %scratch)
+  call void @pack.columns.TYPE(ptr %arguments, ptr %lhs.at, i64 %u.count, i64 %s0, i64 %s1, i64 %s2, i64 %n0, i64 %n1, i64 %n2, ptr %scratch)
   br label %multiply
 multiply:
-  ; The first turn overwrites the result, those behind it add to it.
-  %p = phi ptr [ %lhs.block, %in.place ], [ %scratch, %rows ], [ %scratch, %columns ]
-  %leading.p = phi i64 [ %leading.lhs, %in.place ], [ %j.count, %rows ], [ %iu, %columns ]
+  ; The first iteration overwrites the result, later ones add to it.
+  %p = phi ptr [ %lhs.block, %in.position ], [ %scratch, %rows ], [ %scratch, %columns ]
+  %leading.p = phi i64 [ %leading.lhs, %in.position ], [ %j.count, %rows ], [ %iu, %columns ]
   %x = select i1 %sums.j, i64 %iu, i64 %j.count
   %depth = select i1 %sums.j, i64 %j.count, i64 %iu
-  %is.first = icmp eq i64 %turn, %first
+  %is.first = icmp eq i64 %iteration, %first
   %beta = select i1 %is.first, ELEMENT 0.0, ELEMENT 1.0
   br i1 %rhs.first, label %by.rhs, label %by.p
 by.rhs:
@@ -773,9 +773,9 @@ by.p:
   call void %gemm(i32 101, i32 %transpose.p, i32 %transpose.rhs, i64 %x, i64 %o.size, i64 %depth, ELEMENT 1.0, ptr %p, i64 %leading.p, ptr %rhs.at, i64 %leading.rhs, ELEMENT %beta, ptr %out.at, i64 %leading.out)
   br label %multiplied
 multiplied:
-  ; The next turn.
-  %turn.next = add i64 %turn, 1
-  br label %turn.look
+  ; The next iteration.
+  %iteration.next = add i64 %iteration, 1
+  br label %iteration.look
 k.end:
   ; The next index.
   %k.next = add i64 %k, 1
@@ -786,23 +786,23 @@ end:
   ret void
 }
 
-; The sum of several arrays of one layout, in order, into another layout. Words: target, source,
+; The sum of several arrays of one layout, in order, into another layout. Arguments: target, source,
 ; number of arrays, elements between them, number of outer axes, size of the inner one and its
 ; strides in source and target, then the same for each outer one. An index is a row of inner ones.
-define void @gf_sum_parts_TYPE(ptr %words, i64 %low, i64 %high) {
+define void @gf_sum_partials_TYPE(ptr %arguments, i64 %low, i64 %high) {
 entry:
   ; All that does not depend on the row.
-  %target.word = call i64 @word.TYPE(ptr %words, i64 0)
-  %target = inttoptr i64 %target.word to ptr
-  %source.word = call i64 @word.TYPE(ptr %words, i64 1)
-  %source = inttoptr i64 %source.word to ptr
-  %parts = call i64 @word.TYPE(ptr %words, i64 2)
-  %between = call i64 @word.TYPE(ptr %words, i64 3)
-  %dims = call i64 @word.TYPE(ptr %words, i64 4)
-  %size = call i64 @word.TYPE(ptr %words, i64 5)
-  %stride = call i64 @word.TYPE(ptr %words, i64 6)
-  %target.stride = call i64 @word.TYPE(ptr %words, i64 7)
-  %outer = getelementptr i64, ptr %words, i64 8
+  %target.wide = call i64 @integer.TYPE(ptr %arguments, i64 0)
+  %target = inttoptr i64 %target.wide to ptr
+  %source.wide = call i64 @integer.TYPE(ptr %arguments, i64 1)
+  %source = inttoptr i64 %source.wide to ptr
+  %splits = call i64 @integer.TYPE(ptr %arguments, i64 2)
+  %between = call i64 @integer.TYPE(ptr %arguments, i64 3)
+  %dims = call i64 @integer.TYPE(ptr %arguments, i64 4)
+  %size = call i64 @integer.TYPE(ptr %arguments, i64 5)
+  %stride = call i64 @integer.TYPE(ptr %arguments, i64 6)
+  %target.stride = call i64 @integer.TYPE(ptr %arguments, i64 7)
+  %outer = getelementptr i64, ptr %arguments, i64 8
   br label %row
 row:
   ; Another row?
@@ -818,13 +818,13 @@ decode:
   %left = icmp sgt i64 %d, 0
   br i1 %left, label %dimension, label %start
 dimension:
-  ; Its size and strides; the index's rest modulo its size is the place along it.
+  ; Its size and strides; the remaining index modulo its size is the position along it.
   %d.next = add i64 %d, -1
   %pair = mul i64 %d.next, 3
   %n.at = getelementptr i64, ptr %outer, i64 %pair
   %n = load i64, ptr %n.at
-  %s = call i64 @word.TYPE(ptr %n.at, i64 1)
-  %to.s = call i64 @word.TYPE(ptr %n.at, i64 2)
+  %s = call i64 @integer.TYPE(ptr %n.at, i64 1)
+  %to.s = call i64 @integer.TYPE(ptr %n.at, i64 2)
   %index = srem i64 %rest, %n
   %rest.next = sdiv i64 %rest, %n
   %moved = mul i64 %index, %s
@@ -835,24 +835,24 @@ dimension:
 start:
   ; Where the row begins in the target.
   %to.row = getelementptr ELEMENT, ptr %target, i64 %to.offset
-  br label %part.look
-part.look:
+  br label %split.look
+split.look:
   ; Another array?
-  %part = phi i64 [ 0, %start ], [ %part.next, %part.end ]
-  %part.more = icmp slt i64 %part, %parts
-  br i1 %part.more, label %part.one, label %row.end
-part.one:
+  %split = phi i64 [ 0, %start ], [ %split.next, %split.end ]
+  %split.more = icmp slt i64 %split, %splits
+  br i1 %split.more, label %split.one, label %row.end
+split.one:
   ; The first one is copied, the others are added in order: results do not depend on threads.
-  %part.first = mul i64 %part, %between
-  %part.offset = add i64 %part.first, %offset
-  %from.row = getelementptr ELEMENT, ptr %source, i64 %part.offset
-  %is.first = icmp eq i64 %part, 0
+  %split.first = mul i64 %split, %between
+  %split.offset = add i64 %split.first, %offset
+  %from.row = getelementptr ELEMENT, ptr %source, i64 %split.offset
+  %is.first = icmp eq i64 %split, 0
   br i1 %is.first, label %copy, label %add
 copy:
   ; Another element?
-  %c = phi i64 [ 0, %part.one ], [ %c.next, %copy.one ]
+  %c = phi i64 [ 0, %split.one ], [ %c.next, %copy.one ]
   %c.more = icmp slt i64 %c, %size
-  br i1 %c.more, label %copy.one, label %part.end
+  br i1 %c.more, label %copy.one, label %split.end
 copy.one:
   ; Overwrites what was there.
   %c.away = mul i64 %c, %stride
@@ -865,9 +865,9 @@ copy.one:
   br label %copy
 add:
   ; Another element?
-  %a = phi i64 [ 0, %part.one ], [ %a.next, %add.one ]
+  %a = phi i64 [ 0, %split.one ], [ %a.next, %add.one ]
   %a.more = icmp slt i64 %a, %size
-  br i1 %a.more, label %add.one, label %part.end
+  br i1 %a.more, label %add.one, label %split.end
 add.one:
   ; Added to what is there.
   %a.away = mul i64 %a, %stride
@@ -880,10 +880,10 @@ add.one:
   store ELEMENT %a.sum, ptr %a.to
   %a.next = add i64 %a, 1
   br label %add
-part.end:
+split.end:
   ; The next array.
-  %part.next = add i64 %part, 1
-  br label %part.look
+  %split.next = add i64 %split, 1
+  br label %split.look
 row.end:
   ; The next row.
   %k.next = add i64 %k, 1
@@ -893,10 +893,10 @@ end:
   ret void
 }
 
-; Zeros. Words: target. Indices are bytes.
-define void @gf_zero_TYPE(ptr %words, i64 %low, i64 %high) {
-  %target.word = call i64 @word.TYPE(ptr %words, i64 0)
-  %target = inttoptr i64 %target.word to ptr
+; Zeros. Arguments: target. Indices are bytes.
+define void @gf_zero_TYPE(ptr %arguments, i64 %low, i64 %high) {
+  %target.wide = call i64 @integer.TYPE(ptr %arguments, i64 0)
+  %target = inttoptr i64 %target.wide to ptr
   %to = getelementptr i8, ptr %target, i64 %low
   %count = sub i64 %high, %low
   call void @llvm.memset.p0.i64(ptr %to, i8 0, i64 %count, i1 false)

@@ -1,6 +1,6 @@
-"""Where buffers are for a native program, and copies between them.
+"""Locations of buffers in a native program, and copies between them.
 
-A word of an argument block is an address that no call changes, or a register and an offset, which
+A slot of an argument block is an address that no call changes, or a register and an offset, which
 an instruction of the program writes before it is needed.
 """
 
@@ -19,23 +19,23 @@ from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.targets.cpu.codegen.schedules.copies import copying_call
 from gpuflow.targets.cpu.runtime.native.object_code import native_function
-from gpuflow.targets.cpu.runtime.native.program_writer import Code, Place, fixed
+from gpuflow.targets.cpu.runtime.native.program_writer import Code, Location, fixed
 from gpuflow.targets.cpu.runtime.native.services import Build, NativeServices, Runs
 
 
-class Places(Protocol):
-    """Where a program's buffers are, while it is written."""
+class Locations(Protocol):
+    """Locations of the buffers of a program under construction."""
 
     memory: Arena
     plan: Plan
 
     @property
     def addresses(self) -> Mapping[int, int]:
-        """Those of temporaries."""
+        """The addresses of temporaries."""
         ...
 
-    def place(self, buffer: int) -> Place:
-        """The position of a buffer."""
+    def of(self, buffer: int) -> Location:
+        """The location of a buffer."""
         ...
 
 
@@ -45,29 +45,30 @@ def addresses_in(plan: Plan, memory: Arena) -> dict[int, int]:
     return {buffer: start + offset for buffer, offset in plan.offsets.items()}
 
 
-def operand_place(operand: Operand, code: Code, places: Places) -> Place:
-    """Where the elements of a row-major operand start."""
+def operand_location(operand: Operand, code: Code, locations: Locations) -> Location:
+    """Location of the first element of a row-major operand."""
     if operand.buffer == NO_BUFFER:
         value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
         elements = np.array(np.broadcast_to(value, operand.aval.shape), order="C")
         code.keep(elements)
         return fixed(address(elements))
-    place = places.place(operand.buffer)
+    location = locations.of(operand.buffer)
     if operand.view is None:
-        return place
-    register, offset = place
+        return location
+    register, offset = location
     return register, offset + operand.view.offset * storage_dtype(operand.aval.dtype).itemsize
 
 
 def copy_view(
-    view: View, itemsize: int, source: Place, target: Place, services: NativeServices, code: Code
-) -> None:
+    view: View, itemsize: int, source: Location, target: Location, services: NativeServices,
+    code: Code,
+) -> None:  # fmt: skip
     """Copy the elements of a view, starting at ``source``, in row-major order."""
     size = prod(view.shape)
     if not size * itemsize:  # float0 holds nothing
         return
     if view.is_contiguous:
-        name, rest, extent = "gf_copy", [], size * itemsize
+        name, arguments, extent = "gf_copy", [], size * itemsize
     else:
         axes = moving_axes(view)
         call = copying_call(axes, itemsize)
@@ -75,10 +76,10 @@ def copy_view(
             _copy_in_kernel(call, source, target, services, code)
             return
         *outer, (row, stride) = axes
-        rest = [len(outer), row, stride * itemsize]
-        rest += [word for n, step_ in outer for word in (n, step_ * itemsize)]
+        arguments = [len(outer), row, stride * itemsize]
+        arguments += [argument for n, step_ in outer for argument in (n, step_ * itemsize)]
         name, extent = _strided(itemsize), size // row
-    block = code.block([0, 0, *rest])
+    block = code.block([0, 0, *arguments])
     code.fill(block, target)
     code.fill(block + 1, source)
     code.run(native_function(name), block, extent, services.chunk(extent, size), size)
@@ -97,9 +98,9 @@ def _strided(itemsize: int) -> str:
 
 
 def _copy_in_kernel(
-    call: KernelCall, source: Place, target: Place, services: NativeServices, code: Code
+    call: KernelCall, source: Location, target: Location, services: NativeServices, code: Code
 ) -> None:
-    block = code.block(call.words)
+    block = code.block(call.slots)
     code.fill(block, source)
     code.fill(block + 1, target)
     loaded = services.load(call.kernel)
@@ -109,7 +110,7 @@ def _copy_in_kernel(
 
 
 def moving_axes(view: View) -> list[tuple[int, int]]:
-    """Sizes and strides of a view's dimensions; those of size 1 and collapsible ones are gone."""
+    """Sizes and strides of a view's dimensions; those of size 1 and collapsible ones are merged."""
     axes: list[tuple[int, int]] = []
     repeats = view.broadcast or (False,) * len(view.shape)
     for size, stride, repeat in zip(view.shape, view.strides, repeats, strict=True):
@@ -124,9 +125,9 @@ def moving_axes(view: View) -> list[tuple[int, int]]:
 
 
 def copy_bytes(
-    source: Place, target: Place, count: int, services: NativeServices, code: Code
+    source: Location, target: Location, count: int, services: NativeServices, code: Code
 ) -> None:
-    """Copy so many bytes, unless both addresses are one."""
+    """Copy ``count`` bytes, unless both locations are the same."""
     if source == target:
         return
     block = code.block((0, 0))

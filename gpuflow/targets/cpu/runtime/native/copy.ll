@@ -1,9 +1,9 @@
-; A function that native programs run like a compiled kernel: function(words, lo, hi).
+; A function that native programs run like a compiled kernel: function(arguments, lo, hi).
 
 ; Words: target, source. Indices are bytes.
-define void @gf_copy(ptr %words, i64 %low, i64 %high) {
-  %target = load ptr, ptr %words
-  %source.at = getelementptr i64, ptr %words, i64 1
+define void @gf_copy(ptr %arguments, i64 %low, i64 %high) {
+  %target = load ptr, ptr %arguments
+  %source.at = getelementptr i64, ptr %arguments, i64 1
   %source = load ptr, ptr %source.at
   %to = getelementptr i8, ptr %target, i64 %low
   %from = getelementptr i8, ptr %source, i64 %low

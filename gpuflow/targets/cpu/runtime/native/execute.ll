@@ -1,17 +1,17 @@
 ; Native programs: a list of instructions over registers that hold addresses.
 ;
 ;   0                                 end
-;   1  target  register  offset       word at ``target`` = register + offset
-;   2  function words extent chunk    function(words, 0, extent), on several threads if
+;   1  target  register  offset       slot at ``target`` = register + offset
+;   2  function block extent chunk    function(block, 0, extent), on several threads if
 ;                                     extent > chunk
-;   3  function words                 function(words, registers, state): gf_scan, gf_while,
-;                                     gf_branch or gf_apart, which run programs
+;   3  function block                 function(block, registers, state): gf_scan, gf_while,
+;                                     gf_branch or gf_parallel_loop, which run programs
 ;   4                                 return if the call was interrupted (looks once a second)
 ;
-; A place is two words: a register's number, or -1, and an offset; it stands for their sum.
+; A location is a register's index, or -1, and an offset; its address is their sum.
 ; Results are 0, or -1 with a Python exception set (a signal's handler or another thread raised).
 ;
-; %state is what a call knows of itself, in words:
+; %state is the state of a call, in 64-bit integers:
 ;    0  the thread's Python state while it does not hold the GIL, else 0
 ;    1  the time of the last look at signals
 ;    2  whether it was interrupted: kernels return, and the program ends
@@ -41,14 +41,14 @@ fetch:
     i64 4, label %look
   ]
 set:
-  %place.at = getelementptr i64, ptr %at, i64 2
-  %value = call ptr @place(ptr %place.at, ptr %registers)
+  %location.at = getelementptr i64, ptr %at, i64 2
+  %value = call ptr @location(ptr %location.at, ptr %registers)
   store ptr %value, ptr %one
   %at.set = getelementptr i64, ptr %at, i64 4
   br label %fetch
 run:
-  %words.at = getelementptr i64, ptr %at, i64 2
-  %words = load ptr, ptr %words.at
+  %block.at = getelementptr i64, ptr %at, i64 2
+  %block = load ptr, ptr %block.at
   %extent.at = getelementptr i64, ptr %at, i64 3
   %extent = load i64, ptr %extent.at
   %chunk.at = getelementptr i64, ptr %at, i64 4
@@ -57,10 +57,10 @@ run:
   %large = icmp sgt i64 %extent, %chunk
   br i1 %large, label %pool, label %alone
 alone:
-  call void %one(ptr %words, i64 0, i64 %extent)
+  call void %one(ptr %block, i64 0, i64 %extent)
   br label %ran
 pool:
-  call void @gf_dispatch(ptr %one, ptr %words, i64 %extent, i64 %chunk)
+  call void @gf_dispatch(ptr %one, ptr %block, i64 %extent, i64 %chunk)
   br label %ran
 ran:
   %stopped.at = getelementptr i64, ptr %state, i64 2
@@ -145,8 +145,8 @@ failed:
   ret i32 -1
 }
 
-; Whether a kernel must return: kernels ask now and then in loops of their own, in any thread. The
-; one that called looks at signals; workers hear of it through the call's state.
+; Whether a kernel must return: kernels check now and then in their loops, in any thread. The
+; calling thread looks at signals; workers read the call's state.
 define i32 @gf_interrupted() {
 entry:
   %state = call ptr @current_call()
@@ -177,17 +177,17 @@ no:
 }
 
 ; A method of Python with METH_FASTCALL: registers are the addresses of the arguments' elements.
-; %self and the arguments are NumPy arrays, whose objects hold that address at byte 16; the words
-; of %self: code, registers, whether to release the GIL.
+; %self and the arguments are NumPy arrays, whose objects hold that address at byte 16;
+; %self holds code, registers, and whether to release the GIL.
 define ptr @gf_call(ptr %self, ptr %arguments, i64 %count) {
 entry:
   %state = alloca [4 x i64], align 16
-  %words.at = getelementptr i8, ptr %self, i64 16
-  %words = load ptr, ptr %words.at
-  %code = load ptr, ptr %words
-  %registers.at = getelementptr i64, ptr %words, i64 1
+  %fields.at = getelementptr i8, ptr %self, i64 16
+  %fields = load ptr, ptr %fields.at
+  %code = load ptr, ptr %fields
+  %registers.at = getelementptr i64, ptr %fields, i64 1
   %registers = load ptr, ptr %registers.at
-  %release.at = getelementptr i64, ptr %words, i64 2
+  %release.at = getelementptr i64, ptr %fields, i64 2
   %release = load i64, ptr %release.at
   br label %look
 look:

@@ -1,7 +1,7 @@
 """Functions of the native runtime as LLVM text, written by Python with loops and conditions.
 
-For functions whose instructions follow from numbers, such as the radix of a Fourier transform. It
-is text alone: making it costs less than a millisecond, and it is the key of the code in the cache.
+For functions whose instructions depend on constants, such as the radix of a Fourier transform. It
+is text alone: it takes less than a millisecond, and is the key of the code in the cache.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ class FunctionText:
         self, name: str, arguments: Sequence[tuple[str, str]], local: bool = False
     ) -> None:
         head = ", ".join(f"{kind} %{argument}" for kind, argument in arguments)
-        self._lines = [f"define {'internal ' if local else ''}void @{name}({head}) {{", "entry:"]
+        linkage = "internal " if local else ""
+        self._instructions = [f"define {linkage}void @{name}({head}) {{", "entry:"]
         self._values, self._labels = 0, 0
-        self._entry = len(self._lines)
+        self._entry = len(self._instructions)
 
     def op(self, text: str) -> Value:
         """The value of an instruction."""
         value = f"%v{self._values}"
         self._values += 1
-        self._lines.append(f"  {value} = {text}")
+        self._instructions.append(f"  {value} = {text}")
         return value
 
     def do(self, text: str) -> None:
         """An instruction without a value."""
-        self._lines.append(f"  {text}")
+        self._instructions.append(f"  {text}")
 
     def variable(self, kind: str, count: int = 1) -> Value:
         """Memory on the stack."""
         value = f"%v{self._values}"
         self._values += 1
-        self._lines.insert(self._entry, f"  {value} = alloca [{count} x {kind}], align 64")
+        self._instructions.insert(self._entry, f"  {value} = alloca [{count} x {kind}], align 64")
         return value
 
     def load(self, kind: str, at: Value, align: int) -> Value:
@@ -77,28 +78,28 @@ class FunctionText:
 
     @contextmanager
     def loop(self, start: Value | int, stop: Value | int, step: Value | int = 1) -> Iterator[Value]:
-        """The instructions inside run for each index from ``start``, while it is below ``stop``."""
+        """Run the enclosed instructions for each index from ``start`` below ``stop``."""
         n = self._new_label()
         index, further = f"%i{n}", f"%next{n}"
-        self._lines += [
+        self._instructions += [
             f"  br label %before{n}", f"before{n}:", f"  br label %look{n}", f"look{n}:",
             f"  {index} = phi i64 [ {start}, %before{n} ], [ {further}, %again{n} ]",
             f"  %more{n} = icmp slt i64 {index}, {stop}",
             f"  br i1 %more{n}, label %body{n}, label %end{n}", f"body{n}:",
         ]  # fmt: skip
         yield index
-        self._lines += [
+        self._instructions += [
             f"  br label %again{n}", f"again{n}:", f"  {further} = add nsw i64 {index}, {step}",
             f"  br label %look{n}", f"end{n}:",
         ]  # fmt: skip
 
     @contextmanager
     def where(self, condition: Value) -> Iterator[None]:
-        """The instructions inside run if an i1 holds."""
+        """Run the enclosed instructions if an i1 holds."""
         n = self._new_label()
-        self._lines += [f"  br i1 {condition}, label %then{n}, label %else{n}", f"then{n}:"]
+        self._instructions += [f"  br i1 {condition}, label %then{n}, label %else{n}", f"then{n}:"]
         yield
-        self._lines += [f"  br label %else{n}", f"else{n}:"]
+        self._instructions += [f"  br label %else{n}", f"else{n}:"]
 
     def _new_label(self) -> int:
         self._labels += 1
@@ -106,4 +107,4 @@ class FunctionText:
 
     def text(self) -> str:
         """The whole function."""
-        return "\n".join([*self._lines, "  ret void", "}", ""])
+        return "\n".join([*self._instructions, "  ret void", "}", ""])

@@ -1,7 +1,7 @@
 """The native runtime of the CPU: thread pool, native programs and products, as object code.
 
-Its text is LLVM IR, in ``native/*.ll``. It is compiled by llvmlite alone, each part when it is
-first needed, and kept in the kernel cache like a kernel.
+Its text is LLVM IR, in ``native/*.ll``. It is compiled by llvmlite alone, each module when it is
+first needed, and stored in the kernel cache like a kernel.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from gpuflow.targets.cpu.codegen.build import link_symbols, linkable, suffix_of,
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
 
 _FOLDER = Path(__file__).parent
-_CORE = ("places.ll", "pool.ll", "execute.ll", "copy.ll")
+_CORE = ("locations.ll", "pool.ll", "execute.ll", "copy.ll")
 _CORE_SYMBOLS = (
     "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",
     "gf_interrupted", "gf_signals",
 )  # fmt: skip
-# What programs run that have loops, branches or segments, and what that calls of other parts.
+# Functions for programs with loops, branches or segments, and their imports of other modules.
 _ON_DEMAND = {
     "scan": ("gf_execute", "gf_signals"),
     "while": ("gf_execute", "gf_signals"),
     "branch": ("gf_execute",),
-    "apart": ("gf_scan", "gf_dispatch"),
+    "parallel_loop": ("gf_scan", "gf_dispatch"),
     "segments": (),
 }
-# How BLAS takes alpha and beta for each letter: complex ones by address.
+# Alpha and beta of BLAS for each letter: complex ones by address.
 _PRODUCTS = {
     "s": ("float", "1.0", "0.0"),
     "d": ("double", "1.0", "0.0"),
     "c": ("ptr", "@one", "@zero"),
     "z": ("ptr", "@one", "@zero"),
 }
-_COMPLEX_PARTS = {"c": "float", "z": "double"}
-# For each letter that convolutions know: its type, bytes, and elements of a vector.
+_COMPLEX_COMPONENTS = {"c": "float", "z": "double"}
+# For each letter that convolutions support: its type, bytes, and elements of a vector.
 _CONVOLUTIONS = {"s": ("float", 4, 16), "d": ("double", 8, 8)}
 _PAUSES = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}
 _PYTHON = (
@@ -57,16 +57,16 @@ _INTRINSICS = (
     "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
 )  # fmt: skip
 
-# For functions in LLVM IR that instructions run: what stands at a place of their argument block.
-READ_WORDS = """
-define internal i64 @word(ptr %words, i64 %k) alwaysinline {
-  %at = getelementptr i64, ptr %words, i64 %k
+# For functions in LLVM IR that instructions run: values in slots of their argument block.
+READ_ARGUMENTS = """
+define internal i64 @integer(ptr %arguments, i64 %k) alwaysinline {
+  %at = getelementptr i64, ptr %arguments, i64 %k
   %value = load i64, ptr %at
   ret i64 %value
 }
 
-define internal ptr @place(ptr %words, i64 %k) alwaysinline {
-  %at = getelementptr i64, ptr %words, i64 %k
+define internal ptr @pointer(ptr %arguments, i64 %k) alwaysinline {
+  %at = getelementptr i64, ptr %arguments, i64 %k
   %value = load ptr, ptr %at
   ret ptr %value
 }
@@ -75,7 +75,7 @@ define internal ptr @place(ptr %words, i64 %k) alwaysinline {
 
 @record
 class Module:
-    """The text of a part of the runtime, its functions, and those of other parts or Python's.
+    """The text of a module of the runtime, its symbols, and its imports from others or Python.
 
     LLVM optimizes at ``level``: 2 for loops that it should split.
     """
@@ -117,14 +117,14 @@ def vector_product_module(letter: str) -> Module:
 def _blas_module(name: str, letter: str) -> Module:
     scalar, one, zero = _PRODUCTS[letter]
     constants = []
-    if letter in _COMPLEX_PARTS:
-        kind = _COMPLEX_PARTS[letter]
+    if letter in _COMPLEX_COMPONENTS:
+        kind = _COMPLEX_COMPONENTS[letter]
         constants = [
             f"@{name} = internal constant [2 x {kind}] [{kind} {value}, {kind} 0.0]"
             for name, value in (("one", "1.0"), ("zero", "0.0"))
         ]
     values = {"TYPE": letter, "SCALAR ONE": f"{scalar} {one}", "SCALAR ZERO": f"{scalar} {zero}"}
-    text = "\n".join([*constants, READ_WORDS, _text(f"{name}.ll", values=values)])
+    text = "\n".join([*constants, READ_ARGUMENTS, _text(f"{name}.ll", values=values)])
     return Module(text, (f"gf_{name}_{letter}",), level=AS_WRITTEN)
 
 
@@ -142,7 +142,7 @@ def convolution_module(letter: str) -> Module:
         "TYPE": letter, "ELEMENT": kind, "BYTES": str(count), "LANES": str(lanes),
         "IOTA": f"<{iota}>", "SUFFIX": f"v{lanes}f{8 * count}",
     }  # fmt: skip
-    symbols = tuple(f"gf_{name}_{letter}" for name in ("convolution", "sum_parts", "zero"))
+    symbols = tuple(f"gf_{name}_{letter}" for name in ("convolution", "sum_partials", "zero"))
     return Module(_text("slots.ll", "convolution.ll", values=values) + "\n!0 = !{}", symbols)
 
 
@@ -156,7 +156,7 @@ _MODULES: dict[str, Callable[[str], Module]] = {
     "vector_product": vector_product_module,
     "strided": strided_module,
     "convolution": convolution_module,
-    "sum_parts": convolution_module,
+    "sum_partials": convolution_module,
     "zero": convolution_module,
 }
 
@@ -167,15 +167,15 @@ def module_with(symbol: str) -> Module:
         return core_module()
     name = symbol.removeprefix("gf_")
     if name in _ON_DEMAND:
-        text = _text("places.ll", f"{name}.ll")
+        text = _text("locations.ll", f"{name}.ll")
         return Module(text, (symbol,), _ON_DEMAND[name], AS_WRITTEN)
     kind, _, variant = name.rpartition("_")
     return _MODULES[kind](variant)
 
 
 def _text(*names: str, values: Mapping[str, str] | None = None) -> str:
-    parts = [(_FOLDER / name).read_text() for name in names]
-    text = "\n".join([_pause(), *_INTRINSICS, *parts])
+    sources = [(_FOLDER / name).read_text() for name in names]
+    text = "\n".join([_pause(), *_INTRINSICS, *sources])
     for name, value in (values or {}).items():
         text = text.replace(name, value)
     return text
@@ -192,17 +192,17 @@ def _pause() -> str:
 
 @cache
 def _key_fields() -> tuple[str, ...]:
-    """Facts besides a module's text that decide about its code."""
+    """Inputs of a module's code besides its text."""
     digest = source_digest((codegen, image))
     return ("native", digest, version_of("llvmlite"), target_identity())
 
 
 def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
-    """A part of the runtime, from the cache or built.
+    """A module of the runtime, from the cache or built.
 
     Args:
-        module: which part.
-        cache: keeps the object code; the code in memory is one for each cache.
+        module: the module.
+        cache: stores the object code; each cache has one copy of the code in memory.
 
     Returns:
         The addresses of its functions.
@@ -215,12 +215,12 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
 
     def load() -> NativeRuntime:
         entry = cache.get(key, build)
-        known = _known(entry.imports, cache)
+        imported = _import_addresses(entry.imports, cache)
         try:
-            library, addresses = link_symbols(entry.code, module.symbols, known)
+            library, addresses = link_symbols(entry.code, module.symbols, imported)
         except RuntimeError as error:
             entry = cache.replace(key, build, error)
-            library, addresses = link_symbols(entry.code, module.symbols, known)
+            library, addresses = link_symbols(entry.code, module.symbols, imported)
         return NativeRuntime(addresses, library)
 
     return cache.once(key, load)
@@ -233,18 +233,18 @@ def _do_nothing() -> None:
 _OBJECTS = {"gf_do_nothing": _do_nothing}
 
 
-def _known(imports: Iterable[str], cache: KernelCache) -> dict[str, int]:
+def _import_addresses(imports: Iterable[str], cache: KernelCache) -> dict[str, int]:
     """The addresses of a module's imports."""
-    known = {}
+    imported = {}
     for name in imports:
         if name in _OBJECTS:
-            known[name] = id(_OBJECTS[name])
+            imported[name] = id(_OBJECTS[name])
         elif name.startswith("gf_"):
-            known[name] = load_native(module_with(name), cache).addresses[name]
+            imported[name] = load_native(module_with(name), cache).addresses[name]
         else:
             symbol = getattr(ctypes.pythonapi, name)
-            known[name] = ctypes.cast(symbol, ctypes.c_void_p).value or 0
-    return known
+            imported[name] = ctypes.cast(symbol, ctypes.c_void_p).value or 0
+    return imported
 
 
 @cache

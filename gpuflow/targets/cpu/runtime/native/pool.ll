@@ -6,7 +6,7 @@
 ; the caller waits longer than for all of its own. After such a job the next ones run on the caller
 ; alone, for as long as it took; twice as long after each further one, up to 64 times and 20 ms.
 ;
-; Words of @pool, each group on cache lines of its own:
+; 64-bit fields of @pool, each group on separate cache lines:
 ;    0  ticket: sequence number << 32 | number of chunks << 16 | next chunk to claim
 ;   16  chunks that are done
 ;   32  function  33  its argument  34  extent  35  indices per chunk  36  the call's state
@@ -204,14 +204,14 @@ help:
   %begun = call i64 @now()
   br label %wait
 wait:
-  %turns = phi i64 [ 0, %help ], [ %turns.next, %again ]
+  %polls = phi i64 [ 0, %help ], [ %polls.next, %again ]
   %finished = load atomic i64, ptr %done acquire, align 8
   %all = icmp eq i64 %finished, %count
   br i1 %all, label %finish, label %spin
 spin:
   call void @pause()
-  %turns.next = add i64 %turns, 1
-  %long = icmp sgt i64 %turns, 20000
+  %polls.next = add i64 %polls, 1
+  %long = icmp sgt i64 %polls, 20000
   br i1 %long, label %yield, label %again
 yield:
   call i32 @sched_yield()
@@ -259,7 +259,7 @@ entry:
   br label %look
 look:
   %last = phi i64 [ %begin.sequence, %entry ], [ %last, %again ], [ %last, %awake ], [ %sequence, %job ]
-  %turns = phi i64 [ 0, %entry ], [ %turns.next, %again ], [ 0, %awake ], [ 0, %job ]
+  %polls = phi i64 [ 0, %entry ], [ %polls.next, %again ], [ 0, %awake ], [ 0, %job ]
   %stop = load atomic i64, ptr %stop.at seq_cst, align 8
   %stopped = icmp ne i64 %stop, 0
   br i1 %stopped, label %end, label %compare
@@ -273,8 +273,8 @@ job:
   br label %look
 idle:
   call void @pause()
-  %turns.next = add i64 %turns, 1
-  %tired = icmp sgt i64 %turns, %spins
+  %polls.next = add i64 %polls, 1
+  %tired = icmp sgt i64 %polls, %spins
   br i1 %tired, label %sleep, label %again
 again:
   br label %look

@@ -1,4 +1,4 @@
-"""Worker threads for large kernels, and the native runtime that they live in.
+"""Worker threads for large kernels, and their native runtime.
 
 Workers are Python threads that run native code without the GIL and return when the process ends;
 ``targets/cpu/runtime/native/pool.ll`` defines how they share work. If the system has no POSIX
@@ -31,8 +31,8 @@ class ThreadPool:
     """Threads that wait for jobs. Started by the first plan; a fork's child starts its own.
 
     Args:
-        runtime: whose pool they serve.
-        threads: how many work on a job, the caller included; see ``pool_threads``.
+        runtime: the native runtime of the pool.
+        threads: number that work on a job, the caller included; see ``pool_threads``.
     """
 
     def __init__(self, runtime: NativeRuntime, threads: int) -> None:
@@ -64,9 +64,9 @@ class ThreadPool:
                 self._workers.append(worker)
 
     def _go_on_with(self, threads: int) -> None:
-        wanted, self.threads = self.threads, threads
+        requested, self.threads = self.threads, threads
         warn(
-            f"[threads] the system must let {wanted} threads run; got {threads}, with which "
+            f"[threads] the system must let {requested} threads run; got {threads}, with which "
             "programs go on. Fix: raise the limit (ulimit -u, ulimit -v), or export "
             f"GPUFLOW_NUM_THREADS={threads}."
         )
@@ -80,11 +80,11 @@ class ThreadPool:
                 worker.join(_JOIN_SECONDS)
 
     def forget_workers(self) -> None:
-        """In a forked child: the threads are gone, and whatever they held."""
+        """In a forked child: drop the threads, their locks and slots."""
         self._lock = threading.Lock()
         self._workers = []
-        for marks, _ in self._slots.values():
-            marks[:] = 0
+        for flags, _ in self._slots.values():
+            flags[:] = 0
         self._reset()
 
     def slots(self, count: int) -> tuple[int, int, int, int]:
@@ -99,25 +99,25 @@ class ThreadPool:
         """
         with self._lock:
             if count not in self._slots:
-                marks = np.zeros(self.threads * 8, np.int64)
-                self._slots[count] = marks, aligned_bytes(self.threads * count)
-        marks, memory = self._slots[count]
-        return address(marks), address(memory), self.threads, count
+                flags = np.zeros(self.threads * 8, np.int64)
+                self._slots[count] = flags, aligned_bytes(self.threads * count)
+        flags, memory = self._slots[count]
+        return address(flags), address(memory), self.threads, count
 
-    def run(self, function: int, words: int, extent: int, chunk: int) -> None:
-        """Run ``function(words, lo, hi)`` over ``0..extent`` in chunks, and wait for the end."""
+    def run(self, function: int, arguments: int, extent: int, chunk: int) -> None:
+        """Run ``function(arguments, lo, hi)`` over ``0..extent`` in chunks, and wait for it."""
         dispatch = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)
         self.start()
-        dispatch(self.runtime.addresses["gf_dispatch"])(function, words, extent, chunk)
+        dispatch(self.runtime.addresses["gf_dispatch"])(function, arguments, extent, chunk)
 
 
 def pool_threads() -> int:
-    """How many threads the process's pool has, or will have."""
+    """Number of threads of the process's pool, whether or not it exists yet."""
     return config.environment.num_threads if sys.platform == "linux" else 1
 
 
 def pool() -> ThreadPool:
-    """The process's pool, of GPUFLOW_NUM_THREADS threads; one, whichever threads ask first."""
+    """The process's only pool, of GPUFLOW_NUM_THREADS threads."""
     if not is_made():
         with _making:
             return _made()

@@ -1,5 +1,5 @@
 ; C = A @ B for matrices or stacks of them, by BLAS on one thread: the pool splits them.
-; gf_product_TYPE(words, lo, hi); an index is one block of rows or columns of one product.
+; gf_product_TYPE(arguments, lo, hi); an index is one block of rows or columns of one product.
 ;
 ;   0  cblas_TYPEgemm  1  transpose A  2  transpose B (CBLAS numbers)  3  rows  4  columns  5  depth
 ;   6  A  7  its leading dimension  8  B  9  its leading dimension  10  C  11  its leading dimension
@@ -10,58 +10,58 @@
 ;   22  bytes between rows of A  23  between columns of B
 ;   24  between the split rows or columns of C
 
-define void @gf_product_TYPE(ptr %words, i64 %low, i64 %high) {
+define void @gf_product_TYPE(ptr %arguments, i64 %low, i64 %high) {
 entry:
-  %gemm = load ptr, ptr %words
-  %p1 = getelementptr i64, ptr %words, i64 1
+  %gemm = load ptr, ptr %arguments
+  %p1 = getelementptr i64, ptr %arguments, i64 1
   %transpose.a.wide = load i64, ptr %p1
   %transpose.a = trunc i64 %transpose.a.wide to i32
-  %p2 = getelementptr i64, ptr %words, i64 2
+  %p2 = getelementptr i64, ptr %arguments, i64 2
   %transpose.b.wide = load i64, ptr %p2
   %transpose.b = trunc i64 %transpose.b.wide to i32
-  %p3 = getelementptr i64, ptr %words, i64 3
+  %p3 = getelementptr i64, ptr %arguments, i64 3
   %rows = load i64, ptr %p3
-  %p4 = getelementptr i64, ptr %words, i64 4
+  %p4 = getelementptr i64, ptr %arguments, i64 4
   %columns = load i64, ptr %p4
-  %p5 = getelementptr i64, ptr %words, i64 5
+  %p5 = getelementptr i64, ptr %arguments, i64 5
   %depth = load i64, ptr %p5
-  %p6 = getelementptr i64, ptr %words, i64 6
+  %p6 = getelementptr i64, ptr %arguments, i64 6
   %a = load ptr, ptr %p6
-  %p7 = getelementptr i64, ptr %words, i64 7
+  %p7 = getelementptr i64, ptr %arguments, i64 7
   %leading.a = load i64, ptr %p7
-  %p8 = getelementptr i64, ptr %words, i64 8
+  %p8 = getelementptr i64, ptr %arguments, i64 8
   %b = load ptr, ptr %p8
-  %p9 = getelementptr i64, ptr %words, i64 9
+  %p9 = getelementptr i64, ptr %arguments, i64 9
   %leading.b = load i64, ptr %p9
-  %p10 = getelementptr i64, ptr %words, i64 10
+  %p10 = getelementptr i64, ptr %arguments, i64 10
   %c = load ptr, ptr %p10
-  %p11 = getelementptr i64, ptr %words, i64 11
+  %p11 = getelementptr i64, ptr %arguments, i64 11
   %leading.c = load i64, ptr %p11
-  %p12 = getelementptr i64, ptr %words, i64 12
+  %p12 = getelementptr i64, ptr %arguments, i64 12
   %blocks = load i64, ptr %p12
-  %p13 = getelementptr i64, ptr %words, i64 13
+  %p13 = getelementptr i64, ptr %arguments, i64 13
   %block = load i64, ptr %p13
-  %p14 = getelementptr i64, ptr %words, i64 14
+  %p14 = getelementptr i64, ptr %arguments, i64 14
   %split = load i64, ptr %p14
-  %p15 = getelementptr i64, ptr %words, i64 15
+  %p15 = getelementptr i64, ptr %arguments, i64 15
   %inner = load i64, ptr %p15
-  %p16 = getelementptr i64, ptr %words, i64 16
+  %p16 = getelementptr i64, ptr %arguments, i64 16
   %outer.a = load i64, ptr %p16
-  %p17 = getelementptr i64, ptr %words, i64 17
+  %p17 = getelementptr i64, ptr %arguments, i64 17
   %inner.a = load i64, ptr %p17
-  %p18 = getelementptr i64, ptr %words, i64 18
+  %p18 = getelementptr i64, ptr %arguments, i64 18
   %outer.b = load i64, ptr %p18
-  %p19 = getelementptr i64, ptr %words, i64 19
+  %p19 = getelementptr i64, ptr %arguments, i64 19
   %inner.b = load i64, ptr %p19
-  %p20 = getelementptr i64, ptr %words, i64 20
+  %p20 = getelementptr i64, ptr %arguments, i64 20
   %outer.c = load i64, ptr %p20
-  %p21 = getelementptr i64, ptr %words, i64 21
+  %p21 = getelementptr i64, ptr %arguments, i64 21
   %inner.c = load i64, ptr %p21
-  %p22 = getelementptr i64, ptr %words, i64 22
+  %p22 = getelementptr i64, ptr %arguments, i64 22
   %step.a = load i64, ptr %p22
-  %p23 = getelementptr i64, ptr %words, i64 23
+  %p23 = getelementptr i64, ptr %arguments, i64 23
   %step.b = load i64, ptr %p23
-  %p24 = getelementptr i64, ptr %words, i64 24
+  %p24 = getelementptr i64, ptr %arguments, i64 24
   %step.c = load i64, ptr %p24
   %by.columns = icmp ne i64 %split, 0
   br label %look

@@ -1,8 +1,8 @@
 """Writing native programs: instructions that the native runtime follows without Python.
 
 ``targets/cpu/runtime/native/execute.ll`` defines the instructions; this module writes them. A
-program works on registers, which hold addresses of arrays; a Place is a memory location by a
-register and an offset in bytes, or by an address that no call changes.
+program works on registers, which hold addresses of arrays; a Location is a register and an
+offset in bytes, or an address that no call changes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from gpuflow.runtime.memory import address, has_known_layout
 from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime, native_function
 
 _END, _SET, _RUN, _NEST, _LOOK = range(5)
-_NESTS = {"scan": "scan", "while": "while", "branch": "branch", "apart": "scan on several threads"}
-_LONGEST = 5  # words of an instruction
+_NESTS = {
+    "scan": "scan", "while": "while", "branch": "branch",
+    "parallel_loop": "scan on several threads",
+}  # fmt: skip
+_LONGEST = 5  # slots of an instruction
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
-_WORD = 8  # bytes
+_SLOT_BYTES = 8
 _HEAVY = 1 << 17  # points between two looks at signals, at least: some milliseconds
-_LIGHT_TURNS = 1024
+_LIGHT_ITERATIONS = 1024
 
-Place = tuple[int, int]
+Location = tuple[int, int]
 
 
-def fixed(at: int) -> Place:
+def fixed(at: int) -> Location:
     """The memory location of an address."""
     return -1, at
 
@@ -42,210 +45,212 @@ class Code:
     offsets in the data, which become addresses when the program is finished.
 
     Attributes:
-        words: the instructions.
+        instructions: 64-bit integers, up to five for each.
         data: the argument blocks.
         points: about how many elements it computes, to judge its time.
     """
 
     def __init__(self) -> None:
-        self.words: list[int] = []
+        self.instructions: list[int] = []
         self.data: list[int] = []
         self.points = 0
-        self.kept: list[object] = []
-        self._named: list[int] = []  # the instructions' words that name a place in the data
-        self._tabled: list[int] = []  # and those of the data
-        self._nests: list[str] = []  # what the instructions for loops and branches are
+        self.keepalive: list[object] = []
+        self._block_operands: list[int] = []  # instruction operands that are offsets in the data
+        self._offset_slots: list[int] = []  # and such slots of the data
+        self._nests: list[str] = []  # names of the instructions for loops and branches
 
-    def block(self, words: Iterable[int]) -> int:
+    def block(self, arguments: Iterable[int]) -> int:
         """Add an argument block to the data; returns the offset of its first slot."""
         start = len(self.data)
-        self.data += words
+        self.data += arguments
         return start
 
-    def fill(self, k: int, place: Place, offset: int = 0) -> None:
-        """Let a word of the data be an address, which an instruction writes if calls change it."""
-        register, start = place
+    def fill(self, k: int, location: Location, offset: int = 0) -> None:
+        """Set a slot of the data to an address, which an instruction writes if calls change it."""
+        register, start = location
         if register < 0:
             self.data[k] = start + offset
         else:
-            self._named.append(len(self.words) + 1)
-            self.words += (_SET, k, register, start + offset)
+            self._block_operands.append(len(self.instructions) + 1)
+            self.instructions += (_SET, k, register, start + offset)
 
     def refer(self, k: int) -> None:
         """A slot of the data with an offset into the data becomes an address as well."""
-        self._tabled.append(k)
+        self._offset_slots.append(k)
 
     def run(
         self, function: int, block: int, extent: int, chunk: int, points: int, is_long: bool = False
     ) -> None:
-        """Call ``function(words, lo, hi)`` over ``0..extent``, ``chunk`` at a time.
+        """Call ``function(block, lo, hi)`` over ``0..extent``, ``chunk`` at a time.
 
-        One that ``is_long`` may take any time, and asks whether it is interrupted.
+        One that ``is_long`` may take any time, and checks for interrupts.
         """
-        self._named.append(len(self.words) + 2)
-        self.words += (_RUN, function, block, extent, chunk)
+        self._block_operands.append(len(self.instructions) + 2)
+        self.instructions += (_RUN, function, block, extent, chunk)
         self.points += max(points, _HEAVY) if is_long else points
         if is_long or points >= _HEAVY:
-            self.words.append(_LOOK)
+            self.instructions.append(_LOOK)
 
     def keep(self, *values: object) -> None:
         """Keep objects that instructions point to alive as long as the program."""
-        self.kept += values
+        self.keepalive += values
 
-    def array(self, words: Sequence[int]) -> np.ndarray:
+    def array(self, values: Sequence[int]) -> np.ndarray:
         """Integers in memory that lives as long as the program."""
         try:
-            array = np.array(words, np.int64)
+            array = np.array(values, np.int64)
         except OverflowError as error:
             raise OutOfMemoryError(
-                f"[memory] arrays must fit into memory; got a size of {max(words).bit_length()} "
+                f"[memory] arrays must fit into memory; got a size of {max(values).bit_length()} "
                 "bits. Fix: use a smaller shape."
             ) from error
-        self.kept.append(array)
+        self.keepalive.append(array)
         return array
 
-    def scan(self, length: int, reverse: bool, body: Code, table: Sequence[Turns]) -> None:
+    def scan(self, length: int, reverse: bool, body: Code, table: Sequence[LoopRegister]) -> None:
         """Run ``body`` ``length`` times; ``table`` gives its registers."""
-        words = self._scan(length, reverse, body, table)
-        self._nested("scan", words, body.points * length)
+        arguments = self._scan(length, reverse, body, table)
+        self._nested("scan", arguments, body.points * length)
 
-    def apart(self, length: int, bodies: Sequence[Code], table: Sequence[Turns]) -> None:
+    def parallel_loop(
+        self, length: int, bodies: Sequence[Code], table: Sequence[LoopRegister]
+    ) -> None:
         """The same with several threads, for independent iterations.
 
         Each of ``bodies`` is the same program with separate memory, and takes every n-th iteration.
         """
-        count, parts = len(bodies), []
+        count, scans = len(bodies), []
         for k, body in enumerate(bodies):
             rows = [
                 always((row.first[0], row.first[1] + k * row.stride), count * row.stride)
                 for row in table
             ]
-            words = self._scan(-(-(length - k) // count), False, body, rows)
-            parts.append(address(self.array(words)))
-        self._nested("apart", [count, 0, 0, *parts], bodies[0].points * length)
+            arguments = self._scan(-(-(length - k) // count), False, body, rows)
+            scans.append(address(self.array(arguments)))
+        self._nested("parallel_loop", [count, 0, 0, *scans], bodies[0].points * length)
 
     def _scan(
-        self, length: int, reverse: bool, body: Code, table: Sequence[Turns]
+        self, length: int, reverse: bool, body: Code, table: Sequence[LoopRegister]
     ) -> list[int]:
         return [length, int(reverse), *self._body(body, table), _mask(body)]
 
     def while_loop(
-        self, condition: Program, body: Code, table: Sequence[Turns], flag: Place,
+        self, condition: Program, body: Code, table: Sequence[LoopRegister], flag: Location,
         copies: Sequence[Copy],
     ) -> None:  # fmt: skip
         """Run ``body`` as long as ``flag``, which ``condition`` sets first, is not 0."""
         rows = [w for copy in copies for w in (*copy.target, *copy.first, *copy.even, copy.count)]
-        words = [
+        arguments = [
             *self._program(condition), *self._body(body, table), *flag,
             len(copies), address(self.array(rows)), _mask(body),
         ]  # fmt: skip
-        self._nested("while", words, _HEAVY)
+        self._nested("while", arguments, _HEAVY)
 
-    def branch(self, number: Place, programs: Sequence[Program]) -> None:
-        """Run one of ``programs``: the int32 at ``number``, which is brought into range."""
-        rows = [word for program in programs for word in self._program(program)]
-        words = [*number, len(programs) - 1, address(self.array(rows))]
-        self._nested("branch", words, max(program.code.points for program in programs))
+    def branch(self, index: Location, programs: Sequence[Program]) -> None:
+        """Run one of ``programs``: the int32 at ``index``, which is brought into range."""
+        rows = [argument for program in programs for argument in self._program(program)]
+        arguments = [*index, len(programs) - 1, address(self.array(rows))]
+        self._nested("branch", arguments, max(program.code.points for program in programs))
 
-    def _nested(self, kind: str, words: Sequence[int], points: int) -> None:
+    def _nested(self, kind: str, arguments: Sequence[int], points: int) -> None:
         self._nests.append(_NESTS[kind])
-        self.words += [_NEST, native_function(f"gf_{kind}"), address(self.array(words))]
+        self.instructions += [_NEST, native_function(f"gf_{kind}"), address(self.array(arguments))]
         self.points += points
 
-    def _body(self, body: Code, table: Sequence[Turns]) -> tuple[int, int, int, int]:
-        rows = [word for row in table for word in row.words()]
+    def _body(self, body: Code, table: Sequence[LoopRegister]) -> tuple[int, int, int, int]:
+        rows = [argument for row in table for argument in row.slots()]
         registers = self.array([0] * len(table))
         return body.finish(self), address(registers), len(table), address(self.array(rows))
 
     def _program(self, program: Program) -> tuple[int, int, int, int]:
-        rows = [word for place in program.registers for word in place]
+        rows = [argument for location in program.registers for argument in location]
         registers = self.array([0] * len(program.registers))
         code = program.code.finish(self)
         return code, address(registers), len(program.registers), address(self.array(rows))
 
     def listing(self, names: Mapping[int, str]) -> list[str]:
-        """The instructions for people, a line each.
+        """The instructions in readable form, one a line.
 
         Args:
             names: of functions, by their addresses.
         """
-        lines, k = [], 0
+        texts, k = [], 0
         nests = iter(self._nests)
-        while k < len(self.words):
-            operation, *rest = self.words[k : k + _LONGEST]
+        while k < len(self.instructions):
+            operation, *rest = self.instructions[k : k + _LONGEST]
             if operation == _SET:
-                place, register, offset = rest[:3]
-                lines.append(f"word {place} = array {register} + {offset} bytes")
+                slot, register, offset = rest[:3]
+                texts.append(f"word {slot} = array {register} + {offset} bytes")
                 k += 4
             elif operation == _RUN:
                 function, block, extent, chunk = rest
                 name = names.get(function, "a function of the runtime")
-                lines.append(f"run {name} with the words from {block}, {extent} indices, "
+                texts.append(f"run {name} with the words from {block}, {extent} indices, "
                              f"{chunk} at a time")  # fmt: skip
                 k += _LONGEST
             elif operation == _LOOK:
                 k += 1
             else:
-                lines.append(next(nests))
+                texts.append(next(nests))
                 k += 3
-        return lines
+        return texts
 
     def finish(self, owner: Code) -> int:
         """The address of the finished program, which lives as long as ``owner``."""
         if owner is not self:
-            owner.kept.append(self)
-        data, words = self.array(self.data), [*self.words, _END]
+            owner.keepalive.append(self)
+        data, instructions = self.array(self.data), [*self.instructions, _END]
         start = address(data)
-        for k in self._named:
-            words[k] = words[k] * _WORD + start
-        for k in self._tabled:
-            data[k] = self.data[k] * _WORD + start
-        return address(self.array(words))
+        for k in self._block_operands:
+            instructions[k] = instructions[k] * _SLOT_BYTES + start
+        for k in self._offset_slots:
+            data[k] = self.data[k] * _SLOT_BYTES + start
+        return address(self.array(instructions))
 
 
 def _mask(body: Code) -> int:
     """Iterations between two looks at signals, a power of 2, less 1."""
-    turns = min(_HEAVY // max(body.points, 1), _LIGHT_TURNS)
-    return (1 << max(turns.bit_length() - 1, 0)) - 1
+    iterations = min(_HEAVY // max(body.points, 1), _LIGHT_ITERATIONS)
+    return (1 << max(iterations.bit_length() - 1, 0)) - 1
 
 
 @record
 class Program:
-    """A program inside another one, and where its registers point."""
+    """A program inside another one, and the locations in its registers."""
 
     code: Code
-    registers: tuple[Place, ...]
+    registers: tuple[Location, ...]
 
 
 @record
-class Turns:
+class LoopRegister:
     """A register of a loop's body: its location in the first, in odd and in even later iterations.
 
     ``stride`` is how many bytes it moves with each element.
     """
 
-    first: Place
-    odd: Place
-    even: Place
+    first: Location
+    odd: Location
+    even: Location
     stride: int = 0
 
-    def words(self) -> tuple[int, ...]:
+    def slots(self) -> tuple[int, ...]:
         """The row of the loop's table."""
         return (*self.first, *self.odd, *self.even, self.stride)
 
 
-def always(place: Place, stride: int = 0) -> Turns:
+def always(location: Location, stride: int = 0) -> LoopRegister:
     """A register that does not alternate."""
-    return Turns(place, place, place, stride)
+    return LoopRegister(location, location, location, stride)
 
 
 @record
 class Copy:
     """A carry of a while loop that is not in its output after an even number of iterations."""
 
-    target: Place
-    first: Place
-    even: Place
+    target: Location
+    first: Location
+    even: Location
     count: int
 
 
@@ -267,7 +272,7 @@ class _Call:
     registers: np.ndarray
 
 
-# Below this many points a call is too short to give other threads the GIL.
+# Below this many points a call is too short to release the GIL.
 _SHORT = 1 << 15
 
 
@@ -282,14 +287,14 @@ def callable_program(
         runtime: runs it.
 
     Returns:
-        The function, which trusts its arguments, and the objects that must be kept alive with it.
+        The function, which does not check its arguments, and the objects that must outlive it.
     """
-    places = np.zeros(max(registers, 1), np.int64)
+    addresses = np.zeros(max(registers, 1), np.int64)
     start = code.finish(code)
-    block = np.array([start, address(places), int(code.points > _SHORT)], np.int64)
-    call = _Call(code, block, places)
+    block = np.array([start, address(addresses), int(code.points > _SHORT)], np.int64)
+    call = _Call(code, block, addresses)
     if not has_known_layout():
-        return _plain_call(start, places, runtime), call
+        return _plain_call(start, addresses, runtime), call
     definition = _definition(runtime.addresses["gf_call"])
     return _new_function()(ctypes.addressof(definition), block, None), call
 
@@ -312,16 +317,16 @@ def _new_function() -> Callable[[int, object, None], Callable[..., None]]:
     return create
 
 
-def _plain_call(start: int, places: np.ndarray, runtime: NativeRuntime) -> Callable[..., None]:
-    """The same through ctypes, where the layout of NumPy's arrays is not the known one."""
+def _plain_call(start: int, addresses: np.ndarray, runtime: NativeRuntime) -> Callable[..., None]:
+    """The same through ctypes, if NumPy's arrays have an unexpected layout."""
     prototype = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3)
     execute = prototype(runtime.addresses["gf_execute"])
     state = np.zeros(4, np.int64)
 
     def call(*arrays: np.ndarray) -> None:
         for k, data in enumerate(arrays):
-            places[k] = address(data)
+            addresses[k] = address(data)
         state[2:] = 0, threading.get_ident()
-        execute(start, address(places), address(state))
+        execute(start, address(addresses), address(state))
 
     return call

@@ -5,8 +5,8 @@ define void @gf_segments(ptr %table, i64 %low, i64 %high) {
 entry:
   %kernel = load ptr, ptr %table
   %whole.at = getelementptr i64, ptr %table, i64 1
-  %whole.word = load i64, ptr %whole.at
-  %whole = icmp ne i64 %whole.word, 0
+  %whole.flag = load i64, ptr %whole.at
+  %whole = icmp ne i64 %whole.flag, 0
   %count.at = getelementptr i64, ptr %table, i64 2
   %count = load i64, ptr %count.at
   %rows = getelementptr i64, ptr %table, i64 3
@@ -19,8 +19,8 @@ one:
   %row = mul i64 %k, 3
   %start.at = getelementptr i64, ptr %rows, i64 %row
   %start = load i64, ptr %start.at
-  %words.at = getelementptr i64, ptr %start.at, i64 1
-  %words = load ptr, ptr %words.at
+  %arguments.at = getelementptr i64, ptr %start.at, i64 1
+  %arguments = load ptr, ptr %arguments.at
   %extent.at = getelementptr i64, ptr %start.at, i64 2
   %extent = load i64, ptr %extent.at
   %begun = icmp slt i64 %start, %high
@@ -33,7 +33,7 @@ all:
   %mine = icmp eq i64 %first, 0
   br i1 %mine, label %run.all, label %skip
 run.all:
-  call void %kernel(ptr %words, i64 0, i64 1)
+  call void %kernel(ptr %arguments, i64 0, i64 1)
   br label %skip
 some:
   %reach = sub i64 %high, %start
@@ -41,7 +41,7 @@ some:
   %any = icmp slt i64 %first, %last
   br i1 %any, label %run.some, label %skip
 run.some:
-  call void %kernel(ptr %words, i64 %first, i64 %last)
+  call void %kernel(ptr %arguments, i64 %first, i64 %last)
   br label %skip
 skip:
   %next = add i64 %k, 1

@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from gpuflow.base.config import config
-from gpuflow.base.undisturbed import begun
+from gpuflow.base.undisturbed import start_call
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.walk import statements
 from gpuflow.runtime.kernel_cache import kernel_cache
@@ -23,7 +23,7 @@ CHUNKS_PER_THREAD = 4
 
 
 class Build(NamedTuple):
-    """Code that a program will call, for building it before: ``make(*arguments)`` keeps it."""
+    """Code that a program will call, to build it early: ``make(*arguments)`` caches it."""
 
     make: Callable[..., object]
     arguments: tuple[Hashable, ...] = ()
@@ -41,16 +41,16 @@ class NativeServices:
     """Looks up, builds and sizes the code and memory of native programs.
 
     Args:
-        is_part: for programs of which several run at once, each on one thread.
+        is_serial: each program runs on one thread, because several run at once.
     """
 
-    def __init__(self, is_part: bool = False) -> None:
-        self._is_part = is_part
+    def __init__(self, is_serial: bool = False) -> None:
+        self._is_serial = is_serial
 
     @property
     def threads(self) -> int:
-        """How many threads a program may use."""
-        return 1 if self._is_part else pool_threads()
+        """Number of threads that a program may use."""
+        return 1 if self._is_serial else pool_threads()
 
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
@@ -61,18 +61,18 @@ class NativeServices:
         builds = dict.fromkeys(one for one in code if isinstance(one, Build))
         kernels = [one for one in code if not isinstance(one, Build)]
         kernels = [kernel for kernel in kernels if not load_stored(kernel, cache, check)]
-        # The smallest first: threads take from the end, and none is left alone with a large one.
+        # The smallest first: threads take from the end, so that none is last with a large one.
         ordered = sorted(kernels, key=lambda kernel: sum(1 for _ in statements(kernel.body)))
-        left: list[Callable[[], object]] = [partial(self.load, kernel) for kernel in ordered]
-        left += [build for build in builds if build not in _built]
-        if left and not is_made():
-            left.append(pool)
-        threads = min(len(left), config.environment.num_threads)
+        pending: list[Callable[[], object]] = [partial(self.load, kernel) for kernel in ordered]
+        pending += [build for build in builds if build not in _built]
+        if pending and not is_made():
+            pending.append(pool)
+        threads = min(len(pending), config.environment.num_threads)
 
         def build() -> None:
             while True:
                 try:
-                    load = left.pop()
+                    load = pending.pop()
                 except IndexError:
                     return
                 load()
@@ -81,10 +81,10 @@ class NativeServices:
             build()
             return
         try:
-            for wait in [begun(build) for _ in range(threads)]:
+            for wait in [start_call(build) for _ in range(threads)]:
                 wait()
         finally:
-            left.clear()
+            pending.clear()
 
     @property
     def runtime(self) -> NativeRuntime:
@@ -93,24 +93,24 @@ class NativeServices:
         workers.start()
         return workers.runtime
 
-    def chunk(self, extent: int, points: int, turns: int = 1) -> int:
+    def chunk(self, extent: int, points: int, iterations: int = 1) -> int:
         """Indices of the split axis that one thread takes at a time.
 
         Args:
             extent: of the axis.
             points: of all axes.
-            turns: approximate trip count of a loop inside each point.
+            iterations: approximate trip count of a loop inside each point.
         """
-        if points * turns < SMALLEST_PARALLEL or self.threads == 1:
+        if points * iterations < SMALLEST_PARALLEL or self.threads == 1:
             return max(extent, 1)
-        parts = self.threads * CHUNKS_PER_THREAD
-        chunk = -(-extent // parts)
-        # Whole vectors: which elements are left over for scalar code must not depend on threads.
+        chunks = self.threads * CHUNKS_PER_THREAD
+        chunk = -(-extent // chunks)
+        # Whole vectors: the elements that scalar code computes must not depend on threads.
         lanes = 1024 if chunk >= 1024 else 64 if points <= 64 * extent else 1
         return -(-chunk // lanes) * lanes
 
     def slots(self, count: int) -> tuple[int, int, int, int]:
-        """Memory for each thread: addresses of marks and memory, number of slots, their bytes."""
+        """Memory for each thread: addresses of flags and memory, number of slots, their bytes."""
         return pool().slots(count)
 
 
@@ -120,6 +120,6 @@ def load_text(source: LoopSource) -> LoadedKernel:
 
 
 @cache
-def native_services(is_part: bool = False) -> NativeServices:
-    """The services of the process; ``is_part`` as for the class."""
-    return NativeServices(is_part)
+def native_services(is_serial: bool = False) -> NativeServices:
+    """The services of the process; ``is_serial`` as for the class."""
+    return NativeServices(is_serial)

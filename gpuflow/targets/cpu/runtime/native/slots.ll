@@ -1,9 +1,9 @@
-; Memory of threads: as many slots as threads, with marks of those that are taken, 8 words apart.
+; Memory of threads: as many slots as threads, with flags of those that are taken, one in 64 bytes.
 
 ; A slot of memory that no other thread uses.
 define internal i64 @claim(ptr %taken, i64 %count) {
 entry:
-  ; Look at the slots in turn, from the first.
+  ; Look at each slot, from the first.
   br label %look
 look:
   ; Take slot k if it is free: others that try at this moment see that it is taken.

@@ -1,6 +1,6 @@
 """Plan steps as instructions of native programs.
 
-``native_step`` answers for each step how it is written, or that it needs Python. A loop or branch
+``native_step`` returns the writer of a step, or None if it needs Python. A loop or branch
 is native if everything in it is.
 """
 
@@ -19,14 +19,14 @@ from gpuflow.compiler.planning.plan import (
     Plan,
     ProgramStep,
     Step,
+    aliasing_outputs,
     all_kernels,
     all_steps,
+    argument_positions,
     calls_python,
-    carried_places,
     carry_count,
-    kept_outputs,
     nbytes,
-    operand_places,
+    workspace_layout,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.core.lowering import ScanForm, WhileForm
@@ -34,20 +34,20 @@ from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.targets.cpu.runtime.native.calls import NativeCall, launch
 from gpuflow.targets.cpu.runtime.native.copies import (
-    Places,
+    Locations,
     addresses_in,
     code_of_copy,
     copy_bytes,
     copy_view,
-    operand_place,
+    operand_location,
 )
 from gpuflow.targets.cpu.runtime.native.object_code import native_function
 from gpuflow.targets.cpu.runtime.native.program_writer import (
     Code,
     Copy,
-    Place,
+    Location,
+    LoopRegister,
     Program,
-    Turns,
     always,
     fixed,
 )
@@ -59,19 +59,19 @@ from gpuflow.targets.cpu.runtime.native.services import (
     native_services,
 )
 
-Emit = Callable[[Code, Places], None]
+Emit = Callable[[Code, Locations], None]
 
 
-class InnerPlaces:
-    """Buffers of a program inside another: its registers are its inputs, then given outputs."""
+class InnerLocations:
+    """Buffers of a nested program: its registers are its inputs, then given outputs."""
 
     def __init__(self, plan: Plan, memory: Arena) -> None:
         self.plan, self.memory = plan, memory
-        self.registers = operand_places(plan)
+        self.registers = argument_positions(plan)
         self.addresses = addresses_in(plan, memory)
 
-    def place(self, buffer: int) -> Place:
-        """The position of a buffer."""
+    def of(self, buffer: int) -> Location:
+        """The location of a buffer."""
         at = self.addresses.get(buffer)
         return (self.registers[buffer], 0) if at is None else fixed(at)
 
@@ -82,7 +82,7 @@ def code_of(plan: Plan, services: NativeServices) -> list[Runs]:
     for step in all_steps(plan):
         if isinstance(step, CopyStep):
             itemsize = storage_dtype(step.source.aval.dtype).itemsize
-            code += code_of_copy(step.source.lies, itemsize)
+            code += code_of_copy(step.source.layout, itemsize)
         elif isinstance(step, ProgramStep):
             code += [Build(native_function, (name,)) for name in _functions_of(step, services)]
         elif isinstance(step, KernelStep):
@@ -108,41 +108,41 @@ def native_step(step: Step, services: NativeServices) -> Emit | None:
     return partial(call.emit, step, services)
 
 
-def _kernel(step: KernelStep, services: NativeServices, code: Code, places: Places) -> None:
-    # Reductions store their initial values even where there is nothing to reduce.
+def _kernel(step: KernelStep, services: NativeServices, code: Code, locations: Locations) -> None:
+    # Reductions store their initial values even if there is nothing to reduce.
     if step.kernel.kind == "map" and not any([call.points for call in step.calls]):
         return
     for calls in step.launches:
-        launch(calls, services, code, places)
+        launch(calls, services, code, locations)
 
 
-def _copy(step: CopyStep, services: NativeServices, code: Code, places: Places) -> None:
+def _copy(step: CopyStep, services: NativeServices, code: Code, locations: Locations) -> None:
     aval = step.source.aval
     if aval.size == 0:
         return
-    source, target = operand_place(step.source, code, places), places.place(step.target)
+    source, target = operand_location(step.source, code, locations), locations.of(step.target)
     itemsize = storage_dtype(aval.dtype).itemsize
-    copy_view(step.source.lies, itemsize, source, target, services, code)
+    copy_view(step.source.layout, itemsize, source, target, services, code)
 
 
 # --- loops and branches ----------------------------------------------------------------------
 
 
-# What the turns of a loop may have in memory besides, on all threads together.
-_MOST_APART = 1 << 26
+# Extra arenas of a loop with independent iterations: bytes on all threads.
+_MOST_PARALLEL_BYTES = 1 << 26
 
 
 def _program_step(step: ProgramStep, services: NativeServices) -> Emit | None:
-    parts = _parts(step, services)
-    if parts > 1:
-        services = native_services(is_part=True)
+    threads = _loop_threads(step, services)
+    if threads > 1:
+        services = native_services(is_serial=True)
     bodies: list[list[Emit]] = []
     for inner in step.programs:
         emits = [native_step(s, services) for s in inner.plan.steps]
         if any(emit is None for emit in emits):
             return None
         bodies.append([emit for emit in emits if emit is not None])
-    return partial(_program, step, bodies, parts, services)
+    return partial(_program, step, bodies, threads, services)
 
 
 def _functions_of(step: ProgramStep, services: NativeServices) -> list[str]:
@@ -155,14 +155,14 @@ def _functions_of(step: ProgramStep, services: NativeServices) -> list[str]:
     assert rule.form is not None
     if not isinstance(rule.form(step.eqn.params), ScanForm):
         return ["gf_while"]
-    return ["gf_scan", "gf_apart"] if _parts(step, services) > 1 else ["gf_scan"]
+    return ["gf_scan", "gf_parallel_loop"] if _loop_threads(step, services) > 1 else ["gf_scan"]
 
 
-def _parts(step: ProgramStep, services: NativeServices) -> int:
-    """How many threads take turns of a loop, each with memory of its own.
+def _loop_threads(step: ProgramStep, services: NativeServices) -> int:
+    """Number of threads that share the iterations of a loop, each with a separate arena.
 
-    Of a scan that carries nothing, turns do not see each other. Threads take as many each, which
-    costs little where there are many.
+    The iterations of a scan without carries are independent. Threads take equally many, which
+    costs little if there are many.
     """
     rule, threads = step.eqn.primitive.lower, services.threads
     if rule.form is None or threads == 1:
@@ -170,45 +170,45 @@ def _parts(step: ProgramStep, services: NativeServices) -> int:
     form = rule.form(step.eqn.params)
     if not form.is_parallel or form.length < 2 * threads:
         return 1
-    is_small = step.programs[0].plan.arena_bytes * threads <= _MOST_APART
+    is_small = step.programs[0].plan.arena_bytes * threads <= _MOST_PARALLEL_BYTES
     return threads if is_small else 1
 
 
 def _program(
-    step: ProgramStep, bodies: list[list[Emit]], parts: int, services: NativeServices, code: Code,
-    places: Places,
+    step: ProgramStep, bodies: list[list[Emit]], threads: int, services: NativeServices, code: Code,
+    locations: Locations,
 ) -> None:  # fmt: skip
-    arena, spare = carried_places(step, places.plan.offsets[step.workspace])
-    memory = places.memory.part(*arena)
+    arena, spare = workspace_layout(step, locations.plan.offsets[step.workspace])
+    memory = locations.memory.section(*arena)
     programs = [
         _body(inner, emits, memory) for inner, emits in zip(step.programs, bodies, strict=True)
     ]
     values = [_values(inner, code) for inner in step.programs]
-    operands = [operand_place(operand, code, places) for operand in step.operands]
-    outs = [places.place(buffer) for buffer in step.outputs]
+    operands = [operand_location(operand, code, locations) for operand in step.operands]
+    outs = [locations.of(buffer) for buffer in step.outputs]
     rule = step.eqn.primitive.lower
-    kept = kept_outputs(step.eqn, step.programs)
+    aliasing = aliasing_outputs(step.eqn, step.programs)
     if rule.branches is not None:
-        moving = [out for out, keeps in zip(outs, kept, strict=True) if not keeps]
+        moving = [out for out, keeps in zip(outs, aliasing, strict=True) if not keeps]
         registers = [(*operands[1:], *inner_values, *moving) for inner_values in values]
         code.branch(
             operands[0], [Program(c, r) for c, r in zip(programs, registers, strict=True)]
         )
         return
-    start = address(places.memory.memory)
+    start = address(locations.memory.memory)
     free = (fixed(start + offset) for offset in spare)
     form = rule.form(step.eqn.params)
     first = form.first_carry
     carries = []
     for k in range(carry_count(step.eqn)):
         out, count = outs[k], nbytes(step.eqn.outputs[k].aval)
-        spare_place = out if kept[k] else next(free)
-        carries.append(_Carry(operands[first + k], out, spare_place, count, kept[k]))
+        second = out if aliasing[k] else next(free)
+        carries.append(_Carry(operands[first + k], out, second, count, aliasing[k]))
     if isinstance(form, ScanForm):
         if programs[0].points * form.length < SMALLEST_PARALLEL:
-            parts = 1
+            threads = 1
         copies = [programs[0]]
-        for _ in range(parts - 1):
+        for _ in range(threads - 1):
             memory = Arena()
             memory.reserve(arena[1])
             code.keep(memory)
@@ -220,26 +220,26 @@ def _program(
 
 @record
 class _Carry:
-    """Where a carry starts, where it ends, and the second array; the same one where it is kept.
+    """Locations of a carry: initial value, result, and spare array; the same if in place.
 
-    ``count`` is how many bytes it has.
+    ``count`` is its number of bytes.
     """
 
-    start: Place
-    out: Place
-    spare: Place
+    start: Location
+    out: Location
+    spare: Location
     count: int
     keeps: bool
 
 
 def _body(inner: Inner, emits: Sequence[Emit], memory: Arena) -> Code:
-    code, places = Code(), InnerPlaces(inner.plan, memory)
+    code, locations = Code(), InnerLocations(inner.plan, memory)
     for emit in emits:
-        emit(code, places)
+        emit(code, locations)
     return code
 
 
-def _values(inner: Inner, code: Code) -> list[Place]:
+def _values(inner: Inner, code: Code) -> list[Location]:
     arrays = [as_numpy(value, aval_of(value)) for value in inner.values]
     code.keep(*arrays)
     return [fixed(address(array)) for array in arrays]
@@ -247,7 +247,7 @@ def _values(inner: Inner, code: Code) -> list[Place]:
 
 def _scan(
     form: ScanForm, step: ProgramStep, services: NativeServices, bodies: Sequence[Code],
-    operands: Sequence[Place], values: Sequence[Place], outs: Sequence[Place],
+    operands: Sequence[Location], values: Sequence[Location], outs: Sequence[Location],
     carries: Sequence[_Carry], code: Code,
 ) -> None:  # fmt: skip
     if form.length == 0:
@@ -257,33 +257,36 @@ def _scan(
     split = form.num_consts + form.num_carry
     # The last iteration writes into the outputs.
     ends_first = form.length % 2 == 1
-    turns = [(c.out, c.spare) if ends_first else (c.spare, c.out) for c in carries]
-    table = [always(place) for place in operands[: form.num_consts]]
-    table += [Turns(c.start, one, two) for c, (one, two) in zip(carries, turns, strict=True)]
+    alternating = [(c.out, c.spare) if ends_first else (c.spare, c.out) for c in carries]
+    table = [always(location) for location in operands[: form.num_consts]]
     table += [
-        always(place, _element_bytes(operand.aval.shape, operand.aval.dtype))
-        for place, operand in zip(operands[split:], step.operands[split:], strict=True)
+        LoopRegister(c.start, one, two)
+        for c, (one, two) in zip(carries, alternating, strict=True)
     ]
-    table += [always(place) for place in values]
     table += [
-        Turns(one, two, one)
-        for c, (one, two) in zip(carries, turns, strict=True)
+        always(location, _element_bytes(operand.aval.shape, operand.aval.dtype))
+        for location, operand in zip(operands[split:], step.operands[split:], strict=True)
+    ]
+    table += [always(location) for location in values]
+    table += [
+        LoopRegister(one, two, one)
+        for c, (one, two) in zip(carries, alternating, strict=True)
         if not c.keeps
     ]
     stacked = step.eqn.outputs[form.num_carry :]
     table += [
-        always(place, _element_bytes(var.aval.shape, var.aval.dtype))
-        for place, var in zip(outs[form.num_carry :], stacked, strict=True)
+        always(location, _element_bytes(var.aval.shape, var.aval.dtype))
+        for location, var in zip(outs[form.num_carry :], stacked, strict=True)
     ]
     if len(bodies) > 1:
-        code.apart(form.length, bodies, table)
+        code.parallel_loop(form.length, bodies, table)
     else:
         code.scan(form.length, form.reverse, bodies[0], table)
 
 
 def _while(
-    form: WhileForm, programs: Sequence[Code], operands: Sequence[Place],
-    values: Sequence[Sequence[Place]], carries: Sequence[_Carry], code: Code,
+    form: WhileForm, programs: Sequence[Code], operands: Sequence[Location],
+    values: Sequence[Sequence[Location]], carries: Sequence[_Carry], code: Code,
 ) -> None:  # fmt: skip
     condition, body = programs
     first, split = form.num_condition_consts, form.first_carry
@@ -292,10 +295,10 @@ def _while(
     starts = [carry.start for carry in carries]
     check = Program(condition, (*operands[:first], *starts, *values[0], flag))
     moving = [carry for carry in carries if not carry.keeps]
-    table = [always(place) for place in operands[:split]]
-    table += [Turns(c.start, c.out, c.spare) for c in carries]
-    table += [always(place) for place in values[1]]
-    table += [Turns(c.out, c.spare, c.out) for c in moving]
+    table = [always(location) for location in operands[:split]]
+    table += [LoopRegister(c.start, c.out, c.spare) for c in carries]
+    table += [always(location) for location in values[1]]
+    table += [LoopRegister(c.out, c.spare, c.out) for c in moving]
     table.append(always(flag))
     copies = [Copy(c.out, c.start, c.spare, c.count) for c in moving]
     code.while_loop(check, body, table, flag, copies)

@@ -1,18 +1,18 @@
 ; Words: target, source, number of outer dimensions, size of the inner one and its stride in bytes,
 ; then size and stride of each outer dimension, outermost first. An index is one row of the target,
 ; which is row-major; elements have BITS bits.
-define void @gf_strided_BYTES(ptr %words, i64 %low, i64 %high) {
+define void @gf_strided_BYTES(ptr %arguments, i64 %low, i64 %high) {
 entry:
-  %target = load ptr, ptr %words
-  %p1 = getelementptr i64, ptr %words, i64 1
+  %target = load ptr, ptr %arguments
+  %p1 = getelementptr i64, ptr %arguments, i64 1
   %source = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %words, i64 2
+  %p2 = getelementptr i64, ptr %arguments, i64 2
   %dims = load i64, ptr %p2
-  %p3 = getelementptr i64, ptr %words, i64 3
+  %p3 = getelementptr i64, ptr %arguments, i64 3
   %size = load i64, ptr %p3
-  %p4 = getelementptr i64, ptr %words, i64 4
+  %p4 = getelementptr i64, ptr %arguments, i64 4
   %stride = load i64, ptr %p4
-  %outer = getelementptr i64, ptr %words, i64 5
+  %outer = getelementptr i64, ptr %arguments, i64 5
   br label %row
 row:
   %k = phi i64 [ %low, %entry ], [ %k.next, %row.end ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.kir.scalar import FLOAT8_DTYPES
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
-from gpuflow.targets.llvm.lanes import Lane, cast
+from gpuflow.targets.llvm.ir_values import IRValue, cast
 from gpuflow.targets.llvm.narrow_formats import FORMATS, narrow_by_bits, widen_by_bits
 
 if TYPE_CHECKING:
@@ -127,23 +127,23 @@ def _clamp(ir: ModuleType, builder: Any, value: NamedValue, target: Any) -> Name
 def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
     """Between float32 and the 16 bits of a bfloat16 or float16, rounding to nearest even.
 
-    Always a pair is rounded, with a zero beside the number: ``cvt.rn.bf16.f32`` of one number
+    Always a pair is rounded, with a zero as the other value: ``cvt.rn.bf16.f32`` of one value
     becomes F2F, which a multiprocessor has few units for, and that of a pair F2FP, which is
     arithmetic (in the SASS of sm_80, sm_90 and sm_100; not measured on a GPU).
     """
     ir, types = tools.llvm, tools.types
-    half, word, single = ir.IntType(16), ir.IntType(32), ir.FloatType()
+    half, i32, single = ir.IntType(16), ir.IntType(32), ir.FloatType()
 
     def pair(builder, kind, high, low):
         text = f"cvt.rn.{kind}x2.f32 $0, $1, $2;"
-        return _asm(ir, builder, text, "=r,f,f", word, [high, low])
+        return _asm(ir, builder, text, "=r,f,f", i32, [high, low])
 
     zero = ir.Constant(single, 0.0)
 
     @tools.intrinsic
     def bfloat16_to_float32(typingctx, bits):
         def emit(context, builder, signature, args):
-            wide = builder.shl(builder.zext(args[0], word), ir.Constant(word, 16))
+            wide = builder.shl(builder.zext(args[0], i32), ir.Constant(i32, 16))
             return builder.bitcast(wide, single)
 
         return types.float32(types.uint16), emit
@@ -197,7 +197,7 @@ def _float8_conversions(tools: NumbaCuda) -> dict[str, Any]:
         @tools.intrinsic
         def widen(typingctx, bits):
             def emit(context, builder, signature, args):
-                code = cast(Lane(builder, args[0], "uint8"), "uint32")
+                code = cast(IRValue(builder, args[0], "uint8"), "uint32")
                 return widen_by_bits(code, form).value
 
             return types.float32(types.uint8), emit
@@ -205,7 +205,7 @@ def _float8_conversions(tools: NumbaCuda) -> dict[str, Any]:
         @tools.intrinsic
         def narrow(typingctx, value):
             def emit(context, builder, signature, args):
-                code = narrow_by_bits(Lane(builder, args[0], "float32"), form)
+                code = narrow_by_bits(IRValue(builder, args[0], "float32"), form)
                 return cast(code, "uint8").value
 
             return types.uint8(types.float32), emit
@@ -275,7 +275,7 @@ def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
     def next_index(typingctx, index, step):
         """An index and a step, whose sum has the index's type and does not overflow.
 
-        LLVM then knows how often a loop turns. It knows of Numba's sums of 64 bits too.
+        LLVM then computes the trip count of a loop. It does so for Numba's sums of 64 bits too.
         """
         return types.unliteral(index)(index, step), emit_next
 
@@ -344,10 +344,10 @@ def _bit_functions(tools: NumbaCuda) -> dict[str, Any]:
 
 def _random_bits(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
-    word = ir.IntType(32)
+    i32 = ir.IntType(32)
 
     def constant(value):
-        return ir.Constant(word, value)
+        return ir.Constant(i32, value)
 
     def rotate_left(builder, value, distance):
         left = builder.shl(value, constant(distance))
@@ -369,7 +369,7 @@ def _random_bits(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def threefry2x32(typingctx, key0, key1, x0, x1):
-        """Two random words of a counter (x0, x1) under a key: Threefry-2x32 with 20 rounds."""
+        """Two random uint32 of a counter (x0, x1) under a key: Threefry-2x32 with 20 rounds."""
         unsigned = types.uint32
         pair = types.UniTuple(unsigned, 2)
         return pair(unsigned, unsigned, unsigned, unsigned), emit_threefry

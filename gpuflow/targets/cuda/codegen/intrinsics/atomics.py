@@ -1,4 +1,4 @@
-"""Memory that many threads of a launch write and read, for handwritten kernels.
+"""Atomic and relaxed accesses to memory that threads of a launch share, for handwritten kernels.
 
 Sums of integers do not depend on the order of threads; sums of floats do, in their last bits. A GPU
 flushes subnormal float32 numbers in such additions.
@@ -17,7 +17,7 @@ from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     """All functions of this file by name."""
     ir, types = tools.llvm, tools.types
-    word = ir.IntType(32)
+    i32 = ir.IntType(32)
     forms = {
         types.float32: ("f32", "f"), types.float64: ("f64", "d"),
         types.int32: ("u32", "r"), types.uint32: ("u32", "r"),
@@ -42,21 +42,21 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 
         return types.void(pointer, index, value), emit
 
-    def typed(pointer, index, gives, text, more=()):
+    def typed(pointer, index, has_result, text, more=()):
         """An access to ``pointer[index]`` of uint32."""
 
         def emit(context, builder, signature, args):
             address, *values = builder.gep(args[0], [args[1]]), *args[2:]
-            result = word if gives else ir.VoidType()
+            result = i32 if has_result else ir.VoidType()
             form = ir.FunctionType(result, [address.type, *[value.type for value in values]])
-            constraints = ",".join([*(["=r"] if gives else []), "l", *["r" for _ in values]])
+            constraints = ",".join([*(["=r"] if has_result else []), "l", *["r" for _ in values]])
             asm = ir.InlineAsm(form, text, f"{constraints},~{{memory}}", side_effect=True)
             called = builder.call(asm, [address, *values])
-            return called if gives else context.get_dummy_value()
+            return called if has_result else context.get_dummy_value()
 
         if pointer != types.CPointer(types.uint32):
             return None
-        return (types.uint32 if gives else types.void)(pointer, index, *more), emit
+        return (types.uint32 if has_result else types.void)(pointer, index, *more), emit
 
     @tools.intrinsic
     def atomic_increment(typingctx, pointer, index):

@@ -4,15 +4,15 @@ An array "in registers" is a ``local_array`` with indices that are constants onc
 unrolled. A matrix instruction takes indices in such arrays: the start of its fragment.
 
     load_matrices     four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8i to 8i + 7
-                      give where the rows of matrix i begin, 16 bytes aligned
+                      give the starts of the rows of matrix i, 16 bytes aligned
     multiply_*        acc[16 x 8] += a[16 x 16] @ b[16 x 8]; float32 += 16-bit floats
                       tensorfloat32: a[16 x 8] @ b[8 x 8], of float32 whose last 13 bits are ignored
     copy_async        16 bytes from global to shared memory; copy_commit ends a group of copies,
-                      copy_wait(n) returns when all groups but the last n are there
+                      copy_wait(n) returns when all groups but the last n are complete
 
 Which lane holds which element: PTX manual, "Matrix fragments for mma.m16n8k16" and "m16n8k8".
 Elements of 16 bits travel as pairs in a uint32, the lower one first, float32 by their bits: to
-``load_matrices`` four of them are a row of eight halves, and land where m16n8k8 wants them.
+``load_matrices`` four of them are a row of eight halves, and land where m16n8k8 expects them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def matrix_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
         **_copies(tools),
         **_loads(tools),
         **_products(tools),
-        **_numbers(tools),
+        **_scalars(tools),
     }
 
 
@@ -62,15 +62,15 @@ def _shared_address(
     ir: ModuleType, builder: Any, pointer: NamedValue, index: NamedValue
 ) -> NamedValue:
     """The 32-bit address within shared memory of an element."""
-    place = builder.gep(pointer, [index])
-    inside = builder.addrspacecast(place, ir.PointerType(place.type.pointee, addrspace=3))
-    return builder.ptrtoint(inside, ir.IntType(32))
+    address = builder.gep(pointer, [index])
+    shared = builder.addrspacecast(address, ir.PointerType(address.type.pointee, addrspace=3))
+    return builder.ptrtoint(shared, ir.IntType(32))
 
 
 def _element(
     ir: ModuleType, builder: Any, array: NamedValue, at: NamedValue, offset: int
 ) -> NamedValue:
-    """The place of an element of an array in registers."""
+    """A pointer to an element of an array in registers."""
     return builder.gep(array, [builder.add(at, ir.Constant(at.type, offset))])
 
 
@@ -81,7 +81,7 @@ def _arrays(tools: NumbaCuda) -> dict[str, Any]:
     def local_array(typingctx, dtype, count):
         """A pointer to ``count`` elements of this thread, without values."""
         if not isinstance(count, types.IntegerLiteral):
-            return None  # Numba asks again with the literal
+            return None  # Numba retries with the literal
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
@@ -94,7 +94,7 @@ def _arrays(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def dynamic_shared(typingctx, dtype):
-        """A pointer to the shared memory that the launch asks for; the same for all calls."""
+        """A pointer to the dynamic shared memory of the launch; the same for all calls."""
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
@@ -114,11 +114,11 @@ def _arrays(tools: NumbaCuda) -> dict[str, Any]:
 
 def _copies(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
-    word, nothing = ir.IntType(32), ir.VoidType()
+    i32, nothing = ir.IntType(32), ir.VoidType()
 
     @tools.intrinsic
-    def copy_async(typingctx, shared, at, source, index, wanted):
-        """Begin to copy 16 bytes; zeros where ``wanted`` is false, and nothing is read."""
+    def copy_async(typingctx, shared, at, source, index, predicate):
+        """Begin to copy 16 bytes; zeros where ``predicate`` is false, and nothing is read."""
 
         def emit(context, builder, signature, args):
             target = _shared_address(ir, builder, args[0], args[1])
@@ -126,13 +126,13 @@ def _copies(tools: NumbaCuda) -> dict[str, Any]:
             in_global = ir.PointerType(address.type.pointee, addrspace=1)
             address = builder.ptrtoint(builder.addrspacecast(address, in_global), ir.IntType(64))
             flag = context.cast(builder, args[4], signature.args[4], types.boolean)
-            size = builder.select(flag, ir.Constant(word, 16), ir.Constant(word, 0))
-            kind = ir.FunctionType(nothing, [word, address.type, word])
+            size = builder.select(flag, ir.Constant(i32, 16), ir.Constant(i32, 0))
+            kind = ir.FunctionType(nothing, [i32, address.type, i32])
             asm = ir.InlineAsm(kind, _COPY, "r,l,r,~{memory}", side_effect=True)
             builder.call(asm, [target, address, size])
             return context.get_dummy_value()
 
-        return types.void(shared, at, source, index, wanted), emit
+        return types.void(shared, at, source, index, predicate), emit
 
     def statement(builder: Any, text: str) -> None:
         asm = ir.InlineAsm(ir.FunctionType(nothing, []), text, "~{memory}", side_effect=True)
@@ -150,7 +150,7 @@ def _copies(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def copy_wait(typingctx, pending):
-        """Wait until at most ``pending`` groups of this thread are under way."""
+        """Wait until at most ``pending`` groups of this thread are in flight."""
         if not isinstance(pending, types.IntegerLiteral):
             return None
 
@@ -165,19 +165,19 @@ def _copies(tools: NumbaCuda) -> dict[str, Any]:
 
 def _loads(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
-    word = ir.IntType(32)
+    i32 = ir.IntType(32)
 
     def emitter(transposed: str) -> Emit:
         text = f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 {{$0,$1,$2,$3}}, [$4];"
 
         def emit(context, builder, signature, args):
             address = _shared_address(ir, builder, args[2], args[3])
-            kind = ir.FunctionType(ir.LiteralStructType([word] * 4), [word])
+            kind = ir.FunctionType(ir.LiteralStructType([i32] * 4), [i32])
             asm = ir.InlineAsm(kind, text, "=r,=r,=r,=r,r,~{memory}", side_effect=True)
-            words = call_convergent(builder, asm, [address])
-            for place in range(4):
-                value = builder.extract_value(words, place)
-                builder.store(value, _element(ir, builder, args[0], args[1], place))
+            loaded = call_convergent(builder, asm, [address])
+            for k in range(4):
+                value = builder.extract_value(loaded, k)
+                builder.store(value, _element(ir, builder, args[0], args[1], k))
             return context.get_dummy_value()
 
         return emit
@@ -197,7 +197,7 @@ def _loads(tools: NumbaCuda) -> dict[str, Any]:
 
 def _products(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
-    word, real = ir.IntType(32), ir.FloatType()
+    i32, real = ir.IntType(32), ir.FloatType()
 
     def emitter(dtype: str) -> Emit:
         kind, depth = _KINDS[dtype], 8 if dtype == "tensorfloat32" else 16
@@ -209,15 +209,15 @@ def _products(tools: NumbaCuda) -> dict[str, Any]:
 
         def emit(context, builder, signature, args):
             acc, acc_at, a, a_at, b, b_at = args
-            places = [_element(ir, builder, acc, acc_at, k) for k in range(4)]
+            pointers = [_element(ir, builder, acc, acc_at, k) for k in range(4)]
             values = [builder.load(_element(ir, builder, a, a_at, k)) for k in range(4)]
             values += [builder.load(_element(ir, builder, b, b_at, k)) for k in range(2)]
-            values += [builder.load(place) for place in places]
+            values += [builder.load(pointer) for pointer in pointers]
             result = ir.LiteralStructType([real] * 4)
-            function = ir.FunctionType(result, [word] * 6 + [real] * 4)
+            function = ir.FunctionType(result, [i32] * 6 + [real] * 4)
             sums = call_convergent(builder, ir.InlineAsm(function, text, constraints), values)
-            for k, place in enumerate(places):
-                builder.store(builder.extract_value(sums, k), place)
+            for k, pointer in enumerate(pointers):
+                builder.store(builder.extract_value(sums, k), pointer)
             return context.get_dummy_value()
 
         return emit
@@ -240,13 +240,13 @@ def _products(tools: NumbaCuda) -> dict[str, Any]:
     return _by_name(multiply_bfloat16, multiply_float16, multiply_tensorfloat32)
 
 
-def _numbers(tools: NumbaCuda) -> dict[str, Any]:
+def _scalars(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
-    word, real = ir.IntType(32), ir.FloatType()
+    i32, real = ir.IntType(32), ir.FloatType()
 
     def packer(dtype: str) -> tuple[Any, Emit]:
         def emit(context, builder, signature, args):
-            kind = ir.FunctionType(word, [real, real])
+            kind = ir.FunctionType(i32, [real, real])
             text = f"cvt.rn.{_KINDS[dtype]}x2.f32 $0, $2, $1;"
             return builder.call(ir.InlineAsm(kind, text, "=r,f,f"), args)
 
@@ -264,17 +264,17 @@ def _numbers(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def round_tensorfloat32(typingctx, values, at, count):
-        """Round ``count`` float32, given by their bits, to 10 bits behind the point; ties away."""
+        """Round ``count`` float32, given by their bits, to 10 fraction bits; ties away."""
         if not isinstance(count, types.IntegerLiteral):
             return None
 
         def emit(context, builder, signature, args):
-            kind = ir.FunctionType(word, [real])
+            kind = ir.FunctionType(i32, [real])
             asm = ir.InlineAsm(kind, "cvt.rna.tf32.f32 $0, $1;", "=r,f")
             for k in range(count.literal_value):
-                place = _element(ir, builder, args[0], args[1], k)
-                value = builder.bitcast(builder.load(place), real)
-                builder.store(builder.call(asm, [value]), place)
+                pointer = _element(ir, builder, args[0], args[1], k)
+                value = builder.bitcast(builder.load(pointer), real)
+                builder.store(builder.call(asm, [value]), pointer)
             return context.get_dummy_value()
 
         return types.void(values, at, count), emit

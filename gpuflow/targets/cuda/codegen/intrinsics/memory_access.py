@@ -62,7 +62,7 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
         def emit(context, builder, signature, args):
             generic = context.get_data_type(element).as_pointer()
-            # Passing through address space 1 tells NVVM that it is global memory.
+            # By address space 1, NVVM knows that it is global memory.
             in_global = ir.PointerType(generic.pointee, addrspace=1)
             return builder.addrspacecast(builder.inttoptr(args[0], in_global), generic)
 
@@ -70,12 +70,12 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
 
     @tools.intrinsic
     def pointer_within(typingctx, pointer, count, dtype):
-        """A pointer to elements of another type, ``count`` bytes behind one to bytes."""
+        """A pointer to elements of another type, ``count`` bytes after one to bytes."""
         element = dtype.instance_type
 
         def emit(context, builder, signature, args):
-            place = builder.gep(args[0], [args[1]])
-            return builder.bitcast(place, context.get_data_type(element).as_pointer())
+            start = builder.gep(args[0], [args[1]])
+            return builder.bitcast(start, context.get_data_type(element).as_pointer())
 
         return types.CPointer(element)(types.CPointer(types.uint8), types.int64, dtype), emit
 
@@ -100,19 +100,19 @@ def _vector_loads(tools: NumbaCuda) -> dict[str, Any]:
 
     def typed(pointer, index, width, readonly):
         if not isinstance(width, types.IntegerLiteral):
-            return None  # Numba asks again with the literal
+            return None  # Numba retries with the literal
 
         def emit(context, builder, signature, args):
             element, count = signature.return_type.dtype, signature.return_type.count
             lane, size = context.get_data_type(element), _bytes(element)
-            word, words, lanes_per_word = _vector_words(ir, lane, size, count)
+            chunk, chunks, lanes_per_chunk = _vector_chunks(ir, lane, size, count)
             address = builder.gep(args[0], [args[1]])
-            address = builder.bitcast(address, ir.VectorType(word, words).as_pointer())
+            address = builder.bitcast(address, ir.VectorType(chunk, chunks).as_pointer())
             loaded = _emit_load(builder, address, size * count, readonly)
             lanes = []
-            for position in range(words):
-                part = builder.extract_element(loaded, ir.Constant(ir.IntType(32), position))
-                lanes += _split_word(ir, builder, part, lane, size, lanes_per_word)
+            for position in range(chunks):
+                chunk_value = builder.extract_element(loaded, ir.Constant(ir.IntType(32), position))
+                lanes += _unpack_chunk(ir, builder, chunk_value, lane, size, lanes_per_chunk)
             return context.make_tuple(builder, signature.return_type, lanes)
 
         result = types.UniTuple(pointer.dtype, width.literal_value)
@@ -139,17 +139,17 @@ def _vector_stores(tools: NumbaCuda) -> dict[str, Any]:
             element, tuple_type = signature.args[0].dtype, signature.args[2]
             lane_type, size = tuple_type.dtype, _bytes(element)
             lane = context.get_data_type(element)
-            word, words, lanes_per_word = _vector_words(ir, lane, size, tuple_type.count)
-            stored = ir.Constant(ir.VectorType(word, words), ir.Undefined)
-            for position in range(words):
-                first = position * lanes_per_word
+            chunk, chunks, lanes_per_chunk = _vector_chunks(ir, lane, size, tuple_type.count)
+            stored = ir.Constant(ir.VectorType(chunk, chunks), ir.Undefined)
+            for position in range(chunks):
+                first = position * lanes_per_chunk
                 lanes = [
                     context.cast(builder, builder.extract_value(args[2], k), lane_type, element)
-                    for k in range(first, first + lanes_per_word)
+                    for k in range(first, first + lanes_per_chunk)
                 ]
-                part = _join_word(ir, builder, lanes, word, size)
+                chunk_value = _pack_chunk(ir, builder, lanes, chunk, size)
                 at = ir.Constant(ir.IntType(32), position)
-                stored = builder.insert_element(stored, part, at)
+                stored = builder.insert_element(stored, chunk_value, at)
             address = builder.bitcast(builder.gep(args[0], [args[1]]), stored.type.as_pointer())
             builder.store(stored, address, size * tuple_type.count)
             return context.get_dummy_value()
@@ -159,41 +159,41 @@ def _vector_stores(tools: NumbaCuda) -> dict[str, Any]:
     return {store_vector._name: store_vector}
 
 
-def _vector_words(
+def _vector_chunks(
     ir: ModuleType, lane: Type, size: int, width: int
 ) -> tuple[Type, int, int]:
-    """How to read ``width`` lanes of ``size`` bytes: (word type, words, lanes per word).
+    """Chunks that carry ``width`` lanes of ``size`` bytes: (type, count, lanes per chunk).
 
-    NVVM splits vectors of 8- and 16-bit elements into several accesses, so those travel as 32-bit
-    words (or as one narrower word when the whole vector is narrower).
+    NVVM splits vectors of 8- and 16-bit elements into several accesses, so those are accessed as
+    32-bit integers (or as one narrower integer when the whole vector is narrower).
     """
     if size >= 4:
         return lane, width, 1
-    word_bytes = min(4, size * width)
-    return ir.IntType(8 * word_bytes), size * width // word_bytes, word_bytes // size
+    chunk_bytes = min(4, size * width)
+    return ir.IntType(8 * chunk_bytes), size * width // chunk_bytes, chunk_bytes // size
 
 
-def _split_word(
-    ir: ModuleType, builder: Any, word: NamedValue, lane: Type, size: int, lanes: int
+def _unpack_chunk(
+    ir: ModuleType, builder: Any, chunk: NamedValue, lane: Type, size: int, lanes: int
 ) -> list[NamedValue]:
-    """The ``lanes`` elements inside one loaded word, lowest bits first."""
+    """The ``lanes`` elements of one loaded chunk, lowest bits first."""
     if lanes == 1:
-        return [word]
-    parts = []
+        return [chunk]
+    elements = []
     for position in range(lanes):
-        shift = ir.Constant(word.type, 8 * size * position)
-        parts.append(builder.trunc(builder.lshr(word, shift) if position else word, lane))
-    return parts
+        shift = ir.Constant(chunk.type, 8 * size * position)
+        elements.append(builder.trunc(builder.lshr(chunk, shift) if position else chunk, lane))
+    return elements
 
 
-def _join_word(
-    ir: ModuleType, builder: Any, lanes: list[NamedValue], word: Type, size: int
+def _pack_chunk(
+    ir: ModuleType, builder: Any, lanes: list[NamedValue], chunk: Type, size: int
 ) -> NamedValue:
-    """One word to store, from its elements, lowest bits first."""
+    """One chunk to store, from its elements, lowest bits first."""
     if len(lanes) == 1:
         return lanes[0]
-    joined = builder.zext(lanes[0], word)
+    packed = builder.zext(lanes[0], chunk)
     for position, lane in enumerate(lanes[1:], start=1):
-        shifted = builder.shl(builder.zext(lane, word), ir.Constant(word, 8 * size * position))
-        joined = builder.or_(joined, shifted)
-    return joined
+        shifted = builder.shl(builder.zext(lane, chunk), ir.Constant(chunk, 8 * size * position))
+        packed = builder.or_(packed, shifted)
+    return packed

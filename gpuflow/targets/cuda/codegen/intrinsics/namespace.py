@@ -57,8 +57,8 @@ def source_namespace(tools: NumbaCuda) -> dict[str, Any]:
     return {**import_free, **dtypes, **_intrinsics(tools)}
 
 
-def _shuffle_word(ir: ModuleType, builder: Any, value: NamedValue, distance: int) -> NamedValue:
-    """One 32-bit exchange between lanes whose numbers differ in the bits of ``distance``."""
+def _shuffle_i32(ir: ModuleType, builder: Any, value: NamedValue, distance: int) -> NamedValue:
+    """One 32-bit exchange between lanes whose ids differ in the bits of ``distance``."""
     text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;"
     kind = ir.FunctionType(value.type, [value.type])
     asm = ir.InlineAsm(kind, text, "=r,r", side_effect=True)
@@ -67,16 +67,16 @@ def _shuffle_word(ir: ModuleType, builder: Any, value: NamedValue, distance: int
 
 def _shuffle_bits(ir: ModuleType, builder: Any, bits: Any, distance: int) -> NamedValue:
     """Exchange an integer of any width; 64 bits go as two halves."""
-    word, width = ir.IntType(32), bits.type.width
+    i32, width = ir.IntType(32), bits.type.width
     if width == 32:
-        return _shuffle_word(ir, builder, bits, distance)
+        return _shuffle_i32(ir, builder, bits, distance)
     if width < 32:
-        wide = builder.zext(bits, word)
-        return builder.trunc(_shuffle_word(ir, builder, wide, distance), bits.type)
+        wide = builder.zext(bits, i32)
+        return builder.trunc(_shuffle_i32(ir, builder, wide, distance), bits.type)
     half = ir.Constant(bits.type, 32)
-    low = _shuffle_word(ir, builder, builder.trunc(bits, word), distance)
-    high = builder.trunc(builder.lshr(bits, half), word)
-    high = builder.zext(_shuffle_word(ir, builder, high, distance), bits.type)
+    low = _shuffle_i32(ir, builder, builder.trunc(bits, i32), distance)
+    high = builder.trunc(builder.lshr(bits, half), i32)
+    high = builder.zext(_shuffle_i32(ir, builder, high, distance), bits.type)
     return builder.or_(builder.shl(high, half), builder.zext(low, bits.type))
 
 
@@ -88,7 +88,7 @@ def _warp_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     def shuffle_xor(typingctx, value, distance):
         """The value that lane ``lane ^ distance`` of the warp holds; all 32 lanes take part."""
         if not isinstance(distance, types.IntegerLiteral):
-            return None  # Numba asks again with the literal
+            return None  # Numba retries with the literal
 
         def emit(context, builder, signature, args):
             kind, step = args[0].type, distance.literal_value
@@ -106,7 +106,7 @@ def _warp_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
 def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     """Exchange within a block and within the grid."""
     ir, types = tools.llvm, tools.types
-    word = ir.IntType(32)
+    i32 = ir.IntType(32)
 
     @tools.intrinsic
     def shared_array(typingctx, dtype, count):
@@ -148,7 +148,7 @@ def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
         """
 
         def emit(context, builder, signature, args):
-            kind = ir.FunctionType(word, [word.as_pointer(), word])
+            kind = ir.FunctionType(i32, [i32.as_pointer(), i32])
             text = "atom.global.acq_rel.gpu.inc.u32 $0, [$1], $2;"
             asm = ir.InlineAsm(kind, text, "=r,l,r,~{memory}", side_effect=True)
             return builder.call(asm, args)

@@ -1,7 +1,7 @@
-"""The emitter of kernels whose columns are each done by the threads along a block's y.
+"""The emitter of kernels whose columns are each computed by the threads along a block's y.
 
-Where a schedule says so a thread does two neighboring columns of 16-bit floats, so that it reads 32
-bits at once:
+A schedule may give a thread two neighboring columns of 16-bit floats, so that it reads 32 bits at
+once:
 
     x_lanes = load_vector_readonly(x, x_at_i0, 2)
     t3 = ...x_lanes[0]...               the first column
@@ -40,7 +40,7 @@ class ColumnPrinter(MemberPrinter):
     """Prints a kernel of strategy "column"; with ``launch.width`` 1 column by column."""
 
     lane = 0  # the column, of those of a thread, that is printed
-    lane_values: frozenset[int] = frozenset()  # numbers of values that each lane has for itself
+    lane_values: frozenset[int] = frozenset()  # values that each lane has for itself
 
     # Points
 
@@ -66,7 +66,7 @@ class ColumnPrinter(MemberPrinter):
     def value(self, value: Value) -> str:
         name = super().value(value)
         is_lane = self.lane and value.number in self.lane_values
-        # What is bound stands for a variable that has its lane's name already.
+        # A bound value is a variable whose name has its lane already.
         return f"{name}_lane_{self.lane}" if is_lane and value.number not in self.values else name
 
     @contextmanager
@@ -101,7 +101,7 @@ class ColumnPrinter(MemberPrinter):
 
     def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
         if self.in_members:
-            assert not reduces  # the statements of a member's turn have none of their own
+            assert not reduces  # the statements of a member's iteration have none
             return
         for lane in range(self.launch.width):
             with self._in_lane(lane):

@@ -1,6 +1,6 @@
-"""Device functions that are printed into reductions: how the threads of a group combine.
+"""Device functions of reductions: the threads of a group combine their values.
 
-They are text rather than library functions because ``combine`` is part of each kernel, and because
+They are text rather than library functions because ``combine`` belongs to each kernel, and because
 a person who opens a kernel should see all of it. Every thread of the group gets the result; the
 order of combination is fixed, so results are the same in every run.
 """
@@ -46,7 +46,7 @@ def row_group(combine: str, dtypes: Sequence[str]) -> str:
     values = _numbered("a", dtypes)
     neutral = _numbered("neutral", dtypes)
     shared = _numbered("shared", dtypes)
-    lines = [
+    source = [
         "@device_function",
         f"def row_{combine}({', '.join([*values, *neutral, *shared])}):",
         *_butterfly(combine, values, "    "),
@@ -54,16 +54,16 @@ def row_group(combine: str, dtypes: Sequence[str]) -> str:
         "        lane = cuda.threadIdx.x & 31",
         "        warp = cuda.threadIdx.x >> 5",
         "        if lane == 0:",
-        *(f"            {line}" for line in _put(shared, "warp", values, dtypes)),
+        *(f"            {text}" for text in _put(shared, "warp", values, dtypes)),
         "        barrier()",
-        *(f"        {line}" for line in _assign(values, neutral)),
+        *(f"        {text}" for text in _assign(values, neutral)),
         "        if lane < cuda.blockDim.x >> 5:",
-        *(f"            {line}" for line in _assign(values, _get(shared, "lane", dtypes))),
+        *(f"            {text}" for text in _assign(values, _get(shared, "lane", dtypes))),
         "        barrier()",
         *_butterfly(combine, values, "        "),
         f"    return {', '.join(values)}",
     ]
-    return "\n".join(lines)
+    return "\n".join(source)
 
 
 def column_group(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
@@ -78,39 +78,39 @@ def column_group(combine: str, dtypes: Sequence[str], lanes: int = 1) -> str:
     shared = _numbered("shared", dtypes)
     count = len(dtypes)
     lane_values = [values[count * lane :][:count] for lane in range(lanes)]
-    behind = ["", *(f" + {32 * 32 * lane}" for lane in range(1, lanes))]
+    suffixes = ["", *(f" + {32 * 32 * lane}" for lane in range(1, lanes))]
 
     def put() -> list[str]:
-        pairs = zip(lane_values, behind, strict=True)
-        return [line for own, at in pairs for line in _put(shared, f"place{at}", own, dtypes)]
+        pairs = zip(lane_values, suffixes, strict=True)
+        return [text for own, at in pairs for text in _put(shared, f"place{at}", own, dtypes)]
 
     def combined(own: Sequence[str], at: str) -> str:
         others = _get(shared, f"place + 32 * half{at}", dtypes)
         return f"{', '.join(own)} = {combine}({', '.join([*own, *others])})"
 
     results = [
-        line
-        for own, at in zip(lane_values, behind, strict=True)
-        for line in _assign(own, _get(shared, f"cuda.threadIdx.x{at}", dtypes))
+        text
+        for own, at in zip(lane_values, suffixes, strict=True)
+        for text in _assign(own, _get(shared, f"cuda.threadIdx.x{at}", dtypes))
     ]
-    lines = [
+    source = [
         "@device_function",
         f"def column_{combine}({', '.join([*values, *shared])}):",
         "    place = 32 * cuda.threadIdx.y + cuda.threadIdx.x",
-        *(f"    {line}" for line in put()),
+        *(f"    {text}" for text in put()),
         "    barrier()",
         "    half = cuda.blockDim.y >> 1",
         "    while half > 0:",
         "        if cuda.threadIdx.y < half:",
-        *(f"            {combined(*pair)}" for pair in zip(lane_values, behind, strict=True)),
-        *(f"            {line}" for line in put()),
+        *(f"            {combined(*pair)}" for pair in zip(lane_values, suffixes, strict=True)),
+        *(f"            {text}" for text in put()),
         "        barrier()",
         "        half = half >> 1",
-        *(f"    {line}" for line in results),
+        *(f"    {text}" for text in results),
         "    barrier()",
         f"    return {', '.join(values)}",
     ]
-    return "\n".join(lines)
+    return "\n".join(source)
 
 
 GROUPS: dict[str, Callable[[str, Sequence[str]], str]] = {
@@ -125,41 +125,41 @@ def _numbered(name: str, dtypes: Sequence[str]) -> list[str]:
 
 def _butterfly(combine: str, values: Sequence[str], indent: str) -> list[str]:
     """Five exchanges, after which all 32 lanes have the combination of all."""
-    lines = []
+    statements = []
     for distance in (16, 8, 4, 2, 1):
         others = [f"shuffle_xor({value}, {distance})" for value in values]
         arguments = ", ".join([*values, *others])
-        lines.append(f"{indent}{', '.join(values)} = {combine}({arguments})")
-    return lines
+        statements.append(f"{indent}{', '.join(values)} = {combine}({arguments})")
+    return statements
 
 
 def _put(
-    shared: Sequence[str], place: str, values: Sequence[str], dtypes: Sequence[str]
+    shared: Sequence[str], index: str, values: Sequence[str], dtypes: Sequence[str]
 ) -> list[str]:
     triples = zip(shared, values, dtypes, strict=True)
-    return [f"{array}[{place}] = {narrow(value, dtype)}" for array, value, dtype in triples]
+    return [f"{array}[{index}] = {narrow(value, dtype)}" for array, value, dtype in triples]
 
 
-def _get(shared: Sequence[str], place: str, dtypes: Sequence[str]) -> list[str]:
+def _get(shared: Sequence[str], index: str, dtypes: Sequence[str]) -> list[str]:
     pairs = zip(shared, dtypes, strict=True)
-    return [widen(f"{array}[{place}]", dtype) for array, dtype in pairs]
+    return [widen(f"{array}[{index}]", dtype) for array, dtype in pairs]
 
 
 def _assign(targets: Sequence[str], expressions: Sequence[str]) -> list[str]:
     return [f"{t} = {e}" for t, e in zip(targets, expressions, strict=True)]
 
 
-def to_word(value: str, dtype: str) -> str:
+def to_bits(value: str, dtype: str) -> str:
     """The bits of a value of a compute dtype as uint64."""
     if dtype in ("float32", "float64"):
         value = f"bitcast({value}, np.uint{dtype[5:]})"
     return f"np.uint64({value})"
 
 
-def from_word(word: str, dtype: str) -> str:
+def from_bits(bits: str, dtype: str) -> str:
     """The value of a compute or storage dtype from the low bits of a 64-bit integer."""
     if dtype == "bool":
-        return f"(np.uint8({word}) != np.uint8(0))"
+        return f"(np.uint8({bits}) != np.uint8(0))"
     if dtype in ("float32", "float64"):
-        return f"bitcast(np.uint{dtype[5:]}({word}), np.{dtype})"
-    return f"np.{STORAGE_BITS.get(dtype, dtype)}({word})"
+        return f"bitcast(np.uint{dtype[5:]}({bits}), np.{dtype})"
+    return f"np.{STORAGE_BITS.get(dtype, dtype)}({bits})"

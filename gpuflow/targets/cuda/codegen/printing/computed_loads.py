@@ -1,4 +1,4 @@
-"""Loads at computed offsets, alone or in branches, that neighboring points may do in one access.
+"""Loads at computed offsets, alone or in branches, that vectorize over neighboring points.
 
 A concatenation reads one of its operands in a branch; a gather reads a row that an index selects.
 Where all points of a vector take the same branch and read consecutive elements, one vector load
@@ -51,10 +51,10 @@ class _Pattern:
 _VARYING = _Pattern(_Kind.VARYING)
 
 
-def _same(*parts: _Pattern) -> _Pattern:
+def _same(*patterns: _Pattern) -> _Pattern:
     """Of a result that only depends on values that are the same for all points."""
     # A multiple is the same for all points even where it is not a multiple.
-    return _Pattern(_Kind.SAME, _union(*[p.needs for p in parts if p.kind is _Kind.SAME]))
+    return _Pattern(_Kind.SAME, _union(*[p.needs for p in patterns if p.kind is _Kind.SAME]))
 
 
 @record
@@ -151,7 +151,7 @@ class _Patterns:
         if operand is None or operand.mode is not Mode.IN or load.offset is None:
             return None
         where = _same() if load.where is None else self._get(load.where)
-        if load.part is not None or not where.is_same:
+        if load.component is not None or not where.is_same:
             return None
         if self._width * storage_bytes(operand.dtype) > VECTOR_BYTES:
             return None

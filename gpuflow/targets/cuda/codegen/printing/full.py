@@ -1,4 +1,4 @@
-"""The emitter of full reductions, in which the whole grid works on one result."""
+"""The emitter of full reductions, in which the whole grid computes one result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuflow.kir.walk import all_uses, results_of
 from gpuflow.targets.cuda.codegen.printing import combining, segments
 from gpuflow.targets.cuda.codegen.printing.groups import GroupPrinter
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrintError
-from gpuflow.targets.cuda.codegen.schedules.spread import Launch
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Launch
 
 
 class FullPrinter(GroupPrinter):
@@ -32,7 +32,7 @@ class FullPrinter(GroupPrinter):
     def __init__(self, kernel: Kernel, launch: Launch) -> None:
         super().__init__(kernel, launch)
         self.stages = split_stages(kernel)
-        # What to add to a place in the scratch memory.
+        # The term to add to an index in the scratch memory.
         self._scratch_start = "scratch_start + " if launch.segmented else ""
 
     def parameters(self) -> list[tuple[str, str]]:
@@ -45,7 +45,7 @@ class FullPrinter(GroupPrinter):
         ]
 
     def _begin(self) -> None:
-        """Define the arguments, and number the blocks that work on the result."""
+        """Define the arguments, and the id and count of the blocks of the result."""
         if self.launch.segmented:
             self._begin_segment()
             return
@@ -99,18 +99,18 @@ class FullPrinter(GroupPrinter):
                 self._combine_blocks(s, first)
                 first += len(s.outs)
             with self.indented("if cuda.threadIdx.x == 0:"):
-                self.in_members = True  # one thread is left: nothing is shared any more
+                self.in_members = True  # one thread remains: nothing is shared
                 for statement in after:
                     self.statement(statement)
 
     def _publish(self, reduces: Sequence[Reduce]) -> None:
-        """Component k of block b is word ``k * block_count + b``."""
+        """Store component k of block b at index ``k * block_count + b``."""
         values = [value for s in reduces for value in s.outs]
         with self.indented("if cuda.threadIdx.x == 0:"):
             for number, value in enumerate(values):
-                place = f"{self._scratch_start}{number} * block_count + block_id"
-                word = combining.to_word(self.value(value), value.dtype)
-                self.emit(f"scratch_words[{place}] = {word}")
+                index = f"{self._scratch_start}{number} * block_count + block_id"
+                bits = combining.to_bits(self.value(value), value.dtype)
+                self.emit(f"scratch_words[{index}] = {bits}")
 
     def _combine_blocks(self, s: Reduce, first: int) -> None:
         outs = self.results(s)
@@ -118,12 +118,12 @@ class FullPrinter(GroupPrinter):
         combine = self.combine_function(s)
         start = self.index("cuda.threadIdx.x")
         with self.counting("other_id", start, "block_count", "cuda.blockDim.x"):
-            words = []
+            partials = []
             for number, value in enumerate(s.outs, start=first):
-                place = f"{self._scratch_start}{number} * block_count + other_id"
-                word = f"load_shared_by_gpu(scratch_words, {place})"
-                words.append(combining.from_word(word, value.dtype))
-            self.emit(f"{', '.join(outs)} = {combine}({', '.join([*outs, *words])})")
+                index = f"{self._scratch_start}{number} * block_count + other_id"
+                bits = f"load_shared_by_gpu(scratch_words, {index})"
+                partials.append(combining.from_bits(bits, value.dtype))
+            self.emit(f"{', '.join(outs)} = {combine}({', '.join([*outs, *partials])})")
         self.combine_members(s, "row")
 
 

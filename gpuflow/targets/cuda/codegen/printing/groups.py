@@ -1,13 +1,13 @@
-"""The emitter of kernels in which a group of threads works on one point.
+"""The emitter of kernels in which a group of threads computes one point.
 
-Members of a group take several neighbors with 128-bit accesses where a schedule says so:
+Members of a group take several neighbors with 128-bit accesses if the schedule is vectorized:
 
     x_lanes = load_vector_readonly(x, x_at_i1, 4)
     t5 = phase_0(t5, x_lanes, ...)      one vector: its lanes one after the other
 
 A row that is read by several phases, and short enough for the registers of its group, is loaded
-once. The text has both ways, and the length of the row decides: ``launch.tile`` vectors for each
-thread, or loops that read it again for every phase.
+once. The text has both variants, selected by the length of the row: ``launch.tile`` vectors for
+each thread, or loops that read it again for every phase.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from contextlib import ExitStack, contextmanager
 
 from gpuflow.base.records import record
 from gpuflow.kir.nodes import Axis, Block, For, Load, Mode, Operand, Reduce, Store
-from gpuflow.kir.scalar import PARTS
+from gpuflow.kir.scalar import COMPONENT_DTYPES
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.codegen.printing.members import MemberPrinter
 from gpuflow.targets.cuda.codegen.printing.phases import moves_as_vector
 from gpuflow.targets.cuda.codegen.printing.point_printer import Nest
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
-from gpuflow.targets.cuda.codegen.schedules.spread import MEMBER_ROLES, axes_of, perfect_nest
+from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, axes_of, perfect_nest
 
-# Vectors of a thread that are on their way at once in a full reduction, whose grid is small: a
+# Vectors of a thread that are in flight at once in a full reduction, whose grid is small: a
 # multiprocessor of 4.8 TB/s / 132 waits some 800 cycles for 20 bytes a cycle, which are 16 KiB.
 IN_FLIGHT = 4
 
@@ -64,7 +64,7 @@ class GroupPrinter(MemberPrinter):
             self.count_vectors()
 
     def count_vectors(self) -> None:
-        """Define the number of vectors of the members, and of those of their last axis."""
+        """Define the counts of vectors of the members, and of their last axis."""
         axes, width = self.launch.members, self.launch.width
         self.emit(f"last_vectors = {self.index(f'{self.names.extent(axes[-1])} // {width}')}")
         self.emit("row_vectors = last_vectors")
@@ -75,46 +75,46 @@ class GroupPrinter(MemberPrinter):
     def _point(self, block: Block) -> None:
         """One point: from registers if they hold it, else from memory.
 
-        Places in a row of several axes are divided by its length, so an empty one is not kept: its
-        loops are never entered.
+        Indices in a row of several axes are divided by its length, so an empty one is not cached:
+        its loops are never entered.
         """
-        kept = self.index_product("member_count", str(self.launch.tile))
+        capacity = self.index_product("member_count", str(self.launch.tile))
         least = "0 < " if len(self.launch.members) > 1 else ""
-        with self.indented(f"if {least}row_vectors <= {kept}:"):
-            self._keep_row(block)
+        with self.indented(f"if {least}row_vectors <= {capacity}:"):
+            self._load_row(block)
             self.from_registers = True
             self.block(block)
             self.from_registers = False
         with self.indented("else:"):
             self.block(block)
 
-    def _keep_row(self, block: Block) -> None:
-        """Load a thread's part of the row; all loads overlap."""
+    def _load_row(self, block: Block) -> None:
+        """Load a thread's share of the row; all loads overlap."""
         loads = {s.operand: s for s in statements(block) if isinstance(s, Load)}
-        accesses = Block(body=tuple(loads[name] for name in self.launch.kept))
+        accesses = Block(body=tuple(loads[name] for name in self.launch.register_operands))
         for number in range(self.launch.tile):
             earlier = self.index_product("member_count", str(number))
             self.emit(f"vector_{number} = {self.index_sum('member_id', earlier)}")
             with self._at(self.launch.members, f"vector_{number}", accesses):
-                for name in self.launch.kept:
+                for name in self.launch.register_operands:
                     operand, at = self.operands[name], self.offsets[name]
                     pointer = self.names.operand(name)
                     call = f"{self._inside_load(operand)}({pointer}, {at}, "
                     self.emit(f"{pointer}_kept_{number} = {call}vector_{number} < row_vectors)")
 
     def _inside_load(self, operand: Operand) -> str:
-        """Print the load of a vector that may lie behind the row's end; gives its name."""
-        bits = STORAGE_BITS.get(operand.dtype, PARTS.get(operand.dtype, operand.dtype))
+        """Print the function that loads a vector within a row, or zeros past its end; its name."""
+        bits = STORAGE_BITS.get(operand.dtype, COMPONENT_DTYPES.get(operand.dtype, operand.dtype))
         width, name = self.launch.width, f"load_inside_{bits}"
         zeros = ", ".join([f"np.{bits}(0)"] * width)
-        lines = [
+        source = [
             "@device_function",
             f"def {name}(pointer, place, inside):",
             "    if inside:",
             f"        return load_vector_readonly(pointer, place, {width})",
             f"    return ({zeros})",
         ]
-        self.helper(name, "\n".join(lines))
+        self.helper(name, "\n".join(source))
         return name
 
     # Phases
@@ -123,7 +123,7 @@ class GroupPrinter(MemberPrinter):
         if self.launch.width == 1 or s.axis is None or not self.is_shared(s.axis):
             super().loop(s)
             return
-        self._barrier_before_writing_in_place(s.body)
+        self._barrier_before_inplace_stores(s.body)
         nest = perfect_nest(s, self.axes, MEMBER_ROLES)
         phase = self._phase(axes_of(nest, self.axes), [nest[-1].body], [])
         self._over_vectors(phase, [])
@@ -147,45 +147,45 @@ class GroupPrinter(MemberPrinter):
         else:
             self.emit("vector_id = member_id")
             if self.launch.strategy == "full" and not phase.stores:
-                self._several_at_once(phase, sums)
+                self._overlap_loads(phase, sums)
             with self.indented("while vector_id < row_vectors:"):
                 self._run(phase, "vector_id", sums, None)
                 self.emit(f"vector_id = {self.index_sum('vector_id', 'member_count')}")
         self.in_members = False
 
-    def _several_at_once(self, phase: VectorPhase, sums: Sequence[str]) -> None:
-        """The loop that has several vectors on their way before the first one is used."""
+    def _overlap_loads(self, phase: VectorPhase, sums: Sequence[str]) -> None:
+        """The loop that loads several vectors before it uses the first one."""
         for number in range(1, IN_FLIGHT):
             before = "member_count" if number == 1 else f"ahead_{number - 1}"
             ahead = before if number == 1 else self.index_sum(before, "member_count")
             self.emit(f"ahead_{number} = {ahead}")
-        places = [f"vector_{number}" for number in range(IN_FLIGHT)]
+        vectors = [f"vector_{number}" for number in range(IN_FLIGHT)]
         last = self.index_sum("vector_id", f"ahead_{IN_FLIGHT - 1}")
         with self.indented(f"while {last} < row_vectors:"):
-            for number, place in enumerate(places):
+            for number, vector in enumerate(vectors):
                 ahead = self.index_sum("vector_id", f"ahead_{number}") if number else "vector_id"
-                self.emit(f"{place} = {ahead}")
-                with self._at(phase.axes, place, phase.accesses):
+                self.emit(f"{vector} = {ahead}")
+                with self._at(phase.axes, vector, phase.accesses):
                     for operand in phase.loads:
                         self._load_lanes(operand, f"_{number}")
-            for number, place in enumerate(places):
+            for number, vector in enumerate(vectors):
                 lanes = [f"{self._lanes(operand)}_{number}" for operand in phase.loads]
                 if any(axis.name in phase.captured for axis in phase.axes):
-                    with self._at(phase.axes, place, Block(body=())):
+                    with self._at(phase.axes, vector, Block(body=())):
                         self._call(phase, lanes, sums)
                 else:
                     self._call(phase, lanes, sums)
             self.emit(f"vector_id = {self.index_sum(last, 'member_count')}")
 
     def _run(
-        self, phase: VectorPhase, place: str, sums: Sequence[str], kept: int | None
+        self, phase: VectorPhase, vector: str, sums: Sequence[str], register: int | None
     ) -> None:
-        """Run the phase on one vector, whose kept operands are in registers or to be loaded."""
-        with self._at(phase.axes, place, phase.accesses):
+        """Run the phase on one vector; its register operands may be in registers already."""
+        with self._at(phase.axes, vector, phase.accesses):
             lanes = []
             for operand in phase.loads:
-                if kept is not None and operand.name in self.launch.kept:
-                    lanes.append(f"{self.names.operand(operand.name)}_kept_{kept}")
+                if register is not None and operand.name in self.launch.register_operands:
+                    lanes.append(f"{self.names.operand(operand.name)}_kept_{register}")
                     continue
                 self._load_lanes(operand, "")
                 lanes.append(self._lanes(operand))
@@ -231,23 +231,23 @@ class GroupPrinter(MemberPrinter):
         ]
         stores = [self.operands[s.operand] for s in moved if isinstance(s, Store)]
         lanes = [f"{self.names.operand(operand.name)}_lane" for operand in loads]
-        lines = self._element_lines(axes, bodies, moved, reduces)
+        suite = self._element_suite(axes, bodies, moved, reduces)
         items = [s for body in bodies for s in body.body]
         captured = self.captured(items, moved, axes)
         head = f"def element({', '.join([*lanes, *captured])}):"
-        element = self._function("element", [head, *lines])
-        vector = self._vector_lines(element, axes[-1].name, loads, captured, reduces, len(stores))
+        element = self._function("element", [head, *suite])
+        vector = self._vector_source(element, axes[-1].name, loads, captured, reduces, len(stores))
         name = self._function("phase", vector)
         return VectorPhase(name, axes, loads, stores, captured, Block(body=tuple(moved)))
 
-    def _element_lines(
+    def _element_suite(
         self, axes: Sequence[Axis], bodies: Sequence[Block], moved: Sequence[Load | Store],
         reduces: Sequence[Reduce],
     ) -> list[str]:  # fmt: skip
-        """The body of the function for one element: it returns stored, then combined values."""
+        """The suite of the function for one element: it returns stored, then combined values."""
         rest = Block(body=tuple(s for b in bodies for s in b.body if s not in moved))
         results = []
-        with self.function_body() as lines, ExitStack() as stack:
+        with self.function_body() as suite, ExitStack() as stack:
             self.in_members = True
             for axis in axes:
                 stack.enter_context(self.at_point(axis, rest))
@@ -263,17 +263,17 @@ class GroupPrinter(MemberPrinter):
             results += [self.value(v) for s in reduces for v in s.body.results]
             self.emit(f"return {', '.join(results)}")
             self.in_members = False
-        return lines
+        return suite
 
-    def _vector_lines(
+    def _vector_source(
         self, element: str, last: str, loads: Sequence[Operand], captured: Sequence[str],
         reduces: Sequence[Reduce], stores: int,
     ) -> list[str]:  # fmt: skip
-        """The function for one vector, from its first line on."""
+        """The function for one vector, with its head."""
         width, sum_count = self.launch.width, sum(len(s.outs) for s in reduces)
         sums = [f"sum_{number}" for number in range(sum_count)]
         lanes = [self._lanes(operand) for operand in loads]
-        lines = [f"def phase({', '.join([*sums, *lanes, *captured])}):"]
+        text = [f"def phase({', '.join([*sums, *lanes, *captured])}):"]
         combines = [(self.combine_function(s), len(s.outs)) for s in reduces]
         for lane in range(width):
             new = [f"new_{number}_{lane}" for number in range(stores + sum_count)]
@@ -282,26 +282,26 @@ class GroupPrinter(MemberPrinter):
                 self.index_sum(name, str(lane)) if name == last and lane else name
                 for name in captured
             ]
-            lines.append(f"    {', '.join(new)} = {element}({', '.join(arguments)})")
+            text.append(f"    {', '.join(new)} = {element}({', '.join(arguments)})")
             first = 0
             for combine, outs in combines:
                 totals, added = sums[first : first + outs], new[stores + first :][:outs]
-                lines.append(f"    {', '.join(totals)} = {combine}({', '.join([*totals, *added])})")
+                text.append(f"    {', '.join(totals)} = {combine}({', '.join([*totals, *added])})")
                 first += outs
         tuples = [
             f"({', '.join(f'new_{number}_{lane}' for lane in range(width))})"
             for number in range(stores)
         ]
-        lines.append(f"    return {', '.join([*sums, *tuples])}")
-        return lines
+        text.append(f"    return {', '.join([*sums, *tuples])}")
+        return text
 
-    def _function(self, kind: str, lines: Sequence[str]) -> str:
-        """Print a device function, unless one of the same text is there; gives its name."""
-        known = [name for name in self.helpers if name.startswith(f"{kind}_")]
-        for number in range(len(known) + 1):
+    def _function(self, kind: str, source: Sequence[str]) -> str:
+        """Print a device function, unless one of the same text exists; returns its name."""
+        existing = [name for name in self.helpers if name.startswith(f"{kind}_")]
+        for number in range(len(existing) + 1):
             name = f"{kind}_{number}"
-            head = lines[0].replace(f"def {kind}(", f"def {name}(", 1)
-            text = "\n".join(["@device_function", head, *lines[1:]])
+            head = source[0].replace(f"def {kind}(", f"def {name}(", 1)
+            text = "\n".join(["@device_function", head, *source[1:]])
             if self.helpers.setdefault(name, text) == text:
                 return name
         raise AssertionError(kind)

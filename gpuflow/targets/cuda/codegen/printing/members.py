@@ -1,4 +1,4 @@
-"""Several threads that work on one point: rows, columns and full reductions.
+"""Several threads that compute one point: rows, columns and full reductions.
 
 The threads of a group are its members. All of them run the statements of a point, and so have all
 its values; loops over ROW and REDUCE axes are shared, and a Reduce is combined over the members.
@@ -31,10 +31,10 @@ from gpuflow.targets.cuda.codegen.printing import combining
 from gpuflow.targets.cuda.codegen.printing.phases import MOST_REPEATED, may_share
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrinter, Nest
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS
-from gpuflow.targets.cuda.codegen.schedules.spread import MEMBER_ROLES, axes_of, perfect_nest
+from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, axes_of, perfect_nest
 from gpuflow.targets.printer import constant
 
-# Turns of a column's loop whose loads are on their way at once.
+# Iterations of a column's loop whose loads are in flight at once.
 IN_FLIGHT = 4
 
 
@@ -56,7 +56,7 @@ class MemberPrinter(CudaPrinter):
         self.block(self.kernel.body)
 
     def member_names(self) -> None:
-        """Number the members of a group."""
+        """Define the id of the member in its group, and the count of members."""
         along = "y" if self.is_column else "x"
         self.emit(f"member_id = {self.index(f'cuda.threadIdx.{along}')}")
         self.emit(f"member_count = {self.index(f'cuda.blockDim.{along}')}")
@@ -99,7 +99,7 @@ class MemberPrinter(CudaPrinter):
             with self._diverging():
                 super().loop(s)
         elif self.is_shared(s.axis):
-            self._barrier_before_writing_in_place(s.body)
+            self._barrier_before_inplace_stores(s.body)
             nest = perfect_nest(s, self.axes, MEMBER_ROLES)
             self.over_members(axes_of(nest, self.axes), lambda: self.inside(nest, self.block))
         else:
@@ -115,10 +115,10 @@ class MemberPrinter(CudaPrinter):
 
     @contextmanager
     def _diverging(self) -> Iterator[None]:
-        """Columns of a block may disagree in a branch or trip count: no barrier may stand there.
+        """Columns of a block may diverge in a branch or trip count: it must not have a barrier.
 
-        Shared values are then computed by every member. Rows need no such care: the groups of a
-        block meet at a barrier only when there is one group.
+        Shared values are then computed by every member. Rows may have one: the groups of a
+        block share a barrier only when there is one group.
         """
         before = self.uniform
         self.uniform = before and not self.is_column
@@ -140,7 +140,7 @@ class MemberPrinter(CudaPrinter):
             print_body()
         self.in_members = False
 
-    def several_over_members(
+    def unrolled_over_members(
         self, axes: Sequence[Axis], print_body: Callable[[], None]
     ) -> None:
         """``over_members`` of a body that only reads, unrolled by several iterations.
@@ -170,21 +170,21 @@ class MemberPrinter(CudaPrinter):
 
     def block(self, block: Block) -> None:
         """Adjacent independent reductions share one loop."""
-        together: list[Reduce] = []
+        fused: list[Reduce] = []
         for statement in block.body:
             if isinstance(statement, Reduce) and self.is_shared(statement.axes[0]):
-                if together and not may_share(together, statement):
-                    self._reduce_together(together)
-                    together = []
-                together.append(statement)
+                if fused and not may_share(fused, statement):
+                    self._reduce_fused(fused)
+                    fused = []
+                fused.append(statement)
                 continue
-            if together and not isinstance(statement, Const):
-                self._reduce_together(together)
-                together = []
+            if fused and not isinstance(statement, Const):
+                self._reduce_fused(fused)
+                fused = []
             self.statement(statement)
-        self._reduce_together(together)
+        self._reduce_fused(fused)
 
-    def _reduce_together(self, reduces: Sequence[Reduce]) -> None:
+    def _reduce_fused(self, reduces: Sequence[Reduce]) -> None:
         self.partial_reduces(reduces)
         for s in reduces:
             self.combine_members(s, "column" if self.is_column else "row")
@@ -195,14 +195,14 @@ class MemberPrinter(CudaPrinter):
         if reduces:
             axes = [axis for axis in self.kernel.axes if axis.name in reduces[0].axes]
             only_reads = self.is_column and _only_read(reduces)
-            over = self.several_over_members if only_reads else self.over_members
+            over = self.unrolled_over_members if only_reads else self.over_members
             over(axes, lambda: self._combine_points(reduces, axes))
 
     def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
         """Set the results to their initial values; the bodies may write in place."""
         for s in reduces:
             self.assign(self.results(s), [self.value(v) for v in s.init])
-        self._barrier_before_writing_in_place(*(s.body for s in reduces))
+        self._barrier_before_inplace_stores(*(s.body for s in reduces))
 
     def _combine_points(self, reduces: Sequence[Reduce], axes: Sequence[Axis]) -> None:
         for s in reduces:
@@ -221,7 +221,7 @@ class MemberPrinter(CudaPrinter):
         return [self.value(o) for o in s.outs]
 
     def combine_members(self, s: Reduce, group: str) -> None:
-        """Combine the results of the members, so that every one of them has the result."""
+        """Combine the results of the members, so that each of them has the result."""
         outs = self.results(s)
         combine = self.combine_function(s)
         dtypes = [out.dtype for out in s.outs]
@@ -235,10 +235,10 @@ class MemberPrinter(CudaPrinter):
         """Shared memory for one component; reductions follow each other and use the same."""
         name = f"shared_{number}_{dtype}"
         size = 32 * 32 * self.launch.width if self.is_column else 32
-        line = f"    {name} = shared_array(np.{STORAGE_BITS.get(dtype, dtype)}, {size})"
-        if line not in self.lines:
+        declaration = f"    {name} = shared_array(np.{STORAGE_BITS.get(dtype, dtype)}, {size})"
+        if declaration not in self.lines:
             self.shared_bytes += storage_bytes(dtype) * size
-            self.lines.insert(self.signature_line + 1, line)
+            self.lines.insert(self.signature_index + 1, declaration)
         return name
 
     def combine_function(self, s: Reduce) -> str:
@@ -246,18 +246,18 @@ class MemberPrinter(CudaPrinter):
         count = len(s.outs)
         sides = [f"a{n}" for n in range(count)] + [f"b{n}" for n in range(count)]
         combine = numbered_from_zero(s.combine)  # equal combinations have equal text
-        with self.function_body() as lines:
-            self.values.clear()  # its numbers are its own
+        with self.function_body() as body:
+            self.values.clear()  # it numbers its own values
             self.bind(combine.params, sides)
             self.block(combine)
             self.emit(f"return {', '.join(self.value(v) for v in combine.results)}")
-        rest = "\n".join([f"({', '.join(sides)}):", *lines])
-        known = [name for name in self.helpers if name.startswith("combine_")]
-        for name in known:
-            if self.helpers[name] == f"@device_function\ndef {name}{rest}":
+        definition = "\n".join([f"({', '.join(sides)}):", *body])
+        existing = [name for name in self.helpers if name.startswith("combine_")]
+        for name in existing:
+            if self.helpers[name] == f"@device_function\ndef {name}{definition}":
                 return name
-        name = f"combine_{len(known)}"
-        self.helper(name, f"@device_function\ndef {name}{rest}")
+        name = f"combine_{len(existing)}"
+        self.helper(name, f"@device_function\ndef {name}{definition}")
         return name
 
     # Loads and stores
@@ -273,7 +273,7 @@ class MemberPrinter(CudaPrinter):
             self.emit(f"{self.value(s.out)} = {constant(0, s.out.dtype)}")
 
     def _store(self, s: Store) -> None:
-        """Outside the loops that members share, one of them stores for all."""
+        """Except in loops that members share, one of them stores for all."""
         guards = ["is_inside"] if self.is_column else []
         if not self.in_members:
             if self.operands[s.operand].mode is Mode.INOUT and self.uniform:
@@ -285,8 +285,8 @@ class MemberPrinter(CudaPrinter):
         with self.indented(f"if {' and '.join(guards)}:"):
             super()._store(s)
 
-    def _barrier_before_writing_in_place(self, *bodies: Block) -> None:
-        """Other members may still read, in an earlier phase, overwritten elements."""
+    def _barrier_before_inplace_stores(self, *bodies: Block) -> None:
+        """Emit a barrier: other members may still read the elements, in an earlier phase."""
         stored = {s.operand for body in bodies for s in statements(body) if isinstance(s, Store)}
         if any(self.operands[name].mode is Mode.INOUT for name in stored):
             self.emit(self._group_barrier())

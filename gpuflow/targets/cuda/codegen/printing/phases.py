@@ -1,4 +1,4 @@
-"""Phases of rows and full reductions: which loops the members of a group share, and in vectors.
+"""Phases of rows and full reductions: loops that the members of a group share, and their vectors.
 
 A phase is one loop over the axes of the members: adjacent reductions, or stores. If every phase
 iterates along the innermost axis, a member takes several neighbors at once.
@@ -18,13 +18,13 @@ from gpuflow.kir.walk import all_uses, is_whole, statements
 from gpuflow.targets.kernel_walk import operands_in
 
 VECTOR_BYTES = 16
-MOST_REPEATED = 16  # statements of a column's turn that may stand several times in its loop
+MOST_REPEATED = 16  # statements of a column's iteration that may be unrolled
 PAIR = 2  # columns of a thread
-MOST_SHARED = 48 << 10  # bytes that every GPU gives a block without being asked
+MOST_SHARED = 48 << 10  # bytes that every GPU gives a block by default
 _HALVES = ("bfloat16", "float16")
-# What a thread keeps of a row, in elements of at most 4 bytes; more takes the place of other warps.
-MOST_KEPT = 32
-MOST_KEPT_VECTORS = 4
+# Of a row in the registers of a thread, in elements of at most 4 bytes; more costs occupancy.
+MAX_REGISTER_ELEMENTS = 32
+MAX_REGISTER_VECTORS = 4
 
 _PURE = (nodes.Const, nodes.Load, nodes.Apply, nodes.Select, nodes.Cast)
 
@@ -39,18 +39,18 @@ class Phase:
 
 @record
 class Vectors:
-    """How the members of a group take their elements.
+    """The vectorization of a group.
 
     Attributes:
         width: neighbors that a member takes at once.
         operands: those that are read or written so.
-        kept: those that several phases read, which a thread may keep in registers.
-        tile: vectors of each that it keeps; 0 if there are none.
+        register_operands: those that several phases read, which may stay in registers.
+        tile: vectors of each that a thread holds; 0 if there are none.
     """
 
     width: int = 1
     operands: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    register_operands: tuple[str, ...] = ()
     tile: int = 0
 
 
@@ -67,14 +67,14 @@ def moves_as_vector(
     return plain and operand.strides[-1] is Stride.UNIT
 
 
-def may_share(together: Sequence[nodes.Reduce], s: nodes.Reduce) -> bool:
+def may_share(fused: Sequence[nodes.Reduce], s: nodes.Reduce) -> bool:
     """Whether a reduction runs over the same axes as others and uses none of their results."""
-    results = {value.number for other in together for value in other.outs}
-    return set(s.axes) == set(together[0].axes) and not all_uses(s) & results
+    results = {value.number for other in fused for value in other.outs}
+    return set(s.axes) == set(fused[0].axes) and not all_uses(s) & results
 
 
 def group_vectors(kernel: Kernel, block: Block, may_keep: bool) -> Vectors:
-    """How members take the elements of the phases in ``block``, which is run at one point.
+    """Select the vectors of the phases in ``block``, which is run at one point.
 
     Args:
         kernel: that it belongs to. Its innermost axis is the members'.
@@ -97,13 +97,13 @@ def group_vectors(kernel: Kernel, block: Block, may_keep: bool) -> Vectors:
     width = VECTOR_BYTES // max(storage_bytes(operands[name].dtype) for name in names)
     if width == 1 or (last.exact is not None and last.exact % width):
         return Vectors()
-    kept = _read_again(phases, kernel, operands) if may_keep else ()
-    tile = min(MOST_KEPT_VECTORS, MOST_KEPT // width) // len(kept) if kept else 0
-    return Vectors(width, names, kept if tile else (), tile)
+    reused = _read_repeatedly(phases, kernel, operands) if may_keep else ()
+    tile = min(MAX_REGISTER_VECTORS, MAX_REGISTER_ELEMENTS // width) // len(reused) if reused else 0
+    return Vectors(width, names, reused if tile else (), tile)
 
 
 def column_pairs(kernel: Kernel, block: Block) -> Vectors:
-    """How a thread takes the elements of two neighboring columns, where that is of use.
+    """Select vectors of two neighboring columns for a thread, if they pay off.
 
     It is for 16-bit floats, of which a warp reads 64 bytes at once although 128 are one access.
     Both columns are printed, so there are no loops or branches in ``block``, and nothing is written
@@ -114,20 +114,20 @@ def column_pairs(kernel: Kernel, block: Block) -> Vectors:
         block: the statements of one column.
     """
     reduces = [s for s in block.body if isinstance(s, nodes.Reduce)]
-    rest = [s for s in block.body if not isinstance(s, nodes.Reduce)]
-    inside = [s for reduce in reduces for s in reduce.body.body]
+    body = [s for s in block.body if not isinstance(s, nodes.Reduce)]
+    nested = [s for reduce in reduces for s in reduce.body.body]
     combining = [s for reduce in reduces for s in reduce.combine.body]
-    stores = all(isinstance(s, _PURE) or (isinstance(s, nodes.Store) and is_whole(s)) for s in rest)
-    if not stores or not all(isinstance(s, _PURE) for s in (*inside, *combining)):
+    stores = all(isinstance(s, _PURE) or (isinstance(s, nodes.Store) and is_whole(s)) for s in body)
+    if not stores or not all(isinstance(s, _PURE) for s in (*nested, *combining)):
         return Vectors()
     if any(o.mode is Mode.INOUT for o in kernel.operands):
         return Vectors()
     operands, last = {o.name: o for o in kernel.operands}, kernel.axes[-1]
-    moved = [s.operand for s in inside if moves_as_vector(s, kernel)]
+    moved = [s.operand for s in nested if moves_as_vector(s, kernel)]
     names = tuple(name for name in dict.fromkeys(moved) if operands[name].mode is Mode.IN)
     if not any(operands[name].dtype in _HALVES for name in names):
         return Vectors()
-    if PAIR * len(inside) > MOST_REPEATED:
+    if PAIR * len(nested) > MOST_REPEATED:
         return Vectors()
     if any(Stride.UNIT in operands[name].strides[:-1] for name in names):
         return Vectors()
@@ -142,30 +142,30 @@ def read_after_write(body: Block, stores: Sequence[str]) -> bool:
     """Whether the body stores one operand twice, or loads one that it has stored before."""
     written: set[str] = set()
     for statement in body.body:
-        touched = operands_in(Block(body=(statement,)))
+        accessed = operands_in(Block(body=(statement,)))
         if isinstance(statement, nodes.Store):
             written.add(statement.operand)
-        elif written.intersection(touched):
+        elif written.intersection(accessed):
             return True
     return len(stores) != len(set(stores))
 
 
 def _phases_of(kernel: Kernel, block: Block) -> list[Phase]:
-    """The phases in order; none if loops stand where they are not understood."""
+    """The phases in order; none if there are other loops."""
     phases: list[Phase] = []
-    together: list[nodes.Reduce] = []
+    fused: list[nodes.Reduce] = []
     for statement in block.body:
         if isinstance(statement, nodes.Reduce):
-            if together and may_share(together, statement):
-                together.append(statement)
+            if fused and may_share(fused, statement):
+                fused.append(statement)
                 phases[-1] = Phase(phases[-1].axes, (*phases[-1].bodies, statement.body))
                 continue
-            together = [statement]
+            fused = [statement]
             axes = tuple(axis.name for axis in kernel.axes if axis.name in statement.axes)
             phases.append(Phase(axes, (statement.body,)))
             continue
         if not isinstance(statement, nodes.Const):
-            together = []
+            fused = []
         if isinstance(statement, nodes.For) and statement.axis is not None:
             phases.append(_loop_phase(statement))
         elif any(isinstance(s, nodes.Reduce) or _is_over_axis(s) for s in _inner(statement)):
@@ -192,23 +192,23 @@ def _loop_phase(loop: nodes.For) -> Phase:
 
 
 def _takes_vectors(body: Block, kernel: Kernel) -> bool:
-    """Whether the body computes, reads, and stores neighbors beside neighbors."""
+    """Whether the body only computes, and reads and stores consecutive elements."""
     stores = [s.operand for s in body.body if isinstance(s, nodes.Store)]
     simple = all(isinstance(s, _PURE) or moves_as_vector(s, kernel) for s in body.body)
     return simple and not read_after_write(body, stores)
 
 
-def _read_again(
+def _read_repeatedly(
     phases: Sequence[Phase], kernel: Kernel, operands: dict[str, Operand]
 ) -> tuple[str, ...]:
     """Operands that nothing writes and several phases read, all of them in vectors."""
     count: Counter[str] = Counter()
-    otherwise: set[str] = set()
+    in_scalars: set[str] = set()
     for phase in phases:
         loads = [s for b in phase.bodies for s in b.body if isinstance(s, nodes.Load)]
         # In order, not as a set: a text is the same in each process.
         in_vectors = dict.fromkeys(s.operand for s in loads if moves_as_vector(s, kernel))
         count.update(list(in_vectors))
-        otherwise |= {s.operand for s in loads if not moves_as_vector(s, kernel)}
+        in_scalars |= {s.operand for s in loads if not moves_as_vector(s, kernel)}
     readonly = [name for name in count if operands[name].mode is Mode.IN]
-    return tuple(n for n in readonly if count[n] > 1 and n not in otherwise)
+    return tuple(n for n in readonly if count[n] > 1 and n not in in_scalars)

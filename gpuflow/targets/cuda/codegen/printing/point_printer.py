@@ -1,7 +1,7 @@
 """Common code of the CUDA emitters: overrides of ``KernelPrinter``'s hooks.
 
-A point is done by one thread or, if it is a piece of two axes, by a block (``points``), by a group
-of threads (``groups``), or by the whole grid (``full``). Parameters are one per word of
+A point is computed by one thread or, if it is a tile of two axes, by a block (``points``), by a
+group of threads (``groups``), or by the whole grid (``full``). There is one parameter for each of
 ``nodes.arguments``, in that order.
 """
 
@@ -26,7 +26,7 @@ from gpuflow.kir.nodes import (
     Value,
 )
 from gpuflow.kir.rewrite import taken
-from gpuflow.kir.scalar import PARTS
+from gpuflow.kir.scalar import COMPONENT_DTYPES
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.codegen.printing.scalar_text import (
     STORAGE_BITS,
@@ -36,7 +36,7 @@ from gpuflow.targets.cuda.codegen.printing.scalar_text import (
     spell_function,
     widen,
 )
-from gpuflow.targets.cuda.codegen.schedules.spread import (
+from gpuflow.targets.cuda.codegen.schedules.launch_config import (
     Launch,
     PointLoop,
     axes_of,
@@ -54,7 +54,7 @@ class CudaPrintError(RuntimeError):
 
 
 class CudaNames(Names):
-    """Operand names that hide nothing that printed CUDA source calls."""
+    """Operand names that shadow no function of printed CUDA source."""
 
     _CALLED = frozenset(
         ("cuda", "libdevice", "maximum", "minimum", "saturate", "bitcast", "barrier")
@@ -66,7 +66,7 @@ class CudaNames(Names):
 
 
 class CudaPrinter(KernelPrinter):
-    """Prints a kernel; how its points are spread over threads is up to emitters."""
+    """Prints a kernel; emitters distribute its points over threads."""
 
     target_name = "cuda"
     comment = "A gpuflow kernel for CUDA; its names: targets/cuda/codegen/intrinsics/namespace.py"
@@ -77,17 +77,17 @@ class CudaPrinter(KernelPrinter):
         self.launch = launch
         self.index_type = f"int{kernel.index_bits}"
         self.helpers: dict[str, str] = {}  # device functions by name, in order of definition
-        self.signature_line = 0
+        self.signature_index = 0
         self.shared_bytes = 0  # of static shared memory, at most
-        self.in_points = False  # inside the loop over points, or where there is none
+        self.in_points = False  # within the loop over points, or without one
 
     # Text around the body
 
     def source(self) -> Source:
         """Print the module, with the device functions before the kernel."""
         printed = super().source()
-        at = self.signature_line
-        helpers = [line for text in self.helpers.values() for line in [*text.splitlines(), "", ""]]
+        at = self.signature_index
+        helpers = [row for text in self.helpers.values() for row in [*text.splitlines(), "", ""]]
         return replace(printed, text="\n".join([*self.lines[:at], *helpers, *self.lines[at:], ""]))
 
     def helper(self, name: str, text: str) -> None:
@@ -98,7 +98,7 @@ class CudaPrinter(KernelPrinter):
     def function_body(self) -> Iterator[list[str]]:
         """Print into the list that this gives, as the body of a function.
 
-        Variables that are bound inside of it are local to the function.
+        Variables that are bound in it are local to the function.
         """
         outer = self.lines, self.depth, self.values
         self.lines, self.depth, self.values = [], 1, dict(self.values)
@@ -144,20 +144,20 @@ class CudaPrinter(KernelPrinter):
         return [self.parameter(argument) for argument in nodes.arguments(self.kernel)]
 
     def parameter(self, argument: nodes.Argument) -> tuple[str, str]:
-        """Name and type of the parameter for one word of the argument block."""
+        """Name and type of the parameter for one slot of the argument block."""
         if argument.kind == "extent":
             return self.names.extent(self.axes[argument.axis]), self.index_type
         if argument.kind == "stride":
             return self.names.stride(argument.operand, argument.axis), self.index_type
         name = self.names.operand(argument.operand)
         dtype = self.operands[argument.operand].dtype
-        bits = STORAGE_BITS.get(dtype, PARTS.get(dtype, dtype))
+        bits = STORAGE_BITS.get(dtype, COMPONENT_DTYPES.get(dtype, dtype))
         if argument.kind == "pointer":
             return name, "*" + bits
         return name, "int64" if argument.kind == "base" else bits
 
     def signature(self) -> str:
-        self.signature_line = len(self.lines)
+        self.signature_index = len(self.lines)
         return f"def {self.kernel.name}({', '.join(name for name, _ in self.parameters())}):"
 
     def unpack(self) -> None:
@@ -170,13 +170,13 @@ class CudaPrinter(KernelPrinter):
     def device_function(self) -> str:
         """Print a device function instead of a kernel, after those that it calls."""
         super().source()
-        at = self.signature_line
-        helpers = [line for text in self.helpers.values() for line in [*text.splitlines(), ""]]
+        at = self.signature_index
+        helpers = [row for text in self.helpers.values() for row in [*text.splitlines(), ""]]
         return "\n".join([*helpers, "@device_function", *self.lines[at:]])
 
     @property
     def grid(self) -> tuple[str, str]:
-        """The number of this block, and how many blocks there are."""
+        """The id of this block, and the count of blocks."""
         return ("0", "1") if self.launch.alone else ("cuda.blockIdx.x", "cuda.gridDim.x")
 
     # Index arithmetic
@@ -278,7 +278,7 @@ class CudaPrinter(KernelPrinter):
 
     def at_loop(self, loop: PointLoop) -> AbstractContextManager[None]:
         """Enter a loop whose index is already set."""
-        assert isinstance(loop, For) and loop.axis is not None  # a Strip is for ``pieces``
+        assert isinstance(loop, For) and loop.axis is not None  # a Strip is for ``block_tiles``
         return self.at_point(self.axes[loop.axis], loop.body)
 
     # Memory

@@ -1,11 +1,11 @@
-"""The emitter of kernels whose points are done by one thread each, one by one or in vectors.
+"""The emitter of kernels with one thread for each point, or for a vector of points.
 
-Points may be pieces of two axes (``pieces``): then a block does each.
+Points may be tiles of two axes (``block_tiles``): then a block computes each.
 
-Several neighbors of a row may be done by one thread: ``vectors``.
+One thread may compute several neighbors of a row: ``vectors``.
 
 A segmented kernel has a table of argument blocks: a thread takes every ``thread_count``-th point of
-all of them together, so that small segments are spread over the grid like large ones.
+their concatenation, so that small segments are distributed over the grid like large ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuflow.kir.nodes import Block
 from gpuflow.targets.cuda.codegen.printing import segments
 from gpuflow.targets.cuda.codegen.printing.point_printer import Nest
 from gpuflow.targets.cuda.codegen.printing.vectors import VectorPrinter
-from gpuflow.targets.cuda.codegen.schedules.spread import ALONE_THREADS, axes_of
+from gpuflow.targets.cuda.codegen.schedules.launch_config import ALONE_THREADS, axes_of
 
 
 class PointPrinter(VectorPrinter):
@@ -32,12 +32,12 @@ class PointPrinter(VectorPrinter):
             return
         self.unpack()
         self.in_points = not self.launch.points
-        if self.launch.points and not self.launch.pieces:
+        if self.launch.points and not self.launch.block_tile:
             self._thread_names()
         self.block(self.kernel.body)
 
     def _thread_names(self) -> None:
-        """Number the threads of the grid."""
+        """Define the id of the thread in the grid, and the count of threads."""
         if self.launch.alone:
             width, height = ALONE_THREADS
             first = f"{width} * cuda.threadIdx.y + cuda.threadIdx.x"
@@ -54,9 +54,9 @@ class PointPrinter(VectorPrinter):
             self._segment_points(nest)
         elif self.launch.width > 1:
             self.vector_points(nest)
-        elif self.launch.pieces:
+        elif self.launch.block_tile:
             first, step = map(self.index, self.grid)
-            self._single_points(nest, first, step, self.piece)
+            self._single_points(nest, first, step, self.tile_body)
         else:
             self._single_points(nest, "thread_id", "thread_count", self.block)
 
@@ -72,7 +72,7 @@ class PointPrinter(VectorPrinter):
     # Segments
 
     def _over_segments(self) -> None:
-        """A thread meets segments in order, so it only ever steps forward in the table."""
+        """Advance through the table: the points of a thread are in the order of segments."""
         self.emit("segment_id = np.int64(0)")
         self.emit("point_id = np.int64(thread_id)")
         self.emit("point_count = segment_table[1 + 2 * segment_table[0]]")

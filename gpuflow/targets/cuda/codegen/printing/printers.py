@@ -1,8 +1,8 @@
-"""The CUDA target: KernelIR in, the text of a kernel and its launch out.
+"""The CUDA target: from KernelIR to the text of a kernel and its launch.
 
 ``print_cuda`` selects the emitter; ``build.build_cuda`` compiles the text to a cubin, with or
-without a GPU; ``cached.compile_cuda`` caches it. See schedules/spread.py for the distribution of
-points over threads.
+without a GPU; ``cached.compile_cuda`` caches it. See schedules/launch_config.py for the
+distribution of points over threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuflow.targets.cuda.codegen.printing.columns import ColumnPrinter
 from gpuflow.targets.cuda.codegen.printing.full import FullPrinter
 from gpuflow.targets.cuda.codegen.printing.groups import GroupPrinter
 from gpuflow.targets.cuda.codegen.printing.points import PointPrinter
-from gpuflow.targets.cuda.codegen.schedules.spread import Launch, schedule_cuda
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Launch, schedule_cuda
 
 EMITTERS = {
     "point": PointPrinter, "row": GroupPrinter, "column": ColumnPrinter, "full": FullPrinter,
@@ -43,7 +43,7 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
     Args:
         kernel: a kernel that ``kir.verify`` accepts.
         vectorize: use wide accesses where the text allows them (``launch.width`` > 1 then);
-            arguments must then pass ``spread.may_launch``, and for those that do not a
+            arguments must then pass ``launch_config.may_launch``, and for those that do not a
             second variant is printed without.
 
     Raises:

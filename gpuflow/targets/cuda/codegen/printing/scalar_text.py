@@ -1,4 +1,4 @@
-"""How the scalar functions of KernelIR, and its casts, are spelled in printed CUDA source.
+"""Expressions in printed CUDA source for the scalar functions of KernelIR and its casts.
 
 libdevice is called by name: Numba's ``math.floor`` gives an integer, and ``math`` lacks a third of
 the table. Helpers are device functions that are printed into the source that uses them.
@@ -133,8 +133,8 @@ def _form(fn: str, dtype: str) -> str | None:
         return "(not {0})" if fn == "not" else None
     if dtype in FLOATS:
         if fn in _LIBDEVICE:
-            places = {"fma": "{0}, {1}, {2}"}.get(fn, "{0}, {1}" if fn in _BINARY else "{0}")
-            return f"libdevice.{_LIBDEVICE[fn]}{_suffix(dtype)}({places})"
+            operands = {"fma": "{0}, {1}, {2}"}.get(fn, "{0}, {1}" if fn in _BINARY else "{0}")
+            return f"libdevice.{_LIBDEVICE[fn]}{_suffix(dtype)}({operands})"
         return _FLOAT_FORMS.get(fn)
     signed = _UNSIGNED_FORMS if dtype.startswith("u") else _SIGNED_FORMS
     return signed.get(fn) or _INTEGER_FORMS.get(fn)

@@ -4,14 +4,14 @@ The first parameter is a table in device memory, as docs/kernel_ir.md lays it ou
 
     [segments, start_0, words_0, start_1, words_1, ..., total]
 
-``words_k`` is the device address of segment k's argument block, ``start_k`` where it begins in the
+``words_k`` is the device address of segment k's argument block, ``start_k`` its start in the
 concatenated range: of points for a map, of blocks for a full reduction.
 """
 
 from __future__ import annotations
 
 from gpuflow.kir import nodes
-from gpuflow.targets.cuda.codegen.printing.combining import from_word
+from gpuflow.targets.cuda.codegen.printing.combining import from_bits
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrinter
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, widen
 
@@ -19,23 +19,23 @@ TABLE = ("segment_table", "*int64")
 
 
 def unpack(printer: CudaPrinter) -> None:
-    """Define where segment ``segment_id`` starts, and its arguments."""
+    """Define the start and the arguments of segment ``segment_id``."""
     printer.emit("segment_start = segment_table[1 + 2 * segment_id]")
     address = "segment_table[2 + 2 * segment_id]"
     printer.emit(f"segment_words = pointer_from_address({address}, np.int64)")
     for number, argument in enumerate(nodes.arguments(printer.kernel)):
-        _unpack_word(printer, argument, f"segment_words[{number}]")
+        _unpack_argument(printer, argument, f"segment_words[{number}]")
 
 
-def _unpack_word(printer: CudaPrinter, argument: nodes.Argument, word: str) -> None:
+def _unpack_argument(printer: CudaPrinter, argument: nodes.Argument, slot: str) -> None:
     name, dtype = printer.parameter(argument)
     if argument.kind == "pointer":
-        printer.emit(f"{name} = pointer_from_address({word}, np.{dtype[1:]})")
+        printer.emit(f"{name} = pointer_from_address({slot}, np.{dtype[1:]})")
     elif argument.kind in ("extent", "stride"):
-        printer.emit(f"{name} = {printer.index(word)}")
+        printer.emit(f"{name} = {printer.index(slot)}")
     elif argument.kind == "base":
-        printer.emit(f"{name} = {word}")
+        printer.emit(f"{name} = {slot}")
     else:
         storage = printer.operands[argument.operand].dtype
         suffix = "_value" if storage in STORAGE_BITS else ""
-        printer.emit(f"{name}{suffix} = {widen(from_word(word, dtype), storage)}")
+        printer.emit(f"{name}{suffix} = {widen(from_bits(slot, dtype), storage)}")

@@ -1,4 +1,4 @@
-"""The emitter of points that one thread does several of: neighbors along the innermost axis.
+"""The emitter of vectors of points in one thread: neighbors along the innermost axis.
 
 They are read and written with 128-bit accesses:
 
@@ -30,12 +30,12 @@ from gpuflow.base.records import record
 from gpuflow.kir.nodes import Block, Kernel, Load, Mode, Operand, Statement, Store
 from gpuflow.kir.scalar import storage_bytes
 from gpuflow.kir.walk import needed, results_of
+from gpuflow.targets.cuda.codegen.printing.block_tiles import BlockTilePrinter
 from gpuflow.targets.cuda.codegen.printing.computed_loads import ComputedLoad, computed_loads
 from gpuflow.targets.cuda.codegen.printing.phases import moves_as_vector
-from gpuflow.targets.cuda.codegen.printing.pieces import PiecePrinter
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrintError, Nest
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
-from gpuflow.targets.cuda.codegen.schedules.spread import Launch, axes_of
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Launch, axes_of
 from gpuflow.targets.printer import constant
 
 
@@ -50,7 +50,7 @@ class Element:
     accesses: Block
 
 
-class VectorPrinter(PiecePrinter):
+class VectorPrinter(BlockTilePrinter):
     """Prints the points of a launch of ``width`` > 1."""
 
     def __init__(self, kernel: Kernel, launch: Launch) -> None:
@@ -59,7 +59,7 @@ class VectorPrinter(PiecePrinter):
         self._stored: dict[int, int] = {}  # values that are printed as stored: their elements
 
     def vector_points(self, nest: Nest) -> None:
-        """With one axis, the remainder after the last whole vector is done point by point."""
+        """Print the loop over vectors; with one axis, then one over the remaining points."""
         axes, width = axes_of(nest, self.axes), self.launch.width
         last = axes[-1]
         self.emit(f"row_vectors = {self.index(f'{self.names.extent(last)} // {width}')}")
@@ -72,13 +72,13 @@ class VectorPrinter(PiecePrinter):
         with self.counting("vector_id", "thread_id", "vector_count", "thread_count"):
             self.split("vector_id", axes, last_extent="row_vectors")
             self.emit(f"{last.name} = {self.index_product(last.name, str(width))}")
-            self._outside_last(nest, self._vector_body)
+            self._enter_outer_axes(nest, self._vector_body)
         if len(axes) == 1:
             start = self.index_sum(self.index_product("vector_count", str(width)), "thread_id")
             with self.counting(last.name, start, self.extent(last), "thread_count"):
-                self._outside_last(nest, self._tail_body)
+                self._enter_outer_axes(nest, self._tail_body)
 
-    def _outside_last(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
+    def _enter_outer_axes(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
         """As for single points, but the innermost axis is entered by ``print_body``.
 
         The device function enters it for itself, and the accesses around it enter it here.
@@ -90,7 +90,7 @@ class VectorPrinter(PiecePrinter):
         with self.at_loop(loop):
             for statement in loop.body.body[:-1]:
                 self.statement(statement)
-            self._outside_last(inner, print_body)
+            self._enter_outer_axes(inner, print_body)
 
     def _vector_body(self, body: Block) -> None:
         element = self._element_function(body)
@@ -111,9 +111,9 @@ class VectorPrinter(PiecePrinter):
             loaded = [f"{name}_lanes[{lane}]" for name in names]
             captured = self._at_lane(element.captured, lane)
             self.emit(f"lane_{lane} = each_element({', '.join([*loaded, *captured])})")
-        for operand, part in self._parts(element):
+        for operand, suffix in self._stored_results(element):
             name, at = self.names.operand(operand.name), self.offsets[operand.name]
-            values = ", ".join(f"lane_{lane}{part}" for lane in range(width))
+            values = ", ".join(f"lane_{lane}{suffix}" for lane in range(width))
             self.emit(f"store_vector({name}, {at}, ({values}))")
 
     def _at_lane(self, captured: Sequence[str], lane: int) -> list[str]:
@@ -130,12 +130,12 @@ class VectorPrinter(PiecePrinter):
         loaded = [self.raw_load(operand, self.offsets[operand.name]) for operand in element.loads]
         loaded += [self._computed_element(*one, 0) for one in element.computed]
         self.emit(f"lane_0 = each_element({', '.join([*loaded, *element.captured])})")
-        for operand, part in self._parts(element):
+        for operand, suffix in self._stored_results(element):
             at = self.offsets[operand.name]
-            self.emit(f"{self.names.operand(operand.name)}[{at}] = lane_0{part}")
+            self.emit(f"{self.names.operand(operand.name)}[{at}] = lane_0{suffix}")
 
-    def _parts(self, element: Element) -> list[tuple[Operand, str]]:
-        """Each stored operand and how its value is taken from a result of the device function."""
+    def _stored_results(self, element: Element) -> list[tuple[Operand, str]]:
+        """Each stored operand, and the subscript of its value in the device function's result."""
         if len(element.stores) == 1:
             return [(element.stores[0], "")]
         return [(operand, f"[{number}]") for number, operand in enumerate(element.stores)]
@@ -148,8 +148,8 @@ class VectorPrinter(PiecePrinter):
         moved = [s for s in body.body if moves_as_vector(s, self.kernel)]
         loads = dict.fromkeys(s.operand for s in moved if isinstance(s, Load))
         stores = [s for s in moved if isinstance(s, Store)]
-        rest = Block(body=tuple(s for s in body.body if s not in moved))
-        with self.function_body() as lines, self.at_point(self.launch.points[-1], rest):
+        others = Block(body=tuple(s for s in body.body if s not in moved))
+        with self.function_body() as suite, self.at_point(self.launch.points[-1], others):
             for value, dtype in given.items():
                 self.emit(f"{value} = {widen(f'{value}_lane', dtype)}")
             for s in body.body:
@@ -164,7 +164,7 @@ class VectorPrinter(PiecePrinter):
         names = self.captured(body.body, moved, self.launch.points[-1:])
         captured = [name for name in names if name not in given]
         head = f"def each_element({', '.join([*parameters, *captured])}):"
-        text = "\n".join(["@device_function", head, *lines])
+        text = "\n".join(["@device_function", head, *suite])
         self.helper("each_element", text)
         if self.helpers["each_element"] != text:
             raise CudaPrintError(
@@ -191,8 +191,8 @@ class VectorPrinter(PiecePrinter):
             return
         width = self.launch.width
         needs = dict.fromkeys(need for one in self._computed for need in one.needs)
-        numbers = " | ".join(self.parameter(argument)[0] for argument in needs)
-        tests = [f"({numbers}) & {width - 1} == 0"] if numbers else []
+        operands = " | ".join(self.parameter(argument)[0] for argument in needs)
+        tests = [f"({operands}) & {width - 1} == 0"] if operands else []
         for name in dict.fromkeys(load.operand for one in self._computed for load in one.loads):
             size = width * storage_bytes(self.operands[name].dtype)
             tests.append(f"address_of({self.names.operand(name)}) & {size - 1} == 0")
@@ -213,14 +213,14 @@ class VectorPrinter(PiecePrinter):
         return f"{self.value(one.out)}_element({', '.join(self._at_lane(captured, lane))})"
 
     def _computed_function(self, one: ComputedLoad) -> list[str]:
-        """Print the device function that loads the value of one point; gives its parameters."""
+        """Print the device function that loads the value of one point; returns its parameters."""
         last, value = self.launch.points[-1:], self.value(one.out)
         captured = self.captured(one.statements, [], last)
-        with self.function_body() as lines, self.at_point(last[0], Block(body=one.statements)):
+        with self.function_body() as suite, self.at_point(last[0], Block(body=one.statements)):
             self._stored_value(one, 1)
             self.emit(f"return {value}")
         head = f"def {value}_element({', '.join(captured)}):"
-        self.helper(f"{value}_element", "\n".join(["@device_function", head, *lines]))
+        self.helper(f"{value}_element", "\n".join(["@device_function", head, *suite]))
         return captured
 
     def _stored_value(self, one: ComputedLoad, width: int) -> None:
@@ -236,7 +236,7 @@ class VectorPrinter(PiecePrinter):
             super()._load(s)
             return
         out, operand = self.value(s.out), self.operands[s.operand]
-        at = self.within(self._address(operand, s.offset), s.part)
+        at = self.within(self._address(operand, s.offset), s.component)
         vector = f"load_vector_readonly({self.names.operand(s.operand)}, {at}, {width})"
         loaded = vector if width > 1 else self.raw_load(operand, at)
         if s.where is None:

@@ -1,11 +1,11 @@
-"""The width of a GPU kernel's index arithmetic: 32 bits where the sizes of its calls allow it.
+"""The width of a GPU kernel's index arithmetic: 32 bits if the sizes of its calls allow it.
 
 A 64-bit index takes two registers, and each step with it two instructions. With 32 bits, computed
 values must be below 2**31 in absolute value:
 
     offsets    of each operand, and every partial sum: the sum of |stride| * extent has to fit
     counters   of points, and of what the members of a point share; a thread goes one step past the
-               end before it sees that, and looks ahead for loads that are to be on their way
+               end before it sees that, and looks ahead for loads in flight
 
 Always computed in 64 bits: addresses in bytes, offsets that the kernel itself computes or reads
 (gathers, scatters), components of complex numbers, and values of INDEX operands; of those only the
@@ -21,10 +21,10 @@ from math import prod
 from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.kir.nodes import Kernel, Mode, remembered
-from gpuflow.targets.cuda.codegen.schedules.spread import MEMBER_ROLES, POINT_ROLES
+from gpuflow.targets.cuda.codegen.schedules.launch_config import MEMBER_ROLES, POINT_ROLES
 
 _LARGEST = 2**31 - 1
-# How far a counter goes past its end: four steps of all threads of a grid, of which there are
+# The most that a counter exceeds its end: four steps of all threads of a grid, of which there are
 # at most 4,096 for each of some 1,000 multiprocessors.
 MOST_AHEAD = 1 << 24
 
@@ -50,7 +50,7 @@ def fits_32_bits(call: KernelCall) -> bool:
             return False
     distances = distances_of(kernel)
     for operand in kernel.operands:
-        steps = [abs(distances[operand.name, axis].within(call.words)) for axis in sizes]
+        steps = [abs(distances[operand.name, axis].within(call.slots)) for axis in sizes]
         if operand.mode is Mode.INDEX:
             reach = max(steps, default=0)
         else:

@@ -1,7 +1,7 @@
 """The schedules of GPUs that rewrite calls when a plan is bound, in the order they are tried.
 
-The launch configuration of a kernel (``spread``) and the width of its indices (``index_bits``) are
-decided at launch, by its printer.
+The launch configuration of a kernel (``launch_config``) and the width of its indices
+(``index_bits``) are decided at launch, by its printer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Few long rows on a GPU: each phase of a row kernel is a kernel for all rows.
+"""Split the phases of few long rows on a GPU into kernels, each for all rows.
 
     for 8 rows, a block each:           top[row] = max(x[row])                    <- all blocks
         top = max(x)                    total[row] = sum(exp(x[row] - top[row]))  <- all blocks
@@ -35,7 +35,7 @@ def _phases(kernel: Kernel) -> Phases | None:
 
 
 def _choose(call: KernelCall) -> int | None:
-    """The number of rows, if they are few and long."""
+    """The count of rows, if they are few and long."""
     if call.points < SHORTEST_ROW or call.extent > MOST_ROWS:
         return None
     phases = _phases(call.kernel)
@@ -54,18 +54,18 @@ def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCa
         steps[axis] = step
         step *= sizes[axis]
     itemsizes = {o.name: storage_dtype(o.dtype).itemsize for o in phases.results}
-    places = {name: allocate(count * itemsize) for name, itemsize in itemsizes.items()}
+    scratch = {name: allocate(count * itemsize) for name, itemsize in itemsizes.items()}
     names = [operand.name for operand in call.kernel.operands]
-    buffers = {**dict(zip(names, call.buffers, strict=True)), **places}
+    buffers = {**dict(zip(names, call.buffers, strict=True)), **scratch}
     calls = []
     for phase in phases.kernels:
-        words = [
-            values[argument] if argument.operand not in places
+        slots = [
+            values[argument] if argument.operand not in scratch
             else steps[argument.axis] if argument.kind == "stride" else 0
             for argument in arguments(phase)
         ]  # fmt: skip
         used = tuple([buffers[operand.name] for operand in phase.operands])
-        calls.append(KernelCall(phase, tuple(words), used, call.extent, call.points))
+        calls.append(KernelCall(phase, tuple(slots), used, call.extent, call.points))
     return tuple(calls)
 
 

@@ -1,4 +1,4 @@
-"""Maps that read an operand across its rows on a GPU: in tiles, by way of shared memory.
+"""Tile maps that read an operand across its rows on a GPU, through shared memory.
 
     each thread a point:            each block a tile of 32 x 32:
         y[i, j] = f(x[j, i])            threads along i: tile[j, i] = x[j, i]
@@ -34,16 +34,16 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _choose(call: KernelCall) -> bool | None:
-    """Whether more operands lie across the rows than along them."""
+    """Whether more operands are contiguous across the rows than along them."""
     if call.points < SMALLEST_TILED:
         return None
-    kernel, sizes, words = call.kernel, sizes_of(call), call.words
+    kernel, sizes, slots = call.kernel, sizes_of(call), call.slots
     down, along = (axis.name for axis in kernel.axes[-2:])
     if min(sizes[down], sizes[along]) < SHORTEST_TILED:
         return None
     balance = 0
     for one, other in remembered(kernel, distances_across):
-        steps = abs(one.within(words)), abs(other.within(words))
+        steps = abs(one.within(slots)), abs(other.within(slots))
         if steps[0] == 1 and steps[1] >= SHORTEST_TILED:
             balance += 1
         elif steps[1] <= steps[0]:

@@ -1,4 +1,4 @@
-"""A library's epilogues on small matrices, compared with NumPy, before programs use them."""
+"""Self-check: compare a library's epilogues with NumPy on small matrices before they are used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Make = Callable[[Gemm, Epilogue, int], Callable[..., None] | None]
 
 
 class CheckedEpilogues:
-    """Those epilogues of a library that were found to be right.
+    """The epilogues of a library that passed the self-check.
 
     Args:
         api: of the device.
@@ -30,17 +30,17 @@ class CheckedEpilogues:
 
     def __init__(self, api: GpuApi, make: _Make) -> None:
         self._api, self._make = api, make
-        self._known: dict[tuple[Epilogue, np.dtype, bool], bool] = {}
+        self._checked: dict[tuple[Epilogue, np.dtype, bool], bool] = {}
         self._lock = threading.Lock()
         self._stream: int | None = None
 
     def offers(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
-        """Whether the library's results are right; tried once."""
+        """Whether the library's results are right; checked once."""
         key = (epilogue, dtype, reduced)
         with self._lock:
-            if key not in self._known:
-                self._known[key] = self._is_right(*key)
-            return self._known[key]
+            if key not in self._checked:
+                self._checked[key] = self._is_right(*key)
+            return self._checked[key]
 
     def _is_right(self, epilogue: Epilogue, dtype: np.dtype, reduced: bool) -> bool:
         if self._stream is None:
@@ -86,10 +86,10 @@ def _agrees(
     api.activate()
     rng, pool = np.random.default_rng(0), api.pool()
 
-    def numbers(*shape: int) -> np.ndarray:
+    def quarters(*shape: int) -> np.ndarray:
         return (rng.integers(-4, 5, shape) / 4).astype(gemm.dtype)
 
-    left, right, bias = numbers(len(epilogues), _M, _K), numbers(_K, _N), numbers(_N)
+    left, right, bias = quarters(len(epilogues), _M, _K), quarters(_K, _N), quarters(_N)
     left[0, ::5], bias[::3] = 0, 0  # where it comes to 0, the slope of relu is 0
     left[0, 1], left[0, 2] = np.nan, left[0, 2] * _LARGE
     aux = np.zeros(*aux_type(epilogues[0], _M, _N, gemm.dtype))
@@ -109,11 +109,11 @@ def _agrees(
         vector = bias if epilogue.bias and not epilogue.gradient else None
         with np.errstate(all="ignore"):
             product = operand.astype(np.float32) @ right.astype(np.float32)
-            want, extra = with_epilogue(np, epilogue, product, vector, extra_before)
-        pairs = [(output, want)]
+            expected, extra = with_epilogue(np, epilogue, product, vector, extra_before)
+        pairs = [(output, expected)]
         if epilogue.gradient and epilogue.bias:
             pairs.append((_read(api, stream, pointers[3], (_N,), gemm.dtype), extra))
-        if not all(_is_close(got, wanted, gemm) for got, wanted in pairs):
+        if not all(_is_close(got, expected, gemm) for got, expected in pairs):
             return False
         extra_before = None if extra is None else extra.astype(aux.dtype)
     return True
@@ -128,8 +128,8 @@ def _read(
     return result
 
 
-def _is_close(got: np.ndarray, want: np.ndarray, gemm: Gemm) -> bool:
-    """Whether numbers agree; half precision rounds, and gelu's tanh is an approximation."""
+def _is_close(got: np.ndarray, expected: np.ndarray, gemm: Gemm) -> bool:
+    """Whether values agree; half precision rounds, and gelu's tanh is an approximation."""
     tolerance = 2e-2 if gemm.dtype.itemsize == 2 else 1e-3
-    a, b = got.astype(np.float64), want.astype(np.float64)
+    a, b = got.astype(np.float64), expected.astype(np.float64)
     return np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)

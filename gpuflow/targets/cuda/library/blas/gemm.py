@@ -33,7 +33,7 @@ _DEFAULT_ALGORITHM = -1
 # Bytes, by major compute capability, as NVIDIA recommends for cublasSetWorkspace.
 _WORKSPACE = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
 _SMALL_WORKSPACE = 4 << 20
-_VERSIONS = (13, 12)  # of libraries; the first one that is there
+_VERSIONS = (13, 12)  # of libraries; the first one that is installed
 _MOST = (1 << 31) - 1
 
 _int, _long, _pointer = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
@@ -106,7 +106,7 @@ class CuBlas:
     Args:
         library: from ``load_cublas``.
         stream: that products run on.
-        pool: gives the workspace.
+        pool: allocates the workspace.
         major: of the compute capability.
         lock: held during a call: its launches share the workspace, so those of another thread's
             call must not come between them.
@@ -141,7 +141,7 @@ class CuBlas:
         self._handles[stream] = handle
 
     def gemm(self, gemm: Gemm) -> Callable[..., None] | None:
-        """A function of the addresses of left, right and out; None for sizes beyond its own.
+        """A function of the addresses of left, right and out; None for sizes beyond its limits.
 
         A fourth argument is another stream, which is prepared.
         """
@@ -150,7 +150,8 @@ class CuBlas:
             return None
         kind, out_kind = _TYPES[gemm.dtype], _TYPES[gemm.out_dtype]
         one, zero = _scalars(gemm.dtype)
-        compute = _COMPUTE_64F if gemm.dtype.itemsize // _parts(gemm.dtype) == 8 else _COMPUTE_32F
+        component_bytes = gemm.dtype.itemsize // _components(gemm.dtype)
+        compute = _COMPUTE_64F if component_bytes == 8 else _COMPUTE_32F
         if gemm.reduced:
             compute = _COMPUTE_32F_FAST_TF32
         # A row-major matrix is the transposed one to cuBLAS: out' = right' left'.
@@ -191,14 +192,14 @@ class CuBlas:
         return multiply_all
 
 
-def _parts(dtype: np.dtype) -> int:
+def _components(dtype: np.dtype) -> int:
     return 2 if dtype.kind == "c" else 1
 
 
 def _scalars(dtype: np.dtype) -> tuple[Any, Any]:
-    """1 and 0 as cuBLAS wants alpha and beta: in the dtype in which products are added."""
-    real = ctypes.c_double if dtype.itemsize // _parts(dtype) == 8 else ctypes.c_float
-    scalar_type = real * _parts(dtype)
+    """1 and 0 as alpha and beta, in the dtype in which products are added."""
+    real = ctypes.c_double if dtype.itemsize // _components(dtype) == 8 else ctypes.c_float
+    scalar_type = real * _components(dtype)
     return scalar_type(1.0), scalar_type(0.0)
 
 

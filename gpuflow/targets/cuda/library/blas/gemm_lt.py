@@ -1,8 +1,8 @@
 """cublasLt: products with epilogues, through nvmath's bindings or the C interface itself.
 
-Both ways have the same functions with the same arguments, so that nothing here knows which it is.
+Both have the same functions with the same arguments, so this module does not depend on the choice.
 Not measured on a GPU: so each epilogue is compared with NumPy once, on small matrices, before it is
-used, and left alone where it differs.
+used, and not used if it differs.
 
 Source: NVIDIA, cuBLAS documentation: cublasLtMatmul, cublasLtMatmulDescAttributes_t,
 cublasLtEpilogue_t, cublasLtMatmulPreferenceAttributes_t, cublasLtMatmulHeuristicResult_t.
@@ -32,7 +32,7 @@ _TRANSA, _TRANSB, _EPILOGUE, _BIAS_POINTER, _AUX_POINTER, _AUX_LD = 3, 4, 7, 8, 
 # cublasLtMatmulPreferenceAttributes_t.
 _MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 # cublasLtReductionScheme_t: halves are added in float32 until the end.
-_IN_PLACE_OR_FLOAT32 = 1 | 2
+_INPLACE_OR_FLOAT32 = 1 | 2
 # cublasLtEpilogue_t.
 _ACTIVATIONS = {"": 0, "relu": 2, "gelu": 32}
 _DERIVATIVES = {"relu": 136, "gelu": 192}
@@ -60,13 +60,13 @@ _OTHER: dict[str, tuple[Any, ...]] = {
 
 
 class CtypesLt:
-    """The functions that are used of ``nvmath.bindings.cublasLt``, over the C library.
+    """The subset of ``nvmath.bindings.cublasLt`` in use, over the C library.
 
     Args:
         library: the C library.
 
     Raises:
-        AttributeError: it is another one.
+        AttributeError: if a function is missing.
     """
 
     if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class CtypesLt:
 def _function(
     library: ctypes.CDLL, name: str, signature: tuple[Any, ...]
 ) -> Callable[..., int]:
-    words = "".join(word.capitalize() for word in name.split("_"))
-    function = getattr(library, f"cublasLt{words}")
+    suffix = "".join(segment.capitalize() for segment in name.split("_"))
+    function = getattr(library, f"cublasLt{suffix}")
     function.argtypes, function.restype = signature, _int
     return function
 
@@ -145,7 +145,7 @@ class CuBlasLt:
         self.handle: int = calls.create()
 
     def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> LtProduct | None:
-        """A product with an epilogue on a stream; None: the library has none of that kind."""
+        """A product with an epilogue on a stream; None if the library does not support it."""
         if gemm.dtype not in _TYPES or gemm.dtype != gemm.out_dtype or gemm.count != 1:
             return None
         try:
@@ -175,7 +175,7 @@ class LtProduct:
         self._desc = self._calls.matmul_desc_create(compute, _FLOAT32)
         self._set(_TRANSA, ctypes.c_int32(gemm.right_transposed))
         self._set(_TRANSB, ctypes.c_int32(gemm.left_transposed))
-        self._set(_EPILOGUE, ctypes.c_uint32(_number(epilogue)))
+        self._set(_EPILOGUE, ctypes.c_uint32(_epilogue_code(epilogue)))
         if self._has_aux:
             leading = -(-n // 128) * 128 if epilogue.activation == "relu" else n
             self._set(_AUX_LD, ctypes.c_int64(leading))
@@ -192,8 +192,8 @@ class LtProduct:
     def __call__(
         self, left: int, right: int, out: int, bias: int, aux: int, stream: int | None = None
     ) -> None:
-        places = (right, left, out, bias, aux)
-        aligned = tuple([min(place & -place, _MOST_ALIGNED) for place in places])
+        addresses = (right, left, out, bias, aux)
+        aligned = tuple([min(address & -address, _MOST_ALIGNED) for address in addresses])
         workspace, count = self._lt.workspace
         with self._lt.lock:
             if (bias, aux) != self._pointers:
@@ -215,20 +215,20 @@ class LtProduct:
             return
 
     def algorithm(self, aligned: tuple[int, ...]) -> _Algorithm:
-        """The library's choice for addresses of right, left, out, bias and aux.
+        """The library's algorithm for addresses of right, left, out, bias and aux.
 
         Args:
-            aligned: the power of 2 of which each is a multiple; 0 of those that are not used.
+            aligned: the alignment of each, a power of 2; 0 for unused ones.
         """
-        calls, place = self._calls, self._pointers
-        if place == (0, 0):  # only what they are multiples of counts
+        calls, pointers = self._calls, self._pointers
+        if pointers == (0, 0):  # only their alignment matters
             self._point(*[_MOST_ALIGNED + step for step in aligned[3:]])
         preference = calls.matmul_preference_create()
-        wanted: dict[int, Any] = {_MOST_WORKSPACE: ctypes.c_uint64(self._lt.workspace[1])}
-        wanted[_REDUCTIONS] = ctypes.c_uint32(_IN_PLACE_OR_FLOAT32)
+        attributes: dict[int, Any] = {_MOST_WORKSPACE: ctypes.c_uint64(self._lt.workspace[1])}
+        attributes[_REDUCTIONS] = ctypes.c_uint32(_INPLACE_OR_FLOAT32)
         for name, step in zip(_ALIGNMENTS, (*aligned[:3], aligned[2]), strict=True):
-            wanted[name] = ctypes.c_uint32(step)
-        for name, value in wanted.items():
+            attributes[name] = ctypes.c_uint32(step)
+        for name, value in attributes.items():
             size = ctypes.sizeof(value)
             calls.matmul_preference_set_attribute(preference, name, ctypes.addressof(value), size)
         algorithm = (ctypes.c_uint64 * (_RESULT_BYTES // 8))()
@@ -255,13 +255,13 @@ class LtProduct:
         self._pointers = (bias, aux)
 
     def _set(self, name: int, value: Any) -> None:
-        place, size = ctypes.addressof(value), ctypes.sizeof(value)
-        self._calls.matmul_desc_set_attribute(self._desc, name, place, size)
+        address, size = ctypes.addressof(value), ctypes.sizeof(value)
+        self._calls.matmul_desc_set_attribute(self._desc, name, address, size)
 
 
-def _number(epilogue: Epilogue) -> int:
-    """cublasLt's name of an epilogue."""
+def _epilogue_code(epilogue: Epilogue) -> int:
+    """The cublasLtEpilogue_t of an epilogue."""
     if epilogue.gradient:
         return _DERIVATIVES[epilogue.activation] | (_WITH_SUMS if epilogue.bias else 0)
-    number = _ACTIVATIONS[epilogue.activation] | (_WITH_BIAS if epilogue.bias else 0)
-    return number | (_WITH_AUX if epilogue.keeps else 0)
+    code = _ACTIVATIONS[epilogue.activation] | (_WITH_BIAS if epilogue.bias else 0)
+    return code | (_WITH_AUX if epilogue.keeps else 0)

@@ -1,6 +1,6 @@
-"""Small attention that a library is compared with NumPy on, before programs use it.
+"""Self-check of a library's attention: small calls that are compared with NumPy before its use.
 
-Where the library's causal mask begins is decided by the trial.
+The check finds the alignment of the library's causal mask.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from gpuflow.targets.cuda.library.dnn.calls import AttentionCall
-from gpuflow.targets.cuda.library.dnn.tried import Arrays, Trial
+from gpuflow.targets.cuda.library.dnn.self_check import Arrays, Trial
 
-# Lengths that are no multiple of tiles; with fewer keys than queries and with more, which tells
-# masks that begin at the first key from those that end at the last one.
+# Lengths that are not multiples of tiles; with fewer keys than queries and with more, which
+# distinguishes masks that begin at the first key from those that end at the last one.
 _LENGTHS = ((72, 40), (40, 72))
 _BATCH, _KEY_HEADS = 2, 2
 
@@ -75,5 +75,5 @@ def _small_calls(call: AttentionCall) -> list[AttentionCall]:
     return [small_call(lengths, *_kind(call)) for lengths in _LENGTHS]
 
 
-# Of a call that the library does not take it is not known how its masks begin.
+# A call that the library does not support leaves the alignment of its masks unknown.
 TRIAL = Trial(_kind, _small_calls, small_arrays, lambda call: 2e-2, needs_all=True)

@@ -1,4 +1,4 @@
-"""Calls of a library of neural networks: convolutions, attention, and the plans for them."""
+"""Calls of a library of neural networks: convolutions and attention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ConvolutionCall:
         x: batch, channels and space of the input.
         w: outputs, channels of one group, and taps.
         y: batch, channels and space of the output.
-        channels_last: how all three are packed.
+        channels_last: the packing of all three.
         padding: (low, high) zeros around x, for each dimension of space.
         strides, dilation: for each dimension of space.
         groups: of channels.
@@ -139,13 +139,13 @@ Call = ConvolutionCall | AttentionCall
 
 
 @record
-class Chosen:
+class PlannedCall:
     """A call for which the library has a plan.
 
     Attributes:
         call: the operation.
         deterministic: whether results have the same bits in every run.
-        workspace_bytes: memory that it needs besides.
+        workspace_bytes: additional memory.
     """
 
     call: Call
@@ -165,7 +165,7 @@ def packed_strides(dims: Sequence[int], channels_last: bool) -> tuple[int, ...]:
 class DeepLibrary(Protocol):
     """A library of convolutions or attention on one device."""
 
-    def choose(self, call: Call, deterministic: bool) -> Chosen | None:
+    def choose(self, call: Call, deterministic: bool) -> PlannedCall | None:
         """The library's plan; None if it does not support the call, or is missing.
 
         Args:
@@ -175,17 +175,17 @@ class DeepLibrary(Protocol):
         ...
 
     def why_not(self, call: Call, deterministic: bool) -> str:
-        """Why ``choose`` gave None for a call; for ``gpuflow.explain``."""
+        """Explain why ``choose`` returned None for a call; for ``gpuflow.explain``."""
         ...
 
     def version(self) -> str:
-        """The library's version, where ``choose`` gave something."""
+        """The library's version, if ``choose`` returned a plan."""
         ...
 
-    def bind(self, chosen: Chosen, stream: int) -> Callable[..., None]:
+    def bind(self, chosen: PlannedCall, stream: int) -> Callable[..., None]:
         """The bound operation: a function of the addresses of operands, outputs and workspace.
 
-        A further argument is the stream that is recorded, instead of the one that it was made for.
+        A further argument is the stream that is recorded, instead of its own.
         It allocates nothing on the device.
         """
         ...

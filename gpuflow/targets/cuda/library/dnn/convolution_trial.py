@@ -1,4 +1,4 @@
-"""Small convolutions that a library is compared with NumPy on, before programs use it."""
+"""Self-check of a library's convolutions: small calls, compared with NumPy before its use."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.targets.cuda.library.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
-from gpuflow.targets.cuda.library.dnn.tried import Arrays, Trial
+from gpuflow.targets.cuda.library.dnn.self_check import Arrays, Trial
 
 _BATCH, _CHANNELS, _OUTPUTS = 2, 8, 16
 
 
 @record
 class _Slide:
-    """One dimension of space: elements, taps, zeros around, stride, dilation."""
+    """One spatial dimension: elements, taps, padding, stride, dilation."""
 
     size: int
     taps: int
@@ -23,17 +23,17 @@ class _Slide:
 
     @property
     def positions(self) -> int:
-        """How many positions the filter has."""
+        """The number of positions of the filter."""
         reach = (self.taps - 1) * self.dilation + 1
         return (self.size + sum(self.padding) - reach) // self.stride + 1
 
     def read(self, tap: int) -> slice:
-        """What a tap reads of the padded elements."""
+        """The padded elements that a tap reads."""
         first = tap * self.dilation
         return slice(first, first + self.stride * self.positions, self.stride)
 
 
-# For each number of dimensions a plain call, and one with all that a call may have.
+# For each rank, a plain call, and one with all features of a call.
 _SLIDES = {
     2: (
         (_Slide(7, 3, (1, 1), 2, 1), _Slide(6, 3, (1, 1), 2, 1)),
@@ -108,7 +108,7 @@ def _kind(call: ConvolutionCall) -> tuple[str, np.dtype, bool, bool, int]:
 
 
 def _tolerance(call: ConvolutionCall) -> float:
-    # Algorithms may transform their operands, and round what comes of that.
+    # Algorithms may transform their operands, and round the results.
     return 2e-2 if call.dtype.itemsize == 2 or call.reduced else 1e-4
 
 

@@ -13,7 +13,7 @@ from gpuflow.base.installation import pip_install
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.compiler.debugging import show
-from gpuflow.targets.cuda.library.dnn.calls import Call, Chosen
+from gpuflow.targets.cuda.library.dnn.calls import Call, PlannedCall
 from gpuflow.targets.cuda.library.dnn.frontend import (
     CudnnError,
     OtherVersion,
@@ -24,7 +24,7 @@ from gpuflow.targets.cuda.library.dnn.graphs import graph_of
 from gpuflow.targets.cuda.runtime.driver.faults import is_fault
 
 _ALIGNED = 16  # bytes: loads of 128 bits
-_MOST_RECENT = 32  # plans that no function needs
+_MOST_RECENT = 32  # plans that are cached without a function
 _Key = tuple[Call, bool]
 
 
@@ -34,7 +34,7 @@ class _Planned:
 
     Attributes:
         graph: of the frontend.
-        workspace_bytes: memory that it needs besides.
+        workspace_bytes: additional memory.
     """
 
     graph: Any
@@ -44,11 +44,11 @@ class _Planned:
 class Cudnn:
     """cuDNN on one device.
 
-    Plans are shared by all functions of equal calls, and kept as long as one of these, or among
-    the last few that were made.
+    Plans are shared by all functions of equal calls. They are cached as long as one of these, or
+    among the last few that were made.
 
     Args:
-        load: gives the frontend, or raises OSError.
+        load: returns the frontend, or raises OSError.
         on_device: while entered, the device is the current one.
     """
 
@@ -62,13 +62,13 @@ class Cudnn:
         self._planning_handle: int | None = None
         self._running_handle: int | None = None
         self._planning, self._running = threading.RLock(), threading.Lock()
-        self._chosen: dict[_Key, Chosen | None] = {}
+        self._planned_calls: dict[_Key, PlannedCall | None] = {}
         self._reasons: dict[_Key, str] = {}
         self._plans: WeakValueDictionary[_Key, _Planned] = WeakValueDictionary()
         self._recent: deque[_Planned] = deque(maxlen=_MOST_RECENT)
 
-    def choose(self, call: Call, deterministic: bool) -> Chosen | None:
-        """The library's plan for a call; None: there is none.
+    def choose(self, call: Call, deterministic: bool) -> PlannedCall | None:
+        """The library's plan for a call, or None.
 
         Args:
             call: the operation.
@@ -76,19 +76,19 @@ class Cudnn:
         """
         key = (call, deterministic)
         with self._planning:
-            if key not in self._chosen:
-                self._chosen[key] = self._choice(key) if self._is_loaded() else None
-            return self._chosen[key]
+            if key not in self._planned_calls:
+                self._planned_calls[key] = self._planned_call(key) if self._is_loaded() else None
+            return self._planned_calls[key]
 
     def why_not(self, call: Call, deterministic: bool) -> str:
-        """Why ``choose`` gave None."""
+        """Explain why ``choose`` returned None."""
         return self._missing or self._reasons.get((call, deterministic), "")
 
     def version(self) -> str:
         """The library's version, as "9.28.1"."""
         return version_text(self._loaded())
 
-    def bind(self, chosen: Chosen, stream: int) -> Callable[..., None]:
+    def bind(self, chosen: PlannedCall, stream: int) -> Callable[..., None]:
         """A function of the addresses of a call's arrays and of its workspace.
 
         A further argument is the stream that is recorded, instead of ``stream``.
@@ -130,7 +130,7 @@ class Cudnn:
 
         return run
 
-    def _choice(self, key: _Key) -> Chosen | None:
+    def _planned_call(self, key: _Key) -> PlannedCall | None:
         try:
             planned = self._plan(key)
         except Exception as error:  # the frontend has several classes
@@ -145,7 +145,7 @@ class Cudnn:
             text = self._reasons[key] = str(error)
             show(1, "cudnn", lambda: f"not used: {text}")
             return None
-        return Chosen(*key, planned.workspace_bytes)
+        return PlannedCall(*key, planned.workspace_bytes)
 
     def _plan(self, key: _Key) -> _Planned:
         library = self._loaded()

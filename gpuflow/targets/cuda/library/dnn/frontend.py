@@ -1,7 +1,7 @@
 """cuDNN through NVIDIA's frontend: the package ``cudnn``, which builds graphs and runs their plans.
 
-Only names of its documentation are used, which versions 1.18 to 1.28 share; later ones require
-compilers that nothing here needs. Not measured on a GPU.
+Only documented names are used, which versions 1.18 to 1.28 share; later ones require compilers that
+gpuflow does not need. Not measured on a GPU.
 
 Source: NVIDIA, cudnn-frontend: docs/operations, python/pygraph.
 """

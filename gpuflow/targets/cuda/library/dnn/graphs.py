@@ -37,7 +37,7 @@ def graph_of(
         call: the operation.
         deterministic: results must have the same bits in every run.
         handle: of the device.
-        device_property: of a device, for plans without one.
+        device_property: of a device, for plans without a device.
 
     Raises:
         Exception: the library does not take it.

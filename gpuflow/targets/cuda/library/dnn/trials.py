@@ -1,4 +1,4 @@
-"""The trials of a library, by the class of calls."""
+"""The self-checks of a library, by the class of calls."""
 
 from __future__ import annotations
 

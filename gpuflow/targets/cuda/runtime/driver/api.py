@@ -17,10 +17,10 @@ from gpuflow.base.records import record
 from gpuflow.core.epilogues import Epilogue
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
 
-# A mark in the work of a stream, and loaded code: each device has classes of its own.
+# An event of a stream, and loaded code: each device has its own classes.
 DeviceEvent = Any
 Module = Any
 
@@ -52,7 +52,7 @@ class BuiltKernel(Protocol):
 
 
 class PoolMemory(Protocol):
-    """Memory of a pool, which goes back when nothing refers to it."""
+    """Memory of a pool, returned to it when nothing refers to it."""
 
     @property
     def ptr(self) -> int:
@@ -61,13 +61,13 @@ class PoolMemory(Protocol):
 
 
 class Pool(Protocol):
-    """Memory that is kept for reuse."""
+    """Cached device memory."""
 
     def malloc(self, count: int) -> PoolMemory:
-        """So many bytes.
+        """Allocate ``count`` bytes.
 
         Raises:
-            MemoryError: the device has not so much.
+            MemoryError: if the device memory is full.
         """
         ...
 
@@ -82,7 +82,7 @@ class Gemm:
 
     Attributes:
         m, n, k: rows, columns and depth.
-        left_transposed, right_transposed: whether a matrix lies with its dimensions exchanged.
+        left_transposed, right_transposed: whether a matrix is stored transposed.
         left_leading, right_leading: elements from one row in memory to the next.
         count: matrices in the stack.
         left_step, right_step, out_step: elements from one matrix to the next; 0 repeats it.
@@ -119,24 +119,24 @@ class LibraryWork:
     """A call of a library, whose launches are not known.
 
     Attributes:
-        run: a function of the stream that it gives its work to.
+        run: enqueues its work on a stream, which is its argument.
     """
 
     run: Callable[[int], Any]
 
 
 class Recorded(Protocol):
-    """Recorded work; called, it runs once more."""
+    """Recorded work, which runs once more when it is called."""
 
     def __call__(self) -> None:
-        """Give the stream all of the work."""
+        """Enqueue all of the work on the stream."""
         ...
 
     def change(self, number: int, launch: Callable[[], Any]) -> bool:
         """Replace one launch by the result of ``bind``, with its current parameters.
 
-        Work that the stream already received is unchanged. False if that is impossible; the
-        recording must not be used any more then.
+        Enqueued work is unchanged. False if that is impossible; the recording must not be used
+        any more then.
         """
         ...
 
@@ -145,7 +145,7 @@ class GpuApi(Protocol):
     """One device.
 
     Attributes:
-        name: of the device, for people.
+        name: of the device, for messages.
         compute_capability: as (9, 0).
         processors: multiprocessors.
         memory_bytes: of the device.
@@ -168,11 +168,11 @@ class GpuApi(Protocol):
     epilogues: Epilogues | None
 
     def activate(self) -> None:
-        """Make the device the one that this thread's other calls mean."""
+        """Make the device the current one of this thread."""
         ...
 
     def visit(self) -> None:
-        """The same for a thread that gives it no work, and only asks about events."""
+        """The same for a thread that enqueues no work, and only queries events."""
         ...
 
     def stream(self) -> int:
@@ -192,11 +192,11 @@ class GpuApi(Protocol):
         ...
 
     def timed_event(self, stream: int) -> DeviceEvent:
-        """A mark that knows when the stream has come to it."""
+        """Record an event with its time after the current work of the stream."""
         ...
 
     def nanoseconds(self, first: DeviceEvent, second: DeviceEvent) -> int:
-        """From one timed mark to another; both have been reached."""
+        """The time between two completed timed events."""
         ...
 
     def wait_event(self, stream: int, event: DeviceEvent) -> None:
@@ -204,15 +204,15 @@ class GpuApi(Protocol):
         ...
 
     def is_done(self, event: DeviceEvent) -> bool:
-        """Whether the stream has come to the mark."""
+        """Whether the event has completed."""
         ...
 
     def synchronize_event(self, event: DeviceEvent) -> None:
-        """Wait until the stream has come to the mark."""
+        """Wait until the event has completed."""
         ...
 
     def synchronize(self, stream: int) -> None:
-        """Wait until the stream has done all that it was given."""
+        """Wait until all enqueued work of the stream has completed."""
         ...
 
     def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
@@ -223,8 +223,8 @@ class GpuApi(Protocol):
         """Copy bytes to host memory."""
         ...
 
-    def copy_inside(self, target: int, source: int, count: int, stream: int) -> None:
-        """Copy bytes from one place of device memory to another."""
+    def copy_within(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes within device memory."""
         ...
 
     def copy_peer(
@@ -246,7 +246,7 @@ class GpuApi(Protocol):
         ...
 
     def allow_shared(self, kernel: LoadedKernel, count: int) -> None:
-        """Allow launches of a kernel so many bytes of dynamic shared memory.
+        """Allow launches of a kernel ``count`` bytes of dynamic shared memory.
 
         Raises:
             RuntimeError: with the kernel's static shared memory it is more than a block may have.
@@ -254,10 +254,10 @@ class GpuApi(Protocol):
         ...
 
     def bind(
-        self, kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
+        self, kernel: LoadedKernel, grid: Dim, block: Dim, slots: array[int], stream: int,
         shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:  # fmt: skip
-        """A launch with the parameters that ``words`` holds when it is called; it holds ``kernel``.
+        """A launch with the parameters in ``slots`` at the time of a call; it holds ``kernel``.
 
         Each parameter is the low bytes of its argument slot. The array keeps its size.
         ``shared_bytes`` is the dynamic shared memory of a block, ``touches`` the arrays that a
@@ -270,7 +270,7 @@ class GpuApi(Protocol):
     ) -> Recorded | None:
         """Return a launcher of all of the work, without running it.
 
-        None where that cannot be recorded: the caller does the work itself.
+        None if that cannot be recorded: the caller runs the work itself.
 
         Args:
             stream: on which it runs again.
@@ -309,9 +309,9 @@ class GpuApi(Protocol):
         ...
 
     def free_library_memory(self) -> None:
-        """Give memory that ``xp`` keeps for reuse back to the device."""
+        """Return memory that ``xp`` caches to the device."""
         ...
 
     def free_bytes(self) -> int:
-        """Memory of the device that nobody has."""
+        """Free memory of the device in bytes."""
         ...

@@ -28,7 +28,7 @@ class DeviceArena:
         return strided(shape, dtype, self.memory, offset)
 
     def part(self, offset: int, count: int) -> DeviceArena:
-        """``count`` bytes of this arena, for a program inside another."""
+        """``count`` bytes of this arena, for a nested program."""
         inner = DeviceArena.__new__(DeviceArena)
         inner.device, inner.generation = self.device, 0
         inner.memory = strided((count,), np.dtype(np.uint8), self.memory, offset)

@@ -14,18 +14,17 @@ from collections.abc import Callable
 from functools import partial
 
 from gpuflow.base.garbage import collect_garbage
-from gpuflow.base.util import SourceLine, user_source_line
+from gpuflow.base.util import SourceLocation, user_source_location
 from gpuflow.targets.cuda.runtime.driver.api import DeviceEvent, GpuApi, Pool, PoolMemory
 
-# Of blocks from this size on it is known where they were made: finding that out takes less than
-# writing them.
+# Blocks from this size on have a source location: finding it takes less time than writing them.
 LARGE = 1 << 24
 _MOST_LISTED = 8
 _UNITS = ("bytes", "KiB", "MiB", "GiB")
 
 
 class Block:
-    """A piece of device memory, which goes back when nothing refers to it."""
+    """Device memory, returned to its pool when nothing refers to it."""
 
     __slots__ = ("_memory", "address", "count", "handle", "readers")
 
@@ -41,7 +40,7 @@ class Block:
         try:
             memory, count = self._memory, self.count
         except AttributeError:
-            return  # an interrupt has left nothing
+            return  # interrupted before it was complete
         if is_finalizing():
             return  # the memory goes with the process
         memory.used -= count
@@ -67,14 +66,14 @@ class Memory:
         self._api, self._forget = api, forget
         self._pools: dict[int, Pool] = {}
         self._waiting: deque[tuple[list[DeviceEvent], PoolMemory]] = deque()
-        self._large: dict[int, tuple[int, str, SourceLine | None]] = {}
-        # Reentrant: garbage that is collected meanwhile puts blocks into what waits.
+        self._large: dict[int, tuple[int, str, SourceLocation | None]] = {}
+        # Reentrant: garbage collection meanwhile adds blocks to those that wait.
         self._lock = threading.RLock()
         # Changed without a lock: a thread is never switched between the steps of += .
         self.used = self.peak = self.count = self.largest = 0
 
     def pool_of(self, stream: int) -> Pool:
-        """The pool of memory that a stream is the first to write."""
+        """The pool of memory that a stream writes first."""
         pool = self._pools.get(stream)
         if pool is None:
             pool = self._pools[stream] = self._api.pool()
@@ -83,7 +82,7 @@ class Memory:
     def allocate(
         self, count: int, stream: int, what: Callable[[], str] | None = None
     ) -> Block:
-        """A block of at least ``count`` bytes, that hold anything.
+        """Allocate an uninitialized block of at least ``count`` bytes.
 
         Args:
             count: bytes.
@@ -91,7 +90,7 @@ class Memory:
             what: description for messages.
 
         Raises:
-            MemoryError: the device has not so much.
+            MemoryError: if the device memory is full.
         """
         return self._allocate(self.pool_of(stream), count, what)
 
@@ -116,16 +115,16 @@ class Memory:
             self.largest = count
         if count >= LARGE:
             text = "memory" if what is None else what()
-            self._large[block.address] = count, text, user_source_line()
+            self._large[block.address] = count, text, user_source_location()
         return block
 
-    def made_at(self, address: int) -> SourceLine | None:
-        """The user's line that made the block at an address, if it is large."""
+    def made_at(self, address: int) -> SourceLocation | None:
+        """The user's source line that allocated the block at an address, if it is large."""
         block = self._large.get(address)
         return None if block is None else block[2]
 
     def guard(self, block: Block, stream: int) -> None:
-        """Remember that another stream uses the block: it must not be reused before that is done.
+        """Record that another stream uses the block: it must not be reused before that is done.
 
         Call it before or after that stream was given its work, while the block is in use.
         """
@@ -134,20 +133,20 @@ class Memory:
         block.readers.add(stream)
 
     def dropped(self, block: Block) -> None:
-        """Forget a block that was large, and keep one until its other streams are done."""
+        """Drop a block: forget its source, and hold its memory until its other streams are done."""
         if block.count >= LARGE:
             self._large.pop(block.address, None)
         if block.readers:
             try:
-                marks = [self._api.event(stream) for stream in block.readers]
+                events = [self._api.event(stream) for stream in block.readers]
             except RuntimeError:
                 return  # a kernel failed: nothing runs on this device any more
-            self._waiting.append((marks, block.handle))
+            self._waiting.append((events, block.handle))
 
     def _release_finished(self) -> None:
         is_done, waiting = self._api.is_done, self._waiting
         with self._lock:  # or another thread would take the first one, and this one the next
-            while waiting and all(is_done(mark) for mark in waiting[0][0]):
+            while waiting and all(is_done(event) for event in waiting[0][0]):
                 waiting.popleft()
 
     def _once_more(self, pool: Pool, count: int, error: MemoryError) -> PoolMemory:
@@ -164,8 +163,8 @@ class Memory:
         collect_garbage()
         with self._lock:
             while self._waiting:
-                for mark in self._waiting[0][0]:
-                    self._api.synchronize_event(mark)
+                for event in self._waiting[0][0]:
+                    self._api.synchronize_event(event)
                 self._waiting.popleft()  # no name may hold it: it goes back to its pool here
         for other in self._pools.values():
             other.free_all_blocks()
@@ -173,7 +172,7 @@ class Memory:
 
     def _full(self, count: int) -> str:
         api = self._api
-        lines = [
+        message = [
             f"[memory] {api.name} must have room for {in_units(count)}; got "
             f"{in_units(api.free_bytes())} free of {in_units(api.memory_bytes)}, with "
             f"{in_units(self.used)} in use by arrays and temporaries of this process (at most "
@@ -181,19 +180,19 @@ class Memory:
         ]
         largest = sorted(self._large.values(), key=lambda block: -block[0])[:_MOST_LISTED]
         if largest:
-            lines.append("The largest arrays:")
-            for size, text, line in largest:
-                where = "" if line is None else f", made at {line}"
-                lines.append(f"  {in_units(size)}: {text}{where}")
-        lines.append(
+            message.append("The largest arrays:")
+            for size, text, source in largest:
+                where = "" if source is None else f", made at {source}"
+                message.append(f"  {in_units(size)}: {text}{where}")
+        message.append(
             "Fix: use a smaller batch, donate arguments that are not needed again "
             "(donate_argnums), recompute instead of storing (checkpoint), or delete arrays."
         )
-        return "\n".join(lines)
+        return "\n".join(message)
 
 
 def in_units(count: int) -> str:
-    """Bytes for people."""
+    """Format a number of bytes."""
     size, unit = float(count), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1

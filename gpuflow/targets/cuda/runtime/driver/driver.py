@@ -22,11 +22,11 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.recording import span
-from gpuflow.base.util import SourceLine
+from gpuflow.base.util import SourceLocation
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
-from gpuflow.core.communicator import DRIVERS, served, turn
+from gpuflow.core.communicator import DRIVERS, dispatch_lock, served
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, described, strided
@@ -34,7 +34,7 @@ from gpuflow.runtime.driver import FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import arenas
 from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.library.target import chosen_gpu_target
 from gpuflow.targets.cuda.runtime.driver.api import BuiltKernel, GpuApi
 from gpuflow.targets.cuda.runtime.driver.arena import DeviceArena
@@ -56,8 +56,8 @@ class GpuDriver:
     """One GPU.
 
     Args:
-        api: reaches it.
-        preallocate: the share of its memory to take at once, and to keep.
+        api: of the device.
+        preallocate: the share of its memory to allocate at once, and to retain.
     """
 
     strided: Callable[..., Any] = staticmethod(strided)
@@ -84,18 +84,18 @@ class GpuDriver:
         self._scalars: OrderedDict[Any, DeviceArray] = OrderedDict()
         self._scratch = self.empty((0,), _BYTE)
         self._counters = self.empty((0,), _COUNTER)
-        self._kept: list[Any] = []  # programs hold the addresses of what was outgrown
+        self._outgrown: list[Any] = []  # programs hold their addresses
         self._lock = threading.RLock()
-        # What program_arrays.py and inner_programs.py call of an array module.
+        # The array module functions of program_arrays.py and inner_programs.py.
         self.xp: Any = SimpleNamespace(copyto=self.copy_into, empty=self.empty)
         if preallocate:
             self._take(preallocate)
 
     def _take(self, share: float) -> None:
-        """Have the pool of the compute stream take a share of the memory at once, and keep it.
+        """Have the pool of the compute stream allocate and retain a share of the memory.
 
         Raises:
-            MemoryError: so much is not free.
+            MemoryError: if less is free.
         """
         api, count = self.api, int(share * self.api.memory_bytes)
         try:
@@ -148,7 +148,7 @@ class GpuDriver:
         return data
 
     def _scalar(self, array: np.ndarray) -> DeviceArray:
-        """One element: the same numbers come again and again, and nobody writes to them."""
+        """One element, cached: the same scalars recur, and are never written."""
         key = (array.shape, array.dtype, array.tobytes())
         with self._lock:
             cached = self._scalars.get(key)
@@ -185,7 +185,7 @@ class GpuDriver:
         if not data.is_row_major:
             data = source.copy(data)
         try:
-            with span("copies", "between devices", bytes=data.nbytes), turn():
+            with span("copies", "between devices", bytes=data.nbytes), dispatch_lock():
                 return self._from_peer(data, source)
         except RuntimeError as error:
             raise source.fault_of(self.fault_of(error)) from error
@@ -201,7 +201,7 @@ class GpuDriver:
         self.api.copy_peer(block.address, source.api, data.address, data.nbytes, stream)
         done = self.api.event(stream)
         self.api.wait_event(self.compute, done)
-        # The source may be freed or donated: whatever writes there next comes after the copy.
+        # The source may be freed or donated: later writes there wait for the copy.
         source.api.wait_event(source.compute, done)
         return DeviceArray(self, data.shape, data.dtype, block.address, block)
 
@@ -209,7 +209,7 @@ class GpuDriver:
         """Flags come through pinned memory, and later kernels may be launched meanwhile."""
         begin = self._flags.reader().begin
 
-        def begun(data: DeviceArray) -> Callable[[], bool]:
+        def start(data: DeviceArray) -> Callable[[], bool]:
             read = begin(data.address)
 
             def waited() -> bool:
@@ -222,7 +222,7 @@ class GpuDriver:
 
             return waited
 
-        return begun
+        return start
 
     def copy(self, data: DeviceArray) -> DeviceArray:
         """New row-major data."""
@@ -236,10 +236,10 @@ class GpuDriver:
         if target.size == 0:
             return
         if target.is_row_major and source.is_row_major:
-            self.api.copy_inside(target.address, source.address, target.nbytes, self.compute)
+            self.api.copy_within(target.address, source.address, target.nbytes, self.compute)
             return
         with self.api.library(self.compute):
-            self.api.view(_as_words(target))[...] = self.api.view(_as_words(source))
+            self.api.view(_as_unsigned(target))[...] = self.api.view(_as_unsigned(source))
 
     def wait(self, data: DeviceArray) -> None:
         """Return when the values are computed."""
@@ -271,12 +271,12 @@ class GpuDriver:
         del operands
         return self.from_host(np.asarray(value, storage_dtype(aval.dtype)))
 
-    def made_at(self, data: DeviceArray) -> SourceLine | None:
-        """The user's line that made a large array."""
+    def made_at(self, data: DeviceArray) -> SourceLocation | None:
+        """The user's source line that made a large array."""
         return self.memory.made_at(data.address)
 
     def is_shared(self, arrays: list[DeviceArray], k: int) -> bool:
-        """Whether somebody besides one Array holds operand k's memory and would see it change."""
+        """Whether operand k's memory has other holders than one Array, which see its changes."""
         return self._holders.is_shared(arrays, k)
 
     # --- programs ---
@@ -284,7 +284,7 @@ class GpuDriver:
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> GpuProgram:
         """The plan as launches."""
         program = GpuProgram(plan, out_avals, self)
-        with self._lock:  # somebody may be going through them
+        with self._lock:  # other threads may iterate over them
             self._programs.add(program)
         return program
 
@@ -298,7 +298,7 @@ class GpuDriver:
     def program_of_op(
         self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]
     ) -> None:
-        """None: ``evaluate`` makes all of them."""
+        """Return None: ``evaluate`` compiles all programs of single ops."""
 
     def acquire(self, program: GpuProgram) -> DeviceArena:
         """An arena that no running program uses, for a program that will run."""
@@ -330,17 +330,17 @@ class GpuDriver:
         """The kernels in the device's memory."""
         return self._kernels.built()
 
-    def upload(self, data: DeviceArray, words: array[int]) -> None:
-        """Copy 8-byte words, before later launches."""
-        place, count = words.buffer_info()
-        self.api.copy_in(data.address, place, 8 * count, self.compute)
+    def upload(self, data: DeviceArray, slots: array[int]) -> None:
+        """Copy 8-byte slots, before later launches."""
+        address, count = slots.buffer_info()
+        self.api.copy_in(data.address, address, 8 * count, self.compute)
 
     def prepare(
-        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int],
+        self, kernel: BuiltKernel, grid: Dim, block: Dim, slots: array[int],
         shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:  # fmt: skip
-        """A launch with the parameters that ``words`` holds when it is called."""
-        launch = self._kernels.bind(kernel, grid, block, words, shared_bytes, touches)
+        """A launch with the parameters in ``slots`` at the time of a call."""
+        launch = self._kernels.bind(kernel, grid, block, slots, shared_bytes, touches)
         if self.api.synchronous or not config.environment.check:
             return launch
         return self._checked(launch, kernel.built.entry)
@@ -367,18 +367,18 @@ class GpuDriver:
         """The error that replaces one: a GpuFault, once, if a kernel failed."""
         if isinstance(error, GpuFault):
             return error
-        if isinstance(error, StatusError):  # a library says no more than that something failed
+        if isinstance(error, StatusError):  # a library's status has no details
             try:
                 self.api.synchronize(self.compute)
-            except RuntimeError as behind:
-                error = behind
+            except RuntimeError as cause:
+                error = cause
         return fault(error, list(self.recent)) if is_fault(error) else error
 
     def scratch(self, count: int) -> int:
         """One memory for all launches, as they run one after the other."""
         with self._lock:
             if self._scratch.nbytes < count:
-                self._kept.append(self._scratch)
+                self._outgrown.append(self._scratch)
                 self._scratch = self.empty((count,), _BYTE)
             return self._scratch.address
 
@@ -386,7 +386,7 @@ class GpuDriver:
         """One memory for all launches, as each resets it to zeros."""
         with self._lock:
             if self._counters.size < count:
-                self._kept.append(self._counters)
+                self._outgrown.append(self._counters)
                 self._counters = self.empty((count,), _COUNTER)
                 self.api.clear(self._counters.address, self._counters.nbytes, self.compute)
             return self._counters.address
@@ -402,8 +402,8 @@ class GpuDriver:
         }
 
 
-def _as_words(data: DeviceArray) -> DeviceArray:
-    """The array with unsigned integers of its itemsize in place of whatever it holds."""
+def _as_unsigned(data: DeviceArray) -> DeviceArray:
+    """The array viewed as unsigned integers of its itemsize."""
     size = data.dtype.itemsize
     kind = np.dtype(np.complex128) if size == 16 else np.dtype(f"u{size}")
     return DeviceArray(data.device, data.shape, kind, data.address, data.block, data.strides)

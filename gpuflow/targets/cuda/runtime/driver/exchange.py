@@ -1,4 +1,4 @@
-"""Arrays of a GPU for other libraries, and theirs for us, in the memory where they are.
+"""Zero-copy exchange of GPU arrays with other libraries, in both directions.
 
 Both directions go through CuPy's arrays, which support DLPack. Streams are synchronized by events:
 ours is CuPy's current one meanwhile.
@@ -37,7 +37,7 @@ def exported(x: Array, options: dict[str, Any]) -> object:
 
 
 def interface(x: Array) -> dict[str, Any]:
-    """The CUDA Array Interface of an array; who reads it waits for our stream."""
+    """The CUDA Array Interface of an array; readers wait for its stream."""
     data: Any = x.data
     return {
         "version": 3,
@@ -50,7 +50,7 @@ def interface(x: Array) -> dict[str, Any]:
 
 
 def imported(x: Any, copy: bool | None) -> Array | None:
-    """Another library's array, where it is; None where ``copy=False`` cannot be.
+    """Import another library's array in place; None if ``copy=False`` is impossible.
 
     Args:
         x: an object with ``__dlpack__``, in the memory of a GPU.
@@ -59,7 +59,7 @@ def imported(x: Any, copy: bool | None) -> Array | None:
     device = local_devices("cuda")[x.__dlpack_device__()[1]]  # by CUDA's number
     driver: Any = device.driver
     driver.api.activate()
-    # With its owner's current stream, behind which ours has to wait.
+    # With its owner's current stream, for which ours has to wait.
     capsule = x.__dlpack__(stream=driver.compute)
     with driver.api.library(driver.compute):
         theirs = driver.api.xp.from_dlpack(Capsule(capsule, x.__dlpack_device__()))
@@ -72,14 +72,14 @@ def imported(x: Any, copy: bool | None) -> Array | None:
     if not shares:
         return Array(_copied(driver, theirs, dtype), aval, device)
     array = Array(DeviceArray(driver, aval.shape, dtype, block.address, block), aval, device)
-    # A second reference to the memory, for as long as the array lives, tells donation that
-    # somebody else sees it.
+    # A second reference to the memory, for as long as the array lives, prevents donation of
+    # memory that others see.
     weakref.finalize(array, _forget, block).atexit = False
     return array
 
 
 def _copied(driver: Any, theirs: Any, dtype: np.dtype) -> DeviceArray:
-    """Memory of our own with their elements."""
+    """Copy their elements to new memory."""
     out = driver.empty(theirs.shape, dtype)
     if theirs.size:
         with driver.api.library(driver.compute):

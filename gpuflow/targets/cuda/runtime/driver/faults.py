@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Errors after which CUDA refuses everything until the process ends (the CUDA Runtime's
-# documentation on cudaError), as the runtime and as the driver spell them.
+# Errors after which all CUDA calls fail until the process ends (the CUDA Runtime's documentation
+# on cudaError), as the runtime and as the driver spell them.
 _STICKY = (
     "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS",
     "cudaErrorMisalignedAddress", "CUDA_ERROR_MISALIGNED_ADDRESS",
@@ -21,7 +21,7 @@ _STICKY = (
 
 
 class GpuFault(RuntimeError):
-    """A kernel did an operation that the GPU forbids. Nothing runs on the GPU after that."""
+    """A kernel did an operation that the GPU forbids. The GPU is unusable after that."""
 
 
 class StatusError(RuntimeError):

@@ -21,18 +21,18 @@ class Flags:
 
     def __init__(self, api: GpuApi, compute: int) -> None:
         self._api, self._compute = api, compute
-        # Never given back: a copy that nobody waits for may still write there. What is copied
-        # there next comes later in the stream.
+        # Never returned: a pending copy may still write there. Later copies to the same buffer are
+        # ordered after it by the stream.
         self._free: list[np.ndarray] = []
 
     def reader(self) -> FlagReader:
         """A new reader."""
         try:
-            places = self._free.pop()
+            buffer = self._free.pop()
         except IndexError:
-            places = self._api.pinned(2)
-        reader = FlagReader(self._api, self._compute, places)
-        weakref.finalize(reader, self._free.append, places)
+            buffer = self._api.pinned(2)
+        reader = FlagReader(self._api, self._compute, buffer)
+        weakref.finalize(reader, self._free.append, buffer)
         return reader
 
 
@@ -42,11 +42,11 @@ class FlagReader:
     Args:
         api: of the device.
         compute: the stream that kernels run on.
-        places: two bytes of exclusive pinned memory.
+        buffer: two bytes of exclusive pinned memory.
     """
 
-    def __init__(self, api: GpuApi, compute: int, places: np.ndarray) -> None:
-        self._api, self._compute, self._places = api, compute, places
+    def __init__(self, api: GpuApi, compute: int, buffer: np.ndarray) -> None:
+        self._api, self._compute, self._buffer = api, compute, buffer
         self._next = 0
 
     def begin(self, source: int) -> Callable[[], bool]:
@@ -55,13 +55,13 @@ class FlagReader:
         Returns:
             a function that waits until the flag is available, and returns it.
         """
-        api, places, number = self._api, self._places, self._next
-        self._next = 1 - number
-        api.copy_out(address(places) + number, source, 1, self._compute)
-        mark = api.event(self._compute)
+        api, buffer, slot = self._api, self._buffer, self._next
+        self._next = 1 - slot
+        api.copy_out(address(buffer) + slot, source, 1, self._compute)
+        event = api.event(self._compute)
 
         def read() -> bool:
-            api.synchronize_event(mark)
-            return bool(places[number])
+            api.synchronize_event(event)
+            return bool(buffer[slot])
 
         return read

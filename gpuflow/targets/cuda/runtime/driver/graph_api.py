@@ -16,12 +16,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.runtime.driver.api import LibraryWork, LoadedKernel
 from gpuflow.targets.cuda.runtime.driver.faults import StatusError
 
 _int, _unsigned, _pointer = ctypes.c_int, ctypes.c_uint, ctypes.c_void_p
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do what they like
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads are not restricted
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamBeginCapture_v2": (_pointer, _int),
     "cuStreamEndCapture": (_pointer, _pointer),
@@ -62,8 +62,8 @@ def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.CDLL:
     (docs/design/0015-cuda-driver.md).
 
     Raises:
-        OSError: it is not there.
-        AttributeError: it is too old.
+        OSError: if it is missing.
+        AttributeError: if it is too old.
     """
     library = ctypes.CDLL(path)
     for name, signature in _SIGNATURES.items():
@@ -77,33 +77,33 @@ class BoundLaunch(partial):  # a call costs no more than one of a plain partial
 
     Attributes:
         node: the parameters of an equivalent graph node.
-        kept: the kernel, and the memory at addresses.
+        references: the kernel, and the memory at addresses.
     """
 
     node: NodeParameters
-    kept: Any
+    references: Any
 
 
 def bound_launch(
-    launch: Callable[..., Any], kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int],
+    launch: Callable[..., Any], kernel: LoadedKernel, grid: Dim, block: Dim, slots: array[int],
     stream: int, shared_bytes: int = 0,
 ) -> BoundLaunch:  # fmt: skip
-    """A launch.
+    """Bind a launch to its kernel and parameters.
 
     Args:
         launch: of CUDA's driver, with arguments as ``cuLaunchKernel``.
         kernel, grid, block: the kernel to launch, and its configuration.
-        words: the parameters.
+        slots: the parameters.
         stream: that it runs on.
         shared_bytes: of dynamic shared memory, for each block.
     """
-    start, count = words.buffer_info()
-    places = array("Q", [start + 8 * k for k in range(count)])
-    place = places.buffer_info()[0]
+    start, count = slots.buffer_info()
+    pointers = array("Q", [start + 8 * k for k in range(count)])
+    pointers_address = pointers.buffer_info()[0]
     shape = (*_three(grid), *_three(block), shared_bytes)
-    bound = BoundLaunch(launch, kernel.function, *shape, stream, place, 0)
-    bound.node = NodeParameters(kernel.function, *shape, place, None, None, None)
-    bound.kept = kernel, words, places
+    bound = BoundLaunch(launch, kernel.function, *shape, stream, pointers_address, 0)
+    bound.node = NodeParameters(kernel.function, *shape, pointers_address, None, None, None)
+    bound.references = kernel, slots, pointers
     return bound
 
 
@@ -113,7 +113,7 @@ class LaunchGraph:
     Args:
         library: from ``load_graph_calls``.
         stream: that it runs on.
-        side: a stream that is given nothing else, on which calls of libraries are captured.
+        side: a stream without other work, on which calls of libraries are captured.
         work: results of ``bound_launch``, and calls of libraries.
         lock: held during a replay: recorded calls of libraries use the workspace that other calls
             use, so a replay must not come between the launches of one.
@@ -141,15 +141,15 @@ class LaunchGraph:
         _check("instantiate", status)
 
     def _added(self, one: BoundLaunch | LibraryWork, side: int, last: int | None) -> int:
-        """A new node that runs behind the last one."""
+        """Add a node that runs after the last one."""
         node, before = ctypes.c_void_p(), (ctypes.c_void_p * 1)(last)
-        place = (ctypes.byref(node), self._graph, before, int(last is not None))
+        head = (ctypes.byref(node), self._graph, before, int(last is not None))
         if isinstance(one, BoundLaunch):
-            status = self._library.cuGraphAddKernelNode_v2(*place, ctypes.byref(one.node))
+            status = self._library.cuGraphAddKernelNode_v2(*head, ctypes.byref(one.node))
         else:
-            part = self._captured(one, side)
-            status = self._library.cuGraphAddChildGraphNode(*place, part)  # it copies the graph
-            self._library.cuGraphDestroy(part)
+            subgraph = self._captured(one, side)
+            status = self._library.cuGraphAddChildGraphNode(*head, subgraph)  # it copies the graph
+            self._library.cuGraphDestroy(subgraph)
         _check("add a node", status)
         return node.value or 0
 
@@ -178,8 +178,8 @@ class LaunchGraph:
         node = self._nodes[number]
         if node is None or not isinstance(launch, BoundLaunch):
             return False
-        place = ctypes.byref(launch.node)
-        status = self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, place)
+        parameters = ctypes.byref(launch.node)
+        status = self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, parameters)
         if status == 0:
             self._work[number] = launch
         return status == 0

@@ -24,22 +24,22 @@ from gpuflow.targets.cuda.runtime.driver.api import LibraryWork, Recorded
 from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, Launch
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
-# All of these numbers but the alignment are guesses: nothing was measured on a GPU. What a GPU's
-# costs say that they should be, perf/gpu_graph_costs.py prints.
+# All of these values but the alignment are guesses: nothing was measured on a GPU.
+# perf/gpu_graph_costs.py prints better values for the costs of a GPU.
 LEAST_LAUNCHES = 4
 _PLAIN_CALLS = 2  # modules are loaded and libraries set up by then
-_KEPT = 4
+_MOST_CACHED = 4
 _WORTH_CHANGING = 2  # a launch costs about as much as a change: at most every second one changes
-# Recordings that are made at once; each later one has to be earned by so many replays.
+# Recordings that are made unconditionally; each later one requires so many replays.
 _MOST_RECORDINGS, _REPLAYS_FOR_ONE = 16, 16
-_MOST_MISSES = 32  # in a row; then only what is known already is replayed
+_MOST_MISSES = 32  # in a row; then only cached recordings are replayed
 _MOST_COPIED = 1 << 20  # bytes of an operand
 _ALIGNED = 16  # a copy is a multiple of it where the operand is: kernels have variants for that
 _BYTE = np.dtype(np.uint8)
 
 
 def may_record() -> bool:
-    """Whether the user lets us record launches."""
+    """Whether settings allow recordings of launches."""
     environment = config.environment
     return environment.cuda_graphs and not environment.check
 
@@ -50,11 +50,11 @@ class Call:
 
     Attributes:
         run: a ``Launch``, or a function of addresses and of the stream, as in ``LibraryWork``.
-        places: for each argument its index among the addresses of the whole; None and a number.
+        arguments: for each, its index among all addresses and 0, or None and a scalar.
     """
 
     run: Callable[..., Any]
-    places: tuple[tuple[int | None, int], ...]
+    arguments: tuple[tuple[int | None, int], ...]
 
     @property
     def is_kernel(self) -> bool:
@@ -72,7 +72,7 @@ class Call:
 
     def at(self, addresses: Sequence[int]) -> list[int]:
         """The arguments."""
-        return [number if at is None else addresses[at] for at, number in self.places]
+        return [number if at is None else addresses[at] for at, number in self.arguments]
 
     def prepared(self, addresses: Sequence[int]) -> Callable[[], Any] | LibraryWork:
         """The call without arguments; a table is up to date."""
@@ -83,13 +83,13 @@ class Call:
 
 
 @record
-class Place:
-    """Contents at an address that may differ in each call.
+class BufferUse:
+    """The use of the buffer at an address, which may differ in each call.
 
     Attributes:
         count: bytes.
-        is_read: nobody writes there, so that a copy made before will do.
-        is_filled: the first call that touches it writes all of it; a copy is made after.
+        is_read: whether no call writes it, so that a copy before a replay suffices.
+        is_filled: whether the first call that uses it writes all of it; it is copied after.
     """
 
     count: int
@@ -104,35 +104,35 @@ class RecordedLaunches:
         device: that they run on.
         launches: a function of the addresses that runs the calls.
         calls: the same, one by one.
-        places: the contents at the addresses.
+        buffers: the use of the buffer at each address.
     """
 
     def __init__(
         self, device: GpuDevice, launches: Callable[..., Any], calls: Sequence[Call],
-        places: Sequence[Place],
+        buffers: Sequence[BufferUse],
     ) -> None:  # fmt: skip
         self._device, self._api, self._stream = device, device.api, device.compute
-        self._launches, self._calls, self._places = launches, calls, places
-        self._known: OrderedDict[tuple[int, ...], Recorded] = OrderedDict()
+        self._launches, self._calls, self._buffers = launches, calls, buffers
+        self._cached: OrderedDict[tuple[int, ...], Recorded] = OrderedDict()
         self._last: tuple[int, ...] | None = None
         self._plain = self._recordings = self._replays = self._misses = 0
         self._tables = [call for call in calls if call.has_table]
-        self._users: dict[int, set[int]] = {}  # calls that hold an address, by its position
-        self._copies: dict[int, DeviceArray] = {}  # memory that stays, by position
-        for number, call in enumerate(calls):
-            for at, _ in call.places if not call.has_table else ():
+        self._users: dict[int, set[int]] = {}  # calls that hold an address, by its index
+        self._copies: dict[int, DeviceArray] = {}  # memory at fixed addresses, by index
+        for index, call in enumerate(calls):
+            for at, _ in call.arguments if not call.has_table else ():
                 if at is not None:
-                    self._users.setdefault(at, set()).add(number)
+                    self._users.setdefault(at, set()).add(index)
 
     def __call__(self, *call_addresses: int) -> None:
         addresses = self._staying(call_addresses) if self._copies else call_addresses
-        replay = self._known.get(addresses)
+        replay = self._cached.get(addresses)
         if replay is not None:
             self._replays += 1
             self._misses = 0
             if self._last != addresses:
                 self._fill_tables(addresses)
-                self._known.move_to_end(addresses)
+                self._cached.move_to_end(addresses)
         else:
             addresses, replay = self._replay_of(call_addresses, addresses)
             if replay is None:
@@ -159,11 +159,11 @@ class RecordedLaunches:
     ) -> None:
         """Copy operands before a replay, or results after it."""
         for at in self._copies:
-            place = self._places[at]
-            if place.is_read is before:
-                outside, inside = call_addresses[at], addresses[at]
-                ends = (inside, outside) if before else (outside, inside)
-                self._api.copy_inside(*ends, place.count, self._stream)
+            buffer = self._buffers[at]
+            if buffer.is_read is before:
+                external, internal = call_addresses[at], addresses[at]
+                ends = (internal, external) if before else (external, internal)
+                self._api.copy_within(*ends, buffer.count, self._stream)
 
     def _fill_tables(self, addresses: tuple[int, ...]) -> None:
         for call in self._tables:
@@ -172,7 +172,7 @@ class RecordedLaunches:
     def _replay_of(
         self, call_addresses: tuple[int, ...], addresses: tuple[int, ...]
     ) -> tuple[tuple[int, ...], Recorded | None]:
-        """The replay of the launches for new addresses, and its parameters; None: launch them."""
+        """The addresses and the replay for new addresses; None: launch without one."""
         if self._plain < _PLAIN_CALLS:
             self._plain += 1
             return addresses, None
@@ -180,20 +180,20 @@ class RecordedLaunches:
         if self._misses > _MOST_MISSES:
             return addresses, None
         replay = None
-        if len(self._known) == _KEPT or self._copies:  # addresses do not come again
+        if len(self._cached) == _MOST_CACHED or self._copies:  # addresses do not recur
             replay = self._changed(addresses)
-        if replay is None and len(self._known) == _KEPT and self._copies_instead(addresses):
+        if replay is None and len(self._cached) == _MOST_CACHED and self._copies_instead(addresses):
             addresses = self._staying(call_addresses)
         if replay is None:
             replay = self._recorded(addresses)
         if replay is not None:
-            self._known[addresses] = replay
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
+            self._cached[addresses] = replay
+            if len(self._cached) > _MOST_CACHED:
+                self._cached.popitem(last=False)
         return addresses, replay
 
     def _recorded(self, addresses: tuple[int, ...]) -> Recorded | None:
-        """A new recording, if there were not too many that nobody replayed."""
+        """A new recording, unless too many were made without replays."""
         if not all(call.may_record(addresses) for call in self._calls):
             return None
         if self._recordings >= _MOST_RECORDINGS + self._replays // _REPLAYS_FOR_ONE:
@@ -202,59 +202,60 @@ class RecordedLaunches:
         work = [call.prepared(addresses) for call in self._calls]
         return self._api.record(self._stream, work)
 
-    def _users_of(self, places: Sequence[int]) -> set[int]:
-        return {number for at in places for number in self._users.get(at, ())}
+    def _users_of(self, positions: Sequence[int]) -> set[int]:
+        return {index for at in positions for index in self._users.get(at, ())}
 
     def _may_change(self, users: set[int], copies: int) -> bool:
-        """Whether calls can be told other addresses, and with so many copies little is to do."""
+        """Whether these calls can get new addresses, and changes and copies are cheap enough."""
         few = _WORTH_CHANGING * (len(users) + copies) <= len(self._calls)
-        return few and all(self._calls[number].is_kernel for number in users)
+        return few and all(self._calls[index].is_kernel for index in users)
 
     def _changed(self, addresses: tuple[int, ...]) -> Recorded | None:
         """A recording with parameters for new addresses.
 
-        Of those that can have them it is the one that was not used longest.
+        Of those that can be changed, it is the least recently used.
         """
-        for before in self._known:
+        for before in self._cached:
             users = self._users_of(_differing(before, addresses))
             if self._may_change(users, len(self._copies)):
                 break
         else:
             return None
-        recorded = self._known.pop(before)
-        for number in sorted(users):
-            launch = self._calls[number].prepared(addresses)
+        recorded = self._cached.pop(before)
+        for index in sorted(users):
+            launch = self._calls[index].prepared(addresses)
             assert not isinstance(launch, LibraryWork)
-            if not recorded.change(number, launch):
+            if not recorded.change(index, launch):
                 return None
         self._fill_tables(addresses)
-        self._misses = 0  # what can be changed need not come again
+        self._misses = 0  # changed recordings serve new addresses, too
         return recorded
 
     def _copies_instead(self, addresses: tuple[int, ...]) -> bool:
-        """Give operands whose addresses keep changing memory that stays; False: it cannot be."""
-        places = _differing(next(iter(self._known)), addresses)
-        new = [at for at in places if at not in self._copies and self._is_copied(at)]
-        others = self._users_of([at for at in places if at not in new])
+        """Copy operands whose addresses keep changing to fixed memory; False if impossible."""
+        positions = _differing(next(iter(self._cached)), addresses)
+        new = [at for at in positions if at not in self._copies and self._is_copied(at)]
+        others = self._users_of([at for at in positions if at not in new])
         if not self._may_change(others, len(self._copies) + len(new)):
             return False
         try:
-            copies = [self._device.empty((self._places[at].count + _ALIGNED,), _BYTE) for at in new]
+            counts = [self._buffers[at].count + _ALIGNED for at in new]
+            copies = [self._device.empty((count,), _BYTE) for count in counts]
         except MemoryError:
             return False
         self._copies.update(zip(new, copies, strict=True))
-        self._known.clear()  # their addresses do not come again
+        self._cached.clear()  # their addresses do not recur
         return bool(new)
 
     def _is_copied(self, at: int) -> bool:
-        """Whether an operand is small, and read or written as a whole; one change is no dearer."""
-        place, users = self._places[at], self._users.get(at, set())
-        if place.count > _MOST_COPIED or not (place.is_read or place.is_filled):
+        """Whether to copy an operand: small, read or written completely, with several users."""
+        buffer, users = self._buffers[at], self._users.get(at, set())
+        if buffer.count > _MOST_COPIED or not (buffer.is_read or buffer.is_filled):
             return False
-        return len(users) > 1 or not all(self._calls[number].is_kernel for number in users)
+        return len(users) > 1 or not all(self._calls[index].is_kernel for index in users)
 
 
 def _differing(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """The positions at which addresses differ."""
+    """The indices at which addresses differ."""
     pairs = zip(before, after, strict=True)
     return [at for at, (old, new) in enumerate(pairs) if old != new]

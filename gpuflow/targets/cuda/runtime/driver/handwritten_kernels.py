@@ -17,20 +17,20 @@ from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.handwritten import (
     HandwrittenKernel,
     LaunchBounds,
-    Number,
+    Scalar,
     build_handwritten,
 )
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 Argument = DeviceArray | int | float
 
-_NO_CONSTANTS: dict[str, Number] = {}
+_NO_CONSTANTS: dict[str, Scalar] = {}
 
 
 def load(
     kernel: Callable[..., None], signature: Sequence[str], device: GpuDevice,
-    constants: Mapping[str, Number] = _NO_CONSTANTS, launch_bounds: LaunchBounds = None,
+    constants: Mapping[str, Scalar] = _NO_CONSTANTS, launch_bounds: LaunchBounds = None,
 ) -> HandwrittenKernel:  # fmt: skip
     """A kernel built for a device: from this process, from the cache's folder, or made now.
 
@@ -62,28 +62,28 @@ def launch(
         kernel: from ``load``.
         device: that it was loaded for.
         grid, block: blocks, and threads of a block, in x, y and z. With no blocks nothing runs.
-        arguments: an array, as its address, or a number for each parameter.
+        arguments: an array, as its address, or a scalar for each parameter.
     """
-    words = argument_words(kernel.signature, arguments)
-    prepare(kernel, device, grid, block, words)()
+    slots = argument_slots(kernel.signature, arguments)
+    prepare(kernel, device, grid, block, slots)()
 
 
 def prepare(
-    kernel: HandwrittenKernel, device: GpuDevice, grid: Dim, block: Dim, words: array[int]
+    kernel: HandwrittenKernel, device: GpuDevice, grid: Dim, block: Dim, slots: array[int]
 ) -> Callable[[], None]:
-    """A launch with the parameters that ``words`` holds when it is called."""
+    """A launch with the parameters that ``slots`` holds when it is called."""
     if 0 in grid:
         return lambda: None
-    return device.prepare(kernel, grid, block, words, kernel.shared_bytes)
+    return device.prepare(kernel, grid, block, slots, kernel.shared_bytes)
 
 
-def argument_words(signature: Sequence[str], arguments: Sequence[Argument]) -> array[int]:
-    """One 8-byte word for each parameter."""
+def argument_slots(signature: Sequence[str], arguments: Sequence[Argument]) -> array[int]:
+    """One 8-byte slot for each parameter."""
     assert len(signature) == len(arguments), (signature, arguments)
-    return array("q", map(_word, signature, arguments))
+    return array("q", map(_slot, signature, arguments))
 
 
-def _word(kind: str, argument: Argument) -> int:
+def _slot(kind: str, argument: Argument) -> int:
     if isinstance(argument, DeviceArray):
         return argument.address
     if kind in ("float32", "float64"):

@@ -17,7 +17,7 @@ from gpuflow.kir.nodes import Argument, Kernel, arguments
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda
 from gpuflow.targets.cuda.codegen.schedules.index_bits import at_fitting_width
-from gpuflow.targets.cuda.codegen.schedules.spread import (
+from gpuflow.targets.cuda.codegen.schedules.launch_config import (
     full_blocks,
     launch_shape,
     leaves_idle,
@@ -27,8 +27,8 @@ from gpuflow.targets.cuda.codegen.schedules.spread import (
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 Register = int
-# Where a buffer is: in a register of the driver, or at a fixed address; bytes from there.
-Place = tuple[Register | None, int]
+# The address of a buffer: a register of the driver, or None for a fixed address; byte offset.
+BufferLocation = tuple[Register | None, int]
 Run = Callable[[], None]
 
 
@@ -38,34 +38,34 @@ class Launch:
     Args:
         run: the launch of the variant for aligned addresses.
         plain: makes the launch of the variant for any address.
-        words: the parameters, or the contents of a table.
+        slots: the parameters, or the contents of a table.
         fixups: arguments that are an address: slot, register and byte offset.
         aligned: register, byte offset, and the required alignment of the sum for ``run``.
         upload: copies the arguments to the device, for segments.
     """
 
     def __init__(
-        self, run: Run, plain: Callable[[], Run], words: array[int],
+        self, run: Run, plain: Callable[[], Run], slots: array[int],
         fixups: Sequence[tuple[int, int, int]],
         aligned: Sequence[tuple[int, int, int]] = (), upload: Run | None = None,
     ) -> None:  # fmt: skip
         self._run, self._plain = run, plain
-        self._words, self._fixups, self._aligned = words, fixups, aligned
+        self._slots, self._fixups, self._aligned = slots, fixups, aligned
         self._upload, self._is_uploaded = upload, False
 
     def text(self, constant: Callable[[str, Any], str], addresses: Sequence[str]) -> list[str]:
         """Python that launches it, without loops: a launch costs little more than CUDA's call.
 
         Args:
-            constant: gives a value a name.
+            constant: names a value.
             addresses: the variables that hold the registers.
         """
         if self._upload is not None:
             return [f"{constant('launch', self)}({', '.join(addresses)})"]
-        words = constant("words", self._words)
-        places = [
-            f"{words}[{place}] = {_sum(addresses[register], offset)}"
-            for place, register, offset in self._fixups
+        slots = constant("words", self._slots)
+        updates = [
+            f"{slots}[{slot}] = {_sum(addresses[register], offset)}"
+            for slot, register, offset in self._fixups
         ]
         run = constant("run", self._run)
         by_size: dict[int, list[str]] = {}
@@ -74,19 +74,19 @@ class Launch:
         if by_size:
             rests = [f"({' | '.join(sums)}) % {size}" for size, sums in by_size.items()]
             run = f"({constant('plain', self._plain)}() if {' or '.join(rests)} else {run})"
-        return [*places, f"{run}()"]
+        return [*updates, f"{run}()"]
 
     def __call__(self, *addresses: int) -> None:
         self.prepared(*addresses)()
 
     def prepared(self, *addresses: int) -> Run:
         """The launch for these addresses: its parameters, or its table, hold them."""
-        words = self._words
+        slots = self._slots
         if self._upload is not None:
             self.fill_table(*addresses)
         else:
-            for place, register, offset in self._fixups:
-                words[place] = addresses[register] + offset
+            for slot, register, offset in self._fixups:
+                slots[slot] = addresses[register] + offset
         for register, offset, size in self._aligned:
             if (addresses[register] + offset) % size:
                 return self._plain()
@@ -98,26 +98,26 @@ class Launch:
         return self._upload is not None
 
     def fill_table(self, *addresses: int) -> None:
-        """Bring the table in device memory up to date, if an address has changed."""
+        """Update the table in device memory if an address has changed."""
         assert self._upload is not None
-        words, changed = self._words, not self._is_uploaded
-        for place, register, offset in self._fixups:
+        slots, changed = self._slots, not self._is_uploaded
+        for slot, register, offset in self._fixups:
             value = addresses[register] + offset
-            if words[place] != value:
-                words[place], changed = value, True
+            if slots[slot] != value:
+                slots[slot], changed = value, True
         if changed:
             self._upload()
             self._is_uploaded = True
 
 
 class AlignedCall:
-    """A library's call as a function of addresses; of others than aligned ones, launches of ours.
+    """A library's call as a function of addresses; launches of ours if they are not aligned.
 
     Args:
-        run: of the library; its arguments are the first ones, then may come a stream.
-        aligned: of how many of them the addresses have to be multiples of ``alignment``.
+        run: of the library; it takes the first arguments, then a stream if there is one.
+        aligned: the number of arguments that must be multiples of ``alignment``.
         offsets: bytes from each argument of ``run``.
-        count: arguments in all, without the stream.
+        count: the number of all arguments, without the stream.
         plain: makes a function of the arguments after those of ``run``.
     """
 
@@ -132,13 +132,14 @@ class AlignedCall:
         if not self.is_aligned(arguments):
             self._plain()(*arguments[len(self._offsets) : self._count])
             return
-        moved = [place + offset for place, offset in zip(arguments, self._offsets, strict=False)]
-        self._run(*moved, *arguments[self._count :])
+        pairs = zip(arguments, self._offsets, strict=False)
+        shifted = [address + offset for address, offset in pairs]
+        self._run(*shifted, *arguments[self._count :])
 
     def is_aligned(self, arguments: Sequence[int]) -> bool:
-        """Whether the library takes these addresses; only then the call can be recorded."""
+        """Whether the library supports these addresses; only then the call can be recorded."""
         pairs = zip(arguments[: self._aligned], self._offsets, strict=False)
-        return not any((place + offset) % self._alignment for place, offset in pairs)
+        return not any((address + offset) % self._alignment for address, offset in pairs)
 
 
 def _sum(address: str, offset: int) -> str:
@@ -146,30 +147,30 @@ def _sum(address: str, offset: int) -> str:
 
 
 class Registers:
-    """The registers of one launch: numbers of those of the driver, in order of first use."""
+    """The registers of one launch: indices of the driver's registers, in order of first use."""
 
-    def __init__(self, place: Callable[[int], Place]) -> None:
-        self._place = place
+    def __init__(self, locate: Callable[[int], BufferLocation]) -> None:
+        self._locate = locate
         self.numbers: dict[Register, int] = {}
 
-    def words(self, call: KernelCall) -> list[tuple[int | None, int]]:
-        """For each word the launch's register and the bytes from there; or None and a number."""
-        word_sources: list[tuple[int | None, int]] = [(None, number) for number in call.words]
+    def slots(self, call: KernelCall) -> list[tuple[int | None, int]]:
+        """For each slot, the launch's register and a byte offset, or None and a scalar."""
+        slot_sources: list[tuple[int | None, int]] = [(None, number) for number in call.slots]
         for k, buffer in enumerate(call.buffers):
             if buffer == NO_BUFFER:
                 continue
-            register, offset = self._place(buffer)
+            register, offset = self._locate(buffer)
             launch_register = None
             if register is not None:
                 launch_register = self.numbers.setdefault(register, len(self.numbers))
-            word_sources[k] = launch_register, offset + call.words[k]
-        return word_sources
+            slot_sources[k] = launch_register, offset + call.slots[k]
+        return slot_sources
 
 
 def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kernel, bool]:
     """The kernel of one of a step's launches, and whether its accesses may have 128 bits.
 
-    Sizes and strides of the calls decide how wide its index arithmetic is.
+    Sizes and strides of the calls determine the width of its index arithmetic.
     """
     several = len(calls) > 1
     kernel = step.kernel if several else calls[0].kernel
@@ -179,18 +180,18 @@ def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kern
 def make_launch(
     calls: Sequence[KernelCall], kernel: Kernel, registers: Registers, device: GpuDevice
 ) -> Launch | None:
-    """The launch of a kernel, or of several calls of a segmented one; None if nothing is to do."""
+    """The launch of a kernel, or of several calls of a segmented one; None if it is empty."""
     if len(calls) > 1:
         return _segments(calls, kernel, registers, device)
     (call,) = calls
-    word_sources = registers.words(call)
-    words = array("q", [0 if register is not None else number for register, number in word_sources])
-    fixups = [(k, r, offset) for k, (r, offset) in enumerate(word_sources) if r is not None]
+    slot_sources = registers.slots(call)
+    slots = array("q", [0 if register is not None else number for register, number in slot_sources])
+    fixups = [(k, r, offset) for k, (r, offset) in enumerate(slot_sources) if r is not None]
     sizes = sizes_of(call)
     cuda_kernel = _build(kernel, device, vectorize=True)
     launch, aligned = cuda_kernel.source.launch, []
     if launch.width > 1:
-        aligned = _what_must_be_aligned(call, kernel, cuda_kernel, word_sources, sizes)
+        aligned = _alignment_conditions(call, kernel, cuda_kernel, slot_sources, sizes)
         if aligned is None or leaves_idle(launch, sizes, device.processors):
             cuda_kernel, aligned = _build(kernel, device, vectorize=False), []
     launch = cuda_kernel.source.launch
@@ -198,36 +199,36 @@ def make_launch(
     if grid[0] == 0:
         return None
     if launch.strategy == "full":
-        words.append(device.scratch(scratch_bytes(launch, grid)))
-        words.append(device.counters(1))
+        slots.append(device.scratch(scratch_bytes(launch, grid)))
+        slots.append(device.counters(1))
 
     @cache
     def plain() -> Run:
         other = _build(kernel, device, vectorize=False)
         shape = launch_shape(other.source.launch, sizes, device.processors)
-        return device.prepare(other, *shape, words)
+        return device.prepare(other, *shape, slots)
 
-    return Launch(device.prepare(cuda_kernel, grid, block, words), plain, words, fixups, aligned)
+    return Launch(device.prepare(cuda_kernel, grid, block, slots), plain, slots, fixups, aligned)
 
 
-def _what_must_be_aligned(
+def _alignment_conditions(
     call: KernelCall, kernel: Kernel, cuda_kernel: CudaKernel,
-    word_sources: Sequence[tuple[int | None, int]], sizes: Mapping[str, int],
+    slot_sources: Sequence[tuple[int | None, int]], sizes: Mapping[str, int],
 ) -> list[tuple[int, int, int]] | None:  # fmt: skip
-    """Alignment conditions of registers for the vector variant; None if it cannot run anyway."""
+    """Alignment conditions of registers for the vector variant; None if it can never run."""
     launch = cuda_kernel.source.launch
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
-    place_of = {argument: place for place, argument in enumerate(arguments(kernel))}
+    slot_of = {argument: slot for slot, argument in enumerate(arguments(kernel))}
     addresses: dict[str, int] = {}
     aligned: list[tuple[int, int, int]] = []
     for name in launch.vector_operands:
-        register, number = word_sources[place_of[Argument("pointer", name)]]
+        register, number = slot_sources[slot_of[Argument("pointer", name)]]
         if register is None:
             addresses[name] = number
         else:
             addresses[name] = 0
             aligned.append((register, number, launch.width * itemsize[name]))
-    strides = {key: distance.within(call.words) for key, distance in distances_of(kernel).items()}
+    strides = {key: distance.within(call.slots) for key, distance in distances_of(kernel).items()}
     return aligned if may_launch(launch, kernel, addresses, sizes, strides) else None
 
 
@@ -244,28 +245,28 @@ def _segments(
     if shape[0][0] == 0:
         return None
     head = 2 * len(calls) + 2
-    blocks = [registers.words(call) for call in calls]
+    blocks = [registers.slots(call) for call in calls]
     count = head + sum(map(len, blocks))
     table = device.empty((count,), np.dtype(np.int64))
     address = table.address
-    words = array("q", [len(calls)])
-    start, place = 0, head
+    slots = array("q", [len(calls)])
+    start, offset = 0, head
     for length, block in zip(lengths, blocks, strict=True):
-        words.extend([start, address + 8 * place])
-        start, place = start + length, place + len(block)
-    words.append(start)
+        slots.extend([start, address + 8 * offset])
+        start, offset = start + length, offset + len(block)
+    slots.append(start)
     fixups: list[tuple[int, int, int]] = []
     for register, number in [pair for block in blocks for pair in block]:
         if register is not None:
-            fixups.append((len(words), register, number))
-        words.append(0 if register is not None else number)
+            fixups.append((len(slots), register, number))
+        slots.append(0 if register is not None else number)
     parameters = array("q", [address])
     if is_full:
         parameters.append(device.scratch(scratch_bytes(launch, shape[0])))
         parameters.append(device.counters(len(calls)))
     run = device.prepare(cuda_kernel, *shape, parameters)
     return Launch(
-        run, lambda: run, words, fixups, upload=partial(device.upload, table, words)
+        run, lambda: run, slots, fixups, upload=partial(device.upload, table, slots)
     )
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from gpuflow.targets.cuda.codegen.build import CudaObject, Touched
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.runtime.driver.api import (
     BuiltKernel,
     DeviceEvent,
@@ -35,12 +35,12 @@ class LoadedKernels:
         self._api, self._stream = api, stream
         self._loaded: weakref.WeakValueDictionary[CudaObject, LoadedKernel]
         self._loaded = weakref.WeakValueDictionary()
-        self._unused: deque[Module] = deque()  # filled by whichever thread drops the last launch
+        self._unused: deque[Module] = deque()  # filled by the thread that drops the last launch
         self._waiting: deque[tuple[DeviceEvent, Module]] = deque()
         self._lock = threading.RLock()
 
     def bind(
-        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int], shared_bytes: int,
+        self, kernel: BuiltKernel, grid: Dim, block: Dim, slots: array[int], shared_bytes: int,
         touches: Sequence[Touched] | None,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch, which keeps its kernel loaded; arguments as for ``GpuDevice.prepare``."""
@@ -51,12 +51,12 @@ class LoadedKernels:
                 loaded = self._loaded[kernel.built] = self._api.load(kernel)
                 unused = weakref.finalize(loaded, self._unused.append, loaded.module)
                 unused.atexit = False
-            # By default static and dynamic memory may have 48 KB together. A smaller limit than
-            # before would take from launches that are bound already.
+            # By default static and dynamic memory may have 48 KB in total. A smaller limit than
+            # before would break launches that are bound already.
             if shared_bytes > loaded.dynamic_bytes:
                 self._api.allow_shared(loaded, shared_bytes)
                 loaded.dynamic_bytes = shared_bytes
-        return self._api.bind(loaded, grid, block, words, self._stream, shared_bytes, touches)
+        return self._api.bind(loaded, grid, block, slots, self._stream, shared_bytes, touches)
 
     def built(self) -> set[CudaObject]:
         """The kernels that are loaded."""

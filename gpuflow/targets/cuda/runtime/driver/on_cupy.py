@@ -21,15 +21,15 @@ from gpuflow.base.installation import pip_install
 from gpuflow.compiler.debugging import show
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import Touched
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.library.blas.epilogue_check import CheckedEpilogues
 from gpuflow.targets.cuda.library.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.targets.cuda.library.blas.gemm_lt import CuBlasLt, load_cublaslt
 from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
 from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
 from gpuflow.targets.cuda.library.dnn.frontend import load_frontend
+from gpuflow.targets.cuda.library.dnn.self_check import CheckedLibrary
 from gpuflow.targets.cuda.library.dnn.trials import TRIALS
-from gpuflow.targets.cuda.library.dnn.tried import TriedLibrary
 from gpuflow.targets.cuda.runtime.driver.api import (
     BuiltKernel,
     Epilogue,
@@ -47,7 +47,7 @@ from gpuflow.targets.cuda.runtime.driver.graph_api import (
 )
 
 _NO_DEVICE = "cudaErrorNoDevice"
-_HAS_ACCESS = "cudaErrorPeerAccessAlreadyEnabled"  # CuPy may have asked for it
+_HAS_ACCESS = "cudaErrorPeerAccessAlreadyEnabled"  # CuPy may have enabled it
 
 
 def load_cupy() -> ModuleType:
@@ -114,7 +114,7 @@ class CupyApi:
         number: of the device.
 
     Attributes:
-        number: by which CUDA and other libraries know the device.
+        number: CUDA's index of the device.
     """
 
     synchronous = False
@@ -124,9 +124,9 @@ class CupyApi:
         self._cuda, self._runtime, self._driver = cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver
         self.number, self._several = number, device_count() > 1
         self._ready = _Ready()
-        # One thread at a time gives library calls and graphs to the device: they share workspaces.
+        # One thread at a time enqueues library calls and graphs: they share workspaces.
         self._lock = threading.RLock()
-        self._side: int | None = None  # where calls of libraries are captured
+        self._side: int | None = None  # stream on which calls of libraries are captured
         self.activate()
         properties = self._runtime.getDeviceProperties(number)
         self.name: str = properties["name"].decode()
@@ -134,7 +134,7 @@ class CupyApi:
         self.processors: int = properties["multiProcessorCount"]
         self.memory_bytes: int = properties["totalGlobalMem"]
         self._streams: dict[int, Any] = {}
-        self._peers: set[int] = set()  # devices whose memory was asked for
+        self._peers: set[int] = set()  # devices with enabled access
         self._blas: CuBlas | None = None
         self._lt: CuBlasLt | None = None
         self._has_no_blas = self._has_no_lt = False
@@ -144,7 +144,7 @@ class CupyApi:
         self.epilogues = _epilogues.setdefault(model, CheckedEpilogues(self, self.gemm_with))
         if config.environment.cudnn:
             library = Cudnn(_frontend, partial(self._cuda.Device, number))
-            self.deep_library = TriedLibrary(library, self, TRIALS)
+            self.deep_library = CheckedLibrary(library, self, TRIALS)
             self.chooser = _choosers.setdefault(model, self.deep_library)
 
     def activate(self) -> None:
@@ -157,7 +157,7 @@ class CupyApi:
             self._runtime.setDevice(self.number)
 
     def visit(self) -> None:
-        """Make the device the current one of a thread that launches nothing, nor counts."""
+        """Make the device the current one of a thread that launches nothing."""
         self._runtime.setDevice(self.number)
 
     def stream(self) -> int:
@@ -182,7 +182,7 @@ class CupyApi:
     def event(self, stream: int) -> Any:
         """A recorded event, without a time.
 
-        Arrays that die mark events, while any device may be the current one.
+        Freed arrays record events, while any device may be the current one.
         """
         if self._several:
             with self._cuda.Device(self.number):
@@ -201,7 +201,7 @@ class CupyApi:
         return event
 
     def nanoseconds(self, first: Any, second: Any) -> int:
-        """By CUDA's clock."""
+        """The time between two events by CUDA's clock."""
         return round(self._cuda.get_elapsed_time(first, second) * 1e6)
 
     def wait_event(self, stream: int, event: Any) -> None:
@@ -230,7 +230,7 @@ class CupyApi:
         runtime = self._runtime
         runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToHost, stream)
 
-    def copy_inside(self, target: int, source: int, count: int, stream: int) -> None:
+    def copy_within(self, target: int, source: int, count: int, stream: int) -> None:
         """Device to device, in the order of the stream."""
         runtime = self._runtime
         runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToDevice, stream)
@@ -245,7 +245,7 @@ class CupyApi:
         runtime.memcpyPeerAsync(target, self.number, source, other.number, count, stream)
 
     def _reach(self, number: int) -> None:
-        """Let this device read another one's memory, if it can; else CUDA copies by the host."""
+        """Enable peer access to a device if possible; else CUDA copies through the host."""
         runtime = self._runtime
         if runtime.deviceCanAccessPeer(self.number, number):
             try:
@@ -274,13 +274,13 @@ class CupyApi:
         self._driver.funcSetAttribute(kernel.function, _MOST_DYNAMIC_SHARED, count)
 
     def bind(
-        self, kernel: LoadedKernel, grid: Dim, block: Dim, words: array[int], stream: int,
+        self, kernel: LoadedKernel, grid: Dim, block: Dim, slots: array[int], stream: int,
         shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch; CUDA reads the parameters while it is called."""
         del touches  # for simulators
         launch = self._driver.launchKernel
-        return bound_launch(launch, kernel, grid, block, words, stream, shared_bytes)
+        return bound_launch(launch, kernel, grid, block, slots, stream, shared_bytes)
 
     def record(
         self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
@@ -310,10 +310,10 @@ class CupyApi:
     def view(self, data: DeviceArray) -> Any:
         """A CuPy array on the same memory."""
         cuda = self._cuda
-        # CuPy looks at the size for copies only; the block keeps the memory alive.
+        # CuPy uses the size for copies only; the block keeps the memory alive.
         memory = cuda.UnownedMemory(data.block.address, data.block.count, data.block, self.number)
-        place = cuda.MemoryPointer(memory, data.address - data.block.address)
-        return self.xp.ndarray(data.shape, data.dtype, place, data.strides)
+        pointer = cuda.MemoryPointer(memory, data.address - data.block.address)
+        return self.xp.ndarray(data.shape, data.dtype, pointer, data.strides)
 
     def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None] | None:
         """A product by cuBLAS; None where it is not installed."""
@@ -331,7 +331,7 @@ class CupyApi:
     def gemm_with(
         self, gemm: Gemm, epilogue: Epilogue, stream: int
     ) -> Callable[..., None] | None:
-        """A product by cublasLt; None where it is missing, or has none of that kind."""
+        """A product by cublasLt; None if it is missing, or does not support it."""
         with self._lock:
             if self._lt is None and not self._has_no_lt:
                 try:
@@ -353,7 +353,7 @@ class CupyApi:
 
 
 class _Ready(threading.local):
-    """Whether this thread has made the device its own."""
+    """Whether this thread has made the device current."""
 
     done = False
 

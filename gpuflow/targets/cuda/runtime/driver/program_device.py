@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.driver import Driver
 from gpuflow.targets.cuda.codegen.build import Touched
-from gpuflow.targets.cuda.codegen.schedules.spread import Dim
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Dim
 from gpuflow.targets.cuda.runtime.driver.api import BuiltKernel, GpuApi
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class GpuDevice(Driver, Protocol):
-    """A driver that launches kernels, in the order in which they are given to it.
+    """A driver that launches kernels in the order of calls.
 
     Attributes:
         api: CuPy and CUDA, or a simulation of them.
         compute_capability: of the device, as (9, 0).
         processors: its number of multiprocessors.
         compute: the stream that kernels and libraries run on.
-        allocate: gives a block of so many bytes of memory, for that stream; the device is the
-            current one. Its second argument describes the block.
+        allocate: allocates a block of memory for that stream; the device is the current one. Its
+            arguments are the size in bytes and a description.
         host_calls: why library calls ran on the host, by the op and its operands' dtypes.
-        broken: why nothing that is computed is worth anything; None while all is well.
+        broken: the reason that all results are invalid; None otherwise.
         side_work: the work of streams other than the compute stream during a trace.
     """
 
@@ -43,27 +43,27 @@ class GpuDevice(Driver, Protocol):
     broken: str | None
     side_work: list[SideWork]
 
-    def upload(self, data: DeviceArray, words: array[int]) -> None:
-        """Copy 8-byte words, before later launches."""
+    def upload(self, data: DeviceArray, slots: array[int]) -> None:
+        """Copy 8-byte slots, before later launches."""
         ...
 
     def prepare(
-        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int],
+        self, kernel: BuiltKernel, grid: Dim, block: Dim, slots: array[int],
         shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
     ) -> Callable[[], None]:  # fmt: skip
-        """A launch with the parameters that ``words`` holds when it is called.
+        """A launch with the parameters in ``slots`` at the time of a call.
 
         Args:
             kernel: It stays loaded as long as the launch.
             grid, block: Blocks, and threads of a block.
-            words: The parameters.
+            slots: The parameters.
             shared_bytes: Dynamic shared memory of each block.
             touches: The arrays of a user's kernel; None: the kernel is ours.
         """
         ...
 
     def scratch(self, count: int) -> int:
-        """The address of ``count`` bytes that one launch may use until its end."""
+        """The address of ``count`` scratch bytes of one launch."""
         ...
 
     def counters(self, count: int) -> int:

@@ -21,10 +21,10 @@ class SideWork:
     """Profiler record of work on the stream.
 
     Attributes:
-        recording: under which it was given.
+        recording: the recording of its start.
         name, details: its description.
         begun, ended: timed events around it.
-        mark: an event behind it.
+        mark: an event after it.
     """
 
     recording: Recording
@@ -36,14 +36,14 @@ class SideWork:
 
 
 class SideStream:
-    """A stream of a device, made when it is first used.
+    """A stream of a device, created at its first use.
 
     Args:
         device: whose driver has an api and a compute stream.
 
     Attributes:
-        lock: to be held while work is given to the stream in several calls that belong together,
-            and while a library is used that takes one thread for each device.
+        lock: to be held during several calls that enqueue work of one operation, and while a
+            library is used that allows one thread for each device.
     """
 
     def __init__(self, device: Device) -> None:
@@ -60,7 +60,7 @@ class SideStream:
 
     @property
     def address(self) -> int:
-        """By which CUDA knows the stream."""
+        """CUDA's handle of the stream."""
         if self._address is None:
             with self.lock:
                 if self._address is None:
@@ -80,18 +80,18 @@ class SideStream:
         return event
 
     def mark(self, work: SideWork | None = None) -> DeviceEvent:
-        """An event after the current work of this stream, the end of ``work`` if that is shown."""
+        """Record an event after the current work of this stream; it ends ``work`` if given."""
         api = self._driver.api
         if work is not None:
             work.ended = api.timed_event(self.address)
         event = api.event(self.address)
         if work is not None:
             work.mark = event
-            self._driver.side_work.append(work)  # step_marks.py writes the row
+            self._driver.side_work.append(work)  # step_timer.py writes the row
         return event
 
     def is_done(self, mark: DeviceEvent) -> bool:
-        """Whether the device has come to an event."""
+        """Whether an event has completed."""
         return self._driver.api.is_done(mark)
 
     def join(self, mark: DeviceEvent) -> None:
@@ -99,28 +99,28 @@ class SideStream:
         self._driver.api.wait_event(self._driver.compute, mark)
 
     def synchronize(self) -> None:
-        """Return when this stream has done all that it was given."""
+        """Return when all enqueued work of this stream is done."""
         self._driver.api.synchronize(self.address)
 
     def visit(self) -> None:
-        """For a thread that only asks about events: make the device its current one."""
+        """Make the device current for a thread that only queries events."""
         self._driver.api.visit()
 
-    # --- when what it was given cannot end well ---
+    # --- failures ---
 
     def fail(self, reason: str) -> None:
-        """Raise an error in threads that wait for the device: its results are invalid."""
+        """Make waits for the device raise an error: its results are invalid."""
         self._driver.broken = reason
 
     def recover(self) -> None:
-        """Let the device be waited for again."""
+        """Allow waits for the device again."""
         self._driver.broken = None
 
     # --- traces ---
 
     def begin_work(self, name: str, details: dict[str, Any]) -> SideWork | None:
-        """Before something is given to the stream; None while no trace is taken."""
+        """Start a profiler record of work on the stream; None while nothing records."""
         if state.recording is None:
             return None
-        begun = self._driver.api.timed_event(self.address)
-        return SideWork(state.recording, name, details, begun)
+        started = self._driver.api.timed_event(self.address)
+        return SideWork(state.recording, name, details, started)

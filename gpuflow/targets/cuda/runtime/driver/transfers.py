@@ -1,7 +1,7 @@
 """Copies between host and GPU: small ones in order with kernels, large ones concurrently.
 
-Large copies have a separate stream and go through pinned memory, piece by piece: the device copies
-one piece while the host fills or empties another.
+Large copies have a separate stream and go through pinned staging buffers in chunks: the device
+copies one buffer while the host fills or drains another.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from gpuflow.runtime.memory import address
 from gpuflow.targets.cuda.runtime.driver.api import DeviceEvent, GpuApi
 
-# CUDA takes up to so many bytes of pageable memory at once and returns (the CUDA Runtime's
-# documentation on asynchronous copies); larger ones would wait for the stream.
+# CUDA stages up to so many bytes of pageable memory and returns (the CUDA Runtime's documentation
+# on asynchronous copies); larger ones would wait for the stream.
 SMALL = 1 << 16
-_PIECE = 1 << 22
-_PIECES = 4
+_CHUNK_BYTES = 1 << 22
+_STAGING_BUFFERS = 4
 
 
 class Transfers:
@@ -36,8 +36,8 @@ class Transfers:
         self._api, self._compute = api, compute
         self.stream = api.stream()
         self._lock = threading.Lock()
-        self._pieces: list[np.ndarray] = []
-        self._marks: list[DeviceEvent] = []
+        self._buffers: list[np.ndarray] = []
+        self._events: list[DeviceEvent] = []
         self._next = 0
 
     def to_device(self, target: int, source: np.ndarray) -> None:
@@ -51,13 +51,13 @@ class Transfers:
             return
         data = _bytes_of(source)
         with self._lock:
-            for start in range(0, len(data), _PIECE):
-                part = data[start : start + _PIECE]
-                number = self._free_piece()
-                piece = self._pieces[number]
-                np.copyto(piece[: len(part)], part)
-                self._api.copy_in(target + start, address(piece), len(part), self.stream)
-                self._marks[number] = self._api.event(self.stream)
+            for start in range(0, len(data), _CHUNK_BYTES):
+                chunk = data[start : start + _CHUNK_BYTES]
+                index = self._free_buffer()
+                buffer = self._buffers[index]
+                np.copyto(buffer[: len(chunk)], chunk)
+                self._api.copy_in(target + start, address(buffer), len(chunk), self.stream)
+                self._events[index] = self._api.event(self.stream)
         self._api.wait_event(self._compute, self._api.event(self.stream))
 
     def to_host(self, target: np.ndarray, source: int) -> None:
@@ -70,33 +70,33 @@ class Transfers:
         data = _bytes_of(target)
         self._api.wait_event(self.stream, self._api.event(self._compute))
         with self._lock:
-            under_way: deque[tuple[int, np.ndarray]] = deque()
-            for start in range(0, len(data), _PIECE):
-                part = data[start : start + _PIECE]
-                if len(under_way) == _PIECES:
-                    self._empty_piece(*under_way.popleft())
-                number = self._free_piece()
-                place = address(self._pieces[number])
-                self._api.copy_out(place, source + start, len(part), self.stream)
-                self._marks[number] = self._api.event(self.stream)
-                under_way.append((number, part))
-            while under_way:
-                self._empty_piece(*under_way.popleft())
+            pending: deque[tuple[int, np.ndarray]] = deque()
+            for start in range(0, len(data), _CHUNK_BYTES):
+                chunk = data[start : start + _CHUNK_BYTES]
+                if len(pending) == _STAGING_BUFFERS:
+                    self._drain_buffer(*pending.popleft())
+                index = self._free_buffer()
+                buffer_address = address(self._buffers[index])
+                self._api.copy_out(buffer_address, source + start, len(chunk), self.stream)
+                self._events[index] = self._api.event(self.stream)
+                pending.append((index, chunk))
+            while pending:
+                self._drain_buffer(*pending.popleft())
 
-    def _free_piece(self) -> int:
-        """The number of a piece of pinned memory that no copy uses."""
-        if not self._pieces:
-            self._pieces = [self._api.pinned(_PIECE) for _ in range(_PIECES)]
-            self._marks = [None] * _PIECES
-        number = self._next
-        self._next = (number + 1) % _PIECES
-        if self._marks[number] is not None:
-            self._api.synchronize_event(self._marks[number])
-        return number
+    def _free_buffer(self) -> int:
+        """The index of a staging buffer that no copy uses."""
+        if not self._buffers:
+            self._buffers = [self._api.pinned(_CHUNK_BYTES) for _ in range(_STAGING_BUFFERS)]
+            self._events = [None] * _STAGING_BUFFERS
+        index = self._next
+        self._next = (index + 1) % _STAGING_BUFFERS
+        if self._events[index] is not None:
+            self._api.synchronize_event(self._events[index])
+        return index
 
-    def _empty_piece(self, number: int, part: np.ndarray) -> None:
-        self._api.synchronize_event(self._marks[number])
-        np.copyto(part, self._pieces[number][: len(part)])
+    def _drain_buffer(self, index: int, chunk: np.ndarray) -> None:
+        self._api.synchronize_event(self._events[index])
+        np.copyto(chunk, self._buffers[index][: len(chunk)])
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which loops one kernel runs, block by block, and their launch.
+"""Loops that run in one kernel, block by block: the cost model and the launch.
 
 See docs/design/0034-programs-of-one-block.md.
 """
@@ -23,15 +23,15 @@ from gpuflow.compiler.planning.plan import (
 )
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cuda.codegen.block_lines import (
+from gpuflow.targets.cuda.codegen.block_printer import (
     ENTRY,
     BlockText,
     Constant,
     NotOfOneBlockError,
 )
-from gpuflow.targets.cuda.codegen.block_text import loop_text, turns_text
+from gpuflow.targets.cuda.codegen.block_text import loop_text, parallel_scan_text
 from gpuflow.targets.cuda.codegen.handwritten import build_text
-from gpuflow.targets.cuda.codegen.schedules.spread import ALONE_THREADS
+from gpuflow.targets.cuda.codegen.schedules.launch_config import ALONE_THREADS
 from gpuflow.targets.cuda.runtime.driver.launch import Launch
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
@@ -39,8 +39,8 @@ from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 # element or some operations of a product for all of a device.
 _LAUNCH, _WAIT, _STEP = 5e-6, 10e-6, 1e-6
 _ELEMENT, _OPERATION = 2.5e-12, 1e-14
-# What is worth seconds of compiling, for these sizes alone; and the turns of a loop of which nobody
-# knows how many they are.
+# The least time of a loop that is worth seconds of compiling for these sizes alone; and the assumed
+# trip count of a loop with an unknown one.
 _LEAST, _UNKNOWN = 1e-3, 32
 # Of the shared memory of a multiprocessor, so that two blocks have room.
 _MOST_SHARED = 96 << 10
@@ -51,7 +51,7 @@ _BYTE = np.dtype(np.uint8)
 
 @record
 class _Work:
-    """Work of a program in seconds; ``steps`` are launches, or parts of a block's program."""
+    """Work of a program in seconds; ``steps`` are launches, or steps of a block's program."""
 
     steps: float = 0.0
     waits: float = 0.0
@@ -65,15 +65,15 @@ class _Work:
 
 
 def _work(plan: Plan) -> _Work:
-    """Of a while_loop, in which nobody knows how often it turns, one turn."""
+    """The work of a plan; of a while_loop, whose trip count is unknown, that of one iteration."""
     work = _Work()
     for step in plan.steps:
         if isinstance(step, ProgramStep):
             rule = step.eqn.primitive.lower
             if rule.form is not None:
                 form = rule.form(step.eqn.params)
-                turns = 1 if form.length is None else form.length
-                work = work.plus(_turn(step).times(turns))
+                trip_count = 1 if form.length is None else form.length
+                work = work.plus(_iteration_work(step).times(trip_count))
             else:
                 branches = [_work(program.plan) for program in step.programs]
                 work = work.plus(max(branches, key=lambda w: w.busy)).plus(_Work(waits=1))
@@ -87,17 +87,17 @@ def _work(plan: Plan) -> _Work:
     return work
 
 
-def _turn(step: ProgramStep) -> _Work:
+def _iteration_work(step: ProgramStep) -> _Work:
     """The work of an iteration; the host waits for the condition of a while_loop."""
     works = [_work(inner.plan) for inner in step.programs]
     return works[0] if len(works) == 1 else works[0].plus(works[1]).plus(_Work(waits=1))
 
 
-def _pays(step: ProgramStep, turns: int, blocks: int, processors: int) -> bool:
+def _pays(step: ProgramStep, trip_count: int, blocks: int, processors: int) -> bool:
     """Whether a loop takes half as long, or less, if blocks run it."""
-    work = _turn(step)
-    if turns > 1:
-        rounds, count = -(-turns // blocks), turns
+    work = _iteration_work(step)
+    if trip_count > 1:
+        rounds, count = -(-trip_count // blocks), trip_count
     else:
         form = step.eqn.primitive.lower.form(step.eqn.params)
         rounds = count = _UNKNOWN if form.length is None else form.length
@@ -109,27 +109,27 @@ def _pays(step: ProgramStep, turns: int, blocks: int, processors: int) -> bool:
 def block_launch(
     step: ProgramStep, device: GpuDevice, keep: Callable[[Any], None]
 ) -> tuple[Launch, list[int]] | None:
-    """The launch that runs a loop, and which operands and outputs it takes the addresses of.
+    """The launch that runs a loop, and the operands and outputs whose addresses it takes.
 
     Args:
         step: a loop or branch.
         device: that it runs on.
-        keep: keeps something alive as long as the program.
+        keep: keeps an object alive as long as the program.
 
     Returns:
-        The launch, and the indices of operands followed by outputs, for its registers. None: it is
-        not for blocks.
+        The launch, and the indices of operands followed by outputs, for its registers. None if
+        blocks should not run it.
     """
     if not config.environment.block_programs or step.eqn.primitive.lower.form is None:
         return None
     form = step.eqn.primitive.lower.form(step.eqn.params)
-    apart = form.is_parallel
-    turns = form.length if apart else 1
+    is_parallel = form.is_parallel
+    trip_count = form.length if is_parallel else 1
     if form.length == 0:
         return None
-    print_text = turns_text if apart else loop_text
-    blocks = min(turns, _BLOCKS_PER_PROCESSOR * device.processors)
-    if not _pays(step, turns, blocks, device.processors):
+    print_text = parallel_scan_text if is_parallel else loop_text
+    blocks = min(trip_count, _BLOCKS_PER_PROCESSOR * device.processors)
+    if not _pays(step, trip_count, blocks, device.processors):
         return None
     try:
         text = print_text(step, _MOST_SHARED)
@@ -142,26 +142,26 @@ def block_launch(
 def _launch(
     text: BlockText, blocks: int, device: GpuDevice, keep: Callable[[Any], None]
 ) -> tuple[Launch, list[int]]:
-    numbers: list[int] = []
-    words, fixups = array("q"), []
+    operand_indices: list[int] = []
+    slots, fixups = array("q"), []
     for operand in text.operands:
         if isinstance(operand, Constant):
             value = device.from_host(as_numpy(operand.value, operand.aval))
             keep(value)
-            words.append(value.address)
+            slots.append(value.address)
         else:
-            if operand not in numbers:
-                numbers.append(operand)
-            fixups.append((len(words), numbers.index(operand), 0))
-            words.append(0)
+            if operand not in operand_indices:
+                operand_indices.append(operand)
+            fixups.append((len(slots), operand_indices.index(operand), 0))
+            slots.append(0)
     if not text.is_shared:
         arenas = device.empty((blocks * text.arena_bytes,), _BYTE)
         keep(arenas)
-        words.append(arenas.address)
+        slots.append(arenas.address)
     kernel = build_text(
-        text.text, ENTRY, ("int64",) * len(words), ALONE_THREADS[0] * ALONE_THREADS[1],
+        text.text, ENTRY, ("int64",) * len(slots), ALONE_THREADS[0] * ALONE_THREADS[1],
         text.arena_bytes if text.is_shared else 0, kernel_cache(), device.compute_capability,
-        with_lines=False,
+        lineinfo=False,
     )  # fmt: skip
-    run = device.prepare(kernel, (blocks, 1), ALONE_THREADS, words, kernel.shared_bytes)
-    return Launch(run, lambda: run, words, fixups), numbers
+    run = device.prepare(kernel, (blocks, 1), ALONE_THREADS, slots, kernel.shared_bytes)
+    return Launch(run, lambda: run, slots, fixups), operand_indices

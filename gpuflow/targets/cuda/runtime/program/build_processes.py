@@ -1,4 +1,4 @@
-"""CUDA kernels of a program are built in several processes: in each, one is built at a time.
+"""Parallel builds of a program's CUDA kernels: several processes build one kernel at a time.
 
 Numba and NVVM hold one lock. A process starts when there are enough kernels to build, imports the
 compilers (a second), and builds one kernel after the other. It ends with this process, or when it
@@ -48,7 +48,7 @@ class Build(Protocol):
 def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
     """Build the kernels that a cache lacks, if there are enough of them for several processes.
 
-    A build that fails is left to the caller, who has the error where the kernel is needed.
+    A failed build is repeated by the caller, which raises the error where the kernel is needed.
     """
     if config.environment.build_processes < 2 or _NO_PYTHON:
         return
@@ -73,7 +73,7 @@ def build_missing(builds: Iterable[Build], cache: KernelCache) -> None:
         for thread in threads:
             thread.join()
     finally:
-        queue.clear()  # after an error or Ctrl-C nobody needs the others now
+        queue.clear()  # after an error or Ctrl-C the others are not needed now
 
 
 def _build_elsewhere(queue: deque[Build], cache: KernelCache) -> None:
@@ -85,7 +85,7 @@ def _build_elsewhere(queue: deque[Build], cache: KernelCache) -> None:
     try:
         while (build := _next(queue)) is not None:
             cache.add(build.key, partial(worker.entry, build))
-    except Exception:  # this build is the caller's, and the others those of other processes
+    except Exception:  # the caller repeats this build; other processes take the rest
         worker.end()
     else:
         _workers.give_back(worker)
@@ -102,13 +102,13 @@ class _Worker:
     """A process that builds."""
 
     def __init__(self) -> None:
-        # -P: a module in the working folder is none of ours.
+        # -P: ignore modules in the working folder.
         path = json.dumps([str(folder) for folder in sys.path])
         command = [sys.executable, "-P", "-c", _PROGRAM, path]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def entry(self, build: Build) -> Entry:
-        """The entry of a build; any exception: it failed, or the process has ended."""
+        """The entry of a build; raises if it failed, or if the process has ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         pickle.dump(build, self._process.stdin)
         self._process.stdin.flush()
@@ -128,12 +128,12 @@ class _Worker:
                 stream.close()
 
     def forget(self) -> None:
-        """Leave it to the process that started it."""
+        """Leave the process to the parent that started it."""
         self._close()
         self._process.returncode = 0  # else Popen warns that it still runs
 
     def end(self) -> None:
-        """Let it end, after its build."""
+        """End the process, after its build."""
         self._close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
@@ -180,10 +180,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def serve() -> None:
-    """Build what comes in from the parent process, until it ends or is silent for long."""
+    """Serve builds of the parent process, until that ends or is idle for long."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the compilers print
+    os.dup2(2, 1)  # the compilers' output
     while select.select([source], [], [], _IDLE_SECONDS)[0]:
         try:
             build = pickle.load(source)

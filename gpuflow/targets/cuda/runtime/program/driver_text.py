@@ -1,4 +1,4 @@
-"""The text of a GPU program's driver: arrays, addresses, and a line for everything that runs."""
+"""The text of a GPU program's driver: arrays, addresses, and a statement for each step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpuflow.targets.cuda.library.launch_sequence import Schedule
 from gpuflow.targets.cuda.runtime.driver.arena import DeviceArena
 from gpuflow.targets.cuda.runtime.driver.graphs import may_record
 from gpuflow.targets.cuda.runtime.driver.launch import (
-    Place,
+    BufferLocation,
     Registers,
     launched_kernel,
     make_launch,
@@ -38,7 +38,7 @@ from gpuflow.targets.cuda.runtime.program.block_programs import block_launch
 from gpuflow.targets.cuda.runtime.program.build_processes import build_missing
 from gpuflow.targets.cuda.runtime.program.library_calls import LibraryCall
 from gpuflow.targets.cuda.runtime.program.step_builds import builds_of
-from gpuflow.targets.cuda.runtime.program.step_marks import GpuMarks
+from gpuflow.targets.cuda.runtime.program.step_timer import GpuStepTimer
 from gpuflow.targets.cuda.runtime.program.work import Argument, Work
 
 
@@ -63,33 +63,33 @@ def _written(
 ) -> tuple[DriverText, str, dict[str, Any]]:
     """A driver's text, the expression of its result, and the names that it uses."""
     text = DriverText()
-    places = _Places(plan, text, device, arena)
-    marks = GpuMarks(plan, text, places.work, device)
+    arrays = _DeviceArrays(plan, text, device, arena)
+    timer = GpuStepTimer(plan, text, arrays.work, device)
     build_missing(builds_of(plan.steps, device.compute_capability), kernel_cache())
     for step in plan.steps:
-        marks.begin(step)
+        timer.begin(step)
         if isinstance(step, KernelStep):
-            places.kernel_step(step)
+            arrays.kernel_step(step)
         elif isinstance(step, CopyStep):
-            places.copy_step(step)
+            arrays.copy_step(step)
         elif isinstance(step, ProgramStep):
-            places.program_step(step)
+            arrays.program_step(step)
         else:
-            places.call_step(step)
-    marks.end()
-    wanted = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
-    outs = [places.output(out, aval) for out, aval in wanted]
+            arrays.call_step(step)
+    timer.end()
+    expected = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
+    outs = [arrays.output(out, aval) for out, aval in expected]
     names = {
         "allocate": device.allocate, "copyto": device.copy_into, "new": object.__new__,
         "Array": Array, "DeviceArray": DeviceArray, "gpu": device,
     }  # fmt: skip
-    text.lines += places.work.lines(names, places.counts)
-    results = [places.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
+    text.statements += arrays.work.statements(names, arrays.counts)
+    results = [arrays.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
     return text, f"[{', '.join(results)}]", names
 
 
-class _Places(NamedArrays):
-    """Names of arrays and of their addresses."""
+class _DeviceArrays(NamedArrays):
+    """Names of arrays and of their addresses, and the statements that use them."""
 
     device: GpuDevice
 
@@ -99,45 +99,45 @@ class _Places(NamedArrays):
         super().__init__(plan, text, device, arena)
         self.device, self.arena = device, arena
         self.pointers: dict[str, str] = {}
-        self.counts: dict[str, int] = {}  # bytes behind each pointer
-        # It stands behind all allocations, so that it can be recorded.
+        self.counts: dict[str, int] = {}  # bytes at each pointer
+        # Printed after all allocations, so that it can be recorded.
         self.work = Work(text, device, may_record())
 
     def allocate(self, name: str, aval: ShapedArray) -> None:
-        """Print the allocation of an output, without a call of its ``__init__``."""
+        """Print the allocation of an output, without a call of ``DeviceArray.__init__``."""
         dtype = storage_dtype(aval.dtype)
         kind, shape = self.text.constant("dtype", dtype), self.text.constant("shape", aval.shape)
         what = self.text.constant("what", partial(described, aval.shape, dtype))
         block, pointer = self.text.fresh("block"), f"pointer{len(self.pointers)}"
         self.pointers[name], self.counts[pointer] = pointer, prod(aval.shape) * dtype.itemsize
-        self.text.line(f"{block} = allocate({self.counts[pointer]}, {what})")
-        self.text.line(
+        self.text.statement(f"{block} = allocate({self.counts[pointer]}, {what})")
+        self.text.statement(
             f"{name} = new(DeviceArray); {name}.device = gpu; {name}.shape = {shape}; "
             f"{name}.dtype = {kind}; {name}.block = {block}; {name}.strides = None; "
             f"{name}.address = {pointer} = {block}.address"
         )
 
     def body(self, plan: Plan, memory: DeviceArena) -> Callable[..., list[Array]]:
-        """The driver of a program inside this one."""
+        """The driver of a nested program."""
         return build_driver(plan, memory, self.device)
 
-    def place(self, buffer: int) -> Place:
-        """Where a launch finds a buffer."""
+    def locate(self, buffer: int) -> BufferLocation:
+        """The location of a buffer."""
         if buffer in self.plan.offsets:
             return None, self.arena.memory.address + self.plan.offsets[buffer]
         return self._pointer(self.array(buffer), self.plan.aval(buffer)), 0
 
     def _pointer(self, name: str, aval: ShapedArray) -> int:
-        """The number of the variable that holds an array's address."""
+        """The register of an array's address: the index of its variable."""
         if name not in self.pointers:
             pointer = self.pointers[name] = f"pointer{len(self.pointers)}"
             self.counts[pointer] = prod(aval.shape) * storage_dtype(aval.dtype).itemsize
-            self.text.line(f"{pointer} = {name}.address")
+            self.text.statement(f"{pointer} = {name}.address")
         return list(self.pointers).index(name)
 
     def _variables(self, buffers: Iterable[int | None]) -> list[str]:
-        """The variables that hold buffers' addresses, of those that lie outside of the arena."""
-        variables = [self._argument(self.place(b))[0] for b in buffers if b is not None and b >= 0]
+        """The variables that hold the addresses of those buffers that are not in the arena."""
+        variables = [self._argument(self.locate(b))[0] for b in buffers if b is not None and b >= 0]
         return [name for name in variables if name is not None]
 
     def kernel_step(self, step: KernelStep) -> None:
@@ -145,7 +145,7 @@ class _Places(NamedArrays):
         if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
             return
         for calls in step.launches:
-            registers = Registers(self.place)
+            registers = Registers(self.locate)
             kernel, _ = launched_kernel(step, calls)
             launch = make_launch(calls, kernel, registers, self.device)
             if launch is None:
@@ -158,45 +158,45 @@ class _Places(NamedArrays):
         if step.source.aval.size:
             schedule = copy_schedule(step)
             if schedule is not None:
-                places = [self._where(step.source), self.place(step.target)]
-                self._launches(step, schedule, places)
+                locations = [self._location(step.source), self.locate(step.target)]
+                self._launches(step, schedule, locations)
                 return
             target, source = self.array(step.target), self.operand(step.source)
-            self.work.line(f"copyto({target}, {source})")
+            self.work.statement(f"copyto({target}, {source})")
 
     def call_step(self, step: CallStep) -> None:
         """Print a provider's code of a call, or the call of a library or host function."""
         if step.choice is not None:
             buffers = [*step.outputs, *([] if step.workspace is None else [step.workspace])]
-            places = [self._where(operand) for operand in step.operands]
-            places += [self.place(buffer) for buffer in buffers]
-            if self._launches(step, step.choice, places):
+            locations = [self._location(operand) for operand in step.operands]
+            locations += [self.locate(buffer) for buffer in buffers]
+            if self._launches(step, step.choice, locations):
                 return
         operands = [self.operand(operand) for operand in step.operands]
         call = self.text.constant("call", LibraryCall(step, self.device))
         outs = ", ".join(self.array(buffer) for buffer in step.outputs)
-        self.work.line(f"{call}([{outs}], {', '.join(operands)})  # {step.name}")
+        self.work.statement(f"{call}([{outs}], {', '.join(operands)})  # {step.name}")
 
     def _launches(
-        self, step: CallStep | CopyStep, schedule: Schedule, places: Sequence[Place]
+        self, step: CallStep | CopyStep, schedule: Schedule, locations: Sequence[BufferLocation]
     ) -> bool:
-        """Print the launches of a schedule; False, and nothing, where the device lacks a library.
+        """Print the launches of a schedule; False, and no text, if the device lacks a library.
 
-        Arrays are at these places.
+        Its arrays are at ``locations``.
         """
-        launches = [bound(one, places, self.device) for one in schedule.launches]
+        launches = [bound(one, locations, self.device) for one in schedule.launches]
         if None in launches:
             return False
         writes = self._variables(writes_of(step))
         for one in launches:
             assert one is not None
-            arguments = [self._argument(place) for place in one.places]
+            arguments = [self._argument(location) for location in one.buffers]
             if one.out is None:
-                self.work.launch(one.word, one.run, arguments, step.name, writes)
+                self.work.launch(one.stem, one.run, arguments, step.name, writes)
                 continue
             name, _ = arguments[one.out]
             out = [] if name is None else [name]
-            self.work.launch(one.word, one.run, arguments, step.name, out, fills=out)
+            self.work.launch(one.stem, one.run, arguments, step.name, out, fills=out)
         return True
 
     def program_step(self, step: ProgramStep) -> None:
@@ -204,28 +204,28 @@ class _Places(NamedArrays):
         one = block_launch(step, self.device, self.text.keep)
         if one is not None:
             launch, numbers = one
-            places = [
-                *[None if o.buffer == NO_BUFFER else self.place(o.buffer) for o in step.operands],
-                *[self.place(buffer) for buffer in step.outputs],
+            locations = [
+                *[None if o.buffer == NO_BUFFER else self.locate(o.buffer) for o in step.operands],
+                *[self.locate(buffer) for buffer in step.outputs],
             ]
-            used = [place for place in [places[number] for number in numbers] if place is not None]
-            arguments = [self._argument(place) for place in used]
+            used = [locations[number] for number in numbers]
+            arguments = [self._argument(location) for location in used if location is not None]
             self.work.launch("launch", launch, arguments, step.name, self._variables(step.outputs))
             return
         super().program_step(step)
-        # Its last line is the call; allocations of outputs stand before.
-        self.work.line(self.text.lines.pop())
+        # Its last statement is the call, after allocations of outputs.
+        self.work.statement(self.text.statements.pop())
 
     def _address(self, operand: Operand) -> Argument:
-        """The address of the buffer behind an operand."""
-        return self._argument(self._where(operand))
+        """The address of an operand's buffer, as an argument."""
+        return self._argument(self._location(operand))
 
-    def _where(self, operand: Operand) -> Place:
-        """Where the buffer behind an operand is."""
+    def _location(self, operand: Operand) -> BufferLocation:
+        """The location of an operand's buffer."""
         if operand.buffer != NO_BUFFER:
-            return self.place(operand.buffer)
+            return self.locate(operand.buffer)
         return None, self.text.namespace[self.operand(operand)].address  # a literal
 
-    def _argument(self, place: Place) -> Argument:
-        register, offset = place
+    def _argument(self, location: BufferLocation) -> Argument:
+        register, offset = location
         return (None, offset) if register is None else (list(self.pointers.values())[register], 0)

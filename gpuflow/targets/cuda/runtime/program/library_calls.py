@@ -26,7 +26,7 @@ from gpuflow.runtime.program_arrays import store_results
 from gpuflow.targets.cuda.runtime.driver.faults import GpuFault
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
-# How libraries say that there is no memory for what they need.
+# Names of libraries' out-of-memory errors.
 _FULL = ("STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "cudaErrorMemoryAllocation")
 
 # A function of an array module, output arrays and operand arrays.
@@ -45,7 +45,7 @@ class LibraryCall:
         kinds = ", ".join(str(operand.aval.dtype) for operand in step.operands)
         self._name, self._device = f"{step.name}({kinds})", device
         self._call = _call_of(step)
-        # Communicators take data of the device only, and the others are met once.
+        # Communicators support data on the device only, and ranks meet once per call.
         self._is_collective = COMMUNICATION in step.eqn.effects
         self._on_host = step.kind == "host" or self._name in device.host_calls
 
@@ -56,7 +56,7 @@ class LibraryCall:
             except CommunicationError:
                 raise
             except OnHost as reason:
-                self._tell_of(reason)
+                self._warn_on_host(reason)
             except Exception as error:
                 meant = self._device.fault_of(error)
                 if isinstance(meant, GpuFault):
@@ -67,13 +67,13 @@ class LibraryCall:
                     self._once_more(outs, operands)
                     return
                 self._on_host = True
-                self._tell_missing(error)
+                self._warn_missing(error)
             else:
                 return
         self._through_host(outs, operands)
 
     def _once_more(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
-        """The call again, when the memory that our pools keep has been given back."""
+        """Retry the call after unused memory of our pools was freed."""
         self._device.free_unused()
         try:
             self._on_device(outs, operands)
@@ -85,9 +85,9 @@ class LibraryCall:
                 f"{error}. Fix: a smaller batch, or delete unused arrays."
             ) from error
 
-    def _tell_missing(self, error: Exception) -> None:
-        """Say once that the library lacks the call, which runs on the host from now on."""
-        self._tell(
+    def _warn_missing(self, error: Exception) -> None:
+        """Warn once that the library lacks the call, which runs on the host from now on."""
+        self._warn_once(
             self._name, f"{type(error).__name__}: {error}",
             "from now on, with copies of what it reads and writes, as the device's library cannot "
             "do it",
@@ -96,15 +96,15 @@ class LibraryCall:
             "(cuda12 for CUDA 12); else keep such calls out of what is to be fast",
         )  # fmt: skip
 
-    def _tell_of(self, reason: OnHost) -> None:
-        """Say once that such calls are for the host."""
-        self._tell(
+    def _warn_on_host(self, reason: OnHost) -> None:
+        """Warn once that such calls run on the host."""
+        self._warn_once(
             f"{self._name} {reason.which}".rstrip(), str(reason),
             "each time, with copies of what it reads and writes",
             "keep such calls out of what is to be fast",
         )  # fmt: skip
 
-    def _tell(self, calls: str, why: str, how: str, fix: str) -> None:
+    def _warn_once(self, calls: str, why: str, how: str, fix: str) -> None:
         """Warn once that calls run on the host."""
         if calls not in self._device.host_calls:
             self._device.host_calls[calls] = why
@@ -127,7 +127,7 @@ class LibraryCall:
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether an error says that the device's memory is full."""
+    """Whether an error means that the device's memory is full."""
     return isinstance(error, MemoryError) or any(name in str(error) for name in _FULL)
 
 
@@ -150,14 +150,14 @@ def _with_params(
 
 
 def _through_impl(
-    primitive: Any, params: dict[str, Any], may_keep: bool, xp: Any, outs: list[Any],
+    primitive: Any, params: dict[str, Any], may_retain: bool, xp: Any, outs: list[Any],
     *operands: Any,
 ) -> None:  # fmt: skip
     """Call ``impl`` and copy its results.
 
-    A host function may keep its arguments, which are copies anyway.
+    A host function may retain its arguments, which are copies anyway.
     """
     whole = operands
-    if not may_keep:
+    if not may_retain:
         whole = tuple([xp.ascontiguousarray(x).reshape(x.shape) for x in operands])
     store_results(primitive, xp, outs, primitive.impl(xp, *whole, **params))

@@ -47,7 +47,7 @@ class GpuProgram:
                 driver = self._print(arena)
             return driver(arrays, device)
         except BaseException as error:
-            settle()  # or a sum that was begun would write into memory that others have by then
+            settle()  # or a pending collective would write into memory that is reused by then
             meant = self.device.fault_of(error)
             if meant is error:
                 raise
@@ -56,7 +56,7 @@ class GpuProgram:
             self.device.release(arena)
 
     def _print(self, arena: DeviceArena) -> Callable[..., list[Array]]:
-        """A new driver for an arena, which is new or has moved."""
+        """Print a driver for an arena that is new or was reallocated."""
         arena.reserve(self.plan.arena_bytes)
         driver = build_driver(self.plan, arena, self.device, self.out_avals)
         if calls_python(self.plan):
@@ -94,13 +94,13 @@ class GpuProgram:
         return [path for path in paths if path is not None]
 
     def build(self) -> None:
-        """Build all kernels that a call may ask for: those for unaligned addresses as well."""
+        """Build all kernels that calls may need: those for unaligned addresses as well."""
         build_missing(self._builds(self.plan), kernel_cache())
         for _ in self._built_kernels(self.plan, unaligned=True):
             pass
 
     def _builds(self, plan: Plan) -> Iterator[Build]:
-        """The builds of a plan and of the programs inside it."""
+        """The builds of a plan and of nested programs."""
         yield from builds_of(plan.steps, self.device.compute_capability)
         for step in plan.steps:
             if isinstance(step, ProgramStep):
@@ -108,7 +108,7 @@ class GpuProgram:
                     yield from self._builds(inner.plan)
 
     def _built_kernels(self, plan: Plan, unaligned: bool = False) -> Iterator[CudaKernel]:
-        """The kernels of a plan and of the programs inside it."""
+        """The kernels of a plan and of nested programs."""
         capability = self.device.compute_capability
         for step in plan.steps:
             if isinstance(step, ProgramStep):
@@ -126,7 +126,7 @@ _NO_DRIVER: tuple[int, Any] = (-1, None)
 
 
 def _quietly(driver: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
-    """The driver without NumPy's warnings, which library calls on the host may give."""
+    """The driver without NumPy's warnings of library calls on the host."""
 
     def run(arrays: list[Any], device: Device) -> list[Array]:
         with np.errstate(all="ignore"):
@@ -136,9 +136,9 @@ def _quietly(driver: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
 
 
 def _summary(plan: Plan) -> str:
-    """The steps of a plan and where the user wrote the first and the last one, in a line."""
+    """One row of text: the steps of a plan, and the source of the first and the last one."""
     names = Counter(step.name for step in plan.steps)
     steps = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in names.items())
-    lines = [str(eqn.source) for eqn in plan.jaxpr.eqns if eqn.source is not None]
-    where = " to ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
+    sources = [str(eqn.source) for eqn in plan.jaxpr.eqns if eqn.source is not None]
+    where = " to ".join(dict.fromkeys([*sources[:1], *sources[-1:]]))
     return f"{steps or 'nothing'}{' from ' if where else ''}{where}"

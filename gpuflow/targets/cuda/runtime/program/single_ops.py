@@ -25,7 +25,7 @@ class OneOpPrograms:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._known: dict[Any, tuple[Program, list[Any]]] = {}
+        self._cached: dict[Any, tuple[Program, list[Any]]] = {}
 
     def run(
         self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any],
@@ -34,14 +34,14 @@ class OneOpPrograms:
         """The outputs of an op for data of its operands."""
         key = (self._driver.target, primitive, *avals, *params.items())
         try:
-            compiled = self._known.get(key)
-        except TypeError:  # params that are not hashable: nothing is remembered
+            compiled = self._cached.get(key)
+        except TypeError:  # params that are not hashable are not cached
             program, values = self._compile(primitive, avals, params)
         else:
             if compiled is None:
-                if len(self._known) >= _MOST_PROGRAMS:
-                    self._known.clear()
-                compiled = self._known[key] = self._compile(primitive, avals, params)
+                if len(self._cached) >= _MOST_PROGRAMS:
+                    self._cached.clear()
+                compiled = self._cached[key] = self._compile(primitive, avals, params)
             program, values = compiled
         return program.run([*arrays, *values], device)
 

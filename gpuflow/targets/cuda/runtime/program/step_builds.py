@@ -1,4 +1,4 @@
-"""The kernels that steps of a plan will ask for, as builds that any process may do."""
+"""The builds of the kernels of a plan's steps, for any process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 def builds_of(
     steps: Iterable[Step], compute_capability: tuple[int, int]
 ) -> Iterator[TextBuild | GeneratedBuild]:
-    """The builds of steps, without those of programs inside: the longest, handwritten ones first.
+    """The builds of steps, without nested programs: the longest, handwritten ones first.
 
     Args:
         steps: of a plan.

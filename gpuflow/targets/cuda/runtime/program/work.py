@@ -11,7 +11,12 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.runtime.program_text import DriverText
-from gpuflow.targets.cuda.runtime.driver.graphs import LEAST_LAUNCHES, Call, Place, RecordedLaunches
+from gpuflow.targets.cuda.runtime.driver.graphs import (
+    LEAST_LAUNCHES,
+    BufferUse,
+    Call,
+    RecordedLaunches,
+)
 from gpuflow.targets.cuda.runtime.driver.launch import Launch
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
@@ -21,11 +26,11 @@ Argument = tuple[str | None, int]
 
 @record
 class _PrintedLaunch:
-    """One call with its arguments, and which of them it writes, or writes without reading."""
+    """One call: its arguments, and those that it writes, or fills without reading."""
 
     run: Callable[..., Any]
     arguments: tuple[Argument, ...]
-    lines: list[str]
+    statements: list[str]
     writes: frozenset[str]
     fills: frozenset[str]
 
@@ -36,7 +41,7 @@ class _PrintedLaunch:
 
 
 class Work:
-    """Collects the lines of a driver that give work to the device.
+    """Collects the statements of a driver that enqueue work on the device.
 
     Args:
         text: the driver's text.
@@ -46,38 +51,38 @@ class Work:
 
     def __init__(self, text: DriverText, device: GpuDevice, may_record: bool) -> None:
         self._text, self._device, self._may_record = text, device, may_record
-        self._parts: list[str | _PrintedLaunch] = []
+        self._items: list[str | _PrintedLaunch] = []
 
-    def line(self, text: str) -> None:
-        """A line of Python that cannot be recorded."""
-        self._parts.append(text)
+    def statement(self, text: str) -> None:
+        """Add a statement that cannot be recorded."""
+        self._items.append(text)
 
     def launch(
         self, stem: str, run: Callable[..., Any], arguments: Sequence[Argument], comment: str,
         writes: Collection[str] = (), fills: Collection[str] = (),
     ) -> None:  # fmt: skip
-        """A call with addresses that only launches kernels.
+        """Add a call with addresses that only launches kernels.
 
         Args:
-            stem: of the name that the text gives it.
+            stem: of its name in the text.
             run: the function to call.
-            arguments: with which.
+            arguments: its arguments.
             comment: for readers of the text.
             writes: variables with addresses of its outputs.
             fills: those of them that it writes completely, and does not read before.
         """
         texts = [str(number) if name is None else name for name, number in arguments]
         if isinstance(run, Launch):
-            lines = run.text(self._text.constant, texts)
+            statements = run.text(self._text.constant, texts)
         else:
-            lines = [f"{self._text.constant(stem, run)}({', '.join(texts)})"]
-        lines[-1] += f"  # {comment}"
-        self._parts.append(
-            _PrintedLaunch(run, tuple(arguments), lines, frozenset(writes), frozenset(fills))
+            statements = [f"{self._text.constant(stem, run)}({', '.join(texts)})"]
+        statements[-1] += f"  # {comment}"
+        self._items.append(
+            _PrintedLaunch(run, tuple(arguments), statements, frozenset(writes), frozenset(fills))
         )
 
-    def lines(self, names: Mapping[str, Any], counts: Mapping[str, int]) -> list[str]:
-        """All lines.
+    def statements(self, names: Mapping[str, Any], counts: Mapping[str, int]) -> list[str]:
+        """All statements.
 
         Args:
             names: globals of the driver besides the text's constants.
@@ -85,24 +90,24 @@ class Work:
         """
         result: list[str] = []
         waiting: list[_PrintedLaunch] = []
-        for part in [*self._parts, None]:
-            if isinstance(part, _PrintedLaunch):
-                waiting.append(part)
+        for item in [*self._items, None]:
+            if isinstance(item, _PrintedLaunch):
+                waiting.append(item)
                 continue
             result += self._launches(waiting, names, counts)
             waiting = []
-            if part is not None:
-                result.append(part)
+            if item is not None:
+                result.append(item)
         return result
 
     def _launches(
         self, launches: Sequence[_PrintedLaunch], names: Mapping[str, Any],
         counts: Mapping[str, int],
     ) -> list[str]:  # fmt: skip
-        """Lines for launches that follow one another."""
-        lines = [line for launch in launches for line in launch.lines]
+        """Statements for consecutive launches."""
+        statements = [statement for launch in launches for statement in launch.statements]
         if not self._may_record or len(launches) < LEAST_LAUNCHES:
-            return lines
+            return statements
         used = list(dict.fromkeys(name for launch in launches for name in launch.names))
         calls = [
             Call(
@@ -114,24 +119,24 @@ class Work:
             for launch in launches
         ]
         parameters = ", ".join(used)
-        plain = _function(parameters, lines, {**names, **self._text.namespace})
-        places = [_place(name, launches, counts[name]) for name in used]
-        recorded = RecordedLaunches(self._device, plain, calls, places)
+        plain = _function(parameters, statements, {**names, **self._text.namespace})
+        buffers = [_buffer_use(name, launches, counts[name]) for name in used]
+        recorded = RecordedLaunches(self._device, plain, calls, buffers)
         return [f"{self._text.constant('recorded', recorded)}({parameters})"]
 
 
-def _place(name: str, launches: Sequence[_PrintedLaunch], count: int) -> Place:
+def _buffer_use(name: str, launches: Sequence[_PrintedLaunch], count: int) -> BufferUse:
     """The use of the memory of a variable by launches."""
     first = next(launch for launch in launches if name in launch.names)
     is_read = not any(name in launch.writes for launch in launches)
-    return Place(count, is_read, name in first.fills)
+    return BufferUse(count, is_read, name in first.fills)
 
 
 def _function(
-    parameters: str, lines: Sequence[str], namespace: dict[str, Any]
+    parameters: str, statements: Sequence[str], namespace: dict[str, Any]
 ) -> Callable[..., None]:
-    """A function with these lines."""
-    body = "\n".join("    " + line for line in lines)
+    """A function with these statements."""
+    body = "\n".join("    " + statement for statement in statements)
     exec(
         compile(f"def work({parameters}):\n{body}\n", "<gpuflow launches>", "exec"), namespace
     )

@@ -1,0 +1,99 @@
+"""Concatenations whose chunks are stored directly, each by the kernel that computes it.
+
+    a = sin x          a, stored                      u = unwritten
+    b = cos y          b, stored                ->    v = update u at 0 with sin x
+    c = concatenate a b: both read, stored again      c = update v at n with cos y
+
+A kernel of all chunks needs them in memory: they would be written, read, and written again. Chunks
+are stored directly if the whole is stored anyway, as a result or for a library call, and a chunk is
+computed for it alone, or there are more chunks than a kernel has loops for. Readers of the whole at
+their own index are fused with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpuflow.compiler.fusion.space import is_fusible
+from gpuflow.compiler.passes.program import Replacement, uses
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+
+MOST_CHUNKS = 128  # each is a step
+MOST_IN_ONE_KERNEL = 32  # chunks in memory that one kernel concatenates
+
+
+def chunked_stores(jaxpr: Jaxpr) -> Jaxpr:
+    """The program with in-place updates of arrays whose chunks are better stored separately."""
+    if not any(eqn.primitive.lower.as_updates is not None for eqn in jaxpr.eqns):
+        return jaxpr
+    judge, eqns = _Judge(jaxpr), list[Eqn]()
+    for eqn in jaxpr.eqns:
+        build = Replacement(eqn.source)
+        is_better = eqn.primitive.lower.as_updates is not None and judge.is_worth(eqn)
+        if not is_better or eqn.primitive.lower.as_updates(eqn, build) is None:
+            eqns.append(eqn)
+            continue
+        eqns += [*build.eqns[:-1], build.eqns[-1].replace(outputs=eqn.outputs)]
+    return jaxpr.replace(eqns=tuple(eqns))
+
+
+class _Judge:
+    """Decides for which arrays chunks are better stored separately."""
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.readers: Mapping[Var, Sequence[int]] = uses(jaxpr)
+        self.eqns = jaxpr.eqns
+        self.outputs = set(jaxpr.outvars)
+        self.producer = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
+
+    def is_worth(self, eqn: Eqn) -> bool:
+        """Whether an array is stored anyway, and chunks are computed for it alone or are many."""
+        if len(eqn.inputs) > MOST_CHUNKS or not self._is_stored(eqn.outputs[0]):
+            return False
+        computed = [atom for atom in eqn.inputs if self._is_computed_for_it(atom)]
+        are_many = len(eqn.inputs) > MOST_IN_ONE_KERNEL
+        return (bool(computed) or are_many) and self._share_nothing_costly(computed)
+
+    def _is_stored(self, var: Var) -> bool:
+        """Whether it is needed in memory: as a result, or by a reader that is not fused."""
+        if var in self.outputs:
+            return True
+        for reader in (self.eqns[k] for k in self.readers.get(var, ())):
+            rule = reader.primitive.lower
+            if rule.view is not None:
+                if self._is_stored(reader.outputs[0]):
+                    return True
+            elif not is_fusible(reader) or var in reader.inputs[: rule.operands_in_memory(reader)]:
+                return True
+        return False
+
+    def _is_computed_for_it(self, atom: Atom) -> bool:
+        """Whether a kernel computes a chunk, and nothing else reads it."""
+        while type(atom) is not Literal:
+            eqn = self.producer.get(atom)
+            if eqn is None or not is_fusible(eqn) or atom in self.outputs:
+                return False
+            if len(self.readers[atom]) != 1:
+                return False
+            rule = eqn.primitive.lower
+            if rule.view is None:
+                return rule.is_elementwise or rule.is_indexed
+            atom = eqn.inputs[0]
+        return False
+
+    def _share_nothing_costly(self, chunks: Sequence[Atom]) -> bool:
+        """Whether kernels of chunks have no costly computation in common."""
+        owners: dict[Eqn, int] = {}
+        for number, chunk in enumerate(chunks):
+            pending, seen = [chunk], set[Eqn]()
+            while pending:
+                atom = pending.pop()
+                eqn = None if type(atom) is Literal else self.producer.get(atom)
+                if eqn is None or eqn in seen or not is_fusible(eqn):
+                    continue
+                seen.add(eqn)
+                rule, owner = eqn.primitive.lower, owners.setdefault(eqn, number)
+                if owner != number and rule.costly:
+                    return False
+                pending += eqn.inputs
+        return True

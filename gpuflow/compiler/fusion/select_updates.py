@@ -1,0 +1,139 @@
+"""In-place updates from selects between an operand and a new value.
+
+    lax.fori_loop(0, n, lambda i, x: x.at[5].set(x[5] + i), x)
+
+A select between an array and other elements at known indices iterates over the whole array. That is
+free in a kernel that does so anyway, and dominates if few elements of a carry change. So a select
+becomes an update if the array is a donated input, the result becomes an output by updates alone,
+and all of them happen in that memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from gpuflow.base.records import record
+from gpuflow.compiler.fusion.fuse import describe_program
+from gpuflow.compiler.passes.program import Definitions, Replacement
+from gpuflow.compiler.passes.reads_first import reads_first
+from gpuflow.compiler.passes.updates_in_place import (
+    NO_INNER_ALIASES,
+    Donations,
+    InnerAliases,
+    carry_donations,
+    updated_pairs,
+)
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+
+
+def _unplugged(*arguments: Any) -> NoReturn:
+    raise RuntimeError("[choices] gpuflow must be imported as a whole. Fix: import gpuflow.")
+
+
+@record(frozen=False)
+class _Rules:
+    """Rules of ops about selects; set by wiring.py.
+
+    Attributes:
+        choice: of an equation, the predicate of new elements and the array that it may update, or
+            None.
+        update: ``(eqn, definition, build) -> bool``: build the update; False if impossible.
+    """
+
+    choice: Callable[[Eqn], tuple[Atom, Var] | None] = _unplugged
+    update: Callable[..., bool] = _unplugged
+
+
+rules = _Rules()
+
+
+def selects_to_updates(jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases) -> Jaxpr:
+    """The program in which selects on a donated input are in-place updates.
+
+    Args:
+        jaxpr: the program.
+        donations, kept: the values that may be updated in place, see ``UpdateRule``.
+    """
+    if not any(rules.choice(eqn) is not None for eqn in jaxpr.eqns):
+        return jaxpr
+    for var, end in donations.items():
+        for out in jaxpr.outvars if end is None else (end,):
+            changed = _with_updates(jaxpr, var, out, inner_aliases)
+            if changed is not None and type(out) is Var:
+                described = describe_program(changed, donations, inner_aliases)
+                jaxpr = changed if described.storage(out)[0] is var else jaxpr
+    return jaxpr
+
+
+def body_with_updates(jaxpr: Jaxpr, first: int, count: int) -> Jaxpr:
+    """The body of a loop with updates of its carries, before programs in it are compiled.
+
+    Args:
+        jaxpr: the body.
+        first, count: its carries among the inputs.
+    """
+    return selects_to_updates(jaxpr, carry_donations(jaxpr, first, count), NO_INNER_ALIASES)
+
+
+def update_predicates(jaxpr: Jaxpr, first: int, count: int) -> dict[Eqn, Atom]:
+    """The selects of a loop's body that are in-place updates, each with its predicate.
+
+    Args:
+        jaxpr, first, count: as of ``body_with_updates``.
+    """
+    unchanged = set(body_with_updates(jaxpr, first, count).eqns)
+    found = {eqn: rules.choice(eqn) for eqn in jaxpr.eqns if eqn not in unchanged}
+    return {eqn: choice[0] for eqn, choice in found.items() if choice is not None}
+
+
+def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, inner_aliases: InnerAliases) -> Jaxpr | None:
+    """The program in which an input becomes an output by updates alone.
+
+    None if that is impossible, or already the case.
+    """
+    definition = Definitions(jaxpr)
+    definition.eqns.update((output, eqn) for eqn in jaxpr.eqns for output in eqn.outputs)
+    updates: dict[Var, list[Eqn]] = {}
+    while out is not var:
+        eqn = definition(out)
+        if eqn is None or type(out) is not Var:
+            return None
+        aliases = updated_pairs(eqn, inner_aliases)
+        pairs = {eqn.outputs[k]: eqn.inputs[operand] for operand, k in aliases}
+        choice = rules.choice(eqn)
+        if choice is not None:
+            build = Replacement(eqn.source)
+            if not rules.update(eqn, definition, build):
+                return None
+            updates[out] = [*build.eqns[:-1], build.eqns[-1].replace(outputs=eqn.outputs)]
+            pairs[out] = choice[1]
+        if out not in pairs:
+            return None
+        out = pairs[out]
+    if not updates:
+        return None
+    eqns = [new for eqn in jaxpr.eqns for new in _instead(eqn, updates)]
+    return reads_first(jaxpr.replace(eqns=_live(jaxpr, eqns)))
+
+
+def _instead(eqn: Eqn, updates: dict[Var, list[Eqn]]) -> Sequence[Eqn]:
+    return updates.get(eqn.outputs[0], (eqn,)) if eqn.outputs else (eqn,)
+
+
+def _live(jaxpr: Jaxpr, eqns: Iterable[Eqn]) -> tuple[Eqn, ...]:
+    """The equations without those that only the selects read; the others are the same objects."""
+    before = {var for eqn in jaxpr.eqns for var in _read(eqn)}
+    live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+    result: list[Eqn] = []
+    for eqn in reversed([*eqns]):
+        is_dead = live.isdisjoint(eqn.outputs) and not before.isdisjoint(eqn.outputs)
+        if is_dead and not eqn.effects:
+            continue
+        live.update(_read(eqn))
+        result.append(eqn)
+    return tuple(reversed(result))
+
+
+def _read(eqn: Eqn) -> list[Var]:
+    return [atom for atom in eqn.inputs if type(atom) is not Literal]

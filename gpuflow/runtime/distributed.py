@@ -1,0 +1,237 @@
+"""PartedArray: an Array with shards in several memories, of this process and of others.
+
+Each memory holds the shards of its devices as one array. Operations run in every memory, on its
+shards: parallel/partition/programs.py makes them, and wiring.py installs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.compiler.shardings import requested_shardings
+from gpuflow.core.aval import ShapedArray, aval_of, register_value_type, storage_dtype
+from gpuflow.core.jaxpr import ClosedJaxpr, all_eqns
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.sharding import Index, Sharding
+from gpuflow.runtime.array import Array, as_numpy
+from gpuflow.runtime.device import Device, in_use
+from gpuflow.runtime.memories import Holding, holdings, in_order, is_in_one_memory
+
+
+class DistributedArray(Array):
+    """An Array in several memories.
+
+    Args:
+        arrays: the shards of each memory of this process, in the order of ``local_memories``.
+        aval: of the whole array.
+        sharding: the sharding, which assigns shards to devices.
+    """
+
+    __slots__ = ("_sharding", "arrays")
+
+    def __init__(self, arrays: Sequence[Array], aval: ShapedArray, sharding: Sharding) -> None:
+        # The slot of the data stays empty: code that reads it is for arrays in one memory.
+        self.arrays, self.aval, self.device = tuple(arrays), aval, arrays[0].device
+        self._sharding = sharding
+        in_use.distributed = True
+
+    @property
+    def data(self) -> Any:
+        """All elements, gathered by the first device; see ``Array.data``."""
+        return self.device.driver.from_host(self.host())
+
+    def host(self) -> np.ndarray:
+        """The values as a NumPy array.
+
+        Raises:
+            RuntimeError: other processes have some of them.
+        """
+        held = self._held()
+        for array, holding in held:
+            if holding.is_whole:
+                return array.host()
+        check(
+            self._sharding.is_fully_addressable,
+            lambda: (
+                f"[array] values must be in this process; got {self.aval} with parts in others: "
+                f"{self._sharding}. Fix: x.addressable_shards, or "
+                "multihost_utils.process_allgather(x, tiled=True)."
+            ),
+            RuntimeError,
+        )
+        whole = np.empty(self.aval.shape, storage_dtype(self.aval.dtype))
+        for array, holding in held:
+            holding.put(whole, array.host())
+        return whole
+
+    def _held(self) -> list[tuple[Array, Holding]]:
+        """This process's shards, and their positions in the whole."""
+        holding_of = holdings(self._sharding, self.aval.ndim)
+        return [(array, holding_of[array.device.memory]) for array in self.arrays]
+
+    @property
+    def sharding(self) -> Sharding:
+        """The assignment of shards to devices."""
+        return self._sharding
+
+    def devices(self) -> set[Device]:
+        """Return the devices that hold shards of the array."""
+        return set(self._sharding.device_set)
+
+    def is_deleted(self) -> bool:
+        """Return whether the array was donated or deleted."""
+        return any(array.is_deleted() for array in self.arrays)
+
+    def delete(self) -> None:
+        """Free the memory immediately; later use raises an error."""
+        for array in self.arrays:
+            array.delete()
+
+    def block_until_ready(self) -> Array:
+        """Wait until the values are computed, and return the array."""
+        for array in self.arrays:
+            array.block_until_ready()
+        return self
+
+    def _device_shard(self, device: Device, index: Index) -> Array:
+        """The shard of a device of this process, a copy."""
+        ((array, holding),) = [
+            pair for pair in self._held() if pair[0].device.memory == device.memory
+        ]
+        shard = np.array(array.host()[holding.local_index(index, self.aval.shape)], order="C")
+        aval = ShapedArray(shard.shape, self.aval.dtype, self.aval.weak_type)
+        return Array(device.driver.from_host(shard), aval, device.committed)
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return DistributedArray(
+            [array.__deepcopy__(memo) for array in self.arrays], self.aval, self._sharding
+        )
+
+    def __repr__(self) -> str:
+        if self.is_deleted() or self._sharding.is_fully_addressable:
+            return super().__repr__()
+        if any(holding.is_whole for _, holding in self._held()):
+            return super().__repr__()
+        return f"Array({self.aval}, parts in several processes: {self._sharding})"
+
+    def __str__(self) -> str:
+        return repr(self) if not self._sharding.is_fully_addressable else super().__str__()
+
+
+def _distributed_aval(array: DistributedArray) -> ShapedArray:
+    return array.aval
+
+
+register_value_type(DistributedArray, _distributed_aval)
+
+
+@cache
+def local_memories(sharding: Sharding) -> tuple[Device, ...]:
+    """A device of each of this process's memories, in the order of ``arrays``."""
+    return in_order(device.committed for device in sharding._devices if device.is_local)
+
+
+def distribute(value: Any, sharding: Sharding) -> DistributedArray:
+    """Distribute an array that each process holds entirely over the memories of its devices.
+
+    Raises:
+        ValueError: the sharding does not divide it.
+    """
+    aval = aval_of(value)
+    sharding.shard_shape(aval.shape)
+    held = holdings(sharding, aval.ndim)
+    devices = local_memories(sharding)
+    blocks = [held[device.memory].block(aval.shape) for device in devices]
+    if type(value) is Array and type(value.data) is not np.ndarray and None not in blocks:
+        buffers = [_copied_block(value, cast(Index, block), device)
+                  for block, device in zip(blocks, devices, strict=True)]  # fmt: skip
+    else:
+        host = value.host() if isinstance(value, Array) else as_numpy(value, aval)
+        buffers = [
+            device.driver.from_host(np.array(held[device.memory].take(host), order="C"))
+            for device in devices
+        ]
+    arrays = [
+        Array(buffer, aval.update(shape=buffer.shape), device)
+        for buffer, device in zip(buffers, devices, strict=True)
+    ]
+    return DistributedArray(arrays, aval, sharding)
+
+
+def _copied_block(value: Array, block: Index, device: Device) -> Any:
+    """Data of a device with a block of an array of a GPU, copied without the host if possible."""
+    data, source = value.data, value.device.driver
+    shape = tuple(bounds.stop - bounds.start for bounds in block)
+    steps = data.byte_strides
+    offset = sum(bounds.start * step for bounds, step in zip(block, steps, strict=True))
+    view = source.strided(shape, data.dtype, data, offset, steps)
+    same = device.driver is source
+    return source.copy(view) if same else device.driver.from_driver(view, source)
+
+
+def delete_donated(operands: Sequence[Any], donated: Sequence[bool]) -> None:
+    """Delete the arrays that were donated to a program that used copies or shards of them."""
+    for value, flag in zip(operands, donated, strict=False):
+        if flag and isinstance(value, Array):
+            value.delete()
+
+
+def gathered(array: DistributedArray) -> Array:
+    """The array in the memory of its first device.
+
+    Raises:
+        RuntimeError: other processes have some of the elements.
+    """
+    return Array(array.data, array.aval, array.device)
+
+
+def spans_memories(jaxpr: ClosedJaxpr) -> bool:
+    """Whether a program holds programs that run in several memories, or such shardings."""
+
+    def goes() -> bool:
+        program = jaxpr.jaxpr
+        if not all(map(is_in_one_memory, requested_shardings(program))):
+            return True
+        return any(eqn.primitive.lower.is_split for eqn in all_eqns(program))
+
+    return jaxpr.jaxpr.memo("goes over memories", goes)
+
+
+def runs_distributed(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> bool:
+    """Whether an op has to run in several memories; only called once there are such arrays."""
+    if primitive.lower.is_split:
+        return False  # its own rule distributes it
+    held = () if primitive.subjaxprs is None else primitive.subjaxprs(params)
+    if any(type(program) is not ClosedJaxpr for program in held):
+        return False  # a function that is not traced yet: each op that it binds is checked
+    if any(type(value) is DistributedArray for value in operands):
+        return True
+    return any(map(spans_memories, held))
+
+
+def _unplugged(*arguments: Any) -> NoReturn:
+    raise RuntimeError("[array] gpuflow must be imported as a whole. Fix: import gpuflow.")
+
+
+@record(frozen=False)
+class _Programs:
+    """Runner of programs in several memories; set by wiring.py.
+
+    Attributes:
+        evaluate: ``(primitive, operands, params) -> results``, for distributed operands.
+        run: ``(jaxpr, operands, requested result shardings or None, donated) -> results``.
+        reshard: ``(value, sharding) -> array`` with another sharding.
+    """
+
+    evaluate: Callable[..., Any] = _unplugged
+    run: Callable[..., Any] = _unplugged
+    reshard: Callable[..., Any] = _unplugged
+
+
+programs = _Programs()

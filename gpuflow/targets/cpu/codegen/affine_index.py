@@ -1,0 +1,35 @@
+"""Affine index expressions, base + step * i, in loops over vectors."""
+
+from __future__ import annotations
+
+from gpuflow.base.records import record
+from gpuflow.targets.llvm.ir_values import IRValue
+
+# The largest stride of a vector that is made from whole loads.
+_LARGEST_STEP = 4
+
+
+@record(eq=False)
+class AffineIndex(IRValue):
+    """An affine int64; ``value`` is that of the loop's first element.
+
+    Attributes:
+        step: the difference between consecutive elements.
+    """
+
+    step: int = 1
+
+
+def factor_of(operator: str, a: IRValue, b: IRValue) -> int:
+    """The small constant by which an operation multiplies an affine index; 0 if it does not."""
+    for affine, other in ((a, b), (b, a)):
+        is_single = other.is_constant and other.width == 1
+        if operator == "*" and isinstance(affine, AffineIndex) and is_single:
+            factor = other.value.constant
+            return factor if 1 < affine.step * factor <= _LARGEST_STEP else 0
+    return 0
+
+
+def first_of(x: IRValue) -> IRValue:
+    """The first value of an affine index as a scalar; other scalars unchanged."""
+    return IRValue(x.builder, x.value, x.dtype)

@@ -1,0 +1,84 @@
+"""Batched loops with a uniform trip count: their counters are uniform."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gpuflow.kir.nodes import Block, For, If, Statement, While
+from gpuflow.kir.walk import results_of
+from gpuflow.targets.cpu.codegen.schedules.lane_code import Lanes
+
+
+class Counting(Lanes, Protocol):
+    """A batched block with known results of statements; see ``lane_blocks.py``."""
+
+    def is_cheap(self, s: Statement) -> bool:
+        """Whether each segment recomputes a statement."""
+        ...
+
+    def note_uniform(self, s: Statement) -> bool:
+        """Whether a statement is uniform; notes constants and similar ones."""
+        ...
+
+
+def find_uniform_loops(lanes: Counting, block: Block) -> dict[int, tuple[int, ...]]:
+    """Loops that need no masks, by their identity, with the indices of their uniform carries.
+
+    Args:
+        lanes: its ``uniform`` and ``cheap`` contain the results of the analysis afterwards.
+        block: of the kernel.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    _find(lanes, found, block, False)
+    return found
+
+
+def _find(
+    lanes: Counting, found: dict[int, tuple[int, ...]], block: Block, in_lanes: bool
+) -> None:
+    """Add the loops of a block; uniform values are in ``uniform`` and ``cheap``."""
+    for s in block.body:
+        if not in_lanes or lanes.note_uniform(s):
+            lanes.uniform.update({value: value for value in results_of(s)})
+        if isinstance(s, While):
+            positions = _uniform_carries(lanes, s)
+            if positions:
+                found[id(s)] = positions
+            for k in positions:
+                lanes.uniform[s.outs[k]] = s.outs[k]
+                lanes.uniform[s.body.params[k]] = s.body.params[k]
+            _find(lanes, found, s.body, in_lanes)
+        elif isinstance(s, For):
+            if s.count is not None and lanes.is_uniform(s.count):
+                lanes.uniform[s.body.params[0]] = s.body.params[0]
+            _find(lanes, found, s.body, in_lanes or s.axis == lanes.axis)
+        elif isinstance(s, If):
+            _find(lanes, found, s.then, in_lanes)
+            _find(lanes, found, s.orelse, in_lanes)
+
+
+def _uniform_carries(lanes: Counting, s: While) -> tuple[int, ...]:
+    """The indices of the uniform carries, if the condition depends on them alone."""
+    positions = [k for k, value in enumerate(s.init) if lanes.is_uniform(value)]
+    before = dict(lanes.uniform)
+
+    def follow(block: Block) -> bool:
+        """Whether all statements of a block are uniform."""
+        lanes.uniform = {**before, **{block.params[k]: block.params[k] for k in positions}}
+        whole = True
+        for inner in block.body:
+            if lanes.note_uniform(inner):
+                lanes.uniform.update({value: value for value in results_of(inner)})
+            else:
+                whole = whole and lanes.is_cheap(inner)
+        return whole
+
+    while positions:
+        follow(s.body)
+        stable = [k for k in positions if lanes.is_uniform(s.body.results[k])]
+        if stable == positions:
+            break
+        positions = stable
+    is_uniform = bool(positions) and follow(s.cond) and lanes.is_uniform(s.cond.results[0])
+    lanes.uniform = before
+    return tuple(positions) if is_uniform else ()

@@ -1,0 +1,117 @@
+"""Statements of kernels whose points are tiles of two axes: Strips, local arrays, and the loops.
+
+    strip i0 by 32: strip i1 by 32:     i0_start, i1_start = ...: the block's tile
+        for each nest of loops              the outer along y, the inner along x:
+            over both axes:                     if inside: ...
+        between them                        a barrier where one reads or writes what another wrote
+
+A local array is in shared memory, with rows that are an element longer, so that lanes that walk
+down a column are in different banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from gpuflow.kir.nodes import Axis, Block, Copy, For, Kernel, Load, Local, Store, Strip, Value
+from gpuflow.kir.scalar import storage_bytes
+from gpuflow.kir.walk import statements
+from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrinter
+from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
+from gpuflow.targets.cuda.codegen.schedules.launch_config import Launch, PointLoop
+
+
+class BlockTilePrinter(CudaPrinter):
+    """Prints the code of a block for its tile; the point emitter determines the tile."""
+
+    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+        super().__init__(kernel, launch)
+        self.tile_sizes: dict[str, int] = {}  # by axis of an open Strip
+
+    def unpack(self) -> None:
+        super().unpack()
+        for local in self.kernel.locals:
+            (_, rows), (_, lanes) = local.axes
+            kind = STORAGE_BITS.get(local.dtype, local.dtype)
+            self.shared_bytes += storage_bytes(local.dtype) * rows * (lanes + 1)
+            self.emit(f"{local.name} = shared_array(np.{kind}, {rows * (lanes + 1)})")
+
+    # Strips
+
+    def counted(self, loop: PointLoop) -> Axis:
+        """The axis that counts the iterations of a loop over points: of a Strip, its tiles."""
+        assert loop.axis is not None
+        axis = self.axes[loop.axis]
+        if isinstance(loop, For):
+            return axis
+        tiles = replace(axis, name=f"{axis.name}_piece", exact=None)
+        count = f"({self.extent(axis)} + {loop.size - 1}) >> {loop.size.bit_length() - 1}"
+        self.emit(f"{self.extent(tiles)} = {self.index(count)}")
+        return tiles
+
+    def strip(self, s: Strip) -> None:
+        self.over_points(s)
+
+    def at_loop(self, loop: PointLoop) -> AbstractContextManager[None]:
+        return self._at_strip(loop) if isinstance(loop, Strip) else super().at_loop(loop)
+
+    @contextmanager
+    def _at_strip(self, s: Strip) -> Iterator[None]:
+        self.emit(f"{s.axis}_start = {self.index_product(f'{s.axis}_piece', str(s.size))}")
+        self.tile_sizes[s.axis] = s.size
+        yield
+        del self.tile_sizes[s.axis]
+
+    def tile_body(self, block: Block) -> None:
+        """Print the statements of a tile; the whole block shares each nest of loops."""
+        read, written = set[str](), set[str]()  # since the last barrier
+        for statement in block.body:
+            nest = self.loops_of(statement) if isinstance(statement, Copy) else statement
+            nested = list(statements(Block(body=(nest,))))
+            loads = {s.operand for s in nested if isinstance(s, Load)}
+            stores = {s.operand for s in nested if isinstance(s, Store)}
+            if written & (loads | stores) or read & stores:
+                self.emit("barrier()")
+                read, written = set(), set()
+            self.statement(nest)
+            read, written = read | loads, written | stores
+        self.emit("barrier()")  # before the next tile is written
+
+    # Loops and local arrays
+
+    def loop(self, s: For) -> None:
+        """A loop over a tile contains another one, over the other axis."""
+        if s.axis not in self.tile_sizes:
+            super().loop(s)
+            return
+        *before, inner = s.body.body
+        assert isinstance(inner, For) and inner.axis in self.tile_sizes  # a nest of two
+        rows, lanes, (width, height) = s.axis, inner.axis, self.launch.tile_threads
+        assert self.tile_sizes[lanes] == width  # tiles are square
+        self.emit(f"{lanes} = {self.index_sum(f'{lanes}_start', self.index('cuda.threadIdx.x'))}")
+        first = self.index_sum(f"{rows}_start", self.index("cuda.threadIdx.y"))
+        self.emit(f"{rows}_first = {first}")
+        trip_count = str(self.tile_sizes[rows] // height)
+        with self.counting("turn", self.index("0"), trip_count, "1"):
+            at = self.index_product("turn", str(height))
+            self.emit(f"{rows} = {self.index_sum(f'{rows}_first', at)}")
+            is_inside = [f"{name} < {self.extent(self.axes[name])}" for name in (rows, lanes)]
+            with self.indented(f"if {' and '.join(is_inside)}:"), self.at_loop(s):
+                for statement in before:
+                    self.statement(statement)
+                with self.at_loop(inner):
+                    self.block(inner.body)
+
+    def load_local(self, local: Local, offset: Value | None) -> str:
+        assert offset is None  # elements are of points
+        return widen(self._element_of(local), local.dtype)
+
+    def store_local(self, local: Local, offset: Value | None, value: str) -> None:
+        assert offset is None
+        self.set(self._element_of(local), narrow(value, local.dtype))
+
+    def _element_of(self, local: Local) -> str:
+        (row, _), (lane, size) = local.axes
+        return f"{local.name}[({row} - {row}_start) * {size + 1} + {lane} - {lane}_start]"

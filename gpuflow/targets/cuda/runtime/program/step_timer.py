@@ -1,0 +1,128 @@
+"""Times of a GPU program's steps, while the profiler records: events around each step.
+
+The host waits for the device before a program's first step and after its last one, and not between
+them. Collectives in a concurrent stream have a separate row. As in ``runtime/step_timer.py``, a
+driver that is printed while nothing records has no such lines.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from gpuflow.base.recording import Event, Recording, clock, state
+from gpuflow.compiler.planning.plan import Plan, Step
+from gpuflow.runtime.program_text import DriverText
+from gpuflow.runtime.step_timer import details_of, row_of
+from gpuflow.targets.cuda.runtime.driver.api import DeviceEvent
+from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
+from gpuflow.targets.cuda.runtime.program.work import Work
+
+_Row = tuple[Step, dict[str, Any]]
+
+
+class Timeline:
+    """Times the steps of one driver.
+
+    Args:
+        device: that it runs on.
+        rows: the steps, with further data of each.
+    """
+
+    def __init__(self, device: GpuDevice, rows: list[_Row]) -> None:
+        self._device, self._rows = device, rows
+        self._events: list[tuple[int, DeviceEvent, DeviceEvent]] = []
+        self._origin: DeviceEvent = None
+        self._begun: DeviceEvent = None
+        self._started = 0
+
+    def start(self) -> None:
+        """Start, before the first step."""
+        self._device.synchronize()
+        self._events.clear()
+        self._origin, self._started = self._event(), clock()
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._begun = self._event()
+
+    def end(self, number: int) -> None:
+        """End a step."""
+        self._events.append((number, self._begun, self._event()))
+
+    def finish(self) -> None:
+        """Finish, after the last step: wait, and write the rows."""
+        self._device.synchronize()
+        recording = state.recording
+        if recording is None:
+            return
+        between, thread = self._device.api.nanoseconds, threading.get_ident()
+        for number, begun, ended in self._events:
+            step, details = self._rows[number]
+            start = self._started + between(self._origin, begun)
+            duration = between(begun, ended)
+            recording.events.append(
+                Event(row_of(step), step.name, start, duration, thread, details, step)
+            )
+        self._write_side_work(recording, thread)
+
+    def _write_side_work(self, recording: Recording, thread: int) -> None:
+        """Rows of concurrent work; unfinished work belongs to an enclosing program."""
+        api, unfinished = self._device.api, []
+        pending, self._device.side_work = self._device.side_work, []
+        for work in pending:
+            if work.recording is not recording:
+                continue  # of a trace that has ended
+            if not api.is_done(work.mark):
+                unfinished.append(work)
+                continue
+            start = self._started + api.nanoseconds(self._origin, work.begun)
+            duration = api.nanoseconds(work.begun, work.ended)
+            event = Event("collectives", work.name, start, duration, thread, work.details)
+            recording.events.append(event)
+        self._device.side_work += unfinished
+
+    def _event(self) -> DeviceEvent:
+        return self._device.api.timed_event(self._device.compute)
+
+
+class GpuStepTimer:
+    """Prints code that times each step of a driver.
+
+    Args:
+        plan: the plan of the driver.
+        text: the driver's text.
+        work: the lines of its steps.
+        device: that it runs on.
+
+    Attributes:
+        active: whether a recording is under way.
+    """
+
+    def __init__(self, plan: Plan, text: DriverText, work: Work, device: GpuDevice) -> None:
+        self.active = state.recording is not None
+        self._plan, self._work, self._rows = plan, work, []
+        self._open = False
+        if self.active:
+            self._name = text.constant("times", Timeline(device, self._rows))
+            work.statement(f"{self._name}.start()")
+
+    def begin(self, step: Any) -> None:
+        """Print the start of a step, and the end of the one before."""
+        if not self.active:
+            return
+        self._end_step()
+        self._rows.append((step, details_of(self._plan, step)))
+        self._work.statement(f"{self._name}.begin()")
+        self._open = True
+
+    def end(self) -> None:
+        """Print the end of the last step."""
+        if self.active:
+            self._end_step()
+            self._work.statement(f"{self._name}.finish()")
+
+    def _end_step(self) -> None:
+        if self._open:
+            self._work.statement(f"{self._name}.end({len(self._rows) - 1})")
+            self._open = False
