@@ -170,8 +170,8 @@ def _show(
     _call(ordered, show, *args, **kwargs)
 
 
-def _write(line: str) -> None:
-    sys.stdout.write(line + "\n")
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

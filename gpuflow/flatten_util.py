@@ -66,12 +66,12 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
                 f"{vector_aval}. Fix: x.astype({dtype.name!r})."
             ),
         )
-        parts = [
+        segments = [
             lax.reshape(lax.slice(vector, (int(start),), (int(stop),)), aval.shape)
             for start, stop, aval in zip(ends[:-1], ends[1:], avals, strict=True)
         ]
-        new_leaves = [convert(part, aval.dtype) for part, aval in zip(parts, avals, strict=True)]
-        return base_tree.unflatten(treedef, new_leaves)
+        pairs = zip(segments, avals, strict=True)
+        return base_tree.unflatten(treedef, [convert(x, aval.dtype) for x, aval in pairs])
 
     return flat, unravel
 

@@ -25,8 +25,8 @@ _NAMES = {
     "float32": ("f32", "full"), "float64": ("f64",), "float16": ("f16",), "bfloat16": ("bf16",),
 }  # fmt: skip
 _DTYPES = {short: name for name, shorts in _NAMES.items() for short in (name, *shorts)}
-_PARTS = {"p": "param_dtype", "c": "compute_dtype", "o": "output_dtype"}
-_WORDS = {"params": "p", "compute": "c", "output": "o"}
+_FIELDS = {"p": "param_dtype", "c": "compute_dtype", "o": "output_dtype"}
+_LONG_KEYS = {"params": "p", "compute": "c", "output": "o"}
 
 
 def _is_float(leaf: Any) -> bool:
@@ -91,9 +91,9 @@ class Policy:
         return dataclasses.replace(self, output_dtype=output_dtype)
 
     def __str__(self) -> str:
-        values = [np.dtype(getattr(self, name)).name for name in _PARTS.values()]
+        values = [np.dtype(getattr(self, name)).name for name in _FIELDS.values()]
         shorts = [_NAMES[value][0] if value in _NAMES else value for value in values]
-        return ",".join(f"{part}={short}" for part, short in zip(_PARTS, shorts, strict=True))
+        return ",".join(f"{key}={short}" for key, short in zip(_FIELDS, shorts, strict=True))
 
 
 @explained
@@ -118,22 +118,22 @@ def get_policy(policy_name: str) -> Policy:
     """
     if "=" not in policy_name:
         return Policy(*[_parse(policy_name)] * 3)
-    parts = dict.fromkeys(_PARTS)
+    components = dict.fromkeys(_FIELDS)
     for item in policy_name.split(","):
         key, _, value = item.strip().partition("=")
-        part = _WORDS.get(key, key)
+        component = _LONG_KEYS.get(key, key)
         check(
-            part in parts,
+            component in components,
             lambda key=key: (
                 f"[get_policy] parts must be params, compute or output; got {key!r}. "
                 "Fix: get_policy('p=f32,c=bf16,o=f32')."
             ),
             ValueError,
         )
-        parts[part] = _parse(value)
-    params = parts["p"] or _parse("f32")
-    compute = parts["c"] or params
-    return Policy(params, compute, parts["o"] or compute)
+        components[component] = _parse(value)
+    params = components["p"] or _parse("f32")
+    compute = components["c"] or params
+    return Policy(params, compute, components["o"] or compute)
 
 
 def _parse(text: str) -> np.dtype:

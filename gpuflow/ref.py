@@ -198,12 +198,12 @@ def _put(op: str, ref: Ref, idx: Any, value: Any) -> None:
     aval = _ref(op, ref).aval.inner_aval
     value = _cast(op, aval, value)
     whole = _is_whole(idx)
-    wanted = aval.shape if whole else _shape_at(op, aval, idx)
+    expected = aval.shape if whole else _shape_at(op, aval, idx)
     check(
-        aval_of(value).shape == wanted,
+        aval_of(value).shape == expected,
         lambda: (
-            f"[{op}] the value must have the shape of the indexed elements, {wanted}; got "
-            f"{aval_of(value)} for {ref.aval}. Fix: jnp.broadcast_to(x, {wanted})."
+            f"[{op}] the value must have the shape of the indexed elements, {expected}; got "
+            f"{aval_of(value)} for {ref.aval}. Fix: jnp.broadcast_to(x, {expected})."
         ),
         ValueError,
     )
@@ -223,10 +223,10 @@ def _cast(op: str, aval: ShapedArray, value: Any) -> Any:
     if value_aval.dtype == aval.dtype:
         return value
     pair = (value_aval.dtype, aval.dtype)
-    is_number = not any(map(dtypes.is_extended, pair))
+    is_numeric = not any(map(dtypes.is_extended, pair))
     both = [
-        is_number and value_aval.weak_type and all(map(dtypes.is_floating, pair)),
-        is_number and all(map(dtypes.is_integer, pair)),
+        is_numeric and value_aval.weak_type and all(map(dtypes.is_floating, pair)),
+        is_numeric and all(map(dtypes.is_integer, pair)),
     ]
     check(
         any(both),

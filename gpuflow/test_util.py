@@ -95,8 +95,8 @@ def check_jvp(
     tangents = _random_like(np.random.RandomState(0), args)
     out, out_tangent = f_jvp(args, tangents)
     want = f(*args)
-    for part, other in ((out_tangent, out), (want, out)):
-        _check_types(part, other, err_msg)
+    for value, other in ((out_tangent, out), (want, out)):
+        _check_types(value, other, err_msg)
     _check_close(out, want, atol, rtol, f"{err_msg} primal".strip())
     slope = _difference(f, args, tangents, eps)
     _check_close(out_tangent, slope, atol, rtol, f"{err_msg} tangent".strip())
@@ -139,10 +139,10 @@ def _random_like(rng: np.random.RandomState, x: Any) -> Any:
         aval = aval_of(leaf)
         if dtypes.tangent_dtype(aval.dtype) == dtypes.float0:
             return np.zeros(aval.shape, dtypes.float0)
-        numbers = rng.randn(*aval.shape)
+        samples = rng.randn(*aval.shape)
         if dtypes.is_complex(aval.dtype):
-            numbers = numbers + 1j * rng.randn(*aval.shape)
-        return np.asarray(numbers, aval.dtype)
+            samples = samples + 1j * rng.randn(*aval.shape)
+        return np.asarray(samples, aval.dtype)
 
     return tree.tree_map(draw, x)
 
@@ -151,7 +151,7 @@ def _conjugate(xs: Any) -> Any:
     return tree.tree_map(lambda x: np.conj(x) if dtypes.is_complex(x.dtype) else x, xs)
 
 
-def _moved(args: Any, tangents: Any, step: float) -> Any:
+def _shifted(args: Any, tangents: Any, step: float) -> Any:
     def move(x: Any, t: Any) -> Any:
         if t.dtype == dtypes.float0:
             return x
@@ -171,7 +171,7 @@ def _difference(f: Callable[..., Any], args: Any, tangents: Any, eps: float) -> 
             change = np.where(above == below, np.zeros_like(above), above - below)
         return (change * (0.5 / eps)).astype(above.dtype)
 
-    ends = [f(*_moved(args, tangents, step)) for step in (eps, -eps)]
+    ends = [f(*_shifted(args, tangents, step)) for step in (eps, -eps)]
     return tree.tree_map(divide, *ends)
 
 

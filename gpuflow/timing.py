@@ -168,8 +168,8 @@ def timeit(
         estimate = max(min(estimate, *[_sample(function, args, 1) for _ in range(4)]), 1e-9)
     calls = max(1, round(SHORTEST_SAMPLE / estimate))
     if runs is None:
-        wanted = int(seconds / (estimate * calls))
-        runs = min(max(wanted, MINIMUM_RUNS), MAXIMUM_RUNS)
+        requested = int(seconds / (estimate * calls))
+        runs = min(max(requested, MINIMUM_RUNS), MAXIMUM_RUNS)
     samples = [_sample(function, args, calls) for _ in range(runs)]
     costs = plan_costs(function, args)
     return summarize(samples, costs.get("bytes accessed"), costs.get("flops"))

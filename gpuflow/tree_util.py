@@ -166,14 +166,14 @@ def _short(treedef: PyTreeDef) -> str:
 
 def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], treedef: PyTreeDef) -> None:
     """Raise ValueError if ``tree``, of structure ``treedef``, is no prefix of each other one."""
-    for number, other in enumerate(rest, 1):
+    for position, other in enumerate(rest, 1):
         try:
             treedef.flatten_up_to(other)
         except ValueError as error:
             where = tree_keys.difference(tree, other) or str(error)
             raise ValueError(
                 f"[{op}] trees must have one structure; got {_short(treedef)} and, as tree "
-                f"{number}, {_short(base_tree.structure(other))}: {where}. "
+                f"{position}, {_short(base_tree.structure(other))}: {where}. "
                 "Fix: make them of the same containers."
             ) from None
 
@@ -285,8 +285,8 @@ def tree_transpose(
         {'a': [1, 2]}
     """
     if inner_treedef is None:
-        parts = outer_treedef.flatten_up_to(pytree_to_transpose)
-        inner_treedef = base_tree.structure(parts[0]) if parts else base_tree.structure(None)
+        inner_trees = outer_treedef.flatten_up_to(pytree_to_transpose)
+        inner_treedef = base_tree.structure(inner_trees[0] if inner_trees else None)
     leaves, treedef = base_tree.flatten(pytree_to_transpose)
     count, size = outer_treedef.num_leaves, inner_treedef.num_leaves
     check(
@@ -361,10 +361,10 @@ def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> 
         {'a': [1, 1], 'b': 2}
     """
 
-    def spread(item: Any, subtree: Any) -> Any:
+    def broadcast(item: Any, subtree: Any) -> Any:
         return base_tree.tree_map(lambda _: item, subtree)
 
-    return tree_map(spread, prefix_tree, full_tree, is_leaf=is_leaf)
+    return tree_map(broadcast, prefix_tree, full_tree, is_leaf=is_leaf)
 
 
 # --- structures ----------------------------------------------------------------------------
@@ -521,11 +521,11 @@ def tree_flatten_with_path(
     # Both walks ask about the same nodes in the same order, so the second repeats the answers.
     answers: list[bool] = []
 
-    def asked(path: KeyPath, node: Any) -> bool:
+    def is_boundary(path: KeyPath, node: Any) -> bool:
         answers.append(bool(is_leaf(path, node)))
         return answers[-1]
 
-    pairs = tree_keys.leaves_with_path(tree, asked, takes_path=True)
+    pairs = tree_keys.leaves_with_path(tree, is_boundary, takes_path=True)
     repeated = iter(answers)
     return pairs, tree_structure(tree, lambda node: next(repeated))
 

@@ -48,16 +48,16 @@ class _Tiling:
     tile: Shape
     counts: Shape
 
-    def joined(self, stacked: Any) -> Any:
+    def merged(self, stacked: Any) -> Any:
         """The whole of all tiles, (number of tiles, \\*tile)."""
         if prod(self.counts) == 1:
             whole = stacked[0]
         else:
             ndim = len(self.tile)
-            apart = stacked.reshape(*self.counts, *self.tile)
+            tiles = stacked.reshape(*self.counts, *self.tile)
             order = [d for pair in safe_zip(range(ndim), range(ndim, 2 * ndim)) for d in pair]
             sizes = [count * size for count, size in safe_zip(self.counts, self.tile)]
-            whole = apart.transpose(order).reshape(sizes)
+            whole = tiles.transpose(order).reshape(sizes)
         return whole[tuple([slice(n) for n in self.aval.shape])]
 
 
@@ -110,30 +110,30 @@ class Block:
                 "parameters; values of arrays are not known."
             ),
         )
-        open_dims = [d for d in range(x.ndim) if not self._is_inside(starts[d], sizes[d], whole[d])]
+        open_dims = [d for d in range(x.ndim) if not self._in_bounds(starts[d], sizes[d], whole[d])]
         starts = [jnp.asarray(s, np.int32) for s in starts]
-        fits = all(size <= n for size, n in safe_zip(sizes, whole))
-        if fits and (fill is None or not open_dims):
+        sizes_within = all(size <= n for size, n in safe_zip(sizes, whole))
+        if sizes_within and (fill is None or not open_dims):
             return dynamic_slice(x, starts, sizes)
         value = self._fill(0 if fill is None else fill, x.dtype)
 
         def at_edge() -> Any:
             if 0 in whole:
                 return jnp.full(sizes, value)
-            places = [s + jnp.arange(n, dtype=np.int32) for s, n in safe_zip(starts, sizes)]
-            inside = [(p >= 0) & (p < n) for p, n in safe_zip(places, whole)]
-            near = [jnp.clip(p, 0, n - 1) for p, n in safe_zip(places, whole)]
-            across = [i[(slice(None), *[None] * k)] for k, i in enumerate(reversed(inside))]
-            are_inside = functools.reduce(operator.and_, reversed(across), np.True_)
-            return jnp.where(are_inside, x[jnp.ix_(*near)], value)
+            indices = [s + jnp.arange(n, dtype=np.int32) for s, n in safe_zip(starts, sizes)]
+            in_bounds = [(p >= 0) & (p < n) for p, n in safe_zip(indices, whole)]
+            near = [jnp.clip(p, 0, n - 1) for p, n in safe_zip(indices, whole)]
+            across = [i[(slice(None), *[None] * k)] for k, i in enumerate(reversed(in_bounds))]
+            all_in_bounds = functools.reduce(operator.and_, reversed(across), np.True_)
+            return jnp.where(all_in_bounds, x[jnp.ix_(*near)], value)
 
-        if not fits:
+        if not sizes_within:
             return at_edge()
-        is_inside = functools.reduce(
+        tile_in_bounds = functools.reduce(
             operator.and_,
             [(starts[d] >= 0) & (starts[d] <= whole[d] - sizes[d]) for d in open_dims],
         )
-        return cond(is_inside, lambda: dynamic_slice(x, starts, sizes), at_edge)
+        return cond(tile_in_bounds, lambda: dynamic_slice(x, starts, sizes), at_edge)
 
     def dot(self, a: Any, b: Any, add: Any = None) -> Any:
         """The product of two matrices, ``add + a @ b``; sums of 16-bit floats are float32.
@@ -172,7 +172,7 @@ class Block:
         )
         return values
 
-    def _is_inside(self, start: Any, size: int, whole: int) -> bool:
+    def _in_bounds(self, start: Any, size: int, whole: int) -> bool:
         """Whether a tile is known to lie inside of an array, along one dimension."""
         if isinstance(start, int | np.integer):
             return 0 <= int(start) <= whole - size
@@ -184,9 +184,9 @@ class Block:
         )
 
     def _fill(self, fill: Any, dtype: np.dtype) -> Any:
-        known = np.asarray(fill)
+        constant = np.asarray(fill)
         check(
-            known.ndim == 0 and (dtypes.is_inexact(dtype) or np.isfinite(known)),
+            constant.ndim == 0 and (dtypes.is_inexact(dtype) or np.isfinite(constant)),
             lambda: (
                 f"[kernel.block] fill in {self._name} must be representable in {dtype.name}; got "
                 f"{fill!r}. Fix: jnp.iinfo(x.dtype).min instead of -inf."
@@ -209,8 +209,8 @@ class BlockKernel:
         functools.update_wrapper(self, function)
         self.__name__ = name_of(function)
         self._function, self._out, self._tile = function, out, tile
-        self._autotune = tuple([tuple(sorted(choice.items())) for choice in autotune])
-        self._chosen: dict[Any, Parameters] = {}
+        self._autotune = tuple([tuple(sorted(candidate.items())) for candidate in autotune])
+        self._selected: dict[Any, Parameters] = {}
         self._jitted = jit(self._bind, static_argnums=0)
         self._jitted.__name__ = self.__name__
 
@@ -244,24 +244,24 @@ class BlockKernel:
                     "position."
                 ),
             )
-        asked = tuple(sorted(given.items()))
-        choices = [
-            tuple(sorted({**dict(choice), **given}.items()))
-            for choice in self._autotune
-            if all(given.get(name, value) == value for name, value in choice)
+        requested = tuple(sorted(given.items()))
+        candidates = [
+            tuple(sorted({**dict(candidate), **given}.items()))
+            for candidate in self._autotune
+            if all(given.get(name, value) == value for name, value in candidate)
         ]
-        if len(set(choices)) < 2:
-            return choices[0] if choices else asked
+        if len(set(candidates)) < 2:
+            return candidates[0] if candidates else requested
         leaves, in_tree = tree.flatten(args)
         kinds = tuple([aval_of(leaf) for leaf in leaves])
-        key = (asked, kinds, in_tree, default_device().platform)
-        if key not in self._chosen:
-            ordered = list(dict.fromkeys(choices))
-            self._chosen[key] = fastest(self.__name__, self._jitted, ordered, kinds, in_tree)
-        return self._chosen[key]
+        key = (requested, kinds, in_tree, default_device().platform)
+        if key not in self._selected:
+            ordered = list(dict.fromkeys(candidates))
+            self._selected[key] = fastest(self.__name__, self._jitted, ordered, kinds, in_tree)
+        return self._selected[key]
 
     def _bind(self, parameters: Parameters, *args: Any) -> Any:
-        name, known = self.__name__, dict(parameters)
+        name, named = self.__name__, dict(parameters)
         for leaf in tree.leaves(args):
             check(
                 type(leaf) is not Ref,
@@ -270,22 +270,22 @@ class BlockKernel:
                     f"{leaf.aval}. Fix: ref[...] = kernel(ref[...])."
                 ),
             )
-        specs, out_tree = tree.flatten(self._out(*args, **known))
-        tilings = _tilings(name, specs, self._tile(*args, **known), out_tree)
+        specs, out_tree = tree.flatten(self._out(*args, **named))
+        tilings = _tilings(name, specs, self._tile(*args, **named), out_tree)
         grid = tilings[0].counts
 
-        def one(number: Any) -> list[Any]:
-            block = Block(name, tilings[0], _unravelled(number, grid))
-            tiles, tile_tree = tree.flatten(self._function(block, *args, **known))
+        def one(block_id: Any) -> list[Any]:
+            block = Block(name, tilings[0], _unravelled(block_id, grid))
+            tiles, tile_tree = tree.flatten(self._function(block, *args, **named))
             _check_tiles(name, tiles, tile_tree, tilings, out_tree)
             return tiles
 
-        numbers = jnp.arange(prod(grid), dtype=np.int32)
+        block_ids = jnp.arange(prod(grid), dtype=np.int32)
         # Derivatives load and compute a tile again: only what is loaded from is kept.
         run = checkpoint(one)
-        stacks = lax_map(run, numbers)
-        joined = [tiling.joined(stack) for tiling, stack in safe_zip(tilings, stacks)]
-        return tree.unflatten(out_tree, joined)
+        stacks = lax_map(run, block_ids)
+        results = [tiling.merged(stack) for tiling, stack in safe_zip(tilings, stacks)]
+        return tree.unflatten(out_tree, results)
 
 
 def block(
@@ -337,12 +337,12 @@ def block(
         return functools.partial(block, out=out, tile=tile, autotune=autotune)
     for given in (function, out, tile):
         check_callable(given, "kernel.block")
-    for choice in autotune:
+    for candidate in autotune:
         check(
-            isinstance(choice, Mapping),
-            lambda choice=choice: (
+            isinstance(candidate, Mapping),
+            lambda candidate=candidate: (
                 "[kernel.block] autotune must be a list of dictionaries of parameters; got "
-                f"{choice!r} in it. Fix: autotune=[{{'rows': 4}}, {{'rows': 8}}]."
+                f"{candidate!r} in it. Fix: autotune=[{{'rows': 4}}, {{'rows': 8}}]."
             ),
         )
     return BlockKernel(function, out, tile, autotune)
@@ -356,20 +356,20 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _unravelled(number: Any, grid: Shape) -> tuple[Any, ...]:
+def _unravelled(block_id: Any, grid: Shape) -> tuple[Any, ...]:
     """The place of a block in the grid, row-major."""
-    places: list[Any] = []
-    left = prod(grid)
+    index: list[Any] = []
+    remaining = prod(grid)
     for count in reversed(grid):
-        left //= max(count, 1)
+        remaining //= max(count, 1)
         if count == 1:
-            places.append(jnp.zeros((), np.int32))
-        elif left == 1:
-            places.append(number)
+            index.append(jnp.zeros((), np.int32))
+        elif remaining == 1:
+            index.append(block_id)
         else:
-            places.append(rem(number, np.int32(count)))
-            number = div(number, np.int32(count))
-    return tuple(reversed(places))
+            index.append(rem(block_id, np.int32(count)))
+            block_id = div(block_id, np.int32(count))
+    return tuple(reversed(index))
 
 
 def _tilings(name: str, specs: list[Any], tile: Any, out_tree: Any) -> list[_Tiling]:
@@ -430,12 +430,12 @@ def _check_tiles(
         ),
     )
     for tile, tiling in safe_zip(tiles, tilings):
-        got, wanted = aval_of(tile), ShapedArray(tiling.tile, tiling.aval.dtype)
+        got, expected = aval_of(tile), ShapedArray(tiling.tile, tiling.aval.dtype)
         check(
-            (got.shape, got.dtype) == (wanted.shape, wanted.dtype),
-            lambda got=got, wanted=wanted: (
-                f"[kernel.block] {name} must return a tile of {wanted}; got {got}. Fix: "
-                f".astype(jnp.{wanted.dtype.name}) and the shape given by tile=; tiles at edges "
+            (got.shape, got.dtype) == (expected.shape, expected.dtype),
+            lambda got=got, expected=expected: (
+                f"[kernel.block] {name} must return a tile of {expected}; got {got}. Fix: "
+                f".astype(jnp.{expected.dtype.name}) and the shape given by tile=; tiles at edges "
                 "have the same shape."
             ),
         )

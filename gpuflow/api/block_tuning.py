@@ -1,4 +1,4 @@
-"""Which parameters of a block kernel are the fastest: measured once, and kept with kernels."""
+"""Autotuning of block kernels: measure the candidates once, and cache the fastest."""
 
 from __future__ import annotations
 
@@ -26,42 +26,43 @@ Parameters = tuple[tuple[str, Any], ...]
 
 
 def fastest(
-    name: str, function: Callable[..., Any], choices: Sequence[Parameters],
+    name: str, function: Callable[..., Any], candidates: Sequence[Parameters],
     avals: Sequence[ShapedArray], in_tree: Any,
 ) -> Parameters:  # fmt: skip
-    """The choice with which ``function(choice, *args)`` takes the least time.
+    """The candidate with which ``function(candidate, *args)`` takes the least time.
 
     Arguments are measured as ones. The result is cached with compiled kernels, by the programs of
-    the choices and the device: another process does not measure again.
+    the candidates and the device: another process does not measure again.
 
     Args:
         name: for messages.
         function: a jitted function, whose first argument is static.
-        choices: the candidates.
+        candidates: parameters to measure.
         avals, in_tree: the leaves of ``args``, and their tree.
     """
     device, cache = default_device(), kernel_cache()
     with ensure_compile_time_eval():
         args = tree.unflatten(in_tree, [jnp.ones(a.shape, a.dtype) for a in avals])
-        programs = [str(make_jaxpr(function, static_argnums=0)(c, *args)) for c in choices]
+        programs = [str(make_jaxpr(function, static_argnums=0)(c, *args)) for c in candidates]
 
         def measure() -> disk.Entry:
-            times = [_seconds(function, choice, args) for choice in choices]
-            lines = [f"{1e3 * t:9.4f} ms  {dict(c)}" for t, c in safe_zip(times, choices)]
-            show(1, f"tuned {name}", lambda: "\n".join(lines))
+            times = [_seconds(function, candidate, args) for candidate in candidates]
+            rows = [f"{1e3 * t:9.4f} ms  {dict(c)}" for t, c in safe_zip(times, candidates)]
+            show(1, f"tuned {name}", lambda: "\n".join(rows))
             best = times.index(min(times))
-            return disk.Entry(b"", "tuned", "\n".join(lines), name, info={"best": best})
+            return disk.Entry(b"", "tuned", "\n".join(rows), name, info={"best": best})
 
-        parts = ("tuned", device.platform, str(device.device_kind))
-        return choices[cache.get(disk.cache_key("\n".join(programs), parts), measure).info["best"]]
+        identity = ("tuned", device.platform, str(device.device_kind))
+        key = disk.cache_key("\n".join(programs), identity)
+        return candidates[cache.get(key, measure).info["best"]]
 
 
-def _seconds(function: Callable[..., Any], choice: Parameters, args: Any) -> float:
-    """The least of several calls, behind one that compiles."""
+def _seconds(function: Callable[..., Any], candidate: Parameters, args: Any) -> float:
+    """The least time of several calls, after one that compiles."""
     times = []
     for _ in range(1 + _REPEATS):
         start = perf_counter()
-        for leaf in tree.leaves(function(choice, *args)):
+        for leaf in tree.leaves(function(candidate, *args)):
             leaf.block_until_ready()
         times.append(perf_counter() - start)
     return min(times[1:])

@@ -80,8 +80,8 @@ def _check_tangents(
 ) -> None:
     """Refuse tangents that do not match; ``treedef`` is the tree of both, to name their leaves."""
     kind = "cotangents" if what == "vjp" else "tangents"
-    for number, (aval, tangent) in enumerate(safe_zip(avals, tangents)):
-        _check_value(tangent, number, treedef, what, kind)
+    for index, (aval, tangent) in enumerate(safe_zip(avals, tangents)):
+        _check_value(tangent, index, treedef, what, kind)
         want, got = aval.tangent(), aval_of(tangent)
         # Python floats are weak and take any float dtype.
         yields = got.weak_type and got.dtype.kind == "f" and dtypes.is_floating(want.dtype)
@@ -90,37 +90,37 @@ def _check_tangents(
         if got.shape != want.shape or (got.dtype != want.dtype and not yields):
             raise (ValueError if got.shape != want.shape else dtype_error)(
                 f"[{what}] {kind} must have the tangent type of their values, {want} for "
-                f"{aval}; got {got}{_at(number, treedef)}. Fix: make the "
+                f"{aval}; got {got}{_at(index, treedef)}. Fix: make the "
                 f"{kind[:-1]} with dtype "
                 f"{_dtype_text(want.dtype)} and shape {want.shape}."
             )
 
 
-def _at(number: int, treedef: tree.TreeDef) -> str:
-    """Where leaf ``number`` lies, unless it is the whole tree."""
-    path = tree.paths(tree.unflatten(treedef, range(treedef.num_leaves)))[number]
+def _at(index: int, treedef: tree.TreeDef) -> str:
+    """Where leaf ``index`` lies, unless it is the whole tree."""
+    path = tree.paths(tree.unflatten(treedef, range(treedef.num_leaves)))[index]
     return f" at {path}" if path else ""
 
 
-def _check_value(value: Any, number: int, treedef: tree.TreeDef, what: str, name: str) -> None:
+def _check_value(value: Any, index: int, treedef: tree.TreeDef, what: str, name: str) -> None:
     if not is_value(value):
         if type(value) is Ref:
             raise TypeError(
                 f"[{what}] {name} must be arrays, numbers or trees of them; got {value.aval}, a "
-                f"ref{_at(number, treedef)}. Fix: differentiate with respect to its value, "
+                f"ref{_at(index, treedef)}. Fix: differentiate with respect to its value, "
                 "ref[...]."
             )
         raise TypeError(
             f"[{what}] {name} must be arrays, numbers or trees of them; got {brief(value)}"
-            f"{_at(number, treedef)}. Fix: {fix_for(value, 'close over it')}."
+            f"{_at(index, treedef)}. Fix: {fix_for(value, 'close over it')}."
         )
 
 
 def _flatten_primals(fun: Any, primals: Any, what: str) -> tuple[list[Any], tree.TreeDef]:
     check_callable(fun, what)
     leaves, in_tree = tree.flatten(tuple(primals))
-    for number, leaf in enumerate(leaves):
-        _check_value(leaf, number, in_tree, what, "arguments")
+    for index, leaf in enumerate(leaves):
+        _check_value(leaf, index, in_tree, what, "arguments")
     return leaves, in_tree
 
 
@@ -371,8 +371,8 @@ class VJP:
     @staticmethod
     def restored(fixed: Any, residuals: Any) -> VJP:
         """From the two parts of ``flattened``."""
-        jaxpr, avals, nonzeros, *rest = fixed
-        return VJP(_Pullback(jaxpr, list(residuals), avals, nonzeros), *rest)
+        jaxpr, avals, nonzeros, *others = fixed
+        return VJP(_Pullback(jaxpr, list(residuals), avals, nonzeros), *others)
 
 
 tree.register_node(VJP, VJP.flattened, VJP.restored)
@@ -384,17 +384,17 @@ tree.register_node(VJP, VJP.flattened, VJP.restored)
 def _argnums(
     argnums: int | tuple[int, ...], count: int, what: str, missing: type[Exception] = TypeError
 ) -> tuple[int, ...]:
-    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
-    if not numbers:
+    requested = argnums if isinstance(argnums, tuple) else (argnums,)
+    if not requested:
         raise ValueError(f"[{what}] argnums must name an argument; got none. Fix: argnums=0.")
-    for number in numbers:
-        if not -count <= number < count:
+    for position in requested:
+        if not -count <= position < count:
             # JAX's classes: a TypeError where a larger call would do, but for Jacobians.
-            raise (ValueError if number < 0 else missing)(
+            raise (ValueError if position < 0 else missing)(
                 f"[{what}] argnums must name positional arguments; got {argnums} for a call with "
                 f"{count}. Fix: pass the argument by position, or change argnums."
             )
-    positions = tuple(number % count for number in numbers)
+    positions = tuple(position % count for position in requested)
     if len(set(positions)) < len(positions):
         raise TypeError(
             f"[{what}] argnums must name each argument once; got {argnums} for a call with "
@@ -421,7 +421,7 @@ def _check_grad_input(leaf: Any, what: str, holomorphic: bool, allow_int: bool) 
         )
 
 
-def choose_arguments(
+def select_arguments(
     fun: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -438,17 +438,17 @@ def choose_arguments(
         kinds: whether inputs are complex (holomorphic), and whether integers are allowed.
         missing: the error for the number of an argument that the call does not have.
     """
-    numbers = _argnums(argnums, len(args), what, missing)
+    positions = _argnums(argnums, len(args), what, missing)
 
-    def partial_fun(*chosen: Any) -> Any:
+    def partial_fun(*selected: Any) -> Any:
         full_args = list(args)
-        for number, value in safe_zip(numbers, chosen):
-            full_args[number] = value
+        for position, value in safe_zip(positions, selected):
+            full_args[position] = value
         return fun(*full_args, **kwargs)
 
-    leaves, in_tree = tree.flatten(tuple(args[number] for number in numbers))
-    for number, leaf in enumerate(leaves):
-        _check_value(leaf, number, in_tree, what, "arguments")
+    leaves, in_tree = tree.flatten(tuple(args[position] for position in positions))
+    for position, leaf in enumerate(leaves):
+        _check_value(leaf, position, in_tree, what, "arguments")
         _check_grad_input(leaf, what, *kinds)
     return FlatFunction(partial_fun, in_tree, has_aux), leaves, in_tree
 
@@ -462,8 +462,8 @@ def _check_scalar_output(flat: FlatFunction, outs: list[Any], what: str, holomor
             "Fix: sum or average the output, or use vjp or jacrev."
         )
     aval = aval_of(outs[0])
-    wanted = dtypes.is_complex if holomorphic else dtypes.is_floating
-    if not wanted(aval.dtype):
+    is_supported = dtypes.is_complex if holomorphic else dtypes.is_floating
+    if not is_supported(aval.dtype):
         kind = "complex" if holomorphic else "a real float"
         raise TypeError(
             f"[{what}] the output must be {kind}; got {aval}. Fix: "
@@ -504,20 +504,20 @@ def value_and_grad(
     """
     check_callable(fun, "grad")
     refuse_reduce_axes("grad", reduce_axes)
-    numbers = as_argnums("grad", "argnums", argnums)
+    positions = as_argnums("grad", "argnums", argnums)
     name = getattr(fun, "__name__", "the function")
 
     def value_and_grad_f(*args: Any, **kwargs: Any) -> Any:
         what = f"grad of {name}"
         kinds = (holomorphic, allow_int)
-        flat, leaves, in_tree = choose_arguments(fun, args, kwargs, numbers, has_aux, what, kinds)
+        flat, leaves, in_tree = select_arguments(fun, args, kwargs, positions, has_aux, what, kinds)
         outs, pullback = _pullback(flat, leaves)
         _check_scalar_output(flat, outs, what, holomorphic)
         aval = aval_of(outs[0])
         one = vary_along(ones_of(aval), aval.mat.varying)
         grads = tree.unflatten(in_tree, pullback([one]))
         value = tree.unflatten(flat.out_tree, outs)
-        result = grads if isinstance(numbers, tuple) else grads[0]
+        result = grads if isinstance(positions, tuple) else grads[0]
         return ((value, flat.aux), result) if has_aux else (value, result)
 
     return _named(value_and_grad_f, fun, "value_and_grad")

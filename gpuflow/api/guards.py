@@ -36,24 +36,24 @@ _DOC = """Changes nothing: {why}.
     """
 
 
-def _guard(name: str, choices: Sequence[Any], why: str) -> Guard:
+def _guard(name: str, allowed: Sequence[Any], why: str) -> Guard:
     """A context manager that checks its value and changes nothing."""
 
     @contextmanager
-    def guard(value: Any = choices[0]) -> Iterator[None]:
+    def guard(value: Any = allowed[0]) -> Iterator[None]:
         check(
-            value in choices,
+            value in allowed,
             lambda: (
-                f"[{name}] the value must be one of {', '.join(map(repr, choices))}; "
-                f"got {value!r}. Fix: {name}({choices[0]!r})."
+                f"[{name}] the value must be one of {', '.join(map(repr, allowed))}; "
+                f"got {value!r}. Fix: {name}({allowed[0]!r})."
             ),
             ValueError,
         )
         yield
 
     guard.__name__ = guard.__qualname__ = name
-    named = ", ".join(f"``{choice!r}``" for choice in choices)
-    guard.__doc__ = _DOC.format(why=why, choices=named, name=name, first=repr(choices[0]))
+    named = ", ".join(f"``{choice!r}``" for choice in allowed)
+    guard.__doc__ = _DOC.format(why=why, choices=named, name=name, first=repr(allowed[0]))
     return guard
 
 
@@ -104,8 +104,8 @@ class UserContext:
                 f"[user_context] the value must be hashable, as jit looks it up; got {value!r}. "
                 "Fix: use a tuple, or a string."
             ) from None
-        kept = [pair for pair in config.user_contexts if pair[0] is not self]
-        return config.override("user_contexts", (*kept, (self, value)))
+        others = [pair for pair in config.user_contexts if pair[0] is not self]
+        return config.override("user_contexts", (*others, (self, value)))
 
 
 def make_user_context(default_value: Any = None) -> UserContext:

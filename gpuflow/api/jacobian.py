@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
-from gpuflow.api.derivatives import _named, _pullback, choose_arguments
+from gpuflow.api.derivatives import _named, _pullback, select_arguments
 from gpuflow.base import dtypes, tree
 from gpuflow.base.arguments import as_argnums
 from gpuflow.base.util import safe_zip
@@ -46,13 +46,13 @@ def _basis(avals: Sequence[ShapedArray]) -> tuple[list[Any], int]:
 
 def _split_leading(value: Any, avals: Sequence[ShapedArray]) -> list[Any]:
     """Cut the leading basis axis of ``value`` into one array (*shape, ...) for each aval."""
-    pieces, start = [], 0
-    rest = aval_of(value).shape[1:]
+    blocks, start = [], 0
+    trailing = aval_of(value).shape[1:]
     for aval in avals:
-        piece = slice_in_dim(value, start, start + aval.size, axis=0)
-        pieces.append(reshape(piece, (*aval.shape, *rest)))
+        block = slice_in_dim(value, start, start + aval.size, axis=0)
+        blocks.append(reshape(block, (*aval.shape, *trailing)))
         start += aval.size
-    return pieces
+    return blocks
 
 
 def _without_derivative(leaf: ShapedArray, avals: Sequence[ShapedArray]) -> list[Any]:
@@ -60,9 +60,9 @@ def _without_derivative(leaf: ShapedArray, avals: Sequence[ShapedArray]) -> list
     return [zeros_of(leaf.update(shape=(*aval.shape, *leaf.shape))) for aval in avals]
 
 
-def _like(example: ShapedArray, pieces: Sequence[Any]) -> list[Any]:
+def _like(example: ShapedArray, blocks: Sequence[Any]) -> list[Any]:
     """Parts of a Jacobian with the dtype and the weak type of the leaf that they belong to."""
-    return [convert_element_type(x, example.dtype, example.weak_type) for x in pieces]
+    return [convert_element_type(x, example.dtype, example.weak_type) for x in blocks]
 
 
 def _tangent_array(tangent: Any, out: Any) -> Any:
@@ -76,8 +76,8 @@ def _tangent_array(tangent: Any, out: Any) -> Any:
 def _check_outputs(outs: Sequence[Any], what: str, holomorphic: bool) -> None:
     for out in outs:
         aval = aval_of(out)
-        wanted = dtypes.is_complex if holomorphic else dtypes.is_floating
-        if not wanted(aval.dtype):
+        is_supported = dtypes.is_complex if holomorphic else dtypes.is_floating
+        if not is_supported(aval.dtype):
             raise TypeError(
                 f"[{what}] outputs must be {'complex' if holomorphic else 'real floats'}; "
                 f"got {aval}. Fix: return floats, or set holomorphic={not holomorphic}."
@@ -127,13 +127,13 @@ def jacfwd(
                [4., 0.]], dtype=float32)
     """
     check_callable(fun, "jacfwd")
-    numbers = as_argnums("jacfwd", "argnums", argnums)
+    positions = as_argnums("jacfwd", "argnums", argnums)
     what = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
 
     def jacfwd_f(*args: Any, **kwargs: Any) -> Any:
         kinds = (holomorphic, False)
-        flat, leaves, in_tree = choose_arguments(
-            fun, args, kwargs, numbers, has_aux, what, kinds, ValueError
+        flat, leaves, in_tree = select_arguments(
+            fun, args, kwargs, positions, has_aux, what, kinds, ValueError
         )
         avals = [aval_of(leaf) for leaf in leaves]
         _check_real_inputs(avals, what, holomorphic)
@@ -150,11 +150,11 @@ def jacfwd(
             _check_outputs(columns, what, holomorphic)
         rows = []
         for column, dim, out in safe_zip(columns, dims, outs):
-            moved = batch_to_dim(column, dim, 0, total)
-            parts = []
-            for piece, aval in safe_zip(_split_leading(moved, avals), avals):
-                parts.append(_rotate(piece, aval.ndim))
-            rows.append(_input_tree(in_tree, _like(aval_of(out), parts), numbers))
+            leading = batch_to_dim(column, dim, 0, total)
+            blocks = []
+            for block, aval in safe_zip(_split_leading(leading, avals), avals):
+                blocks.append(_rotate(block, aval.ndim))
+            rows.append(_input_tree(in_tree, _like(aval_of(out), blocks), positions))
         result = tree.unflatten(flat.out_tree, rows)
         return (result, flat.aux) if has_aux else result
 
@@ -168,8 +168,8 @@ def _rotate(value: Any, count: int) -> Any:
     return value
 
 
-def _input_tree(in_tree: tree.TreeDef, parts: list[Any], argnums: Any) -> Any:
-    grads = tree.unflatten(in_tree, parts)
+def _input_tree(in_tree: tree.TreeDef, blocks: list[Any], argnums: Any) -> Any:
+    grads = tree.unflatten(in_tree, blocks)
     return grads if isinstance(argnums, tuple) else grads[0]
 
 
@@ -209,13 +209,13 @@ def jacrev(
                [4., 0.]], dtype=float32)
     """
     check_callable(fun, "jacrev")
-    numbers = as_argnums("jacrev", "argnums", argnums)
+    positions = as_argnums("jacrev", "argnums", argnums)
     what = f"jacrev of {getattr(fun, '__name__', 'the function')}"
 
     def jacrev_f(*args: Any, **kwargs: Any) -> Any:
         kinds = (holomorphic, allow_int)
-        flat, leaves, in_tree = choose_arguments(
-            fun, args, kwargs, numbers, has_aux, what, kinds, ValueError
+        flat, leaves, in_tree = select_arguments(
+            fun, args, kwargs, positions, has_aux, what, kinds, ValueError
         )
         outs, pullback = _pullback(flat, leaves)
         _check_outputs(outs, what, holomorphic)
@@ -232,7 +232,7 @@ def jacrev(
             for ct, dim, leaf in safe_zip(cotangents, dims, leaves)
         ]
         rows = [
-            _input_tree(in_tree, [pieces[k] for pieces in by_input], numbers)
+            _input_tree(in_tree, [blocks[k] for blocks in by_input], positions)
             for k in range(len(outs))
         ]
         result = tree.unflatten(flat.out_tree, rows)

@@ -40,15 +40,15 @@ def fwd_and_bwd(
     named = as_argnums("fwd_and_bwd", "argnums", argnums)
 
     def fwd(*args: Any, **kwargs: Any) -> Any:
-        numbers = _argnums(named, len(args), "fwd_and_bwd")
+        positions = _argnums(named, len(args), "fwd_and_bwd")
 
-        def chosen(*values: Any) -> Any:
+        def selected(*values: Any) -> Any:
             full = list(args)
-            for number, value in safe_zip(numbers, values):
-                full[number] = value
+            for position, value in safe_zip(positions, values):
+                full[position] = value
             return fun(*full, **kwargs)
 
-        return vjp(chosen, *[args[number] for number in numbers], has_aux=has_aux)
+        return vjp(selected, *[args[position] for position in positions], has_aux=has_aux)
 
     def bwd(residuals: Any, cotangent: Any) -> Any:
         cotangents = residuals(cotangent)

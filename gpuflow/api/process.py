@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import optree
 
-from gpuflow.api.places import process_count, process_index
+from gpuflow.api.devices import process_count, process_index
 from gpuflow.base import tree
 from gpuflow.base.arguments import as_truth
 from gpuflow.base.config import config
@@ -38,10 +38,10 @@ def live_arrays(platform: str | None = None) -> list[Array]:
         >>> any(y is x for y in gf.live_arrays())
         True
     """
-    wanted = platform or default_backend()
+    requested = platform or default_backend()
     return [
         x for x in gc.get_objects()
-        if type(x) is Array and not x.is_deleted() and x.device.platform == wanted
+        if type(x) is Array and not x.is_deleted() and x.device.platform == requested
     ]  # fmt: skip
 
 

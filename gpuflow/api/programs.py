@@ -246,8 +246,8 @@ def _trace(
 
     def flat(*values: Any) -> list[Any]:
         call_args, call_kwargs = tree.unflatten(in_tree, values)
-        rest = iter(call_args)
-        full = [args[k] if k in static else next(rest) for k in range(len(args))]
+        traced = iter(call_args)
+        full = [args[k] if k in static else next(traced) for k in range(len(args))]
         outs, out_tree = tree.flatten(fun(*full, **call_kwargs))
         out_trees.append(out_tree)
         return outs
@@ -384,12 +384,12 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
                 if type(size) in _symbolic:
                     return _symbolic[type(size)](fun, args, kwargs)
     key = ("eval_shape", in_tree, tuple(map(_type_of, leaves)), config.trace_context())
-    known = shared_traces.find(fun, key)
-    if known is None:
+    cached = shared_traces.find(fun, key)
+    if cached is None:
         jaxpr, out_tree = _trace(fun, (), args, kwargs)
-        known = out_tree, [struct_of(a) for a in jaxpr.out_avals[: out_tree.num_leaves]]
-        shared_traces.store(fun, key, known)
-    return tree.unflatten(*known)
+        cached = out_tree, [struct_of(a) for a in jaxpr.out_avals[: out_tree.num_leaves]]
+        shared_traces.store(fun, key, cached)
+    return tree.unflatten(*cached)
 
 
 def effects_barrier() -> None:

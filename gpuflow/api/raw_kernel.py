@@ -37,7 +37,7 @@ Function = Callable[..., Any]
 
 
 @record
-class _Number:
+class _StaticScalar:
     """A number among the arguments: part of the program. Equal numbers of two types differ."""
 
     dtype: str
@@ -75,10 +75,10 @@ class RawKernel:
         return f"<raw kernel {self.__name__}>"
 
     def __call__(self, *args: Any) -> Any:
-        numbers, arrays = [], []
+        scalars, arrays = [], []
         for position, arg in enumerate(args):
             if isinstance(arg, bool | int | float | np.number | np.bool_):
-                numbers.append(_number(arg))
+                scalars.append(_static_scalar(arg))
                 continue
             try:
                 aval_of(arg)
@@ -88,9 +88,9 @@ class RawKernel:
                     f"{type(arg).__name__} for argument {position}. Fix: pass the leaves of trees "
                     "one by one."
                 ) from None
-            numbers.append(None)
+            scalars.append(None)
             arrays.append(arg)
-        return self._jitted(tuple(numbers), *arrays)
+        return self._jitted(tuple(scalars), *arrays)
 
     def defjvp(self, jvp: Function) -> Function:
         """Set the rule ``(primals, tangents) -> (out, tangent of out)``, as of ``custom_jvp``."""
@@ -155,12 +155,12 @@ class RawKernel:
         self._jitted = jit(self._bind, static_argnums=0)
         self._jitted.__name__ = self.__name__
 
-    def _bind(self, numbers: tuple[_Number | None, ...], *arrays: Any) -> Any:
+    def _bind(self, scalars: tuple[_StaticScalar | None, ...], *arrays: Any) -> Any:
         """The kernel with its rules, on tracers."""
 
         def whole(values: Sequence[Any]) -> list[Any]:
-            rest = iter(values)
-            return [next(rest) if n is None else _scalar(n) for n in numbers]
+            remaining = iter(values)
+            return [next(remaining) if n is None else _scalar(n) for n in scalars]
 
         rules = self._rules
         given = rules.reference
@@ -215,28 +215,28 @@ class RawKernel:
         handles = [
             arg if isinstance(arg, np.generic) else _handle(aval_of(arg)) for arg in args
         ]
-        told = [arg.item() if isinstance(arg, np.generic) else arg for arg in handles]
-        specs, out_tree = tree.flatten(self._out(*told) if callable(self._out) else self._out)
+        described = [arg.item() if isinstance(arg, np.generic) else arg for arg in handles]
+        specs, out_tree = tree.flatten(self._out(*described) if callable(self._out) else self._out)
         fresh = [self._out_aval(spec) for spec in specs]
         changed = [self._inout_aval(handles, position) for position in self._inout]
         new = [_handle(aval) for aval in fresh]
-        numbers: dict[int, int] = {}
+        ordinals: dict[int, int] = {}
         for handle in handles:
             if not isinstance(handle, np.generic):
-                numbers[id(handle)] = len(numbers)
-        begins: list[int | None] = [None] * len(fresh)
+                ordinals[id(handle)] = len(ordinals)
+        initial_operands: list[int | None] = [None] * len(fresh)
         for position, handle in enumerate(new):
-            numbers[id(handle)] = len(arrays) + position
+            ordinals[id(handle)] = len(arrays) + position
         for position in self._inout:
-            begins.append(numbers[id(handles[position])])
-            numbers[id(handles[position])] = len(arrays) + len(begins) - 1
+            initial_operands.append(ordinals[id(handles[position])])
+            ordinals[id(handles[position])] = len(arrays) + len(initial_operands) - 1
         parameters: Any = (*handles, *new)
         if self._arguments is not None:
-            given = self._arguments(*told, *new)
+            given = self._arguments(*described, *new)
             parameters = given if isinstance(given, tuple | list) else (given,)
         kernel = UserKernel(
-            name, self._code, tuple(self._parameter(p, numbers) for p in parameters),
-            tuple(begins), *self._launch_shape(told),
+            name, self._code, tuple(self._parameter(p, ordinals) for p in parameters),
+            tuple(initial_operands), *self._launch_shape(described),
         )  # fmt: skip
         self._check_count(len(kernel.parameters))
         results = raw_kernel_p.bind(
@@ -259,20 +259,20 @@ class RawKernel:
         return ShapedArray(tuple(spec.shape), dtypes.canonicalize(spec.dtype))
 
     def _inout_aval(self, handles: Sequence[Any], position: int) -> ShapedArray:
-        is_there = 0 <= position < len(handles)
+        in_range = 0 <= position < len(handles)
         check(
-            is_there and not isinstance(handles[position], np.generic),
+            in_range and not isinstance(handles[position], np.generic),
             lambda: (
                 f"[raw_kernel] inout of {self.__name__} must be positions of arrays; got "
                 f"{position} in a call with {len(handles)} arguments"
-                f"{' of which it is a number' if is_there else ''}. Fix: inout=(0,)."
+                f"{' of which it is a number' if in_range else ''}. Fix: inout=(0,)."
             ),
         )
         return ShapedArray(handles[position].shape, handles[position].dtype)
 
-    def _parameter(self, parameter: Any, numbers: dict[int, int]) -> int | np.generic:
-        if id(parameter) in numbers:
-            return numbers[id(parameter)]
+    def _parameter(self, parameter: Any, ordinals: dict[int, int]) -> int | np.generic:
+        if id(parameter) in ordinals:
+            return ordinals[id(parameter)]
         check(
             isinstance(parameter, bool | int | float | np.number | np.bool_),
             lambda: (
@@ -281,11 +281,11 @@ class RawKernel:
                 "np.int32(x.size))."
             ),
         )
-        return _scalar(_number(parameter))
+        return _scalar(_static_scalar(parameter))
 
-    def _launch_shape(self, told: Sequence[Any]) -> tuple[Any, Any, int]:
+    def _launch_shape(self, described: Sequence[Any]) -> tuple[Any, Any, int]:
         """Blocks, threads and bytes of shared memory."""
-        grid: Any = self._grid(*told) if callable(self._grid) else self._grid
+        grid: Any = self._grid(*described) if callable(self._grid) else self._grid
         check(
             isinstance(grid, tuple | list) and len(grid) in (2, 3),
             lambda: (
@@ -420,11 +420,11 @@ def raw_kernel(
         )
     if isinstance(code, str):
         made: Function | CudaText = _cuda_text(code, name)
-        said = name or made.name
+        label = name or made.name
     else:
         function = getattr(code, "py_func", code)
         check_callable(function, "raw_kernel")
-        made, said = code, name or name_of(function)
+        made, label = code, name or name_of(function)
     if cpu is not None:
         check_callable(cpu, "raw_kernel")
     if arguments is not None:
@@ -433,7 +433,7 @@ def raw_kernel(
     check(
         len(set(changed)) == len(changed),
         lambda: (
-            f"[raw_kernel] inout of {said} must name each argument once; got {changed}. Fix: one "
+            f"[raw_kernel] inout of {label} must name each argument once; got {changed}. Fix: one "
             "position for each array that the kernel changes."
         ),
         ValueError,
@@ -441,11 +441,11 @@ def raw_kernel(
     check(
         out is not None or bool(changed),
         lambda: (
-            f"[raw_kernel] {said} must have an output; got neither out nor inout. Fix: "
+            f"[raw_kernel] {label} must have an output; got neither out nor inout. Fix: "
             "out=lambda x: x for a result like x."
         ),
     )
-    return RawKernel(made, said, out, grid, changed, arguments, cpu)
+    return RawKernel(made, label, out, grid, changed, arguments, cpu)
 
 
 def _cuda_text(text: str, name: str | None) -> CudaText:
@@ -479,26 +479,26 @@ def _both_rules(rule: Function, forward: Function, backward: Function) -> Functi
         out, residuals = forward(*primals)
         floats = [k for k, x in enumerate(primals) if dtypes.is_inexact(aval_of(x).dtype)]
 
-        def tangent(known: Any, linear: Any) -> Any:
+        def tangent(saved: Any, linear: Any) -> Any:
             whole = list(tangents)
             for k, value in safe_zip(floats, linear):
                 whole[k] = value
-            return rule(known[0], tuple(whole))[1]
+            return rule(saved[0], tuple(whole))[1]
 
-        def cotangents(known: Any, cotangent: Any) -> Any:
-            results = tuple(backward(known[1], cotangent))
-            pairs = [(known[0][k], results[k]) for k in floats]
+        def cotangents(saved: Any, cotangent: Any) -> Any:
+            results = tuple(backward(saved[1], cotangent))
+            pairs = [(saved[0][k], results[k]) for k in floats]
             return tuple(
                 zeros_of(aval_of(x).tangent()) if result is None else result for x, result in pairs
             )
 
-        known = (tuple(primals), residuals)
-        return out, linear_call(tangent, cotangents, known, tuple(tangents[k] for k in floats))
+        saved = (tuple(primals), residuals)
+        return out, linear_call(tangent, cotangents, saved, tuple(tangents[k] for k in floats))
 
     return both
 
 
-def _number(value: Any) -> _Number:
+def _static_scalar(value: Any) -> _StaticScalar:
     scalar = np.asarray(value)[()]
     check(
         not np.iscomplexobj(scalar),
@@ -506,11 +506,11 @@ def _number(value: Any) -> _Number:
             f"[raw_kernel] numbers must be real; got {value}. Fix: pass its parts, or an array."
         ),
     )
-    return _Number(scalar.dtype.name, scalar.item())
+    return _StaticScalar(scalar.dtype.name, scalar.item())
 
 
-def _scalar(number: _Number) -> np.generic:
-    return np.dtype(number.dtype).type(number.value)
+def _scalar(static: _StaticScalar) -> np.generic:
+    return np.dtype(static.dtype).type(static.value)
 
 
 def _handle(aval: ShapedArray) -> ShapeDtypeStruct:

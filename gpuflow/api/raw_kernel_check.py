@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.api.derivatives import jvp, vjp
-from gpuflow.api.places import device_put
+from gpuflow.api.devices import device_put
 from gpuflow.api.programs import enable_x64
 from gpuflow.api.vmap import vmap
 from gpuflow.base import dtypes, tree
@@ -47,11 +47,11 @@ class Report:
     rows: tuple[Compared, ...]
 
     def __str__(self) -> str:
-        lines = ["what                                  sizes            largest difference"]
+        table = ["what                                  sizes            largest difference"]
         for row in self.rows:
             sizes = ", ".join(f"{a}: {b}" for a, b in row.sizes.items()) or "as given"
-            lines.append(f"{row.what:37} {sizes:16} {row.difference:.1e}")
-        return "\n".join(lines)
+            table.append(f"{row.what:37} {sizes:16} {row.difference:.1e}")
+        return "\n".join(table)
 
 
 def check_kernel(
@@ -73,21 +73,21 @@ def check_kernel(
                     raise AssertionError(
                         f"[raw_kernel] of {name}, {what} must agree to {tolerance:.0e} of the "
                         f"largest value; got a difference of {difference:.1e} at sizes "
-                        f"{_said(changed, case)}. Fix: the rule or kernel that is wrong there."
+                        f"{_describe(changed, case)}. Fix: the rule or kernel that is wrong there."
                     )
                 rows.append(Compared(what, changed, difference))
         except AssertionError:
             raise
         except Exception as error:
             raise AssertionError(
-                f"[raw_kernel] {name} must run at sizes {_said(changed, case)}; got "
+                f"[raw_kernel] {name} must run at sizes {_describe(changed, case)}; got "
                 f"{type(error).__name__}: {error} Fix: the kernel, or sizes= that it is for."
             ) from error
     return Report(tuple(rows))
 
 
 def _of_arrays(function: Function) -> Function:
-    """The function, of NumPy's arrays too."""
+    """The function, also for NumPy arrays."""
 
     def run(*args: Any) -> Any:
         return function(*[device_put(x) if isinstance(x, np.ndarray) else x for x in args])
@@ -103,10 +103,10 @@ def _comparisons(
     arrays = [k for k, arg in enumerate(args) if isinstance(arg, np.ndarray)]
     floats = [k for k in arrays if dtypes.is_inexact(args[k].dtype)]
 
-    def at(function: Function, places: Sequence[int]) -> Function:
+    def at(function: Function, positions: Sequence[int]) -> Function:
         def run(*values: Any) -> Any:
             whole = list(args)
-            for k, value in zip(places, values, strict=True):
+            for k, value in zip(positions, values, strict=True):
                 whole[k] = value
             return function(*whole)
 
@@ -148,14 +148,14 @@ def _mapped(
     rng: np.random.Generator, tolerance: float,
 ) -> Iterator[tuple[str, Any, Any, float]]:  # fmt: skip
     """vmap over all arrays, and over each of several."""
-    choices = [list(arrays), *([[k] for k in arrays] if len(arrays) > 1 else [])]
-    for places in choices:
-        stacks = [_stack(rng, args[k]) for k in places]
-        run = at(kernel, places)
+    mapped_sets = [list(arrays), *([[k] for k in arrays] if len(arrays) > 1 else [])]
+    for positions in mapped_sets:
+        stacks = [_stack(rng, args[k]) for k in positions]
+        run = at(kernel, positions)
         single = [run(*[stack[n] for stack in stacks]) for n in range(_COPIES)]
         loop = tree.tree_map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *single)
-        said = "all arguments" if len(places) == len(arrays) else f"argument {places[0]}"
-        yield f"vmap over {said} with a loop", vmap(run)(*stacks), loop, tolerance
+        label = "all arguments" if len(positions) == len(arrays) else f"argument {positions[0]}"
+        yield f"vmap over {label} with a loop", vmap(run)(*stacks), loop, tolerance
 
 
 def _differences(
@@ -164,14 +164,14 @@ def _differences(
     """Central differences along ``tangents``, and the precision they were made in.
 
     Args:
-        function, primals, tangents: where.
+        function, primals, tangents: the point and direction.
         wide: the function takes float64.
     """
     kind = "float64" if wide else _widest(primals)
     kind = kind if kind in _STEP else "float32"
     step = _STEP[kind]
 
-    def moved(sign: float) -> Any:
+    def shifted(sign: float) -> Any:
         pairs = zip(primals, tangents, strict=True)
         points = [
             (x.astype(_wide(x.dtype)) + sign * step * v).astype(_wide(x.dtype) if wide else x.dtype)
@@ -181,9 +181,9 @@ def _differences(
 
     if wide:
         with enable_x64(True):
-            up, down = moved(1.0), moved(-1.0)
+            up, down = shifted(1.0), shifted(-1.0)
     else:
-        up, down = moved(1.0), moved(-1.0)
+        up, down = shifted(1.0), shifted(-1.0)
     return tree.tree_map(lambda a, b: (a - b) / (2 * step), up, down), kind
 
 
@@ -218,7 +218,7 @@ def _noise(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 
 def _stack(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
-    """Arrays like ``x``: floats a little beside it, others in another order."""
+    """Copies of ``x``: floats perturbed, other elements permuted."""
     copies = []
     for _ in range(_COPIES):
         if dtypes.is_inexact(x.dtype):
@@ -239,7 +239,7 @@ def _inner(cotangents: Any, tangents: Any) -> np.ndarray:
 
 
 def _difference(got: Any, want: Any) -> float:
-    """The largest difference of two trees, relative to the largest value wanted."""
+    """The largest difference of two trees, relative to the largest expected value."""
     lefts, rights = tree.leaves(got), tree.leaves(want)
     if tree.structure(got) != tree.structure(want):
         return np.inf
@@ -280,15 +280,16 @@ def _cases(
 
 
 def _resized(x: np.ndarray, old: int, new: int) -> np.ndarray | None:
-    """An array with another size in place of one; None: it has indices of nothing.
+    """``x`` with size ``new`` for each dimension of size ``old``; None: indices into an empty one.
 
-    Integers that could be indices of the dimension stay that.
+    Integers that could be indices of the dimension stay in bounds.
     """
     may_be_index = dtypes.is_integer(x.dtype) and x.size and x.min() >= 0 and x.max() < old
     for axis, size in enumerate(x.shape):
         if size == old:
-            places = np.arange(new) % max(old, 1)
-            x = np.take(x, places, axis) if old else np.zeros_like(x, shape=_at(x.shape, axis, new))
+            indices = np.arange(new) % max(old, 1)
+            resized = _at(x.shape, axis, new)
+            x = np.take(x, indices, axis) if old else np.zeros_like(x, shape=resized)
     if may_be_index and x.size:
         return None if new == 0 else x % new
     return x
@@ -298,6 +299,6 @@ def _at(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def _said(changed: dict[int, int], case: Sequence[Any]) -> str:
+def _describe(changed: dict[int, int], case: Sequence[Any]) -> str:
     shapes = ", ".join(str(list(x.shape)) for x in case if isinstance(x, np.ndarray))
     return f"{shapes}" + "".join(f" ({new} for {old})" for old, new in changed.items())

@@ -90,7 +90,7 @@ def vmap(
             "vmap", leaves, axes, axis_size, name, lambda: argument_names(fun, args, kwargs)
         )
         out_trees: list[tree.TreeDef] = []
-        wanted: list[list[Any]] = []
+        out_axes_of_leaves: list[list[Any]] = []
 
         def flat(*values: Any) -> list[Any]:
             inner = {k: borrowed(values[k]) for k in refs}
@@ -100,13 +100,13 @@ def vmap(
             outs, out_tree = tree.flatten(element)
             refuse_refs("vmap", outs, f"results of {name}")
             out_trees.append(out_tree)
-            wanted.append(leaf_axes("vmap", "out_axes", out_axes, element))
+            out_axes_of_leaves.append(leaf_axes("vmap", "out_axes", out_axes, element))
             return [*outs, *map(read, inner.values())]
 
         uniform: list[bool] = []
         axis = AxisData(axis_name, size, mesh_names)
         outs, dims = batch_flat(flat, axis, leaves, axes, uniform)
-        out_tree, targets = out_trees[-1], wanted[-1]
+        out_tree, targets = out_trees[-1], out_axes_of_leaves[-1]
         for k, ref in reversed(refs.items()):
             at = axes[k]
             assert at is not None  # refs that are not mapped are not among these

@@ -1,4 +1,4 @@
-"""Errors about names of JAX that gpuflow lacks: the asker, close names, private or not."""
+"""Errors about names of JAX that gpuflow lacks: the requesting module, close names, private or not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     difflib = LazyModule("difflib")
 
-# Parts of JAX without a promise to stay, besides names with an underscore.
+# Modules of JAX without a stability promise, besides names with an underscore.
 _PRIVATE = ("jax.interpreters", "jax.lib", "jaxlib")
 _MACHINERY = ("importlib", "_frozen_importlib", "gpuflow.as_jax", "gpuflow.base.names")
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
@@ -33,7 +33,7 @@ def message(full: str, names: Iterable[str] = ()) -> str:
         full: the name in JAX, such as ``jax._src.core.Foo``.
         names: those that its module has.
     """
-    return str(_Message(full, _asker(), tuple(names)))
+    return str(_Message(full, _requester(), tuple(names)))
 
 
 @record(repr=False)
@@ -41,13 +41,14 @@ class _Message:
     """The text of an error, worked out when it is read: ``hasattr`` never reads it."""
 
     full: str
-    asker: str
+    requester: str
     names: tuple[str, ...]
 
     def __str__(self) -> str:
         module, _, name = self.full.rpartition(".")
-        parts = self.full.split(".")
-        private = any(part.startswith("_") for part in parts) or self.full.startswith(_PRIVATE)
+        segments = self.full.split(".")
+        underscored = any(segment.startswith("_") for segment in segments)
+        private = underscored or self.full.startswith(_PRIVATE)
         kind = ", a name private to JAX, which may change with any version of it" if private else ""
         close = difflib.get_close_matches(name, self.names, 3, 0.77)
         if close:
@@ -61,14 +62,14 @@ class _Message:
             fix = f"another name; {_PAGE} lists those that gpuflow lacks"
         return (
             f"[as_jax] a name must be one that gpuflow has; got {self.full}{kind}, from "
-            f"{self.asker}. Fix: {fix}."
+            f"{self.requester}. Fix: {fix}."
         )
 
     __repr__ = __str__
 
 
-def _asker() -> str:
-    """The module that asked, and its library."""
+def _requester() -> str:
+    """The module that requested the name, and its library."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
@@ -92,7 +93,7 @@ def is_import_from(frame: FrameType) -> bool:
 
 
 def error(full: str, frame: FrameType, names: Iterable[str] = ()) -> Exception:
-    """The error for an attribute that there is not.
+    """The error for a missing attribute.
 
     ``from module import name`` replaces an AttributeError by an ImportError without its text: so it
     gets an ImportError.
@@ -104,7 +105,7 @@ def error(full: str, frame: FrameType, names: Iterable[str] = ()) -> Exception:
     """
     if is_import_from(frame):
         return ImportError(message(full, names))
-    return AttributeError(_Message(full, _asker(), tuple(names)))
+    return AttributeError(_Message(full, _requester(), tuple(names)))
 
 
 def explain(module: ModuleType, name: str) -> None:

@@ -7,7 +7,7 @@ from importlib.metadata import Distribution, DistributionFinder
 
 # Names, signatures, defaults, dtypes and random bits are those of this release.
 JAX_VERSION = "0.10.2"
-JAX_VERSION_INFO = tuple(int(part) for part in JAX_VERSION.split("."))
+JAX_VERSION_INFO = tuple(int(component) for component in JAX_VERSION.split("."))
 
 # The names that this module has as jax.version and as jaxlib.
 __version__ = JAX_VERSION

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     resource = LazyModule("resource")
 
-_STATUS = Path("/proc/self/statm")  # its first number: pages of the address space (Linux)
+_STATUS = Path("/proc/self/statm")  # its first field: pages of the address space (Linux)
 
 
 def require_address_space(count: int, purpose: str) -> None:

@@ -199,7 +199,7 @@ def default_float() -> np.dtype:
 def inexact_dtype(dtype: Any) -> Any:
     """``dtype`` if it can hold fractions, else float32, or float64 for integers of 64 bits.
 
-    Whether 64 bits are enabled does not count: they are not chosen for narrower numbers.
+    It does not matter whether 64 bits are enabled: narrower values are not widened.
     """
     if is_extended(dtype) or is_inexact(dtype):
         return dtype

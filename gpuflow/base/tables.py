@@ -8,9 +8,9 @@ from typing import Any
 from gpuflow.base.records import record
 
 
-def scaled(number: float, unit: str) -> str:
+def scaled(amount: float, unit: str) -> str:
     """Three digits with a unit prefix: ``1.25 MB``."""
-    value, prefixes = float(number), ["", "k", "M", "G", "T", "P", "E"]
+    value, prefixes = float(amount), ["", "k", "M", "G", "T", "P", "E"]
     while value >= 999.5 and len(prefixes) > 1:  # less would show as 1e+03
         value /= 1000
         prefixes.pop(0)

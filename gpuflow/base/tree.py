@@ -289,7 +289,7 @@ def register_node(
             "Fix: drop one registration."
         )
     with warnings.catch_warnings():
-        # optree warns of namedtuples, which may have functions of their own.
+        # optree warns of namedtuples, which may have separate functions.
         warnings.simplefilter("ignore", UserWarning)
         optree.register_pytree_node(cls, flatten_function, unflatten_function, namespace=NAMESPACE)
 

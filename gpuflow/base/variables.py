@@ -21,7 +21,7 @@ else:
 PREFIX = "GPUFLOW_"
 CPU_TARGETS = ("native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 TRACEBACK_FILTERING = ("auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames")
-# Far beyond any machine and mesh; a larger number is a slip of the hand that would take the
+# Far beyond any machine and mesh; a larger count is a typing error that would take the
 # machine's processes or memory.
 MOST_THREADS = 4096
 MOST_DEVICES = 65536

@@ -168,8 +168,8 @@ class _Checkpoint:
         )  # fmt: skip
 
         def function(dynamic: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            rest = iter(dynamic)
-            full = [fixed[k] if k in fixed else next(rest) for k in range(count)]
+            remaining = iter(dynamic)
+            full = [fixed[k] if k in fixed else next(remaining) for k in range(count)]
             return self.fun(*full, **named, **fixed_names)
 
         try:

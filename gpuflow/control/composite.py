@@ -137,9 +137,9 @@ class _Programs:
         named = {name: _without(arg, name in numeric) for name, arg in kwargs.items()}
 
         def program(*operands: Any) -> Any:
-            rest = iter(operands)
-            filled = [_filled(shape, rest) for shape in shapes]
-            return function(*filled, **{name: _filled(s, rest) for name, s in named.items()})
+            remaining = iter(operands)
+            filled = [_filled(shape, remaining) for shape in shapes]
+            return function(*filled, **{name: _filled(s, remaining) for name, s in named.items()})
 
         program.__name__ = function.__name__
         jitted = JitFunction(program, JitOptions())

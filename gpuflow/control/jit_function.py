@@ -510,8 +510,8 @@ class JitFunction(Generic[_P, _T]):
         def rebuild(
             dynamic: tuple[Any, ...], dynamic_kwargs: dict[str, Any]
         ) -> tuple[list[Any], dict[str, Any]]:
-            rest = iter(dynamic)
-            full = [arg if k in argnums else next(rest) for k, arg in enumerate(args)]
+            remaining = iter(dynamic)
+            full = [arg if k in argnums else next(remaining) for k, arg in enumerate(args)]
             return full, {**dynamic_kwargs, **static_kwargs}
 
         return rebuild

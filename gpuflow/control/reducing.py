@@ -212,10 +212,10 @@ def _by_halves(
         half = count // 2
         first = [slice_in_dim(x, 0, half) for x in operands]
         second = [slice_in_dim(x, half, 2 * half) for x in operands]
-        rest = [slice_in_dim(x, 2 * half, count) for x in operands]
+        tails = [slice_in_dim(x, 2 * half, count) for x in operands]
         merged = _combine(program, first, second)
         odd = count % 2
-        operands = [concatenate([a, b], 0) if odd else a for a, b in safe_zip(merged, rest)]
+        operands = [concatenate([a, b], 0) if odd else a for a, b in safe_zip(merged, tails)]
         count = half + odd
     return [reshape(x, remaining) for x in operands]
 

@@ -76,8 +76,8 @@ def _checked(
 ) -> tuple[list[Any], State | None]:
     jaxpr = params["jaxpr"]
     program, sites = checked_jaxpr(jaxpr, categories)
-    rest = {name: value for name, value in params.items() if name != "jaxpr"}
-    return split_state(bind_remat(program, operands, **rest), len(jaxpr.out_avals), sites)
+    others = {name: value for name, value in params.items() if name != "jaxpr"}
+    return split_state(bind_remat(program, operands, **others), len(jaxpr.out_avals), sites)
 
 
 # --- linearization -------------------------------------------------------------------------
@@ -145,8 +145,8 @@ def _make_split(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -> 
     read = _read_by(tangents.jaxpr)
     stored = [var for var in scheme.stored if var in read]
     operands = tuple(k for k, var in enumerate(program.invars) if var in read)
-    rest = tangents.jaxpr.invars[len(inputs) :]
-    tangents = with_inputs(tangents, [*stored, *[program.invars[k] for k in operands], *rest])
+    tails = tangents.jaxpr.invars[len(inputs) :]
+    tangents = with_inputs(tangents, [*stored, *[program.invars[k] for k in operands], *tails])
     outs = [*program.outvars[:split], *stored]
     known = dce(program.replace(eqns=scheme.first, outvars=tuple(outs), argument_names=()))
     return Split(ClosedJaxpr(known), closed, tangents, operands, out_nonzeros)
@@ -220,17 +220,17 @@ def _with_policy(value: Any, policy: Any) -> Any:
 
 
 def _composed(
-    inputs: Sequence[Var], eqns: Sequence[Eqn], residuals: Sequence[Atom], rest: Jaxpr
+    inputs: Sequence[Var], eqns: Sequence[Eqn], residuals: Sequence[Atom], tail: Jaxpr
 ) -> ClosedJaxpr:
-    """``(*inputs, *others) -> rest(*residuals, *others)``, where ``eqns`` compute residuals."""
+    """``(*inputs, *others) -> tail(*residuals, *others)``; ``eqns`` compute residuals."""
     count = len(residuals)
-    env: dict[Atom, Atom] = dict(safe_zip(rest.invars[:count], residuals))
+    env: dict[Atom, Atom] = dict(safe_zip(tail.invars[:count], residuals))
     full = list(eqns)
-    for eqn in rest.eqns:
+    for eqn in tail.eqns:
         full.append(eqn.replace(inputs=tuple(_read(env, atom) for atom in eqn.inputs)))
     return ClosedJaxpr(
         Jaxpr(
-            (), (*inputs, *rest.invars[count:]), tuple(_read(env, atom) for atom in rest.outvars),
+            (), (*inputs, *tail.invars[count:]), tuple(_read(env, atom) for atom in tail.outvars),
             tuple(full), frozenset().union(*[eqn.effects for eqn in full]),
         )
     )  # fmt: skip
@@ -250,11 +250,11 @@ def _partial_eval(
     **params: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Compute known values, which the program of the unknown ones computes again."""
-    known, closed, rest, out_unknowns = _partial_programs(jaxpr, unknowns)
+    known, closed, unknown, out_unknowns = _partial_programs(jaxpr, unknowns)
     known_values = [*closed, *[x for x, flag in safe_zip(operands, unknowns) if not flag]]
 
     def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
-        return bind_remat(rest, [*values, *unknown_operands], differentiated=True, **params)
+        return bind_remat(unknown, [*values, *unknown_operands], differentiated=True, **params)
 
     outs = bind_remat(known, known_values, differentiated=differentiated, **params)
     return outs, out_unknowns, known_values, unknown_function
@@ -267,12 +267,12 @@ def _partial_programs(
     *unknown inputs) -> unknown outs``, and which outputs are unknown."""
 
     def make() -> tuple[ClosedJaxpr, list[Any], ClosedJaxpr, tuple[bool, ...]]:
-        known, rest, flags, _ = partial_jaxpr(jaxpr, unknowns)
+        known, unknown, flags, _ = partial_jaxpr(jaxpr, unknowns)
         known, closed = close(known)
         inner = known.jaxpr
         split = len(flags) - sum(flags)
         first = dce(with_inputs(known, inner.invars, inner.outvars[:split]).jaxpr)
-        again = _composed(inner.invars, inner.eqns, inner.outvars[split:], rest)
+        again = _composed(inner.invars, inner.eqns, inner.outvars[split:], unknown)
         return ClosedJaxpr(first), closed, ClosedJaxpr(dce(again.jaxpr)), flags
 
     return jaxpr.jaxpr.memo(("remat parts", unknowns), make)

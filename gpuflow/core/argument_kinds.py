@@ -98,9 +98,9 @@ def _message(
     function: Callable[..., Any], name: str, value: Any, annotation: str, names: _Names
 ) -> str:
     kinds = [_kind_of(text, names) for text in _alternatives(annotation, names)]
-    known = [kind for kind in kinds if kind is not None]
-    must = " or ".join(dict.fromkeys(kind.text for kind in known))
-    fix = _as_arguments(function, name, value) or fix_for(value, f"{name}={known[0].example}")
+    allowed = [kind for kind in kinds if kind is not None]
+    must = " or ".join(dict.fromkeys(kind.text for kind in allowed))
+    fix = _as_arguments(function, name, value) or fix_for(value, f"{name}={allowed[0].example}")
     return f"[{function.__name__}] {name} must be {must}; got {brief(value)}. Fix: {fix}."
 
 
@@ -152,7 +152,7 @@ def _is_array(value: Any, is_strict: bool) -> bool:
     return is_value(value) or hasattr(type(value), "__jax_array__")
 
 
-def _is_number(value: Any, is_strict: bool) -> bool:
+def _is_scalar(value: Any, is_strict: bool) -> bool:
     del is_strict
     return not isinstance(value, str | bytes) and float(value) is not None
 
@@ -187,7 +187,7 @@ _KINDS = {
     "FileLike": _Kind("a path or an open file", "files", "'x.npy'", _is_file),
     "int": _Kind("an integer", "integers", "2", _is_integer),
     "bool": _Kind("True or False", "bools", "True", _is_flag),
-    "float": _Kind("a number", "numbers", "1.0", _is_number),
+    "float": _Kind("a number", "numbers", "1.0", _is_scalar),
     "str": _kind("a string", "strings", "'...'", str),
     "None": _kind("None", "None", "None", type(None)),
     "Array": _ARRAY,

@@ -197,7 +197,7 @@ class ShapedArray:
         mat = ManualAxisType(self.mat.varying, self.mat.reduced, self.mat.unreduced)
         return tangent.update_manual_axis_type(mat)
 
-    # Types of JAX's that are made of others answer these otherwise; an array is its own only part.
+    # JAX's types that are made of others differ here; an array is its own only component.
     is_high = has_qdd = False
 
     def lo_ty(self) -> list[ShapedArray]:

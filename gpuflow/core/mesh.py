@@ -349,7 +349,7 @@ def as_grid(devices: Any) -> np.ndarray:
     grid = np.empty(shape, object)
     for position in np.ndindex(*shape):
         item = devices
-        for number in position:
-            item = item[number]
+        for index in position:
+            item = item[index]
         grid[position] = item
     return grid

@@ -64,7 +64,7 @@ class StagingTrace(Trace):
         self.const_values: list[Any] = []  # keeps the ids alive
         self.argument_names: dict[Var, str] = {}
         self.function_name = function_name
-        self.is_manual = bool(config.varying_axes)  # types say along which axes values vary
+        self.is_manual = bool(config.varying_axes)  # types have the axes along which values vary
         self.ref_cells: dict[Any, Any] | None = None  # core/refs.py; None: refs are refused
 
     def new_argument(self, aval: ShapedArray, name: str = "") -> StagedTracer:

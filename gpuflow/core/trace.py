@@ -1,6 +1,6 @@
 """Traces and tracers: the current meaning of a bind.
 
-One trace is current in a thread. There is no stack of levels to search: a trace has a parent, and a
+One trace is current in a thread. No stack of levels is searched: a trace has a parent, and a
 rule of the trace runs with the parent as the current trace. A tracer belongs to one trace; every
 other value, tracers of outer traces among them, is a constant to it.
 """

@@ -43,15 +43,15 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         if self.per_epoch == 0:
             return
-        epoch, number = divmod(self.start, self.per_epoch)
+        epoch, first = divmod(self.start, self.per_epoch)
         while self.epochs is None or epoch < self.epochs:
             order = self._order(epoch)
-            for k in range(number, self.per_epoch):
+            for k in range(first, self.per_epoch):
                 begin, end = k * self._size, min((k + 1) * self._size, self._rows)
                 rows = slice(begin, end) if order is None else order[begin:end]
                 batch = [_rows_of(leaf, rows) for leaf in self._leaves]
                 yield tree.unflatten(self._structure, batch)
-            epoch, number = epoch + 1, 0
+            epoch, first = epoch + 1, 0
 
     def _order(self, epoch: int) -> np.ndarray | None:
         """The rows of an epoch; None: as they are."""
@@ -69,10 +69,10 @@ def _rows_of(leaf: Any, rows: Any) -> Any:
         if isinstance(data, np.ndarray):  # without a program for each batch
             host = _rows_of(data, rows)
             return Array(device.driver.from_host(host), aval.update(shape=host.shape), device)
-    return _chosen(leaf, rows)
+    return _take_rows(leaf, rows)
 
 
-def _chosen(leaf: Any, rows: Any) -> Any:
+def _take_rows(leaf: Any, rows: Any) -> Any:
     """Rows of an array, by its own index."""
     return leaf[rows]
 
@@ -124,13 +124,13 @@ def batches(
         ValueError,
     )
     for name, value, least in (("batch_size", batch_size, 1), ("start", start, 0)):
-        _check_number(name, value, least)
+        _check_count(name, value, least)
     if epochs is not None:
-        _check_number("epochs", epochs, 0)
+        _check_count("epochs", epochs, 0)
     return Batches(leaves, structure, batch_size, key, drop_last, epochs, start)
 
 
-def _check_number(name: str, value: Any, least: int) -> None:
+def _check_count(name: str, value: Any, least: int) -> None:
     check(
         isinstance(value, int) and not isinstance(value, bool) and value >= least,
         lambda: (
@@ -144,6 +144,6 @@ def _check_number(name: str, value: Any, least: int) -> None:
 def _listed(paths: list[str], leaves: list[Any]) -> str:
     """The shapes of arrays with their paths."""
     pairs = zip(paths, leaves, strict=True)
-    said = [f"{getattr(leaf, 'shape', type(leaf).__name__)} at {path or 'the top'}"
+    described = [f"{getattr(leaf, 'shape', type(leaf).__name__)} at {path or 'the top'}"
             for path, leaf in pairs]  # fmt: skip
-    return ", ".join(said) or "none"
+    return ", ".join(described) or "none"

@@ -14,7 +14,7 @@ from gpuflow.runtime import host_exchange
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import default_device
 
-_NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
+_NUMERIC = (bool, int, float, complex, np.ndarray, np.generic)
 _TEXTS = ("O", "S", "U")  # kinds of dtypes
 
 
@@ -23,7 +23,7 @@ def imported(leaf: Any) -> Any:
 
     Values that are not arrays are returned unchanged.
     """
-    if isinstance(leaf, (Array, *_NUMBERS)):
+    if isinstance(leaf, (Array, *_NUMERIC)):
         return leaf
     if host_exchange.is_on_gpu(leaf):
         return exports.from_dlpack(leaf)
@@ -32,7 +32,7 @@ def imported(leaf: Any) -> Any:
     return np.asarray(leaf) if hasattr(leaf, "__array__") else leaf
 
 
-def placed(leaf: Any, where: Any, is_own: bool) -> Any:
+def to_device(leaf: Any, where: Any, is_own: bool) -> Any:
     """A leaf as an array of ours on a device or with a sharding, which nobody else writes to.
 
     Values that are not numeric arrays, such as strings, are returned unchanged.
@@ -43,11 +43,11 @@ def placed(leaf: Any, where: Any, is_own: bool) -> Any:
         is_own: whether nobody else writes to the leaf, so that its memory may become the array's.
     """
     value = imported(leaf)
-    is_number = isinstance(value, (Array, *_NUMBERS))
-    if not is_number or getattr(getattr(value, "dtype", None), "kind", "") in _TEXTS:
+    is_numeric = isinstance(value, (Array, *_NUMERIC))
+    if not is_numeric or getattr(getattr(value, "dtype", None), "kind", "") in _TEXTS:
         return value
-    may_keep = is_own and where is None
-    if may_keep and type(value) is np.ndarray and value.dtype == dtypes.canonicalize(value.dtype):
+    may_alias = is_own and where is None
+    if may_alias and type(value) is np.ndarray and value.dtype == dtypes.canonicalize(value.dtype):
         device = default_device()
         aval = ShapedArray(value.shape, value.dtype)
         return Array(device.driver.from_host(value), aval, device)

@@ -23,7 +23,7 @@ from gpuflow.base.config import Blocks, config
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.data.batching import Batches
-from gpuflow.data.foreign import placed
+from gpuflow.data.foreign import to_device
 from gpuflow.parallel.placement import as_sharding
 
 # How long to wait for a worker whose iterator is in the middle of something, in seconds.
@@ -43,7 +43,7 @@ class _End:
     error: BaseException | None = None
 
 
-class _Room:
+class _Queue:
     """Room for a few batches, between two threads."""
 
     def __init__(self, size: int) -> None:
@@ -52,14 +52,14 @@ class _Room:
         self._changed = threading.Condition()
         self.is_closed = False
 
-    def wait_for_place(self) -> bool:
+    def wait_for_slot(self) -> bool:
         """Wait until there is a place; False: nobody wants more."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_closed or len(self._items) < self._size)
             return not self.is_closed
 
     def put(self, item: Any) -> None:
-        """Put a batch where ``wait_for_place`` found a place."""
+        """Put a batch where ``wait_for_slot`` found a place."""
         with self._changed:
             if not self.is_closed:
                 self._items.append(item)
@@ -97,21 +97,21 @@ class _Room:
 
 
 def _work(
-    iterator: Iterator[Any], sharding: Any, is_own: bool, room: _Room, blocks: Blocks
+    iterator: Iterator[Any], sharding: Any, is_own: bool, queue: _Queue, blocks: Blocks
 ) -> None:
     """Make batches until there are no more, or nobody wants more."""
     try:
         with config.within(blocks):
-            while room.wait_for_place():
+            while queue.wait_for_slot():
                 try:
                     batch = next(iterator)
                 except StopIteration:
-                    room.put(_End())
+                    queue.put(_End())
                     return
-                room.put(_on_device(batch, sharding, is_own))
+                queue.put(_on_device(batch, sharding, is_own))
     except BaseException as error:
         error.add_note("[prefetch_to_device] raised in the thread that makes batches.")
-        room.put(_End(error))
+        queue.put(_End(error))
     finally:
         _running.pop(threading.current_thread(), None)
 
@@ -120,23 +120,23 @@ def _on_device(batch: Any, sharding: Any, is_own: bool) -> Any:
     """A batch with its arrays where they are wanted."""
     leaves, structure = tree.flatten(batch)
     if sharding is None:
-        return tree.unflatten(structure, [placed(leaf, None, is_own) for leaf in leaves])
+        return tree.unflatten(structure, [to_device(leaf, None, is_own) for leaf in leaves])
     op = "prefetch_to_device"
-    places = [as_sharding(place, op) for place in tree.broadcast_prefix(sharding, batch, op)]
-    pairs = zip(leaves, places, strict=True)
-    return tree.unflatten(structure, [placed(leaf, place, is_own) for leaf, place in pairs])
+    targets = [as_sharding(target, op) for target in tree.broadcast_prefix(sharding, batch, op)]
+    pairs = zip(leaves, targets, strict=True)
+    return tree.unflatten(structure, [to_device(leaf, target, is_own) for leaf, target in pairs])
 
 
 # Workers that have not ended, and their rooms.
-_running: dict[threading.Thread, _Room] = {}
+_running: dict[threading.Thread, _Queue] = {}
 os.register_at_fork(after_in_child=_running.clear)
 
 
 def _stop_all() -> None:
     """Before the interpreter takes itself apart."""
     running = list(_running.items())
-    for _, room in running:
-        room.close()
+    for _, queue in running:
+        queue.close()
     for thread, _ in running:
         thread.join(_PATIENCE)
 
@@ -152,24 +152,24 @@ class Prefetched:
     """
 
     def __init__(self, iterable: Iterable[Any], size: int, sharding: Any) -> None:
-        self._room = _Room(size)
+        self._queue = _Queue(size)
         # A daemon: the interpreter does not wait for an iterator that never comes back.
         self._worker = threading.Thread(
             target=_work, name="gpuflow-prefetch", daemon=True,
             args=(
-                iter(iterable), sharding, isinstance(iterable, Batches), self._room,
+                iter(iterable), sharding, isinstance(iterable, Batches), self._queue,
                 config.blocks(),
             ),
         )  # fmt: skip
-        _running[self._worker] = self._room
-        weakref.finalize(self, self._room.close).atexit = False
+        _running[self._worker] = self._queue
+        weakref.finalize(self, self._queue.close).atexit = False
         self._worker.start()
 
     def __iter__(self) -> Prefetched:
         return self
 
     def __next__(self) -> Any:
-        item = self._room.get(self._worker)
+        item = self._queue.get(self._worker)
         if not isinstance(item, _End):
             return item
         self.close()
@@ -183,7 +183,7 @@ class Prefetched:
         It returns when the thread has finished its current batch, or after five seconds; the thread
         then ends by itself.
         """
-        self._room.close()
+        self._queue.close()
         if self._worker is not threading.current_thread():
             self._worker.join(_PATIENCE)
 

@@ -195,11 +195,11 @@ def sm3(step_size: float | Schedule, momentum: float = 0.9) -> tuple[Any, Any, A
     def update(i: Step, g: Array, state: Any) -> Any:
         x, mean, covers = state
         count = len(covers)
-        spread = [
+        broadcast = [
             cover.reshape([-1 if k == axis else 1 for k in range(count)])
             for axis, cover in enumerate(covers)
         ]
-        total = functools.reduce(jnp.minimum, spread) + _squared(g).reshape(jnp.shape(g) or (1,))
+        total = functools.reduce(jnp.minimum, broadcast) + _squared(g).reshape(jnp.shape(g) or (1,))
         scaled = g * _inverse_root(total).reshape(jnp.shape(g))
         mean = (1.0 - momentum) * scaled + momentum * mean
         new = tuple(total.max(tuple(k for k in range(count) if k != axis)) for axis in range(count))

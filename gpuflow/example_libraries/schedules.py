@@ -66,8 +66,8 @@ def polynomial_decay(
     """Return a polynomial schedule from ``step_size`` to ``final_step_size``, then constant."""
 
     def schedule(i: Any) -> Any:
-        left = 1 - jnp.minimum(i, decay_steps) / decay_steps
-        return left**power * (step_size - final_step_size) + final_step_size
+        remaining = 1 - jnp.minimum(i, decay_steps) / decay_steps
+        return remaining**power * (step_size - final_step_size) + final_step_size
 
     return schedule
 

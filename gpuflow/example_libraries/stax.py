@@ -165,8 +165,8 @@ def Dropout(rate: float, mode: str = "train") -> Layer:
             )
         if mode != "train":
             return inputs
-        keep = random.bernoulli(rng, rate, inputs.shape)
-        return jnp.where(keep, inputs / rate, 0)
+        retained = random.bernoulli(rng, rate, inputs.shape)
+        return jnp.where(retained, inputs / rate, 0)
 
     return init_fun, apply_fun
 
@@ -192,9 +192,9 @@ def FanInConcat(axis: int = -1) -> Layer:
     """Layer that concatenates its inputs along ``axis``."""
 
     def init_fun(rng: Any, input_shape: Sequence[Shape]) -> tuple[Shape, tuple[()]]:
-        place = axis % len(input_shape[0])
-        total = sum(shape[place] for shape in input_shape)
-        return (*input_shape[0][:place], total, *input_shape[0][place + 1 :]), ()
+        position = axis % len(input_shape[0])
+        total = sum(shape[position] for shape in input_shape)
+        return (*input_shape[0][:position], total, *input_shape[0][position + 1 :]), ()
 
     def apply_fun(params: Any, inputs: Any, **kwargs: Any) -> Any:
         return jnp.concatenate(inputs, axis)
@@ -202,8 +202,8 @@ def FanInConcat(axis: int = -1) -> Layer:
     return init_fun, apply_fun
 
 
-def _keys(rng: Any, number: int) -> Any:
-    return random.split(rng, number) if rng is not None else (None,) * number
+def _keys(rng: Any, count: int) -> Any:
+    return random.split(rng, count) if rng is not None else (None,) * count
 
 
 def serial(*layers: Layer) -> Layer:

@@ -72,8 +72,8 @@ def _convolution(
         spatial = iter(filter_shape)
         named = {"O": out_chan, "I": input_shape[inputs_spec.index("C")]}
         kernel_shape = tuple(named[c] if c in named else next(spatial) for c in kernel_spec)
-        places = inputs_spec.index("N"), outputs_spec.index("N")
-        output_shape = _output_shape(convolve, places, input_shape, kernel_shape)
+        batch_axes = inputs_spec.index("N"), outputs_spec.index("N")
+        output_shape = _output_shape(convolve, batch_axes, input_shape, kernel_shape)
         bias_shape = tuple(out_chan if c == "C" else 1 for c in outputs_spec)
         kernel_key, bias_key = random.split(rng)
         return output_shape, (make_kernel(kernel_key, kernel_shape), b_init(bias_key, bias_shape))
@@ -91,12 +91,12 @@ Conv1DTranspose = partial(GeneralConvTranspose, ("NHC", "HIO", "NHC"))
 
 
 def _output_shape(
-    function: Callable[..., Any], places: tuple[int, int], input_shape: Shape, *others: Shape
+    function: Callable[..., Any], batch_axes: tuple[int, int], input_shape: Shape, *others: Shape
 ) -> Shape:
-    """The shape of a result, where the batch may be -1; ``places`` of it before and after."""
-    before, after = places
-    known = [1 if axis == before else size for axis, size in enumerate(input_shape)]
-    shapes = [tuple(known), *others]
+    """The shape of a result, where the batch may be -1; ``batch_axes`` of it before and after."""
+    before, after = batch_axes
+    sizes = [1 if axis == before else size for axis, size in enumerate(input_shape)]
+    shapes = [tuple(sizes), *others]
     result = list(eval_shape(function, *(ShapeDtypeStruct(s, jnp.float32) for s in shapes)).shape)
     result[after] = input_shape[before]
     return tuple(result)
@@ -115,23 +115,23 @@ def _pooling(reducer: Callable[..., Any], start: float, average: bool) -> Callab
             padding: ``"VALID"`` or ``"SAME"``.
             spec: dimensions of inputs and outputs; batch, spatial dimensions, channels by default.
         """
-        places = (0, len(window_shape) + 1) if spec is None else (spec.index("N"), spec.index("C"))
+        unpooled = (0, len(window_shape) + 1) if spec is None else (spec.index("N"), spec.index("C"))
         window, steps = list(window_shape), list(strides or (1,) * len(window_shape))
-        for place in sorted(places):
-            window.insert(place, 1)
-            steps.insert(place, 1)
+        for axis in sorted(unpooled):
+            window.insert(axis, 1)
+            steps.insert(axis, 1)
 
         def reduce(inputs: Any) -> Any:
             return lax.reduce_window(inputs, start, reducer, tuple(window), tuple(steps), padding)
 
         def init_fun(rng: Any, input_shape: Shape) -> tuple[Shape, tuple[()]]:
-            return _output_shape(reduce, (places[0], places[0]), input_shape), ()
+            return _output_shape(reduce, (unpooled[0], unpooled[0]), input_shape), ()
 
         def apply_fun(params: Any, inputs: Any, **kwargs: Any) -> Any:
             if not average:
                 return reduce(inputs)
             # At an edge with padding a window covers fewer elements, so they are counted.
-            sizes = [1 if k in places else size for k, size in enumerate(inputs.shape)]
+            sizes = [1 if k in unpooled else size for k, size in enumerate(inputs.shape)]
             return reduce(inputs) / reduce(jnp.ones(sizes, inputs.dtype))
 
         return init_fun, apply_fun

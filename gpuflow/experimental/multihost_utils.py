@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import gpuflow.numpy as jnp
-from gpuflow.api.places import device_put
+from gpuflow.api.devices import device_put
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.api.places import default_device, device_put
+from gpuflow.api.devices import default_device, device_put
 from gpuflow.api.programs import jit
 from gpuflow.base.records import record
 from gpuflow.base.tables import Table, scaled

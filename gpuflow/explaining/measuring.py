@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.api.places import block_until_ready, device_put
+from gpuflow.api.devices import block_until_ready, device_put
 from gpuflow.api.programs import ShapeDtypeStruct
 from gpuflow.base import tree
 from gpuflow.base.errors import check

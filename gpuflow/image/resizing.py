@@ -1,4 +1,4 @@
-"""Resizing and moving images: each axis is multiplied by a matrix of weights."""
+"""Resizing and translation of images: each axis is multiplied by a weight matrix."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def scale_and_translate(
     traced = isinstance(scale, Tracer) or isinstance(translation, Tracer)
     xp = jnp if traced else np
     if traced:
-        # In the dtype of the positions, which weights are computed of, whatever theirs is.
+        # In the dtype of the positions from which weights are computed.
         work = dtypes.default_float()
         scale, translation = (lax.convert_element_type(v, work) for v in (scale, translation))
     else:
@@ -146,17 +146,17 @@ def scale_and_translate(
 
 
 def _nearest(image: Any, sizes: Sequence[int], axes: Sequence[int]) -> Any:
-    """The pixels that cover the centers of the new ones; neighboring axes in one gather."""
+    """Nearest pixels: those that cover the new centers; adjacent axes share a gather."""
     while axes:
         first, count = axes[0], 1
         while count < len(axes) and axes[count] == first + count:
             count += 1
-        places = []
+        indices = []
         for k in axes[:count]:
-            # (place + 0.5) * old / new, without rounding
+            # (index + 0.5) * old / new, without rounding
             covered = (2 * np.arange(sizes[k]) + 1) * image.shape[k] // (2 * max(sizes[k], 1))
-            places.append(covered.astype(np.int32))
-        index = (*[slice(None)] * first, *np.ix_(*places))
+            indices.append(covered.astype(np.int32))
+        index = (*[slice(None)] * first, *np.ix_(*indices))
         image = image.at[index].get(mode="promise_in_bounds")
         axes = axes[count:]
     return image
@@ -180,7 +180,7 @@ def _checked(
 
 
 def _apply(image: Any, axes: Sequence[int], matrices: Sequence[Any], precision: Any) -> Any:
-    """``image`` with each of ``axes`` multiplied by its matrix; those that shrink come first."""
+    """Multiply each of ``axes`` by its matrix; axes that shrink come first."""
     dtype = aval_of(image).dtype
     for axis, matrix in sorted(zip(axes, matrices, strict=True), key=_growth):
         image = _times(image, axis, convert(jnp.asarray(matrix), dtype), precision)
@@ -190,7 +190,7 @@ def _apply(image: Any, axes: Sequence[int], matrices: Sequence[Any], precision: 
 def _times(image: Any, axis: int, weights: Any, precision: Any) -> Any:
     """``image`` with ``axis`` multiplied by ``weights``.
 
-    One product of matrices for everything before the axis: so nothing has to be transposed.
+    Preceding axes are merged for one matrix product, which avoids transposes.
     """
     shape = aval_of(image).shape
     size = aval_of(weights).shape[1]

@@ -1,4 +1,4 @@
-"""Methods of resampling, and the matrices of weights that they make.
+"""Resampling methods and their weight matrices.
 
 The pixel at index ``k`` of an axis covers ``k`` to ``k + 1``, and its center is at ``k + 0.5``.
 """
@@ -33,7 +33,7 @@ class ResizeMethod(enum.Enum):
         """The method of a name such as ``"bilinear"``.
 
         Raises:
-            ValueError: a name that no method has.
+            ValueError: if no method has the name.
         """
         method = _NAMES.get(s)
         if method is None:
@@ -69,7 +69,7 @@ def _keys(xp: Any, x: Any) -> Any:
 
 
 def _keys_pytorch(xp: Any, x: Any) -> Any:
-    """Keys' cubics with -0.75 in place of -0.5, as PyTorch and OpenCV have them."""
+    """Keys' cubics with -0.75 instead of -0.5, as in PyTorch and OpenCV."""
     near = (1.25 * x - 2.25) * x * x + 1.0
     far = ((-0.75 * x + 3.75) * x - 6.0) * x + 3.0
     return xp.where(x >= 2.0, 0.0, xp.where(x >= 1.0, far, near))
@@ -94,7 +94,7 @@ _WEIGHTS: dict[ResizeMethod, Callable[[Any, Any], Any]] = {
     ResizeMethod.CUBIC_PYTORCH: _keys_pytorch,
 }
 _PYTORCH_RADIUS = 2
-# Sums of weights below this are those of places outside of the image.
+# Weight sums below this belong to centers outside of the image.
 _LEAST_SUM = 1000.0 * float(np.finfo(np.float32).eps)
 
 
@@ -105,7 +105,7 @@ def weight_matrix(
 
     Args:
         xp: NumPy, or our numpy.
-        sizes: of input and output.
+        sizes: the sizes of input and output.
         scale, shift: input ``x`` goes to output ``x * scale + shift``.
         method: not NEAREST.
         antialias: whether a smaller image averages over all that its pixels cover.
@@ -117,30 +117,30 @@ def weight_matrix(
     padding = _PYTORCH_RADIUS if method is ResizeMethod.CUBIC_PYTORCH else 0
     inputs = xp.arange(-padding, before + padding, dtype=float)[:, None]
     outputs = xp.arange(after, dtype=float)[None, :]
-    places = (outputs + 0.5) * step - shift * step - 0.5
+    centers = (outputs + 0.5) * step - shift * step - 0.5
     if method is ResizeMethod.AREA:
         left = outputs * step - shift * step
         overlap = xp.minimum(left + step, inputs + 1.0) - xp.maximum(left, inputs)
         weights = xp.maximum(0.0, overlap)
     else:
-        spread = xp.maximum(step, 1.0) if antialias else 1.0
-        weights = _WEIGHTS[method](xp, xp.abs(places - inputs) / spread)
+        kernel_scale = xp.maximum(step, 1.0) if antialias else 1.0
+        weights = _WEIGHTS[method](xp, xp.abs(centers - inputs) / kernel_scale)
     if padding:
         weights = _fold_edges(xp, weights, padding)
-    # Some of the pixels that a place needs may lie outside: those inside make up for them.
+    # Renormalize: some pixels under the kernel may be out of bounds.
     total = xp.sum(weights, axis=0, keepdims=True)
-    known = xp.abs(total) > _LEAST_SUM
-    weights = xp.where(known, weights / xp.where(known, total, 1.0), 0.0)
+    is_defined = xp.abs(total) > _LEAST_SUM
+    weights = xp.where(is_defined, weights / xp.where(is_defined, total, 1.0), 0.0)
     if padding:
         return weights
-    inside = xp.logical_and(places >= -0.5, places <= before - 0.5)
-    return xp.where(inside, weights, 0.0)
+    in_bounds = xp.logical_and(centers >= -0.5, centers <= before - 0.5)
+    return xp.where(in_bounds, weights, 0.0)
 
 
 def _fold_edges(xp: Any, weights: Any, padding: int) -> Any:
-    """Weights of pixels outside added to those of the first and the last pixel."""
+    """Add weights of out-of-bounds pixels to those of the first and last pixel."""
     first = xp.sum(weights[:padding], axis=0, keepdims=True)
     last = xp.sum(weights[-padding:], axis=0, keepdims=True)
-    inside = weights[padding:-padding]
-    nothing = xp.zeros_like(inside[1:])
-    return inside + xp.concatenate([first, nothing]) + xp.concatenate([nothing, last])
+    in_bounds = weights[padding:-padding]
+    nothing = xp.zeros_like(in_bounds[1:])
+    return in_bounds + xp.concatenate([first, nothing]) + xp.concatenate([nothing, last])

@@ -1,4 +1,4 @@
-"""Ops of several operands as users of ``lax`` call them: all of one dtype, Python numbers too.
+"""Binary and ternary ops of the public ``lax``: operands must have one dtype, scalars included.
 
 In rules of ops, ``mul(x, 2)`` means a 2 of the dtype of ``x``. In user code ``lax.mul(x, 2)``
 raises an error for floats, as in JAX: ``jnp.multiply`` promotes.
@@ -31,10 +31,10 @@ _PYTHON_SCALARS = (bool, int, float, complex)
 
 
 def _alike(name: str, x: Any, y: Any) -> tuple[Any, Any]:
-    """Two operands, of which a Python number must have the dtype of the other one.
+    """Check two operands: a Python scalar must have the dtype of the other one.
 
     Raises:
-        TypeError: it has another dtype.
+        TypeError: if it has another dtype.
     """
     if type(x) is type(y):
         return x, y  # the common case; the op compares dtypes of arrays

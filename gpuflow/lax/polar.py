@@ -88,7 +88,7 @@ def _distance(x: Any, y: Any) -> Any:
 
 
 def _scaled(x: Any) -> Any:
-    """``x`` over an upper bound of its largest singular value."""
+    """``x`` divided by an upper bound of its largest singular value."""
     sizes = absolute(x)
     by_column = reduce_max(reduce_sum(sizes, (0,)), (0,))
     by_row = reduce_max(reduce_sum(sizes, (1,)), (0,))
@@ -169,7 +169,7 @@ def qdwh(
         return add(count, 1), new, gt(_distance(new, old), limit)
 
     count, u, moves = while_loop(goes_on, step, (len(weights), u, moves))
-    # A step of Newton and Schulz, which squares the error.
+    # A Newton-Schulz iteration, which squares the error.
     u = _combined(u, exact_matmul(u, exact_matmul(adjoint(u), u)), 1.5, -0.5)
     h = exact_matmul(adjoint(u), x)
     h = mul(add(h, adjoint(h)), np.asarray(0.5, aval.dtype))

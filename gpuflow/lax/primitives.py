@@ -1,4 +1,4 @@
-"""The names of primitives, ``lax.add_p`` for ``add``: looked up in the registry, listed nowhere."""
+"""Names of primitives, such as ``lax.add_p`` for ``add``, looked up in the registry on access."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ops that NumPy does in many calls: eagerly each is one program, as functions of several ops are.
+"""Ops that take many NumPy calls: in eager mode each runs as one compiled program.
 
-Indices, windows and groups take a dozen small arrays, some derivatives several calls of SciPy.
+Indexing, windows and groups take a dozen small arrays, some derivatives several SciPy calls.
 Other ops, and functions used by other packages of gpuflow, are those of ops/; see
 docs/design/0035-composites.md.
 """

@@ -1,4 +1,4 @@
-"""Functions of gpuflow.lax that are short forms of others: shapes and products."""
+"""Convenience functions of gpuflow.lax: shapes and products."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def full(
         not aval.shape,
         lambda: f"[full] the value must be a scalar; got {aval}. Fix: jnp.full, which broadcasts.",
     )
-    wanted = dtypes.canonicalize(aval.dtype if dtype is None else dtype)
-    value = convert_element_type(fill_value, wanted, dtype is None and aval.weak_type)
+    out_dtype = dtypes.canonicalize(aval.dtype if dtype is None else dtype)
+    value = convert_element_type(fill_value, out_dtype, dtype is None and aval.weak_type)
     size = known_index(shape)
     sizes = (size,) if isinstance(size, int) else as_integers("full", "shape", shape)
     out = broadcast_in_dim(value, sizes, ())
@@ -274,8 +274,8 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
         >>> lax.split(jnp.arange(5), (2, 3))
         [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32)]
     """
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "split")
-    whole = aval_of(operand).shape[place]
+    dim = canonicalize_axis(axis, aval_of(operand).ndim, "split")
+    whole = aval_of(operand).shape[dim]
     sizes = as_integers("split", "sizes", sizes)
     check(
         sum(sizes) == whole and all(size >= 0 for size in sizes),
@@ -287,7 +287,7 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
     )
     ends = np.cumsum([0, *sizes])
     return [
-        slicing.slice_in_dim(operand, int(a), int(b), 1, place)
+        slicing.slice_in_dim(operand, int(a), int(b), 1, dim)
         for a, b in pairwise(ends)
     ]
 
@@ -318,8 +318,8 @@ def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
         IndexError,
     )
     rank = aval_of(operands[0]).ndim + 1
-    place = canonicalize_axis(axis, rank, "stack")
-    return concatenate([expand_dims(x, (place,)) for x in operands], place)
+    dim = canonicalize_axis(axis, rank, "stack")
+    return concatenate([expand_dims(x, (dim,)) for x in operands], dim)
 
 
 @composite
@@ -467,5 +467,5 @@ def empty(
         >>> lax.empty((2,), jnp.float32)
         Array([0., 0.], dtype=float32)
     """
-    wanted = dtypes.default_float() if dtype is None else dtype
-    return in_sharding("empty", full_of(tuple(shape), 0, wanted), out_sharding)
+    out_dtype = dtypes.default_float() if dtype is None else dtype
+    return in_sharding("empty", full_of(tuple(shape), 0, out_dtype), out_sharding)

@@ -1,4 +1,4 @@
-"""Shapes as data: those that convolutions and window reductions give, and arrays of sizes."""
+"""Shape functions: results of convolutions and window reductions, and arrays of sizes."""
 
 from __future__ import annotations
 
@@ -328,14 +328,14 @@ def _check_rank(op: str, rank: int, *shapes: Sequence[int]) -> None:
 def _space_of(
     op: str, lhs_shape: Sequence[int], rhs_shape: Sequence[int], strides: Sequence[int]
 ) -> tuple[Shape, Shape]:
-    """The dimensions of space of both operands."""
+    """The spatial dimensions of both operands."""
     _check_rank(op, len(strides) + 2, lhs_shape, rhs_shape)
     return tuple(lhs_shape[2:]), tuple(rhs_shape[2:])
 
 
-def _in_order(shape: Sequence[int], places: Shape) -> Shape:
-    """The sizes with ``shape[k]`` at ``places[k]``."""
-    ordered = [0] * len(places)
-    for size, place in zip(shape, places, strict=True):
-        ordered[place] = int(size)
+def _in_order(shape: Sequence[int], positions: Shape) -> Shape:
+    """The sizes with ``shape[k]`` at ``positions[k]``."""
+    ordered = [0] * len(positions)
+    for size, position in zip(shape, positions, strict=True):
+        ordered[position] = int(size)
     return tuple(ordered)

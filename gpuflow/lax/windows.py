@@ -35,7 +35,7 @@ from gpuflow.ops.layout.axes import squeeze
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.runtime.array import Array
 
-_MOST_PARTS = 64
+_MAX_FUSED_SLICES = 64
 
 
 @explained
@@ -58,8 +58,8 @@ def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool =
         >>> lax.index_in_dim(jnp.array([[1, 2], [3, 4]]), -1, keepdims=False)
         Array([3, 4], dtype=int32)
     """
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "index_in_dim")
-    size = aval_of(operand).shape[place]
+    dim = canonicalize_axis(axis, aval_of(operand).ndim, "index_in_dim")
+    size = aval_of(operand).shape[dim]
     index = as_integer("index_in_dim", "the index", index)
     check(
         -size <= index < size,
@@ -70,12 +70,12 @@ def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool =
         IndexError,
     )
     start = index % size
-    out = slicing.slice_in_dim(operand, start, start + 1, 1, place)
-    return out if keepdims else squeeze(out, (place,))
+    out = slicing.slice_in_dim(operand, start, start + 1, 1, dim)
+    return out if keepdims else squeeze(out, (dim,))
 
 
 def _starts(name: str, start_indices: Any, rank: int) -> list[Any]:
-    """Starts as a list of scalars of one dtype; an array of them is taken apart."""
+    """Starts as a list of scalars of one dtype; an array of them is unstacked."""
     if isinstance(start_indices, (list, tuple)):
         avals = [aval_of(start) for start in start_indices]
         check(
@@ -185,19 +185,19 @@ def _choices(op: str, operand: Any, allowed: Choice) -> list[bool]:
 
 
 def _within(op: str, starts: Any, operand: Any, allowed: Choice) -> Any:
-    """The same starts, of which Python's ints are not far outside."""
+    """Starts with Python ints clamped near the operand's bounds."""
     starts = tuple(starts) if isinstance(starts, range) else starts
     if not isinstance(starts, (list, tuple)) or not any(isinstance(s, int) for s in starts):
         return starts
     shape = aval_of(operand).shape
     if len(starts) != len(shape):
-        return starts  # refused further down
-    places = zip(starts, shape, _choices(op, operand, allowed), strict=True)
-    return [_start_within(op, start, size, operand, choice) for start, size, choice in places]
+        return starts  # the op raises the error
+    per_dim = zip(starts, shape, _choices(op, operand, allowed), strict=True)
+    return [_start_within(op, start, size, operand, choice) for start, size, choice in per_dim]
 
 
 def _start_within(op: str, start: Any, size: int, operand: Any, allowed: bool) -> Any:
-    """A start; a Python int is moved near the array, where it chooses the same window."""
+    """A start; a Python int is clamped near the bounds, where it selects the same window."""
     if not isinstance(start, int) or isinstance(start, bool):
         return start
     check(
@@ -212,11 +212,11 @@ def _start_within(op: str, start: Any, size: int, operand: Any, allowed: bool) -
 
 
 def _wrapped(op: str, starts: Any, operand: Any, allowed: Choice) -> list[Any]:
-    """Starts that count from the front, where the operation sees to that."""
+    """Starts with negative ones wrapped, unless the operation does that."""
     shape = aval_of(operand).shape
     starts = _starts(op, starts, len(shape))
     if len(starts) != len(shape):
-        return starts  # refused further down
+        return starts  # the op raises the error
     choices = _choices(op, operand, allowed)
     return [
         _from_the_end(start, size) if choice else start
@@ -229,8 +229,8 @@ def _from_the_end(start: Any, size: int) -> Any:
     if dtypes.is_extended(aval.dtype) or aval.dtype.kind != "i":
         return start
     if isinstance(start, int):
-        place = start + size if start < 0 else start
-        return place if abs(place) < 2**31 else dtypes.index_dtype(abs(place)).type(place)
+        index = start + size if start < 0 else start
+        return index if abs(index) < 2**31 else dtypes.index_dtype(abs(index)).type(index)
     if isinstance(start, np.integer) and start >= 0:
         return start
     start = asarray(start)
@@ -276,20 +276,20 @@ def _sliced_along(
     op: str, operand: Any, start: Any, size: int, axis: int, keepdims: bool, allowed: bool
 ) -> Array:
     shape = aval_of(operand).shape
-    place = canonicalize_axis(axis, len(shape), op)
+    dim = canonicalize_axis(axis, len(shape), op)
     allowed = as_truth(op, "allow_negative_indices", allowed)
-    start = _start_within("dynamic_slice", start, shape[place], operand, allowed)
-    return _slice_along(operand, start, size, place, keepdims, allowed)
+    start = _start_within("dynamic_slice", start, shape[dim], operand, allowed)
+    return _slice_along(operand, start, size, dim, keepdims, allowed)
 
 
 @composite
 def _slice_along(
-    operand: ArrayLike, start: ArrayLike, size: int, place: int, keepdims: bool, allowed: bool
+    operand: ArrayLike, start: ArrayLike, size: int, dim: int, keepdims: bool, allowed: bool
 ) -> Array:
     sizes = list(aval_of(operand).shape)
-    sizes[place] = size
-    out = _sliced(operand, _only(operand, place, start), sizes, allowed)
-    return out if keepdims else squeeze(out, (place,))
+    sizes[dim] = size
+    out = _sliced(operand, _only(operand, dim, start), sizes, allowed)
+    return out if keepdims else squeeze(out, (dim,))
 
 
 @explained
@@ -357,20 +357,20 @@ def _updated_along(
     op: str, operand: Any, update: Any, start: Any, axis: int, is_element: bool, allowed: bool
 ) -> Array:
     shape = aval_of(operand).shape
-    place = canonicalize_axis(axis, len(shape), op)
+    dim = canonicalize_axis(axis, len(shape), op)
     allowed = as_truth(op, "allow_negative_indices", allowed)
-    start = _start_within("dynamic_update_slice", start, shape[place], operand, allowed)
-    return _update_along(operand, update, start, place, is_element, allowed)
+    start = _start_within("dynamic_update_slice", start, shape[dim], operand, allowed)
+    return _update_along(operand, update, start, dim, is_element, allowed)
 
 
 @composite
 def _update_along(
-    operand: ArrayLike, update: ArrayLike, start: ArrayLike, place: int, is_element: bool,
+    operand: ArrayLike, update: ArrayLike, start: ArrayLike, dim: int, is_element: bool,
     allowed: bool,
 ) -> Array:  # fmt: skip
     if is_element and aval_of(update).ndim != aval_of(operand).ndim:
-        update = expand_dims(update, (place,))
-    return _updated(operand, update, _only(operand, place, start), allowed)
+        update = expand_dims(update, (dim,))
+    return _updated(operand, update, _only(operand, dim, start), allowed)
 
 
 @explained
@@ -405,9 +405,9 @@ def dynamic_update_index_in_dim(
     )
 
 
-def _only(operand: Any, place: int, start: Any) -> list[Any]:
+def _only(operand: Any, dim: int, start: Any) -> list[Any]:
     zero = 0 if isinstance(start, int) else np.zeros((), aval_of(start).dtype)[()]
-    return [start if d == place else zero for d in range(aval_of(operand).ndim)]
+    return [start if d == dim else zero for d in range(aval_of(operand).ndim)]
 
 
 @composite
@@ -442,11 +442,11 @@ def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Arra
     wrapped = [_modulo(index, aval.shape[axis]) for index, axis in zip(idxs, axes, strict=True)]
     columns = [expand_dims(index, (aval_of(index).ndim,)) for index in wrapped]
     indices = concatenate(columns, aval_of(columns[0]).ndim - 1)
-    places = tuple(canonicalize_axis(axis, aval.ndim, "index_take") for axis in axes)
-    sizes = [1 if d in places else size for d, size in enumerate(aval.shape)]
-    kept = aval.ndim - len(places)
+    dims = tuple(canonicalize_axis(axis, aval.ndim, "index_take") for axis in axes)
+    sizes = [1 if d in dims else size for d, size in enumerate(aval.shape)]
+    windows = aval.ndim - len(dims)
     lead = aval_of(indices).ndim - 1
-    numbers = GatherDimensionNumbers(tuple(range(lead, lead + kept)), tuple(sorted(places)), places)
+    numbers = GatherDimensionNumbers(tuple(range(lead, lead + windows)), tuple(sorted(dims)), dims)
     return gather(src, indices, numbers, sizes, mode="clip")
 
 
@@ -474,15 +474,15 @@ def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:
         >>> lax.unstack(jnp.array([[1, 2], [3, 4]]))
         [Array([1, 2], dtype=int32), Array([3, 4], dtype=int32)]
     """
-    place = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
+    dim = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
     # A program of a thousand results takes longer to build than to run op by op.
-    apart = _unstacked if aval_of(x).shape[place] <= _MOST_PARTS else _elements
-    return apart(x, place)
+    split_fn = _unstacked if aval_of(x).shape[dim] <= _MAX_FUSED_SLICES else _elements
+    return split_fn(x, dim)
 
 
-def _elements(x: ArrayLike, place: int) -> list[Array]:
-    count = aval_of(x).shape[place]
-    return [index_in_dim(x, k, place, keepdims=False) for k in range(count)]
+def _elements(x: ArrayLike, dim: int) -> list[Array]:
+    count = aval_of(x).shape[dim]
+    return [index_in_dim(x, k, dim, keepdims=False) for k in range(count)]
 
 
 _unstacked = composite(_elements)

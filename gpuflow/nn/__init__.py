@@ -43,6 +43,6 @@ from gpuflow.nn.scaled import scaled_matmul as scaled_matmul
 if TYPE_CHECKING:
     from gpuflow.nn import initializers as initializers
 
-# Imported when it is first asked for.
+# Imported on first access.
 _MODULES = ("initializers",)
 _publish(globals(), "nn", _public_names(globals()), _MODULES)

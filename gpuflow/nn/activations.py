@@ -95,7 +95,7 @@ def sigmoid(x: ArrayLike) -> Array:
 
 
 def _above_minus_infinity(x: ArrayLike) -> Any:
-    """``x`` with the least number in place of -inf: its product with a weight of 0 is 0."""
+    """``x`` with -inf replaced by the least number, whose product with a weight of 0 is 0."""
     dtype = aval_of(x).dtype
     if not dtypes.is_floating(dtype):
         return x
@@ -313,7 +313,7 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """
     (x,) = check_arraylike("elu", x)
     positive = jnp.greater(x, 0)
-    # The inner choice keeps exp from overflowing where its branch is not taken.
+    # The inner select prevents overflow of exp where its branch is not taken.
     return jnp.where(positive, x, jnp.multiply(alpha, jnp.expm1(jnp.where(positive, 0.0, x))))
 
 

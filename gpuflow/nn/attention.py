@@ -1,4 +1,4 @@
-"""Attention of queries to keys: its arguments, and which way it is computed."""
+"""Attention of queries to keys: argument checks and selection of the implementation."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def dot_product_attention(
 
 
 def _window(window: Any) -> tuple[int, int]:
-    """How many keys to the left and to the right of its place a query sees."""
+    """Window of a query: the number of keys to its left and right."""
     pair = (window, window) if hasattr(window, "__index__") else tuple(window)
     check(
         len(pair) == 2 and all(hasattr(size, "__index__") for size in pair),
@@ -145,7 +145,7 @@ def _four_axes(x: Any) -> Array:
 
 
 def _check_scores_like(name: str, x: Any, spaces: Sequence[int]) -> Any:
-    """``x``, whose sizes are those of ``[B, N, T, S]``, or 1."""
+    """Check that the sizes of ``x`` are those of ``[B, N, T, S]``, or 1."""
     check(
         x.ndim == 4
         and all(size in (1, whole) for size, whole in zip(x.shape, spaces, strict=True)),

@@ -1,4 +1,4 @@
-"""Attention as products and one softmax, which fuse: the definition, used on most platforms."""
+"""Attention as products and one softmax, which fuse: the reference implementation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Settings:
     Attributes:
         scale: the factor of scores.
         causal, window: the keys that a query attends to by its position.
-        precision: of the products of float32.
+        precision: precision of float32 products.
     """
 
     scale: Any
@@ -41,11 +41,11 @@ def composed_attention(
     """Attention of checked operands with four axes.
 
     Args:
-        settings: of the call.
+        settings: the settings of the call.
         query, key, value: as for ``nn.dot_product_attention``.
         extras: bias and mask, which broadcast to ``[B, N, T, S]``, and the lengths of queries and
             of keys; None for missing ones.
-        with_sums: also give the logarithms of the sums that softmax divides by, ``[B, T, N]``.
+        with_sums: also return the logarithms of the sums that softmax divides by, ``[B, T, N]``.
     """
     bias, mask, *lengths = extras
     heads = (key.shape[2], query.shape[2] // key.shape[2])
@@ -86,14 +86,14 @@ def _scores(query: Any, key: Any, heads: tuple[int, int], settings: Settings) ->
 
 
 def _mix(weights: Any, value: Any, settings: Settings) -> Any:
-    """The values, weighted: ``[B, T, K, G, H]``."""
+    """Weighted sum of values: ``[B, T, K, G, H]``."""
     return jnp.einsum("bkgts,bskh->btkgh", weights, value, precision=settings.precision)
 
 
 def _position_masks(
     spaces: Sequence[int], is_causal: bool, window: tuple[int, int] | None
 ) -> list[Any]:
-    """Which keys a query may see because of where both stand: masks ``[T, S]``."""
+    """Causal and window masks of keys by position: ``[T, S]``."""
     masks = []
     queries = jnp.arange(spaces[2])[:, None]
     keys = jnp.arange(spaces[3])[None, :]
@@ -107,13 +107,13 @@ def _position_masks(
 
 
 def _length_masks(spaces: Sequence[int], lengths: Sequence[Any]) -> list[Any]:
-    """Which queries and keys lie within their sequence: masks that broadcast to all five axes."""
+    """Masks of queries and keys within their sequence length; they broadcast to all five axes."""
     masks = []
     for length, axis in zip(lengths, (3, 4), strict=True):
         if length is not None:
             sizes = _one_but(axis, spaces[axis - 1])
-            places = lax.broadcasted_iota(np.dtype(np.int32), sizes, axis)
-            masks.append(jnp.less(places, jnp.reshape(length, (-1, 1, 1, 1, 1))))
+            positions = lax.broadcasted_iota(np.dtype(np.int32), sizes, axis)
+            masks.append(jnp.less(positions, jnp.reshape(length, (-1, 1, 1, 1, 1))))
     return masks
 
 

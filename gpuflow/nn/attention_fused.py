@@ -1,7 +1,7 @@
 """Attention by handwritten kernels, on platforms that have them, and its derivatives.
 
-Reverse mode runs the kernels for gradients. Forward mode, and derivatives of derivatives, are those
-of the composition. So is the gradient by a bias, which is as large as the matrix of scores anyway.
+Reverse mode runs the gradient kernels. Forward mode, second derivatives and the gradient with
+respect to a bias, which is as large as the scores anyway, use the composition.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _Extras = Sequence[Any]
 
 
 def _has_kernels() -> bool:
-    """Whether the platform where programs run by default has these kernels."""
+    """Whether the default platform has these kernels."""
     return default_device().driver.target.on_gpu
 
 
 def may_fuse(settings: Settings, query: Any, key: Any, bias: Any) -> bool:
-    """Whether kernels compute attention of these operands where programs run by default."""
+    """Whether the default platform's kernels support these operands."""
     if not _has_kernels() or not isinstance(settings.scale, float | int | np.number):
         return False
     bias_aval = None if bias is None else aval_of(bias)
@@ -45,7 +45,7 @@ def may_fuse(settings: Settings, query: Any, key: Any, bias: Any) -> bool:
 def fused_attention(
     settings: Settings, query: Any, key: Any, value: Any, extras: _Extras, with_sums: bool = False
 ) -> tuple[Any, Any]:
-    """As ``composed_attention``."""
+    """Attention by kernels; arguments as for ``composed_attention``."""
     out, sums = _attend(settings, query, key, value, extras)
     if not with_sums:
         return out, None
@@ -102,7 +102,7 @@ def _array(tangent: Any) -> Any:
 
 
 def _tangent(settings: Settings, residuals: Any, tangents: Any) -> Any:
-    """How the result moves with query, key and value."""
+    """Tangent of the result for tangents of query, key and value."""
     operands, extras, _, _ = residuals
     return jvp(lambda *xs: _composed(settings, xs, extras), operands, tangents)[1]
 
@@ -117,7 +117,7 @@ def _cotangents(settings: Settings, residuals: Any, cotangent: Any) -> Any:
 def _gradients(
     settings: Settings, operands: Any, cotangent: Any, out: Any, sums: Any, extras: _Extras
 ) -> Any:
-    # Slopes of scores are differences from them.
+    # Gradients of scores are differences from these.
     dots = jnp.einsum(
         "btnh,btnh->bnt", cotangent, out, precision=Precision.HIGHEST,
         preferred_element_type=sums.dtype,
@@ -129,7 +129,7 @@ def _gradients(
 
 @partial(_gradients.defjvp, symbolic_zeros=True)
 def _gradients_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
-    """``out`` and ``sums`` follow from the operands, so their tangents do not count."""
+    """Tangents of ``out`` and ``sums`` are ignored: they depend on the operands."""
     operands, cotangent, _, _, (bias, *others) = primals
     d_operands, d_cotangent, _, _, (d_bias, *_) = tangents
 

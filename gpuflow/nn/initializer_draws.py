@@ -1,4 +1,4 @@
-"""Random numbers of a given variance, from which ``variance_scaling`` chooses by name."""
+"""Random draws of a given variance, which ``variance_scaling`` selects by name."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _complex_truncated(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     of_modulus, of_angle = random.split(key)
     real = np.zeros((), dtype).real.dtype
     reach = 1 - jnp.exp(jnp.array(-(2**2), dtype))
-    part = reach * random.uniform(of_modulus, shape, real).astype(dtype)
-    return jnp.sqrt(-jnp.log(1 - part)) * _on_circle(of_angle, shape, dtype)
+    fraction = reach * random.uniform(of_modulus, shape, real).astype(dtype)
+    return jnp.sqrt(-jnp.log(1 - fraction)) * _on_circle(of_angle, shape, dtype)
 
 
 def _on_circle(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Initializers of parameters: functions of a random key, a shape and a dtype."""
+"""Parameter initializers: functions of a random key, a shape and a dtype."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Initializer(Protocol):
     def __call__(
         self, key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None
     ) -> Any:
-        """An array of ``shape``; ``dtype`` is by default the initializer's own, else float32."""
+        """An array of ``shape``; ``dtype`` defaults to that of the initializer, or float32."""
         raise NotImplementedError("[Initializer] is a protocol. Fix: nn.initializers.normal().")
 
 
@@ -256,7 +256,7 @@ def _check_choice(name: str, value: str, choices: Any) -> None:
 
 
 def _fans(shape: Sequence[int], *axes: Axes) -> tuple[float, float]:
-    """How many elements meet in one output, and how many in one input."""
+    """Fan-in and fan-out of a parameter shape."""
     check(
         len(shape) > 1 or not isinstance(axes[0], int) or axes[0] != -2,
         lambda: (
@@ -277,8 +277,8 @@ def _fans(shape: Sequence[int], *axes: Axes) -> tuple[float, float]:
     inputs, outputs, batch = sizes
     if 0 in sizes:
         return 0.0, 0.0
-    places = math.prod(shape) / inputs / outputs / batch
-    return inputs * places, outputs * places
+    receptive_field = math.prod(shape) / inputs / outputs / batch
+    return inputs * receptive_field, outputs * receptive_field
 
 
 @explained

@@ -26,7 +26,7 @@ from gpuflow.scipy.special.sums import logsumexp as logsumexp
 
 
 def _numbers(name: str, x: Any, where: Any) -> Any:
-    """``x`` as floats or complex numbers, of the default dtype where -inf is put into integers.
+    """``x`` as floats or complex numbers; integers become default floats, which hold -inf.
 
     Raises:
         TypeError: if ``x`` is boolean and there is no mask.
@@ -174,18 +174,18 @@ def one_hot(
     """
     x = jnp.asarray(x)
     aval = aval_of(x)
-    place = canonicalize_axis(axis, aval.ndim + 1, "one_hot")
+    dim = canonicalize_axis(axis, aval.ndim + 1, "one_hot")
     check(
         not dtypes.is_bool(aval.dtype),
         lambda: f"[one_hot] positions must be numbers; got {aval}. Fix: x.astype(jnp.int32).",
     )
-    if dtypes.bits_of(aval.dtype) < 32:  # such a dtype need not hold all positions
+    if dtypes.bits_of(aval.dtype) < 32:  # such a dtype may not hold all indices
         wide = np.int32 if dtypes.is_integer(aval.dtype) else np.float32
         x = lax.convert_element_type(x, wide)
-    dtype_of_places = aval_of(x).dtype
+    index_dtype = aval_of(x).dtype
     sizes = [1] * (aval.ndim + 1)
-    sizes[place] = as_index(known_index(num_classes))
-    hot = lax.eq(jnp.expand_dims(x, place), lax.iota(dtype_of_places, sizes, place))
+    sizes[dim] = as_index(known_index(num_classes))
+    hot = lax.eq(jnp.expand_dims(x, dim), lax.iota(index_dtype, sizes, dim))
     return lax.convert_element_type(hot, user_dtype(float if dtype is None else dtype, "one_hot"))
 
 

@@ -1,4 +1,4 @@
-"""Products of arrays in few bits, whose blocks have scales."""
+"""Products of low-precision arrays with block scales."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RESULTS = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np.floa
 
 @record(eq=False)
 class BlockScaleConfig:
-    """How an operand is rounded: blocks of ``block_size`` elements have a scale each.
+    """Quantization of an operand: each block of ``block_size`` elements has a scale.
 
     Attributes:
         mode: ``"mxfp8"`` or ``"nvfp4"``.
@@ -250,9 +250,9 @@ def _three_axes(x: Any, summed: Sequence[int], batch: Sequence[int]) -> tuple[An
 
 
 def _rounded(x: Any, config: BlockScaleConfig) -> Any:
-    """``x`` in float32 as blocks of few bits represent it.
+    """``x`` in float32, rounded to scaled low-precision blocks.
 
-    A scale is the least power of two that brings its block within reach of the elements' dtype.
+    A scale is the least power of two that brings its block into the range of the elements' dtype.
 
     Source: Rouhani et al. 2023, "Microscaling data formats for deep learning".
     """
@@ -276,7 +276,7 @@ def _rounded(x: Any, config: BlockScaleConfig) -> Any:
 def _power_of_two_above(x: Any) -> Any:
     """The least power of two that is not below positive ``x``; 2**-126 at the least."""
     bits = lax.bitcast_convert_type(jnp.maximum(x, float(np.finfo(np.float32).tiny)), np.uint32)
-    # Any fraction carries into the exponent; what is left of it is dropped.
+    # Any fraction carries into the exponent; its remaining bits are dropped.
     up = lax.bitwise_and(lax.add(bits, np.uint32(0x7FFFFF)), np.uint32(0x7F800000))
     return lax.bitcast_convert_type(up, np.float32)
 
@@ -309,7 +309,7 @@ def _gradient(
     both = ((tuple(g_free), tuple(other_free)), (g_batch, tuple(other_batch)))
     out = _rounded_dot(g, other, both, dtype, (*configs, configs[0]))
     free = [k for k in range(aval.ndim) if k not in summed and k not in batch]
-    # The other operand's summed axes come in their own order behind batch and free axes.
+    # The other operand's summed axes come in their own order after batch and free axes.
     order = [s for _, s in sorted(zip(other_summed, summed, strict=True))]
     return convert(jnp.transpose(out, np.argsort([*batch, *free, *order]).tolist()), aval.dtype)
 

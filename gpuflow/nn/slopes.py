@@ -1,4 +1,4 @@
-"""Derivatives of activations, also of infinite operands and of those whose squares are."""
+"""Derivatives of activations that stay finite for huge and infinite operands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert
 from gpuflow.ops.special.gelu import gelu_limited, gelu_share, gelu_share_slope, gelu_slope
 
-# The formula of celu loses digits nearer to 0; so many terms of its series give 53 bits there.
+# The formula of celu loses digits nearer to 0; this many series terms give 53 bits there.
 _NEAR, _TERMS = 0.1, 11
 
 
@@ -27,10 +27,10 @@ def limited(x: Any, bound: float) -> Any:
 
 
 def constant_slope_beyond(bound: float) -> Callable[..., Any]:
-    """A decorator: the derivative of a function is computed of operands limited to ``bound``.
+    """Decorator: compute the derivative of a function at operands clamped to ``bound``.
 
-    Beyond, it is 0 or 1 in every dtype. Its formula would have infinity times 0 there, of operands
-    that are infinite or have squares and cubes that are.
+    Beyond, it is 0 or 1 in every dtype. Its formula would give infinity times 0 there, if operands
+    or their squares or cubes are infinite.
     """
 
     def decorate(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,4 +1,4 @@
-"""Arguments as functions of many steps take them: arrays, known values and named choices."""
+"""Argument conversion for composite functions: arrays, static values and named options."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def as_arrays(name: str, *operands: Any) -> list[Array]:
 
 
 def known(name: str, what: str, x: Any, mend: str) -> np.ndarray:
-    """The values of ``x`` where a shape depends on them.
+    """The values of ``x``, as a NumPy array, for results whose shape depends on them.
 
     Raises:
-        ConcretizationTypeError: they are known only while the program runs.
+        ConcretizationTypeError: if ``x`` is traced.
     """
     if isinstance(x, Tracer):
         value = x.concrete()
@@ -60,14 +60,14 @@ def known_int(name: str, what: str, value: Any) -> int:
     return as_integer(name, what, value)
 
 
-def known_part(name: str, what: str, value: Any) -> int:
-    """An argument cut to an int, where NumPy and JAX take floats."""
+def truncated_int(name: str, what: str, value: Any) -> int:
+    """Truncate an argument to a static int, where NumPy and JAX accept floats."""
     if isinstance(value, Tracer):
         value = known(name, what, value, f"pass {what} as a Python int.").item()
     return as_count(name, what, value)
 
 
-def check_not_in_place(name: str, inplace: bool, error: type[Exception] = ValueError) -> None:
+def check_not_inplace(name: str, inplace: bool, error: type[Exception] = ValueError) -> None:
     """Raise an error for a NumPy function with in-place semantics, unless it is disabled."""
     check(
         not inplace,
@@ -83,16 +83,16 @@ def tiled_to(name: str, values: Any, size: int) -> Any:
     """The first ``size`` elements of a vector repeated endlessly.
 
     Raises:
-        OutOfMemoryError: there is no room for as many.
+        OutOfMemoryError: if the elements do not fit into memory.
     """
     length = aval_of(values).shape[0]
     if length < size:
         try:
-            places = (np.arange(size) % length).astype(np.int32)
+            indices = (np.arange(size) % length).astype(np.int32)
         except (MemoryError, ValueError, OverflowError):
             raise OutOfMemoryError(
                 f"[{name}] the elements must fit into memory; got {brief(size)}. "
                 "Fix: a smaller shape."
             ) from None
-        values = asarray(values)[places]
+        values = asarray(values)[indices]
     return values[:size]

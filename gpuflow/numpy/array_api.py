@@ -52,15 +52,15 @@ class ArrayNamespaceInfo:
         }  # fmt: skip
 
     def default_device(self) -> Device | None:
-        """None: the device on which functions make arrays is a setting."""
+        """None: the device on which functions create arrays is a setting."""
         return None
 
     def devices(self) -> list[Device | None]:
-        """The devices that functions take, None for the default one."""
+        """The devices that functions accept; None for the default device."""
         return [None, *devices()]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
-        """The dtypes of Python numbers and of positions."""
+        """The dtypes of Python scalars and of indices."""
         del device
         return {
             "real floating": dtypes.default_float(),
@@ -73,7 +73,7 @@ class ArrayNamespaceInfo:
         """The dtypes of the standard by name.
 
         Args:
-            device: it changes nothing.
+            device: no effect.
             kind: one kind as for ``isdtype``, or a tuple of them.
         """
         del device

@@ -1,4 +1,4 @@
-"""Bits in bytes."""
+"""Packing and unpacking of bits in bytes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpuflow.numpy.shaping import moveaxis, ravel
 _BYTE = np.dtype(np.uint8)
 
 
-def _places(bitorder: str, rank: int) -> np.ndarray:
-    """How far each of eight bits is shifted, along the last of ``rank`` axes."""
-    numbers = np.arange(8, dtype=np.uint8)
-    numbers = numbers[::-1] if bitorder == "big" else numbers
-    return numbers.reshape((1,) * (rank - 1) + (8,))
+def _bit_shifts(bitorder: str, rank: int) -> np.ndarray:
+    """Shift counts of the eight bits of a byte, along the last of ``rank`` axes."""
+    shifts = np.arange(8, dtype=np.uint8)
+    shifts = shifts[::-1] if bitorder == "big" else shifts
+    return shifts.reshape((1,) * (rank - 1) + (8,))
 
 
 @composite
@@ -56,13 +56,13 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
         lambda: f"[packbits] the array must hold integers or bools; got {aval_of(x)}. Fix: x != 0.",
     )
     check_choice("packbits", "bitorder", bitorder, ("big", "little"))
-    x, place = (ravel(x), 0) if axis is None else (x, axis)
-    x = moveaxis(as_bool(x).astype(_BYTE), place, -1)
+    x, dim = (ravel(x), 0) if axis is None else (x, axis)
+    x = moveaxis(as_bool(x).astype(_BYTE), dim, -1)
     *lead, size = aval_of(x).shape
     x = lax.pad(x, convert(0, _BYTE), [(0, 0, 0)] * len(lead) + [(0, -size % 8, 0)])
     x = lax.reshape(x, (*lead, -(-size // 8), 8))
-    shifted = x << _places(bitorder, len(lead) + 2)
-    return moveaxis(lax.reduce_sum(shifted, (len(lead) + 1,)), -1, place)
+    shifted = x << _bit_shifts(bitorder, len(lead) + 2)
+    return moveaxis(lax.reduce_sum(shifted, (len(lead) + 1,)), -1, dim)
 
 
 @composite
@@ -97,16 +97,16 @@ def unpackbits(
         lambda: f"[unpackbits] the array must hold uint8; got {aval_of(x)}. Fix: x.view('uint8').",
     )
     check_choice("unpackbits", "bitorder", bitorder, ("big", "little"))
-    x, place = (ravel(x), 0) if axis is None else (x, axis)
-    place = canonicalize_axis(place, aval_of(x).ndim, "unpackbits")
-    x = moveaxis(x, place, -1)
+    x, dim = (ravel(x), 0) if axis is None else (x, axis)
+    dim = canonicalize_axis(dim, aval_of(x).ndim, "unpackbits")
+    x = moveaxis(x, dim, -1)
     rank = aval_of(x).ndim + 1
-    bits = (lax.expand_dims(x, (rank - 1,)) >> _places(bitorder, rank)) & _BYTE.type(1)
+    bits = (lax.expand_dims(x, (rank - 1,)) >> _bit_shifts(bitorder, rank)) & _BYTE.type(1)
     *lead, size, _ = aval_of(bits).shape
     bits = lax.reshape(bits, (*lead, size * 8))
     if count is not None:
-        wanted = known_int("unpackbits", "count", count)
-        wanted = size * 8 + wanted if wanted < 0 else wanted
-        edges = [(0, 0, 0)] * len(lead) + [(0, wanted - size * 8, 0)]
+        bit_count = known_int("unpackbits", "count", count)
+        bit_count = size * 8 + bit_count if bit_count < 0 else bit_count
+        edges = [(0, 0, 0)] * len(lead) + [(0, bit_count - size * 8, 0)]
         bits = lax.pad(bits, convert(0, _BYTE), edges)
-    return moveaxis(bits, -1, place)
+    return moveaxis(bits, -1, dim)

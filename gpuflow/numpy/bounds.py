@@ -1,4 +1,4 @@
-"""Notes of positions outside of arrays, for ``checkify`` with ``index_checks``.
+"""Reports of out-of-bounds indices, for ``checkify`` with ``index_checks``.
 
 Indexing with numbers outside of an axis is not an error: they are clipped or left out, by ops
 which do not know the array that was indexed. So it is noted here, where the user's index is at
@@ -23,7 +23,7 @@ from gpuflow.transforms.checking import of_fault
 
 
 def note_index(shape: Sequence[int], index: Any) -> None:
-    """Note numbers of ``x[index]`` outside of an array of ``shape``, if somebody asks for it."""
+    """Report out-of-bounds indices of ``x[index]`` for an array of ``shape``, if checks are on."""
     if not config.trace_context().check_indices:
         return
     if has_slices(index):
@@ -48,7 +48,7 @@ def note_index(shape: Sequence[int], index: Any) -> None:
 
 
 def note_positions(shape: Sequence[int], axis: int, positions: Any) -> None:
-    """Note positions outside of one axis, if somebody asks for it; they count from the front."""
+    """Report out-of-bounds indices of one axis, if checks are on; they count from the front."""
     if not config.trace_context().check_indices:
         return
     vectors = lax.expand_dims(positions, (aval_of(positions).ndim,))

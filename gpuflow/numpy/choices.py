@@ -1,4 +1,4 @@
-"""Choosing between arrays, and elements of arrays, by conditions and numbers."""
+"""Selection of arrays and elements by conditions and indices."""
 
 from __future__ import annotations
 
@@ -164,19 +164,19 @@ def _compress(
         lambda: f"[{name}] condition must be a vector; got {aval_of(mask)}. Fix: jnp.ravel(c).",
         ValueError,
     )
-    x, place = (ravel(x), 0) if axis is None else (moveaxis(x, axis, 0), axis)
+    x, dim = (ravel(x), 0) if axis is None else (moveaxis(x, axis, 0), axis)
     length = aval_of(x).shape[0]
     mask, extra = mask[:length], mask[length:]
     x = x[: aval_of(mask).shape[0]]
     if size is None:
-        mend = f"jnp.{name}(..., size=...)."
+        fix = f"jnp.{name}(..., size=...)."
         check(
-            not aval_of(extra).size or not known(name, "the condition", extra, mend).any(),
+            not aval_of(extra).size or not known(name, "the condition", extra, fix).any(),
             lambda: f"[{name}] conditions beyond {length} elements must not hold; got one. "
             "Fix: cut them off.",
             ValueError,
         )
-        return moveaxis(x[known(name, "the condition", mask, mend)], 0, place)
+        return moveaxis(x[known(name, "the condition", mask, fix)], 0, dim)
     count = known_int(name, "size", size)
     check(
         0 <= count <= length,
@@ -186,8 +186,8 @@ def _compress(
     total = aval_of(mask).shape[0]
     rows = nonzero(mask, size=min(count, total), fill_value=total)[0]
     real = lax.expand_dims(rows < total, range(1, aval_of(x).ndim))
-    chosen = where(real, x[rows], lax.convert_element_type(fill, aval_of(x).dtype))
-    return moveaxis(chosen, 0, place)
+    selected = where(real, x[rows], lax.convert_element_type(fill, aval_of(x).dtype))
+    return moveaxis(selected, 0, dim)
 
 
 def extract(

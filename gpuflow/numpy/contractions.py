@@ -58,7 +58,7 @@ def squeeze_ones(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, La
 
 
 def label_sizes(name: str, operands: Sequence[Any], labels: Sequence[Labels]) -> dict[Any, int]:
-    """The size of each label; sizes of 1 go with any other.
+    """The size of each label; sizes of 1 broadcast.
 
     Raises:
         ValueError: two sizes for one label.
@@ -191,7 +191,7 @@ def dot(
 
 
 def _numbers(name: str, a: Any, b: Any, preferred: Any = None) -> Sequence[Any]:
-    """Operands in their common dtype; as they are where the dtype of the product is asked for.
+    """Operands in their common dtype; unchanged if the dtype of the product is given.
 
     The product itself takes mixtures, also those without an implicit common dtype.
     """
@@ -200,11 +200,11 @@ def _numbers(name: str, a: Any, b: Any, preferred: Any = None) -> Sequence[Any]:
 
 
 def _scaled(name: str, a: Any, b: Any, preferred: Any) -> Any:
-    """A product of which one operand is a number."""
+    """A product with a scalar operand."""
     if preferred is None:
         return multiply(a, b)
-    wanted = user_dtype(preferred, name)
-    return multiply(*[lax.convert_element_type(x, wanted) for x in (a, b)])
+    out_dtype = user_dtype(preferred, name)
+    return multiply(*[lax.convert_element_type(x, out_dtype) for x in (a, b)])
 
 
 @composite
@@ -392,9 +392,9 @@ def vecdot(
         ValueError,
     )
     if preferred_element_type is not None:
-        wanted = user_dtype(preferred_element_type, "vecdot")
-        x1, x2 = convert(x1, wanted), convert(x2, wanted)
+        out_dtype = user_dtype(preferred_element_type, "vecdot")
+        x1, x2 = convert(x1, out_dtype), convert(x2, out_dtype)
     product = multiply(conj(x1), x2)
-    # Of bools, as in all products: whether both hold anywhere.
+    # The product of bools is an ``or`` of ``and``.
     total = lax.reduce_or if dtypes.is_bool(aval_of(product).dtype) else lax.reduce_sum
     return total(product, (aval_of(product).ndim - 1,))

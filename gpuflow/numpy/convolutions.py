@@ -96,7 +96,7 @@ def _vectors(name: str, a: Any, v: Any, mode: str, element_type: Any) -> list[An
 
 
 def _slide(x: Any, kernel: Any, mode: str, precision: Any, element_type: Any) -> Any:
-    """The products of a kernel with the elements under it, added up, at each of its places."""
+    """Sum of products of a kernel with the elements under it, at each kernel position."""
     width = aval_of(kernel).shape[0]
     edges = {
         "valid": (0, 0), "same": (width // 2, width - width // 2 - 1),

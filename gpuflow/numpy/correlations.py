@@ -96,10 +96,10 @@ def _in_rank_of(a: Any, weights: Any, axis: Axes) -> Any:
         f"{weights_shape} for {shape}. Fix: jnp.broadcast_to(weights, x.shape).",
         ValueError,
     )
-    places = [d % len(shape) for d in axes]
-    weights = lax.transpose(weights, [int(k) for k in np.argsort(places)])
-    sizes = [n if d in places else 1 for d, n in enumerate(shape)]
-    return lax.broadcast_in_dim(weights, sizes, sorted(places))
+    dims = [d % len(shape) for d in axes]
+    weights = lax.transpose(weights, [int(k) for k in np.argsort(dims)])
+    sizes = [n if d in dims else 1 for d, n in enumerate(shape)]
+    return lax.broadcast_in_dim(weights, sizes, sorted(dims))
 
 
 @composite
@@ -133,17 +133,17 @@ def cov(
         Array([[ 1., -2.],
                [-2.,  4.]], dtype=float32)
     """
-    out, wanted = _covariance(
+    out, out_dtype = _covariance(
         m, y, rowvar, bias, ddof, fweights, aweights, _float_dtype("cov", dtype)
     )
-    return out if aval_of(out).dtype == wanted else convert(out, wanted)
+    return out if aval_of(out).dtype == out_dtype else convert(out, out_dtype)
 
 
 def _covariance(
     m: Any, y: Any, rowvar: bool, bias: bool, ddof: int | None, fweights: Any, aweights: Any,
     dtype: Any,
 ) -> tuple[Array, Any]:  # fmt: skip
-    """The covariance matrix of ``cov`` in the dtype that it is computed in, and its own dtype."""
+    """The covariance matrix in the dtype of the computation, and the dtype of the result."""
     operands = promote_dtypes_inexact(*as_arrays("cov", *([m] if y is None else [m, y])))
     check(
         all(aval_of(x).ndim <= 2 for x in operands),
@@ -171,13 +171,13 @@ def _covariance(
     if importance is not None and frequency is not None:
         weights = frequency * importance
     operands = [x] if weights is None else [x, weights]
-    wanted = aval_of(promote_dtypes_inexact(*operands)[0]).dtype if dtype is None else dtype
+    out_dtype = aval_of(promote_dtypes_inexact(*operands)[0]).dtype if dtype is None else dtype
     # Sums and products of deviations leave the range of float16 before the covariance does.
-    x = convert(x, working_dtype(wanted))
+    x = convert(x, working_dtype(out_dtype))
     if weights is not None:
-        weights = convert(weights, working_dtype(wanted))
+        weights = convert(weights, working_dtype(out_dtype))
     if importance is not None:
-        importance = convert(importance, working_dtype(wanted))
+        importance = convert(importance, working_dtype(out_dtype))
     center, total = average(x, 1, weights, returned=True)
     total = total[0]
     if weights is None:
@@ -190,18 +190,18 @@ def _covariance(
         divisor = total - less * sum_of(weights * importance) / total
     x = x - center[:, None]
     weighted = x if weights is None else x * weights[None]
-    return squeeze(divide(matmul(x, conj(weighted.T)), divisor)), wanted
+    return squeeze(divide(matmul(x, conj(weighted.T)), divisor)), out_dtype
 
 
 def _float_dtype(name: str, dtype: Any) -> Any:
-    wanted = None if dtype is None else user_dtype(dtype, name)
+    out_dtype = None if dtype is None else user_dtype(dtype, name)
     check(
-        wanted is None or dtypes.is_inexact(wanted),
-        lambda: f"[{name}] dtype must be a float or complex dtype; got {wanted}. "
+        out_dtype is None or dtypes.is_inexact(out_dtype),
+        lambda: f"[{name}] dtype must be a float or complex dtype; got {out_dtype}. "
         "Fix: dtype=jnp.float32.",
         ValueError,
     )
-    return wanted
+    return out_dtype
 
 
 def _weights(fweights: Any, aweights: Any, count: int) -> list[Any]:
@@ -252,11 +252,11 @@ def corrcoef(
         Array([[ 1., -1.],
                [-1.,  1.]], dtype=float32)
     """
-    c, wanted = _covariance(
+    c, out_dtype = _covariance(
         x, y, rowvar, False, None, None, None, _float_dtype("corrcoef", dtype)
     )
     out = _correlation(c)
-    return out if aval_of(out).dtype == wanted else convert(out, wanted)
+    return out if aval_of(out).dtype == out_dtype else convert(out, out_dtype)
 
 
 def _correlation(c: Any) -> Any:
@@ -265,7 +265,7 @@ def _correlation(c: Any) -> Any:
         return divide(c, c)
     deviation = convert(sqrt(real(diagonal(c))), aval_of(c).dtype)
     c = c / deviation[:, None] / deviation[None]
-    part = clip(real(c), -1, 1)
+    clipped = clip(real(c), -1, 1)
     if not dtypes.is_complex(aval_of(c).dtype):
-        return part
-    return lax.complex(part, clip(imag(c), -1, 1))
+        return clipped
+    return lax.complex(clipped, clip(imag(c), -1, 1))

@@ -1,4 +1,4 @@
-"""Making arrays from data."""
+"""Creation of arrays from data."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def _built(
         ),
         NotImplementedError,
     )
-    wanted = None if dtype is None else user_dtype(dtype, name)
-    out = _make(object, wanted)
+    requested = None if dtype is None else user_dtype(dtype, name)
+    out = _make(object, requested)
     if copy and out is object:
         out = lax.copy(out)
     missing = as_integer(name, "ndmin", ndmin) - aval_of(out).ndim
@@ -98,10 +98,10 @@ def _built(
 
 
 def placed(name: str, x: Any, device: Any, out_sharding: Any = None) -> Any:
-    """``x`` on a device or with a sharding; None: where it is.
+    """Move ``x`` to a device or sharding; None leaves it unchanged.
 
     Raises:
-        ValueError: an invalid device; or a device, and a sharding besides.
+        ValueError: if the device is invalid, or both a device and a sharding are given.
     """
     if device is None:
         return x if out_sharding is None else in_sharding(name, x, out_sharding)
@@ -154,42 +154,42 @@ def asarray(
     return placed("asarray", _built("asarray", a, dtype, bool(copy), order), device, out_sharding)
 
 
-def _make(value: Any, wanted: Any) -> Any:
+def _make(value: Any, requested: Any) -> Any:
     if isinstance(value, (Array, Tracer)):
-        return value if wanted is None else lax.convert_element_type(value, wanted)
+        return value if requested is None else lax.convert_element_type(value, requested)
     if type(value) in PYTHON_SCALARS:
         aval = aval_of(value)
-        if wanted is not None:
-            _check_held(value, wanted)
-            aval = ShapedArray((), wanted)
+        if requested is not None:
+            _check_held(value, requested)
+            aval = ShapedArray((), requested)
         elif type(value) is int:
             check_fits(value, aval.dtype)
         # NumPy has no dtype for larger ints; floats have room for them.
         host = np.asarray(float(value) if type(value) is int and abs(value) >= 2**63 else value)
         return from_numpy(_host_convert(host, aval.dtype), aval)
     if hasattr(type(value), "__jax_array__"):
-        return _make(value.__jax_array__(), wanted)
+        return _make(value.__jax_array__(), requested)
     if isinstance(value, (list, tuple)):
-        return _from_sequence(value, wanted)
+        return _from_sequence(value, requested)
     check(
         value is not None,
         lambda: "[array] the data must be numbers; got None. Fix: use jnp.nan, or leave it out.",
         ValueError,
     )
     if host_exchange.is_on_gpu(value):
-        return _make(exchange.imported(value, copy=True), wanted)
+        return _make(exchange.imported(value, copy=True), requested)
     host = np.asarray(value)
-    # Of the value itself where it has a dtype: masked arrays are refused by their class.
+    # Use the value itself if it has a dtype: masked arrays are refused by their class.
     source_dtype = aval_of(value if isinstance(value, np.ndarray) else host).dtype
-    aval = ShapedArray(host.shape, source_dtype if wanted is None else wanted)
+    aval = ShapedArray(host.shape, source_dtype if requested is None else requested)
     return from_numpy(_host_convert(host, aval.dtype), aval)
 
 
 def _check_held(value: Any, dtype: Any) -> None:
-    """Raise for a number of Python's that ``dtype`` does not hold.
+    """Raise for a Python scalar that ``dtype`` does not hold.
 
     Raises:
-        OverflowError: one outside of an integer dtype.
+        OverflowError: an int out of range for an integer dtype.
         TypeError: a complex number for a real dtype.
     """
     if type(value) is complex:
@@ -213,15 +213,15 @@ def _host_convert(host: np.ndarray, dtype: Any) -> np.ndarray:
         return convert_element_type_p.impl(np, host, new_dtype=dtype, weak_type=False)
 
 
-def _from_sequence(value: Any, wanted: Any) -> Any:
+def _from_sequence(value: Any, requested: Any) -> Any:
     leaves = _leaves(value)
     if any(isinstance(leaf, (Array, Tracer)) for leaf in leaves):
-        return _stacked(value, wanted)
+        return _stacked(value, requested)
     for leaf in leaves:
         if is_value(leaf):
             continue
         if is_arraylike(leaf):
-            return _stacked(value, wanted)
+            return _stacked(value, requested)
         check(
             hasattr(leaf, "__array__"),
             lambda leaf=leaf: (
@@ -235,21 +235,21 @@ def _from_sequence(value: Any, wanted: Any) -> Any:
         raise ValueError(
             f"[array] lists must hold rows of one length; got {brief(value)}. Fix: pad the rows."
         ) from None
-    fits = check_fits if wanted is None else _check_held
-    if wanted is None:
-        wanted = _common_dtype(leaves, host)
+    fits = check_fits if requested is None else _check_held
+    if requested is None:
+        requested = _common_dtype(leaves, host)
     elif host.dtype.kind == "c":
         for leaf in leaves:
             if type(leaf) is complex:
-                check_holds_complex("array", leaf, wanted)
-    if host.dtype.kind in "iuf" and host.size and wanted.kind in "iu":
+                check_holds_complex("array", leaf, requested)
+    if host.dtype.kind in "iuf" and host.size and requested.kind in "iu":
         for extreme in (host.min(), host.max()):
-            fits(extreme.item(), wanted)
-    return from_numpy(_host_convert(host, wanted), ShapedArray(host.shape, wanted))
+            fits(extreme.item(), requested)
+    return from_numpy(_host_convert(host, requested), ShapedArray(host.shape, requested))
 
 
 def _common_dtype(leaves: Sequence[Any], host: np.ndarray) -> Any:
-    """The dtype of a list of values: numbers of Python's take that of NumPy's beside them."""
+    """The dtype of a list of values: Python scalars take the dtype of NumPy scalars among them."""
     kinds = {type(leaf) for leaf in leaves}
     if kinds <= set(PYTHON_SCALARS) or not leaves:
         return dtypes.canonicalize(host.dtype)
@@ -271,17 +271,17 @@ def _leaves(value: Any, depth: int = 0) -> list[Any]:
     return [value]
 
 
-def _stacked(value: Any, wanted: Any) -> Any:
+def _stacked(value: Any, requested: Any) -> Any:
     """Nested lists with arrays inside: their rows, stacked in one dtype."""
     leaves, structure = tree.flatten(_as_lists(value))
     leaves = check_arraylike("array", *leaves)
-    if wanted is None:
+    if requested is None:
         leaves = promote_dtypes(*leaves)
     else:
-        leaves = [_make(leaf, wanted) for leaf in leaves]
+        leaves = [_make(leaf, requested) for leaf in leaves]
     out = _stack_rows(tree.unflatten(structure, leaves))
-    # What a list becomes is not weak, whatever its elements are.
-    return lax.convert_element_type(out, aval_of(out).dtype if wanted is None else wanted)
+    # The array of a list is never weak, even if its elements are.
+    return lax.convert_element_type(out, aval_of(out).dtype if requested is None else requested)
 
 
 def _as_lists(value: Any) -> Any:
@@ -316,11 +316,11 @@ def astype(
         Array([-1,  0,  1], dtype=int32)
     """
     (x,) = check_arraylike("astype", x)
-    wanted = dtypes.default_float() if dtype is None else user_dtype(dtype, "astype")
+    requested = dtypes.default_float() if dtype is None else user_dtype(dtype, "astype")
     if aval_of(x).dtype == dtypes.float0:  # the tangent of an integer: zero
-        return placed("astype", lax.full_like(x, 0, wanted), device)
-    # Of arrays, so that complex numbers of Python's lose a part too, as in JAX.
-    out = lax.convert_element_type(lax.asarray(x), wanted)
+        return placed("astype", lax.full_like(x, 0, requested), device)
+    # An array, so that Python complex numbers lose their imaginary component too, as in JAX.
+    out = lax.convert_element_type(lax.asarray(x), requested)
     return placed("astype", lax.copy(out) if copy and out is x else out, device)
 
 

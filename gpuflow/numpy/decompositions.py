@@ -129,16 +129,16 @@ def svd(
 
 
 def _hermitian_svd(a: Any, compute_uv: bool, subset: Any) -> Any:
-    """The absolute eigenvalues; their signs go to the right vectors."""
+    """SVD by eigenvalues: their absolute values; the right vectors take the signs."""
     vectors, values = lax_linalg.eigh(a, subset_by_index=subset)
     sizes, last = lax.abs(values), aval_of(values).ndim - 1
     if not compute_uv:
         return lax.rev(lax.sort(sizes), (last,))
-    place = lax.iota(np.int32, aval_of(sizes).shape, last)
-    sizes, place, signs = (
-        lax.rev(x, (last,)) for x in lax.sort((sizes, place, lax.sign(values)), num_keys=1)
+    order = lax.iota(np.int32, aval_of(sizes).shape, last)
+    sizes, order, signs = (
+        lax.rev(x, (last,)) for x in lax.sort((sizes, order, lax.sign(values)), num_keys=1)
     )
-    columns = lax.broadcast_in_dim(place, aval_of(vectors).shape, (*range(last), last + 1))
+    columns = lax.broadcast_in_dim(order, aval_of(vectors).shape, (*range(last), last + 1))
     left = take_along(vectors, columns, last + 1)
     signed = lax.mul(left, as_row(to_dtype(signs, aval_of(left).dtype)))
     return SVDResult(left, sizes, adjoint(signed))

@@ -68,7 +68,7 @@ def _entry(a: Any, row: int, column: int) -> Any:
 
 
 def _expanded(a: Any, size: int) -> Any:
-    """Sums of products, which have derivatives of singular matrices too."""
+    """Determinants of small matrices as sums of products, differentiable at singular matrices."""
     if size == 2:
         return lax.sub(
             lax.mul(_entry(a, 0, 0), _entry(a, 1, 1)), lax.mul(_entry(a, 0, 1), _entry(a, 1, 0))
@@ -133,10 +133,10 @@ def _adjugate_times(a: Any, b: Any) -> tuple[Any, Any]:
     too_singular = lax.eq(before, like(0, before))
     corner = lax.div(dtype.type(1), where(too_singular, 1, before))
     shape = aval_of(factors).shape
-    place = lax.iota(np.int32, (*(1,) * last, *shape[-2:]), last)
-    is_corner = lax.bitwise_and(is_diagonal(shape), lax.eq(place, np.int32(size - 1)))
+    row_index = lax.iota(np.int32, (*(1,) * last, *shape[-2:]), last)
+    is_corner = lax.bitwise_and(is_diagonal(shape), lax.eq(row_index, np.int32(size - 1)))
     upper = where(is_corner, corner, factors)
-    # Masked on both sides of the solves, for derivatives and for their transposes.
+    # Mask before and after the solves, for derivatives and their transposes.
     x = permute_rows(where(too_singular, 0, b), permutation)
     x = lax_linalg.triangular_solve(factors, x, left_side=True, lower=True, unit_diagonal=True)
     top = lax.mul(rows(x, 0, size - 1), column)
@@ -180,8 +180,8 @@ def _slogdet(a: Any, by_qr: bool) -> tuple[Any, Any]:
     if by_qr:
         factors, reflections = lax_linalg.geqrf(a)
         odd = lax.ne(reflections, like(0, reflections))
-        turned = where(odd, aval_of(a).dtype.type(-1), aval_of(a).dtype.type(1))
-        start = reductions.prod(turned, -1)
+        flips = where(odd, aval_of(a).dtype.type(-1), aval_of(a).dtype.type(1))
+        start = reductions.prod(flips, -1)
     else:
         factors, pivots, _ = lax_linalg.lu(a)
         start = _parity(pivots, aval_of(a).dtype)

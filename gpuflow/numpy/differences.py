@@ -83,14 +83,14 @@ def diff(
     )
     here = canonicalize_axis(axis, aval_of(x).ndim, "diff")
     edge = [1 if d == here else size for d, size in enumerate(aval_of(x).shape)]
-    parts = []
-    for part in (prepend, x, append):
-        if part is None:
+    operands = []
+    for operand in (prepend, x, append):
+        if operand is None:
             continue
-        part = as_array("diff", part)
-        parts.append(part if aval_of(part).ndim else broadcast_to(part, edge))
-    x = concatenate(parts, here) if len(parts) > 1 else x
-    for _ in range(min(count, aval_of(x).shape[here])):  # then nothing is left
+        operand = as_array("diff", operand)
+        operands.append(operand if aval_of(operand).ndim else broadcast_to(operand, edge))
+    x = concatenate(operands, here) if len(operands) > 1 else x
+    for _ in range(min(count, aval_of(x).shape[here])):  # no elements remain after that
         x = _steps(x, here)
     return x
 
@@ -119,12 +119,12 @@ def ediff1d(
     x = ravel(as_array("ediff1d", ary))
     check_numbers("ediff1d", x)
     dtype = aval_of(x).dtype
-    parts = [_steps(x, 0)]
+    operands = [_steps(x, 0)]
     if to_begin is not None:
-        parts.insert(0, ravel(lax.convert_element_type(as_array("ediff1d", to_begin), dtype)))
+        operands.insert(0, ravel(lax.convert_element_type(as_array("ediff1d", to_begin), dtype)))
     if to_end is not None:
-        parts.append(ravel(lax.convert_element_type(as_array("ediff1d", to_end), dtype)))
-    return concatenate(parts) if len(parts) > 1 else parts[0]
+        operands.append(ravel(lax.convert_element_type(as_array("ediff1d", to_end), dtype)))
+    return concatenate(operands) if len(operands) > 1 else operands[0]
 
 
 # --- derivatives and integrals -------------------------------------------------------------
@@ -194,11 +194,11 @@ def _unsorted_axes(axis: Axes, rank: int) -> list[int]:
 
 
 def _slope(x: Any, h: Any, axis: int) -> Any:
-    def part(array: Any, start: int | None, stop: int | None) -> Any:
+    def cut(array: Any, start: int | None, stop: int | None) -> Any:
         return lax.slice_in_dim(array, start, stop, axis=axis)
 
     steps = _steps(x, axis)
-    first, last = part(steps, 0, 1), part(steps, -1, None)
+    first, last = cut(steps, 0, 1), cut(steps, -1, None)
     check(
         aval_of(h).ndim == 0 or aval_of(h).shape == (aval_of(x).shape[axis],),
         lambda: f"[gradient] coordinates must be a vector of {aval_of(x).shape[axis]}, or a "
@@ -206,17 +206,17 @@ def _slope(x: Any, h: Any, axis: int) -> Any:
         ValueError,
     )
     if aval_of(h).ndim == 0:
-        inner = (part(x, 2, None) - part(x, None, -2)) * 0.5 / h
+        inner = (cut(x, 2, None) - cut(x, None, -2)) * 0.5 / h
         return concatenate([first / h, inner, last / h], axis)
-    places = lax.expand_dims(h, [d for d in range(aval_of(x).ndim) if d != axis])
-    widths = _steps(places, axis)
-    before, after = part(widths, 0, -1), part(widths, 1, None)
-    # The parabola through three places (Fornberg 1988, weights of the first derivative).
+    coordinates = lax.expand_dims(h, [d for d in range(aval_of(x).ndim) if d != axis])
+    widths = _steps(coordinates, axis)
+    before, after = cut(widths, 0, -1), cut(widths, 1, None)
+    # The parabola through three points (Fornberg 1988, weights of the first derivative).
     left = -after / (before * (before + after))
     middle = (after - before) / (before * after)
     right = before / (after * (before + after))
-    inner = left * part(x, 0, -2) + middle * part(x, 1, -1) + right * part(x, 2, None)
-    first, last = first / part(widths, 0, 1), last / part(widths, -1, None)
+    inner = left * cut(x, 0, -2) + middle * cut(x, 1, -1) + right * cut(x, 2, None)
+    first, last = first / cut(widths, 0, 1), last / cut(widths, -1, None)
     return concatenate([first, inner, last], axis)
 
 
@@ -372,27 +372,27 @@ def interp(
 
 
 def _on_segments(x: Any, x0: Any, x1: Any, f0: Any, f1: Any) -> Array:
-    """The lines through pairs of points: at a point its value, whatever the other one is."""
+    """Linear interpolation between pairs of points; exact at both points."""
     if dtypes.is_complex(aval_of(f0).dtype):
-        real, imag = (_on_segments(x, x0, x1, part(f0), part(f1)) for part in (lax.real, lax.imag))
+        real, imag = (_on_segments(x, x0, x1, of(f0), of(f1)) for of in (lax.real, lax.imag))
         return lax.complex(real, imag)
     width, rise = x1 - x0, f1 - f0
     wide, steep = ~lax.is_finite(width), ~lax.is_finite(rise)
     share = (x - x0) / where(wide | (width == 0), 1, width)
-    # Halves do not overflow. Infinitely far from one end means at the other one.
+    # Halves do not overflow. If one end is infinite, x is at the other end.
     halves = (0.5 * x - 0.5 * x0) / where(wide, 0.5 * x1 - 0.5 * x0, 1)
     halves = where(isinf(x0) & ~isinf(x1), 1, halves)
     share = where(wide, where(x == x0, 0, where(x == x1, 1, halves)), share)
     at_end = x == x1
-    line = where(at_end, f1, f0) + where(at_end, share - 1, share) * where(steep, 0, rise)
+    linear = where(at_end, f1, f0) + where(at_end, share - 1, share) * where(steep, 0, rise)
     # An end whose weight is 0 does not count, even if it is infinite.
     from_first = (1 - share) * where(steep & (share != 1), f0, 0)
     from_second = share * where(steep & (share != 0), f1, 0)
-    return where(width == 0, f1, where(steep, from_first + from_second, line))
+    return where(width == 0, f1, where(steep, from_first + from_second, linear))
 
 
 def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Array, Array, Array]:
-    """Places within one period in order, with one more point on both sides."""
+    """Coordinates reduced to one period and sorted, with one more point on both sides."""
     period = absolute(as_array("interp", period))
     check(
         aval_of(period).ndim == 0,

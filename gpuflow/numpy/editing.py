@@ -1,4 +1,4 @@
-"""Values replaced by others: the functions that write in NumPy.
+"""Replacement of values: the functions that modify their argument in NumPy.
 
 They return new arrays, and require ``inplace=False``.
 """
@@ -19,7 +19,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import (
     as_arrays,
-    check_not_in_place,
+    check_not_inplace,
     tiled_to,
 )
 from gpuflow.numpy.logic import clip, where
@@ -55,8 +55,8 @@ def put(
         Array([[0, 2],
                [3, 0]], dtype=int32)
     """
-    check_not_in_place("put", inplace)
-    x, places, values = as_arrays("put", a, ind, v)
+    check_not_inplace("put", inplace)
+    x, indices, values = as_arrays("put", a, ind, v)
     check(
         mode != "raise",
         lambda: "[put] mode 'raise' needs known positions; got 'raise'. Fix: mode='clip'.",
@@ -67,15 +67,15 @@ def put(
         lambda: f"[put] mode must be None, 'clip' or 'wrap'; got {mode!r}. Fix: mode='clip'.",
         ValueError,
     )
-    places, values = ravel(places), ravel(values)
+    indices, values = ravel(indices), ravel(values)
     size = aval_of(x).size
-    if not size or not aval_of(places).size or not aval_of(values).size:
+    if not size or not aval_of(indices).size or not aval_of(values).size:
         return x
     if mode == "clip":
-        places = clip(places, 0, size - 1)
+        indices = clip(indices, 0, size - 1)
     elif mode == "wrap":
-        places = remainder(places, size)
-    flat = ravel(x).at[places].set(tiled_to("put", values, aval_of(places).size), mode="drop")
+        indices = remainder(indices, size)
+    flat = ravel(x).at[indices].set(tiled_to("put", values, aval_of(indices).size), mode="drop")
     return reshape(flat, aval_of(x).shape)
 
 
@@ -100,7 +100,7 @@ def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = T
         >>> jnp.place(x, x > 4, jnp.array([10, 20]), inplace=False)
         Array([10,  1, 20,  2, 10], dtype=int32)
     """
-    check_not_in_place("place", inplace)
+    check_not_inplace("place", inplace)
     x, mask, values = as_arrays("place", arr, mask, vals)
     check(
         aval_of(x).size == aval_of(mask).size,
@@ -119,8 +119,8 @@ def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = T
     rank = lax.sub(lax.cumsum(mask.astype(int), 0), convert(1, dtypes.default_int()))
     check_strict(x, values)
     values = lax.convert_element_type(ravel(values), aval_of(x).dtype)
-    chosen = values[remainder(rank, aval_of(values).size)]
-    return reshape(where(mask, chosen, ravel(x)), aval_of(x).shape)
+    replacements = values[remainder(rank, aval_of(values).size)]
+    return reshape(where(mask, replacements, ravel(x)), aval_of(x).shape)
 
 
 @composite
@@ -150,7 +150,7 @@ def put_along_axis(
         Array([[9, 1, 2],
                [0, 9, 4]], dtype=int32)
     """
-    check_not_in_place("put_along_axis", inplace)
+    check_not_inplace("put_along_axis", inplace)
     x, indices, values = as_arrays("put_along_axis", arr, indices, values)
     shape = aval_of(x).shape
     if axis is None:
@@ -172,7 +172,7 @@ def put_along_axis(
 
 
 def _along(size: int, d: int, rank: int, index_size: int) -> Any:
-    """Positions 0, 1, ... along axis ``d``; where the indices broadcast, all of them."""
+    """Indices 0, 1, ... along axis ``d``, over its full size if the indices broadcast."""
     count = size if index_size == 1 else index_size
     return lax.iota(np.int32, [count if k == d else 1 for k in range(rank)], d)
 
@@ -201,7 +201,7 @@ def fill_diagonal(
         Array([[5, 0, 0],
                [0, 7, 0]], dtype=int32)
     """
-    check_not_in_place("fill_diagonal", inplace, NotImplementedError)
+    check_not_inplace("fill_diagonal", inplace, NotImplementedError)
     check(
         not wrap,
         lambda: "[fill_diagonal] wrap must be False; got True. Fix: fill the blocks separately.",
@@ -223,7 +223,7 @@ def fill_diagonal(
     values = lax.convert_element_type(values, aval_of(x).dtype)
     if aval_of(values).ndim:
         count = min(shape)
-        line = tiled_to("fill_diagonal", ravel(values), count)
-        line = lax.pad(line, convert(0, aval_of(x).dtype), [(0, shape[0] - count, 0)])
-        values = lax.broadcast_in_dim(line, shape, (0,))
+        diagonal = tiled_to("fill_diagonal", ravel(values), count)
+        diagonal = lax.pad(diagonal, convert(0, aval_of(x).dtype), [(0, shape[0] - count, 0)])
+        values = lax.broadcast_in_dim(diagonal, shape, (0,))
     return where(on_diagonal, values, x)

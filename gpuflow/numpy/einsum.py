@@ -96,15 +96,15 @@ def _with_letters(subscripts: Any, operands: Sequence[Any]) -> tuple[Any, Sequen
     """``(x, [0, 1], y, [1, 2], [0, 2])`` as ``("ab,bc->ac", (x, y))``."""
     if isinstance(subscripts, str) or not operands or not isinstance(operands[0], (list, tuple)):
         return subscripts, operands
-    parts = [subscripts, *operands]
-    arrays, places = parts[: len(parts) // 2 * 2 : 2], parts[1::2]
-    if len(parts) % 2:
-        places.append(parts[-1])
-    numbers = sorted({k for sublist in places for k in sublist if k is not Ellipsis})
-    letters = {k: chr(ord("a") + n) for n, k in enumerate(numbers)}
-    words = ["".join("..." if k is Ellipsis else letters[k] for k in sublist) for sublist in places]
-    text = ",".join(words[: len(arrays)])
-    return (f"{text}->{words[-1]}" if len(parts) % 2 else text), arrays
+    entries = [subscripts, *operands]
+    arrays, sublists = entries[: len(entries) // 2 * 2 : 2], entries[1::2]
+    if len(entries) % 2:
+        sublists.append(entries[-1])
+    labels = sorted({k for ints in sublists for k in ints if k is not Ellipsis})
+    letters = {k: chr(ord("a") + n) for n, k in enumerate(labels)}
+    terms = ["".join("..." if k is Ellipsis else letters[k] for k in ints) for ints in sublists]
+    text = ",".join(terms[: len(arrays)])
+    return (f"{text}->{terms[-1]}" if len(entries) % 2 else text), arrays
 
 
 def einsum_path(
@@ -141,20 +141,20 @@ def einsum_path(
 def parse(subscripts: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
     """The labels of each operand's axes and of the result's.
 
-    ``...`` becomes numbers that count from the last of its axes: -1 is the last one.
+    ``...`` becomes negative ints, one for each of its axes: -1 is the last one.
     """
     text = subscripts.replace(" ", "")
     inputs, arrow, output = text.partition("->")
-    parts = inputs.split(",")
+    terms = inputs.split(",")
     check(
-        len(parts) == len(ranks),
+        len(terms) == len(ranks),
         lambda: (
-            f"[einsum] there must be one term for each operand; got {len(parts)} terms in "
+            f"[einsum] there must be one term for each operand; got {len(terms)} terms in "
             f"{subscripts!r} for {len(ranks)} operands. Fix: separate terms by commas."
         ),
         ValueError,
     )
-    labels = [_labels(part, rank, subscripts) for part, rank in zip(parts, ranks, strict=True)]
+    labels = [_labels(term, rank, subscripts) for term, rank in zip(terms, ranks, strict=True)]
     shared = ([k for k in operand_labels if isinstance(k, int)] for operand_labels in labels)
     ellipsis = max(shared, key=len)
     count = Counter(k for operand_labels in labels for k in operand_labels)
@@ -174,19 +174,19 @@ def parse(subscripts: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
     return labels, result
 
 
-def _labels(part: str, rank: int, subscripts: str) -> Labels:
-    before, dots, after = part.partition("...")
-    hidden = rank - len(before) - len(after)
-    fits = hidden >= 0 if dots else hidden == 0
+def _labels(term: str, rank: int, subscripts: str) -> Labels:
+    before, dots, after = term.partition("...")
+    ellipsis_rank = rank - len(before) - len(after)
+    fits = ellipsis_rank >= 0 if dots else ellipsis_rank == 0
     check(
         (fits and (before + after).isalpha()) or (fits and not before + after),
         lambda: (
-            f"[einsum] a term must have one letter for each axis; got {part!r} in {subscripts!r} "
+            f"[einsum] a term must have one letter for each axis; got {term!r} in {subscripts!r} "
             f"for an array of rank {rank}. Fix: use {rank} letters, or '...'."
         ),
         ValueError,
     )
-    return (*before, *range(-hidden, 0), *after)
+    return (*before, *range(-ellipsis_rank, 0), *after)
 
 
 def _one_axis_a_label(x: Any, labels: Labels) -> tuple[Any, Labels]:
@@ -206,7 +206,7 @@ def _one_axis_a_label(x: Any, labels: Labels) -> tuple[Any, Labels]:
 def _path(
     terms: Sequence[tuple[Any, Labels]], out_labels: Labels, optimize: Any
 ) -> list[tuple[int, ...]]:
-    """Which terms to combine, step by step; results go to the end."""
+    """Operand positions to combine in each step; results are appended."""
     if len(terms) < 3:
         return [(0, 1)] if len(terms) == 2 else []
     letters: dict[Any, str] = {}
@@ -224,13 +224,13 @@ def _path(
 
 
 def _sum_out(x: Any, labels: Labels, needed: set[Any]) -> tuple[Any, Labels]:
-    """Sum over labels that nobody needs."""
+    """Sum over labels that are not needed later."""
     gone = tuple(d for d, label in enumerate(labels) if label not in needed)
     return _sum_axes(x, gone), tuple(k for k in labels if k in needed)
 
 
 def _sum_axes(x: Any, axes: tuple[int, ...]) -> Any:
-    """The sum over axes in the operand's own dtype; of booleans, as in products, it is ``or``."""
+    """Sum over axes in the operand's dtype; the sum of bools is ``or``."""
     return (lax.reduce_or if aval_of(x).dtype == np.bool_ else lax.reduce_sum)(x, axes)
 
 
@@ -238,15 +238,15 @@ def _combine(
     terms: Sequence[tuple[Any, Labels]], needed: set[Any], sizes: dict[Any, int],
     options: tuple[Any, ...],
 ) -> tuple[Any, Labels]:  # fmt: skip
-    """Multiply terms from left to right and sum over letters that are not needed any more."""
+    """Multiply terms from left to right and sum over labels that are not needed later."""
     x, x_labels = squeeze_ones(*terms[0], sizes)
     for k, term in enumerate(terms[1:], 1):
         y, y_labels = squeeze_ones(*term, sizes)
         later = needed | {label for _, term_labels in terms[k + 1 :] for label in term_labels}
         x, x_labels = _sum_out(x, x_labels, later | set(y_labels))
         y, y_labels = _sum_out(y, y_labels, later | set(x_labels))
-        kept = [label for label in x_labels if label in later]
-        kept += [label for label in y_labels if label in later and label not in x_labels]
-        x = contract(x, x_labels, y, y_labels, tuple(kept), *options)
-        x_labels = tuple(kept)
+        remaining = [label for label in x_labels if label in later]
+        remaining += [label for label in y_labels if label in later and label not in x_labels]
+        x = contract(x, x_labels, y, y_labels, tuple(remaining), *options)
+        x_labels = tuple(remaining)
     return x, x_labels

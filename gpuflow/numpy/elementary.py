@@ -97,9 +97,9 @@ def _log_to_base(base: float) -> Ufunc:
         natural_log = lax.log(x)
         if not dtypes.is_complex(aval_of(x).dtype):
             return strong(lax.div(natural_log, like(factor, x)))
-        # By a complex number infinities would be divided into nan.
-        parts = [lax.real(natural_log), lax.imag(natural_log)]
-        return strong(lax.complex(*[lax.div(part, like(factor, part)) for part in parts]))
+        # Division by a complex number would turn infinities into nan.
+        pair = [lax.real(natural_log), lax.imag(natural_log)]
+        return strong(lax.complex(*[lax.div(component, like(factor, component)) for component in pair]))
 
     return logarithm
 
@@ -239,7 +239,7 @@ def _log_of_sum(name: str, exp: Ufunc, log_base: float, doc: str) -> Binary:
         larger, distance = lax.max(x, y), lax.sub(x, y)
         undefined, total = lax.ne(distance, distance), lax.add(x, y)
         is_complex = dtypes.is_complex(aval_of(x).dtype)
-        # The smaller less the larger one; |x - y| of complex numbers would lose their angles.
+        # Smaller minus larger; |x - y| of complex numbers would lose their angles.
         gap = lax.sub(total, lax.add(larger, larger)) if is_complex else lax.neg(lax.abs(distance))
         share = lax.log1p(exp(gap))
         if log_base != 1:
@@ -255,17 +255,17 @@ def _log_of_sum(name: str, exp: Ufunc, log_base: float, doc: str) -> Binary:
         x, y = primals
         out = log_of_sum(x, y)
 
-        def weight(part: Any, other: Any) -> Any:
-            if dtypes.is_complex(aval_of(part).dtype):
-                return exp(lax.sub(_finite_above(part), _finite_above(out)))
-            # Equal infinities weigh the same, as equal numbers do.
-            alike = lax.bitwise_and(lax.eq(part, other), lax.eq(lax.abs(part), like(np.inf, part)))
-            zero = like(0, part)
-            gap = lax.sub(select_where(alike, zero, part), select_where(alike, zero, other))
+        def weight(term: Any, other: Any) -> Any:
+            if dtypes.is_complex(aval_of(term).dtype):
+                return exp(lax.sub(_finite_above(term), _finite_above(out)))
+            # Equal infinities have equal weights, as equal finite numbers do.
+            equal = lax.bitwise_and(lax.eq(term, other), lax.eq(lax.abs(term), like(np.inf, term)))
+            zero = like(0, term)
+            gap = lax.sub(select_where(equal, zero, term), select_where(equal, zero, other))
             return lax.logistic(gap if log_base == 1 else lax.mul(gap, constant(log_base, gap)))
 
-        x_part = lax.mul(tangents[0], weight(x, y))
-        return out, lax.add(x_part, lax.mul(tangents[1], weight(y, x)))
+        x_term = lax.mul(tangents[0], weight(x, y))
+        return out, lax.add(x_term, lax.mul(tangents[1], weight(y, x)))
 
     def of_any_shapes(x: Any, y: Any) -> Any:
         return log_of_sum(*broadcastlike(x, y))
@@ -274,14 +274,14 @@ def _log_of_sum(name: str, exp: Ufunc, log_base: float, doc: str) -> Binary:
 
 
 def _within(angle: Any, bound: float) -> Any:
-    """The same angle in [-bound, bound), where 2 ``bound`` is a whole turn."""
-    half, turn = like(bound, angle), like(2 * bound, angle)
-    rest = lax.rem(lax.add(angle, half), turn)
-    return lax.sub(select_where(lax.lt(rest, like(0, rest)), lax.add(rest, turn), rest), half)
+    """Reduce an angle to [-bound, bound); the period is 2 ``bound``."""
+    half, period = like(bound, angle), like(2 * bound, angle)
+    r = lax.rem(lax.add(angle, half), period)
+    return lax.sub(select_where(lax.lt(r, like(0, r)), lax.add(r, period), r), half)
 
 
 def _finite_above(x: Any) -> Any:
-    """``x`` with 0 in place of infinity, as JAX has it: so that an infinite operand weighs 1."""
+    """``x`` with infinity replaced by 0, as in JAX: the weight of an infinite operand is then 1."""
     is_infinite = lax.eq(x, like(np.inf, x))
     return select_where(is_infinite, like(0, x), x)
 
@@ -342,13 +342,13 @@ def _hypot(x: Any, y: Any) -> Any:
     ratio = lax.div(small, select_where(flat, constant(1, large), large))
     length = lax.mul(large, lax.sqrt(lax.add(constant(1, large), lax.square(ratio))))
     infinity = constant(np.inf, large)
-    infinite = lax.bitwise_or(lax.eq(x, infinity), lax.eq(y, infinity))  # also beside nan
+    infinite = lax.bitwise_or(lax.eq(x, infinity), lax.eq(y, infinity))  # also if the other operand is nan
     return select_where(infinite, infinity, select_where(flat, constant(0, large), length))
 
 
 @_hypot.defjvp
 def _hypot_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """The direction of ``(x, y)``; 0 at the origin, and on the diagonal where both are infinite."""
+    """Derivative of hypot: the direction of ``(x, y)``; 0 at the origin, diagonal if both are inf."""
     x, y = primals
     size = lax.max(lax.abs(x), lax.abs(y))
     infinite, zero = lax.eq(size, constant(np.inf, x)), lax.eq(size, constant(0, x))

@@ -44,7 +44,7 @@ def allclose(
 
 
 def _sides(name: str, *values: Any) -> Sequence[Array]:
-    """Operands of which lists and tuples are arrays, as in NumPy and JAX."""
+    """Operands as arrays; lists and tuples are accepted, as in NumPy and JAX."""
     are_rows = [isinstance(x, list | tuple | range) for x in values]
     arrays = [asarray(x) if is_row else x for x, is_row in zip(values, are_rows, strict=True)]
     return check_arraylike(name, *arrays)

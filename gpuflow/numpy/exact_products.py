@@ -1,4 +1,4 @@
-"""Products inside of algorithms, whose digits GPUs must not round away whatever a user has set."""
+"""Full-precision products for algorithms, independent of ``default_matmul_precision``."""
 
 from __future__ import annotations
 

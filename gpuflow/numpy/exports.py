@@ -1,4 +1,4 @@
-"""Methods of arrays that concern memory and devices, and other libraries."""
+"""Array methods for memory, devices and exchange with other libraries."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def dlpack(
     """The array as a DLPack capsule, which shares its memory: do not write to it.
 
     Args:
-        stream: of the reader, on a GPU; must be None where the memory is the host's.
+        stream: the reader's stream on a GPU; must be None for host memory.
         max_version, dl_device, copy: as in the array API standard. An array on a GPU is copied to
             the host for a ``dl_device`` of (1, 0).
 
     Raises:
-        BufferError: a dtype that the format lacks, or a device where the array is not.
-        ValueError: a stream on the CPU.
+        BufferError: if the format lacks the dtype, or the array is on another device.
+        ValueError: if a stream is given on the CPU.
     """
     dtype = aval_of(self).dtype
     on_gpu = dlpack_device(self)[0] == host_exchange.CUDA and dl_device != host_exchange.CPU
@@ -65,7 +65,7 @@ def dlpack(
         BufferError,
     )
     host = np.asarray(self)
-    # NumPy refuses to export what it may not write to unless the reader can be told so.
+    # NumPy exports read-only memory only to readers that support the read-only flag.
     shared = host if max_version is not None and max_version >= (1, 0) else self.data
     if max_version is None:
         return host_exchange.exported(shared)
@@ -107,9 +107,9 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
         f"{type(x).__name__}. Fix: jnp.asarray(x).",
     )
     host = host_exchange.imported(x)
-    place = default_device() if device is None else device
-    placed("from_dlpack", host, None if isinstance(place, Device) else place)
-    why = _why_not_shared(host, place)
+    target = default_device() if device is None else device
+    placed("from_dlpack", host, None if isinstance(target, Device) else target)
+    why = _why_not_shared(host, target)
     check(
         copy is not False or why is None,
         lambda: f"[from_dlpack] the memory cannot be shared: {why}; got {host.dtype} of shape "
@@ -118,7 +118,7 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
     )
     if copy or why is not None:
         return placed("from_dlpack", asarray(host), device)
-    array = Array(place.driver.from_host(host), ShapedArray(host.shape, host.dtype), place)
+    array = Array(target.driver.from_host(host), ShapedArray(host.shape, host.dtype), target)
     # A second reference to the memory, for as long as the array lives, tells donation that
     # somebody else sees it.
     weakref.finalize(array, _forget, host.view()).atexit = False
@@ -155,16 +155,16 @@ def _why_not_shared(host: np.ndarray, device: Device) -> str | None:
 
 
 def dlpack_device(self: Any) -> tuple[int, int]:
-    """The kind of device in DLPack's numbers, 1 for the CPU and 2 for CUDA, and which one."""
+    """DLPack's device type (1 for the CPU, 2 for CUDA) and the device id."""
     number = host_exchange.number_of(self.device) if type(self) is Array else None
     return (1, 0) if number is None else (host_exchange.CUDA, number)
 
 
 def cuda_array_interface(self: Any) -> dict[str, Any]:
-    """Where an array on a GPU is, for CuPy, Numba and others.
+    """Address and layout of an array on a GPU, for CuPy, Numba and others.
 
     Raises:
-        AttributeError: it is not on a GPU, or CUDA's libraries have no such dtype.
+        AttributeError: if it is not on a GPU, or the interface lacks the dtype.
     """
     is_known = aval_of(self).dtype.kind in "biufc"
     if not is_known or dlpack_device(self)[0] != host_exchange.CUDA:

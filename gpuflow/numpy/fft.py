@@ -188,7 +188,7 @@ def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None =
         >>> jnp.fft.ihfft(jnp.array([4., 0., 0., 0.])).real
         Array([1., 1., 1.], dtype=float32)
     """
-    # Also of lists, unlike the others, as in JAX.
+    # Lists are accepted here only, as in JAX.
     return conj(_one_axis("ihfft", FftType.RFFT, asarray(a), n, axis, _SWAPPED.get(norm, norm)))
 
 
@@ -443,14 +443,14 @@ def irfft2(
 # --- frequencies and shifts ----------------------------------------------------------------
 
 
-def _frequencies(name: str, place: Any, n: int, d: Any, dtype: Any) -> Any:
-    wanted = user_dtype(float if dtype is None else dtype, name)
-    spacing = asarray(d, inexact_dtype(wanted))
+def _frequencies(name: str, bins: Any, n: int, d: Any, dtype: Any) -> Any:
+    out_dtype = user_dtype(float if dtype is None else dtype, name)
+    spacing = asarray(d, inexact_dtype(out_dtype))
     length = lax.mul(spacing, convert(n, aval_of(spacing).dtype))
-    frequencies = lax.div(convert(place, aval_of(spacing).dtype), length)
-    if wanted == aval_of(frequencies).dtype:
+    frequencies = lax.div(convert(bins, aval_of(spacing).dtype), length)
+    if out_dtype == aval_of(frequencies).dtype:
         return frequencies
-    return lax.convert_element_type(frequencies, wanted)
+    return lax.convert_element_type(frequencies, out_dtype)
 
 
 def _check_count(name: str, n: Any, d: Any) -> int:
@@ -488,9 +488,9 @@ def fftfreq(
     """
     count = _check_count("fftfreq", n, d)
     first = (count + 1) // 2
-    place = arange(count)
-    place = where(place < first, place, place - count)
-    return placed("fftfreq", _frequencies("fftfreq", place, count, d, dtype), device)
+    bins = arange(count)
+    bins = where(bins < first, bins, bins - count)
+    return placed("fftfreq", _frequencies("fftfreq", bins, count, d, dtype), device)
 
 
 @composite
@@ -518,8 +518,8 @@ def rfftfreq(
     count = _check_count("rfftfreq", n, d)
     if dtype is not None and not dtypes.is_inexact(dtypes.canonicalize(dtype)):
         dtype = None  # as in JAX: integers divided by the length are floats
-    place = arange(count // 2 + 1)
-    return placed("rfftfreq", _frequencies("rfftfreq", place, count, d, dtype), device)
+    bins = arange(count // 2 + 1)
+    return placed("rfftfreq", _frequencies("rfftfreq", bins, count, d, dtype), device)
 
 
 

@@ -1,4 +1,4 @@
-"""The transform after the functions of jnp.fft: its axes, lengths and norms."""
+"""Implementation of the functions of jnp.fft: axes, lengths and norms."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpuflow.numpy.promotion import check_arraylike, convert, like, strong
 from gpuflow.numpy.shaping import moveaxis
 
 _INVERSE = (FftType.IFFT, FftType.IRFFT)
-_MAX_DIMENSIONS = 3  # of one transform; more are done in turns
+_MAX_DIMENSIONS = 3  # per transform; more are transformed in stages
 
 
 def transform(
     name: str, fft_type: FftType, a: Any, s: Any, axes: Sequence[int] | None, norm: str | None
 ) -> Any:
-    """Pad or cut the axes to the lengths ``s``, move them to the end and transform them."""
+    """Pad or truncate the axes to the lengths ``s``, move them to the end and transform them."""
     (a,) = check_arraylike(name, a)
     rank = aval_of(a).ndim
     lengths = _lengths(name, s)
@@ -37,26 +37,26 @@ def transform(
         ),
         ValueError,
     )
-    places = [canonicalize_axis(axis, rank, name) for axis in axes]
+    dims = [canonicalize_axis(axis, rank, name) for axis in axes]
     check(
-        len(set(places)) == len(places),
+        len(set(dims)) == len(dims),
         lambda: f"[{name}] axes must differ; got {tuple(axes)}. Fix: name each axis once.",
         ValueError,
     )
-    if not places:
-        a = strong(a)  # what is transformed is not weak, also along no axis
-    last = list(range(rank - len(places), rank))
-    x = moveaxis(a, places, last)
-    sizes = aval_of(x).shape[rank - len(places) :]
+    if not dims:
+        a = strong(a)  # the result is never weak, even without axes
+    last = list(range(rank - len(dims), rank))
+    x = moveaxis(a, dims, last)
+    sizes = aval_of(x).shape[rank - len(dims) :]
     if lengths is None:
         lengths = _natural_lengths(sizes, fft_type)
     else:
         x = _fit(x, _needed(lengths, fft_type))
-    out = _in_turns(x, fft_type, lengths)
+    out = _in_stages(x, fft_type, lengths)
     scale = _scale(name, norm, prod(lengths), fft_type)
     if scale != 1:
         out = lax.mul(out, like(scale, out))
-    return moveaxis(out, last, places)
+    return moveaxis(out, last, dims)
 
 
 def _lengths(name: str, s: Any) -> tuple[int, ...] | None:
@@ -78,23 +78,23 @@ def _natural_lengths(sizes: Sequence[int], fft_type: FftType) -> tuple[int, ...]
 
 
 def _needed(lengths: Sequence[int], fft_type: FftType) -> tuple[int, ...]:
-    """How many elements of the operand a transform of these lengths takes."""
+    """Operand sizes that a transform of these lengths takes."""
     if fft_type is FftType.IRFFT and lengths:
         return (*lengths[:-1], lengths[-1] // 2 + 1)
     return tuple(lengths)
 
 
 def _fit(x: Any, lengths: Sequence[int]) -> Any:
-    """Cut the last axes, or pad them with zeros."""
+    """Truncate the last axes, or pad them with zeros."""
     shape = aval_of(x).shape
-    wanted = (*shape[: len(shape) - len(lengths)], *lengths)
-    if wanted == shape:
+    target_shape = (*shape[: len(shape) - len(lengths)], *lengths)
+    if target_shape == shape:
         return x
     zero = convert(0, aval_of(x).dtype)
-    return lax.pad(x, zero, [(0, new - old, 0) for new, old in zip(wanted, shape)])
+    return lax.pad(x, zero, [(0, new - old, 0) for new, old in zip(target_shape, shape)])
 
 
-def _in_turns(x: Any, fft_type: FftType, lengths: Sequence[int]) -> Any:
+def _in_stages(x: Any, fft_type: FftType, lengths: Sequence[int]) -> Any:
     """Transform the last axes, a few at a time; halves of spectra belong to the last axis."""
     if len(lengths) <= _MAX_DIMENSIONS:
         return lax.fft(x, fft_type, tuple(lengths))
@@ -105,8 +105,8 @@ def _in_turns(x: Any, fft_type: FftType, lengths: Sequence[int]) -> Any:
     inner = partial(lax.fft, fft_type=fft_type, fft_lengths=tuple(lengths[count:]))
 
     def outer(value: Any) -> Any:
-        moved = _in_turns(moveaxis(value, front, end), others, lengths[:count])
-        return moveaxis(moved, end, front)
+        transformed = _in_stages(moveaxis(value, front, end), others, lengths[:count])
+        return moveaxis(transformed, end, front)
 
     return inner(outer(x)) if fft_type in _INVERSE else outer(inner(x))
 

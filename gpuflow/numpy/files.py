@@ -1,4 +1,4 @@
-"""Arrays from and to files, buffers, texts and other libraries."""
+"""Arrays from and to files, buffers and strings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def save(file: FileLike, arr: Any, allow_pickle: bool = True) -> None:
 
 
 def _named(op: str, x: Any) -> np.ndarray:
-    """An array for a file, with a warning where ``load`` will not know its dtype."""
+    """An array to save, with a warning if ``load`` cannot restore its dtype."""
     host = np.asarray(as_array(op, x))
     if host.dtype in (*dtypes.NARROW_FLOATS, *dtypes.NARROW_INTEGERS):
         warn(
@@ -96,7 +96,7 @@ def savez(file: FileLike, *args: Any, allow_pickle: bool = True, **kwds: Any) ->
 
 
 class Archive(Mapping[str, np.ndarray]):
-    """The content of a file of ``savez``: NumPy's arrays by name, read when they are asked for.
+    """The content of a file of ``savez``: NumPy arrays by name, read on access.
 
     Attributes:
         files: the names.
@@ -150,7 +150,7 @@ class Archive(Mapping[str, np.ndarray]):
 
 
 def _with_bfloat16(array: np.ndarray) -> np.ndarray:
-    """NumPy's format has no name for bfloat16, the one dtype of 2 bytes that it lacks."""
+    """Restore bfloat16, the only 2-byte dtype without a name in NumPy's format."""
     return array.view(dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
 
 
@@ -197,7 +197,7 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def _reading(what: str) -> Iterator[None]:
-    """Raise the errors of NumPy's reader in our form, but for wrong arguments and paths.
+    """Convert errors of NumPy's reader, except for wrong arguments and paths.
 
     Raises:
         ValueError: if the content cannot be read, or holds pickled objects.

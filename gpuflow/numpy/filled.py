@@ -1,4 +1,4 @@
-"""Making arrays that are filled: with a number, by shape or like another array."""
+"""Creation of arrays filled with a value, by shape or like another array."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def full(
 def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
     (fill_value,) = check_arraylike(name, fill_value)
     if dtype is not None and dtypes.is_extended(dtype) and aval_of(fill_value).dtype != dtype:
-        words = _filled(name, (*as_shape(name, shape), *dtype.key_shape), fill_value, np.uint32)
-        return random_wrap(words, dtype.implementation)
+        key_data = _filled(name, (*as_shape(name, shape), *dtype.key_shape), fill_value, np.uint32)
+        return random_wrap(key_data, dtype.implementation)
     if dtype is not None:
-        wanted = user_dtype(dtype, name)
-        # Of an array: strong also where it is weak and has that dtype already.
+        out_dtype = user_dtype(dtype, name)
+        # The result is strong, even if the value is a weak array of that dtype.
         make = lax.convert_element_type if hasattr(fill_value, "aval") else convert
-        fill_value = make(fill_value, wanted)
+        fill_value = make(fill_value, out_dtype)
     sizes, fill_shape = as_shape(name, shape), aval_of(fill_value).shape
     return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(fill_shape), len(sizes)))
 
 
 def _dtype_or_float(name: str, shape: Any, dtype: Any) -> Any:
-    """The dtype, by default the default float; an integer was meant as another size."""
+    """The dtype, or the default float; an integer raises, because it was meant as a size."""
     check(
         not isinstance(dtype, int),
         lambda: (
@@ -193,12 +193,12 @@ def full_like(
         Array([0.5, 0.5, 0.5], dtype=float32)
     """
     out = _like("full_like", a, fill_value, dtype, shape)
-    place = _place_of(a, shape, out_sharding) if device is None else device
-    return placed("full_like", out, place, out_sharding)
+    destination = _destination(a, shape, out_sharding) if device is None else device
+    return placed("full_like", out, destination, out_sharding)
 
 
-def _place_of(a: Any, shape: Any, out_sharding: Any) -> Any:
-    """Where an array like ``a`` goes: where that one was put; None: anywhere."""
+def _destination(a: Any, shape: Any, out_sharding: Any) -> Any:
+    """Device or sharding for an array like ``a``: that of ``a`` if committed, else None."""
     if out_sharding is not None or not isinstance(a, Array) or isinstance(a, Tracer):
         return None
     if type(a) is Array:
@@ -207,7 +207,7 @@ def _place_of(a: Any, shape: Any, out_sharding: Any) -> Any:
 
 
 def _like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
-    """A filled array, which in shard_map varies as ``a`` does."""
+    """A filled array that varies over the same mesh axes as ``a`` in shard_map."""
     aval = _aval_like(name, a)
     return vary_along(_filled_like(name, aval, fill_value, dtype, shape), aval.mat.varying)
 
@@ -265,8 +265,8 @@ def zeros_like(
                [0., 0.]], dtype=float32)
     """
     out = _like("zeros_like", a, 0, dtype, shape)
-    place = _place_of(a, shape, out_sharding) if device is None else device
-    return placed("zeros_like", out, place, out_sharding)
+    destination = _destination(a, shape, out_sharding) if device is None else device
+    return placed("zeros_like", out, destination, out_sharding)
 
 
 def ones_like(
@@ -297,8 +297,8 @@ def ones_like(
         Array([1, 1], dtype=int8)
     """
     out = _like("ones_like", a, 1, dtype, shape)
-    place = _place_of(a, shape, out_sharding) if device is None else device
-    return placed("ones_like", out, place, out_sharding)
+    destination = _destination(a, shape, out_sharding) if device is None else device
+    return placed("ones_like", out, destination, out_sharding)
 
 
 def empty_like(

@@ -12,7 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import ArrayLike
-from gpuflow.numpy.arguments import as_array, as_arrays, known_part
+from gpuflow.numpy.arguments import as_array, as_arrays, truncated_int
 from gpuflow.numpy.contractions import outer
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import sqrt
@@ -58,7 +58,7 @@ def polyfit(
         >>> jnp.round(jnp.polyfit(x, 2 * x**2 + 1, 2), 3) + 0.0
         Array([2., 0., 1.], dtype=float32)
     """
-    order = known_part("polyfit", "deg", deg) + 1
+    order = truncated_int("polyfit", "deg", deg) + 1
     x, y = as_arrays("polyfit", x, y)
     avals = aval_of(x), aval_of(y)
     check(

@@ -146,10 +146,10 @@ def angle(z: ArrayLike, deg: bool = False) -> Array:
     """
     z = as_array("angle", z)
     dtype = aval_of(z).dtype
-    parts = [real(z), imag(z)]
+    pair = [real(z), imag(z)]
     if not dtypes.is_inexact(dtype) or (dtypes.is_floating(dtype) and aval_of(z).ndim == 0):
-        parts = [lax.convert_element_type(part, dtypes.default_float()) for part in parts]
-    out = lax.atan2(parts[1], parts[0])
+        pair = [lax.convert_element_type(x, dtypes.default_float()) for x in pair]
+    out = lax.atan2(pair[1], pair[0])
     return lax.mul(out, like(180 / np.pi, out)) if deg else out
 
 
@@ -170,8 +170,8 @@ def isreal(x: ArrayLike) -> Array:
         >>> jnp.isreal(jnp.array([1 + 2j, 3]))
         Array([False,  True], dtype=bool)
     """
-    part = imag(as_array("isreal", x))
-    return lax.eq(part, like(0, part))
+    imaginary = imag(as_array("isreal", x))
+    return lax.eq(imaginary, like(0, imaginary))
 
 
 @composite
@@ -191,8 +191,8 @@ def iscomplex(x: ArrayLike) -> Array:
         >>> jnp.iscomplex(jnp.array([1 + 2j, 3]))
         Array([ True, False], dtype=bool)
     """
-    part = imag(as_array("iscomplex", x))
-    return lax.ne(part, like(0, part))
+    imaginary = imag(as_array("iscomplex", x))
+    return lax.ne(imaginary, like(0, imaginary))
 
 
 # --- nan loses -----------------------------------------------------------------------------
@@ -271,20 +271,20 @@ def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
 @custom_jvp
 def _frexp(x: Any) -> tuple[Any, Any]:
     dtype = aval_of(x).dtype
-    info, word = ml_dtypes.finfo(dtype), _BITS[dtype.itemsize]
+    info, uint = ml_dtypes.finfo(dtype), _BITS[dtype.itemsize]
     mask, bias = (1 << info.nexp) - 1, 1 - int(info.minexp)
     small = lax.lt(lax.abs(x), convert(float(info.tiny), dtype))
     # A subnormal number is scaled to a normal one first.
     scaled = where(small, lax.mul(x, convert(float(1 << info.nmant), dtype)), x)
-    bits = lax.bitcast_convert_type(scaled, word)
-    exponent = (bits >> convert(int(info.nmant), word)) & convert(mask, word)
-    shift = where(small, convert(bias - 1 + int(info.nmant), word), convert(bias - 1, word))
-    kept = bits & convert(~(mask << int(info.nmant)), word)
+    bits = lax.bitcast_convert_type(scaled, uint)
+    exponent = (bits >> convert(int(info.nmant), uint)) & convert(mask, uint)
+    shift = where(small, convert(bias - 1 + int(info.nmant), uint), convert(bias - 1, uint))
+    sign_mantissa = bits & convert(~(mask << int(info.nmant)), uint)
     fraction = lax.bitcast_convert_type(
-        kept | convert((bias - 1) << int(info.nmant), word), dtype
+        sign_mantissa | convert((bias - 1) << int(info.nmant), uint), dtype
     )
     special = isinf(x) | isnan(x) | (x == 0)
-    exponent = where(special, convert(0, word), lax.sub(exponent, shift))
+    exponent = where(special, convert(0, uint), lax.sub(exponent, shift))
     return where(special, x, fraction), lax.convert_element_type(exponent, np.int32)
 
 
@@ -430,23 +430,23 @@ def sinc(x: ArrayLike, /) -> Array:
     size = lax.abs(scaled)
     is_near = lax.lt(size, like(0.3, size))
     safe = select_where(is_near, like(1, scaled), scaled)
-    # Around 0 the series, since the derivatives of the quotient are differences of large numbers.
-    # Elsewhere it is not taken, and must be finite lest its derivative be nan.
+    # The series near 0, because the derivatives of the quotient cancel there.
+    # Elsewhere it is not used, but must be finite so that its derivative is not nan.
     near = select_where(is_near, scaled, like(0, scaled))
     square = lax.mul(near, near)
     series, term = like(0, x), 1.0
     for order in range(12, 0, -2):
         term = 1.0 / (order * (order + 1))
         series = lax.mul(lax.neg(square), lax.mul(lax.add(like(1, x), series), like(term, x)))
-    sine = select_where(is_near, like(1, scaled), _sine_of_half_turns(x))
+    sine = select_where(is_near, like(1, scaled), _sin_pi(x))
     return select_where(is_near, lax.add(like(1, x), series), lax.div(sine, safe))
 
 
-def _sine_of_half_turns(x: Any) -> Any:
-    """``sin(pi x)``, where integers are left out before the product with pi is rounded."""
-    part = lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
-    nearest = lax.round(part, lax.RoundingMethod.TO_NEAREST_EVEN)
-    half = lax.mul(like(0.5, part), nearest)
+def _sin_pi(x: Any) -> Any:
+    """``sin(pi x)``, exact at integers: they are subtracted before the product with pi is rounded."""
+    x_real = lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
+    nearest = lax.round(x_real, lax.RoundingMethod.TO_NEAREST_EVEN)
+    half = lax.mul(like(0.5, x_real), nearest)
     is_even = lax.eq(half, lax.round(half, lax.RoundingMethod.TO_NEAREST_EVEN))
     within = lax.sub(x, convert(nearest, aval_of(x).dtype, aval_of(x).weak_type))
     sine = lax.sin(lax.mul(like(np.pi, x), within))

@@ -22,7 +22,7 @@ from gpuflow.numpy.joining import stack
 from gpuflow.numpy.logic import clip, where
 from gpuflow.numpy.positions import nonzero
 from gpuflow.numpy.promotion import convert, promote_dtypes, user_dtype
-from gpuflow.numpy.ufuncs import divmod as divide_with_rest
+from gpuflow.numpy.ufuncs import divmod as divide_with_remainder
 from gpuflow.numpy.ufuncs import remainder
 
 
@@ -112,15 +112,15 @@ def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: b
         Array([[0, 1, 2],
                [0, 1, 2]], dtype=int32)
     """
-    wanted = user_dtype(int if dtype is None else dtype, "indices")
+    out_dtype = user_dtype(int if dtype is None else dtype, "indices")
     sizes = [known_int("indices", "dimensions", n) for n in dimensions]
     out = [
-        lax.iota(wanted, [n if k == d or not sparse else 1 for k, n in enumerate(sizes)], d)
+        lax.iota(out_dtype, [n if k == d or not sparse else 1 for k, n in enumerate(sizes)], d)
         for d in range(len(sizes))
     ]
     if sparse:
         return tuple(out)
-    return stack(out, 0) if out else lax.full((0,), 0, wanted)
+    return stack(out, 0) if out else lax.full((0,), 0, out_dtype)
 
 
 @explained
@@ -235,7 +235,7 @@ def _triangle(name: str, n: Any, k: Any, m: Any, upper: bool) -> tuple[Any, Any]
             f"[{name}] the matrix must fit into memory; got {rows} by {columns} elements. "
             "Fix: a smaller n."
         ) from error
-    return tuple(asarray(part.astype(dtypes.default_int())) for part in indices)
+    return tuple(asarray(index.astype(dtypes.default_int())) for index in indices)
 
 
 @explained
@@ -390,7 +390,7 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
         >>> jnp.unravel_index(jnp.array([5, -1]), (3, 4))
         (Array([1, 2], dtype=int32), Array([1, 3], dtype=int32))
     """
-    rest = as_array("unravel_index", indices)
+    quotient = as_array("unravel_index", indices)
     sizes = list(shape) if isinstance(shape, (tuple, list)) or np.ndim(shape) else [shape]
     check(
         all(np.ndim(n) == 0 for n in sizes),
@@ -400,14 +400,14 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
     )
     out = []
     for size in reversed(sizes):
-        rest, part = divide_with_rest(rest, size)
-        out.append((part, size))
-    above = rest > 0
-    below = rest < -1 if aval_of(rest).dtype.kind == "i" else None
+        quotient, index = divide_with_remainder(quotient, size)
+        out.append((index, size))
+    above = quotient > 0
+    below = quotient < -1 if aval_of(quotient).dtype.kind == "i" else None
     result = []
-    for part, size in reversed(out):
-        part = part if below is None else where(below, 0, part)
-        result.append(where(above, size - 1, part))
+    for index, size in reversed(out):
+        index = index if below is None else where(below, 0, index)
+        result.append(where(above, size - 1, index))
     return tuple(result)
 
 
@@ -447,48 +447,48 @@ def ravel_multi_index(
     check_choice("ravel_multi_index", "order", order, ("C", "F"))
     name = "ravel_multi_index"
     sizes = [known_int(name, "dims", n) for n in as_items(name, "dims", dims)]
-    parts = as_arrays(name, *as_items(name, "multi_index", multi_index))
+    index_arrays = as_arrays(name, *as_items(name, "multi_index", multi_index))
     check(
-        len(parts) == len(sizes),
+        len(index_arrays) == len(sizes),
         lambda: f"[ravel_multi_index] there must be one array for each of {len(sizes)} axes; got "
-        f"{len(parts)}. Fix: tuple(positions).",
+        f"{len(index_arrays)}. Fix: tuple(positions).",
         ValueError,
     )
     check(
-        all(dtypes.is_integer(aval_of(p).dtype) for p in parts),
+        all(dtypes.is_integer(aval_of(p).dtype) for p in index_arrays),
         lambda: f"[ravel_multi_index] positions must be integers; got "
-        f"{[str(aval_of(p)) for p in parts]}. Fix: i.astype(int).",
+        f"{[str(aval_of(p)) for p in index_arrays]}. Fix: i.astype(int).",
     )
     if dtype is None:
-        wanted = aval_of(promote_dtypes(*parts, 0)[0]).dtype
+        out_dtype = aval_of(promote_dtypes(*index_arrays, 0)[0]).dtype
     else:
-        wanted = user_dtype(dtype, "ravel_multi_index")
+        out_dtype = user_dtype(dtype, "ravel_multi_index")
     check(
-        dtypes.is_integer(wanted) and prod(sizes) - 1 <= np.iinfo(wanted).max,
+        dtypes.is_integer(out_dtype) and prod(sizes) - 1 <= np.iinfo(out_dtype).max,
         lambda: f"[ravel_multi_index] dtype must be an integer dtype that holds {prod(sizes) - 1}; "
-        f"got {wanted}. Fix: dtype=jnp.int64 with x64 enabled.",
+        f"got {out_dtype}. Fix: dtype=jnp.int64 with x64 enabled.",
         ValueError,
     )
     order_of_axes = list(range(len(sizes))) if order == "C" else list(range(len(sizes)))[::-1]
-    total = convert(0, wanted)
+    total = convert(0, out_dtype)
     for d in order_of_axes:
-        part = _inside(parts[d], sizes[d], mode)
-        total = total * convert(sizes[d], wanted) + lax.convert_element_type(part, wanted)
+        index = _in_bounds(index_arrays[d], sizes[d], mode)
+        total = total * convert(sizes[d], out_dtype) + lax.convert_element_type(index, out_dtype)
     return asarray(total)
 
 
-def _inside(part: Any, size: int, mode: str) -> Any:
+def _in_bounds(index: Any, size: int, mode: str) -> Any:
     if mode == "clip":
-        return clip(part, 0, size - 1)
+        return clip(index, 0, size - 1)
     if mode == "wrap":
-        return remainder(part, size)
+        return remainder(index, size)
     if mode == "raise":
-        mend = "mode='clip' or mode='wrap'."
-        host = known("ravel_multi_index", "positions", part, mend)
+        fix = "mode='clip' or mode='wrap'."
+        host = known("ravel_multi_index", "positions", index, fix)
         check(
             bool(((host >= 0) & (host < size)).all()),
             lambda: f"[ravel_multi_index] indices must be in [0, {size}); got some outside. Fix: "
             "mode='clip'.",
             ValueError,
         )
-    return part
+    return index

@@ -312,15 +312,15 @@ def histogramdd(
         f"got {len(per_axis)} and {brief(range)}. Fix: bins=[10] * {rank}.",
         ValueError,
     )
-    edges, places = [], []
-    for d, how in enumerate(per_axis):
+    edges, bin_indices = [], []
+    for d, axis_bins in enumerate(per_axis):
         column = x[:, d]
-        axis_edges = histogram_bin_edges(column, how, None if range is None else range[d])
-        place = searchsorted(axis_edges, column, "right")
-        places.append(where(column == axis_edges[-1], place - 1, place))
+        axis_edges = histogram_bin_edges(column, axis_bins, None if range is None else range[d])
+        bin_index = searchsorted(axis_edges, column, "right")
+        bin_indices.append(where(column == axis_edges[-1], bin_index - 1, bin_index))
         edges.append(axis_edges)
     sizes = [aval_of(axis_edges).shape[0] + 1 for axis_edges in edges]
-    flat = ravel_multi_index(places, sizes, "clip")
+    flat = ravel_multi_index(bin_indices, sizes, "clip")
     counts = bincount(flat, optional_weights[0] if optional_weights else None, length=prod(sizes))
     counts = reshape(counts, sizes)[(slice(1, -1),) * rank]
     if density:

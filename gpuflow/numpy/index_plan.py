@@ -38,13 +38,13 @@ class Plan:
     def anchor(self, advanced: Sequence[int]) -> int | None:
         """The position of the axes of index arrays at ``advanced``; None: not adjacent."""
         first, last = advanced[0], advanced[-1]
-        parts = self.new_axes if self.ellipsis is None else (*self.new_axes, self.ellipsis)
-        apart = last - first + 1 != len(advanced) or any(first < p <= last for p in parts)
-        return None if apart else first
+        separators = self.new_axes if self.ellipsis is None else (*self.new_axes, self.ellipsis)
+        is_split = last - first + 1 != len(advanced) or any(first < p <= last for p in separators)
+        return None if is_split else first
 
 
 def is_index_array(entry: Any) -> bool:
-    """Whether an entry of a plan is an array of positions."""
+    """Whether an entry of a plan is an index array."""
     return not isinstance(entry, (slice, int))
 
 
@@ -52,26 +52,26 @@ def without_bools(index: Any, rank: int) -> tuple[Any, list[int]]:
     """An index with its scalar bools as index arrays, of one element for True and none for False.
 
     Returns:
-        The index, and where the array needs axes of size 1 for them.
+        The index, and the positions of the axes of size 1 that the array needs for them.
     """
     entries = index if isinstance(index, tuple) else (index,)
     if not any(_is_bool(entry) for entry in entries):
         return index, []
     changed = [np.zeros(int(bool(e)), np.int32) if _is_bool(e) else e for e in entries]
     used = sum(axes_used(entry) for entry in entries)
-    places: list[int] = []
+    bool_axes: list[int] = []
     axis = 0
     for entry in entries:
         if _is_bool(entry):
-            places.append(axis)
+            bool_axes.append(axis)
             axis += 1
         else:
             axis += rank - used if entry is Ellipsis else axes_used(entry)
-    return tuple(changed), places
+    return tuple(changed), bool_axes
 
 
 def _is_bool(entry: Any) -> bool:
-    """Whether an entry is a single bool with a known value."""
+    """Whether an entry is a single concrete bool."""
     if isinstance(entry, (bool, np.bool_)):
         return True
     if not (is_mask(entry) and aval_of(entry).ndim == 0):
@@ -111,9 +111,9 @@ def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
         ),
         IndexError,
     )
-    place = dots[0] if dots else len(entries)
-    rest = entries[place + 1 :] if dots else []
-    filled = [*entries[:place], *[slice(None)] * (len(shape) - used), *rest]
+    ellipsis_at = dots[0] if dots else len(entries)
+    trailing = entries[ellipsis_at + 1 :] if dots else []
+    filled = [*entries[:ellipsis_at], *[slice(None)] * (len(shape) - used), *trailing]
     axes: list[Any] = []
     new_axes: list[int] = []
     for entry in filled:
@@ -121,7 +121,7 @@ def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
             new_axes.append(len(axes))
         else:
             axes.append(entry)
-    before = sum(entry is not None for entry in entries[:place])
+    before = sum(entry is not None for entry in entries[:ellipsis_at])
     return Plan(tuple(axes), tuple(new_axes), before if dots else None)
 
 
@@ -140,7 +140,7 @@ def is_mask(entry: Any) -> bool:
 
 
 def _check_masks(entries: Sequence[Any], shape: tuple[int, ...]) -> None:
-    """Raise IndexError for a mask whose shape is not that of the axes it stands for.
+    """Raise IndexError for a mask whose shape is not that of the axes it indexes.
 
     A mask without elements selects nothing, whatever its shape is, as in JAX.
     """
@@ -184,7 +184,7 @@ def normal_entry(entry: Any) -> list[Any]:
 
 
 def _bound(value: Any, entry: slice) -> int | None:
-    """A bound of a slice; IndexError if it is known only while the program runs."""
+    """A static bound of a slice; IndexError if it is traced."""
     check(
         not isinstance(value, Tracer) or value.concrete() is not None,
         lambda: (
@@ -203,11 +203,11 @@ def _mask_positions(mask: Any) -> list[Any]:
             "Fix: jnp.where(mask, x, 0), which keeps the shape."
         )
     positions = np.nonzero(np.asarray(mask))
-    return [place.astype(np.int32) for place in positions]
+    return [index.astype(np.int32) for index in positions]
 
 
 def wrap_negative(indices: Any, size: int) -> Any:
-    """Index arrays with negative positions counted from the end."""
+    """Index arrays with negative indices counted from the end."""
     dtype = aval_of(indices).dtype
     if dtype.kind == "u":
         return indices

@@ -18,10 +18,10 @@ from gpuflow.numpy.ranges import arange, linspace
 from gpuflow.numpy.shaping import expand_dims, transpose
 
 
-def _line(name: str, part: slice) -> Any:
-    """The numbers that a slice stands for; an imaginary step counts them."""
+def _slice_range(name: str, entry: slice) -> Any:
+    """The values of a slice's range; an imaginary step is their count."""
     bounds = []
-    for what, value in (("start", part.start), ("stop", part.stop), ("step", part.step)):
+    for what, value in (("start", entry.start), ("stop", entry.stop), ("step", entry.step)):
         text = f"the {what} of a slice"
         bounds.append(None if value is None else known(name, text, value, "jnp.linspace.").item())
     start, stop, step = bounds
@@ -45,14 +45,14 @@ class Grid:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            return _line(self._name, key)
-        lines = [_line(self._name, part) for part in key]
-        if not lines:
+            return _slice_range(self._name, key)
+        coordinates = [_slice_range(self._name, entry) for entry in key]
+        if not coordinates:
             return [] if self._sparse else arange(0)
-        is_real = any(dtypes.is_inexact(aval_of(line).dtype) for line in lines)
+        is_real = any(dtypes.is_inexact(aval_of(values).dtype) for values in coordinates)
         dtype = dtypes.default_float() if is_real else dtypes.default_int()
-        lines = [convert(line, dtype) for line in lines]
-        grids = meshgrid(*lines, indexing="ij", sparse=self._sparse)
+        coordinates = [convert(values, dtype) for values in coordinates]
+        grids = meshgrid(*coordinates, indexing="ij", sparse=self._sparse)
         return grids if self._sparse else stack(grids, 0)
 
     def __repr__(self) -> str:
@@ -70,29 +70,29 @@ class Joiner:
         name: the name of the option.
         axis: the axis along which to concatenate.
         rank: minimum rank of each operand.
-        place: position of the axes of an operand of lower rank; -1: last.
+        trans1d: position of the axes of an operand of lower rank; -1: last.
     """
 
-    def __init__(self, name: str, axis: int, rank: int, place: int) -> None:
+    def __init__(self, name: str, axis: int, rank: int, trans1d: int) -> None:
         self._name = name
-        self._settings = (axis, rank, place)
+        self._settings = (axis, rank, trans1d)
 
     def __getitem__(self, key: Any) -> Any:
-        parts = key if isinstance(key, tuple) else (key,)
-        (axis, rank, place), matrix = self._settings, -1
-        if parts and isinstance(parts[0], str):
-            (axis, rank, place), matrix = self._directive(parts[0])
-            parts = parts[1:]
-        out = concatenate([self._part(part, rank, place) for part in parts], axis)
+        entries = key if isinstance(key, tuple) else (key,)
+        (axis, rank, trans1d), matrix = self._settings, -1
+        if entries and isinstance(entries[0], str):
+            (axis, rank, trans1d), matrix = self._directive(entries[0])
+            entries = entries[1:]
+        out = concatenate([self._entry_array(entry, rank, trans1d) for entry in entries], axis)
         return expand_dims(out, matrix) if matrix != -1 and aval_of(out).ndim == 1 else out
 
     def _directive(self, text: str) -> tuple[tuple[int, ...], int]:
-        """Settings as text: ``"axis,rank,place"``, or ``"r"`` and ``"c"`` for a matrix."""
+        """Parse a directive: ``"axis,ndmin,trans1d"``, or ``"r"`` and ``"c"`` for a matrix."""
         if text in ("r", "c"):
             return self._settings, 0 if text == "r" else 1
-        words = text.split(",")
+        fields = text.split(",")
         try:
-            settings = [int(word) for word in words[:3]]
+            settings = [int(field) for field in fields[:3]]
         except ValueError:
             raise ValueError(
                 f"[{self._name}] a text must be 'r', 'c' or up to three ints; got {text!r}. "
@@ -100,19 +100,19 @@ class Joiner:
             ) from None
         return (*settings, *self._settings[len(settings) :]), -1
 
-    def _part(self, part: Any, rank: int, place: int) -> Any:
+    def _entry_array(self, entry: Any, rank: int, trans1d: int) -> Any:
         check(
-            not isinstance(part, str),
-            lambda: f"[{self._name}] a text must come first; got {part!r} later. Fix: move it.",
+            not isinstance(entry, str),
+            lambda: f"[{self._name}] a text must come first; got {entry!r} later. Fix: move it.",
             ValueError,
         )
-        x = _line(self._name, part) if isinstance(part, slice) else array(part, copy=False)
-        part_rank = 0 if isinstance(part, slice) else aval_of(x).ndim
+        x = _slice_range(self._name, entry) if isinstance(entry, slice) else array(entry, copy=False)
+        rank_before = 0 if isinstance(entry, slice) else aval_of(x).ndim
         x = array(x, copy=False, ndmin=rank)
-        if place == -1 or rank <= part_rank:
+        if trans1d == -1 or rank <= rank_before:
             return x
         order = list(range(rank))
-        shift = rank - abs(rank + place + 1) % rank
+        shift = rank - abs(rank + trans1d + 1) % rank
         return transpose(x, order[shift:] + order[:shift])
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""``x[...]``.
+"""Indexing: ``x[...]``.
 
 Static indices (ints, slices, None, Ellipsis) become slice, rev, squeeze and broadcast_in_dim.
 One index array becomes a gather of rows, several become a general gather.
@@ -97,7 +97,7 @@ def _static_steps(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Step, .
     if cut.dropped:
         steps.append((squeeze_p, {"dimensions": tuple(cut.dropped)}))
     if plan.new_axes:
-        steps.append((broadcast_in_dim_p, _new_axes(plan, cut.kept_shape())))
+        steps.append((broadcast_in_dim_p, _new_axes(plan, cut.remaining_shape())))
     return tuple(steps)
 
 
@@ -108,35 +108,35 @@ class _Cut:
     Attributes:
         bounds: start, limit and step, which is positive.
         reversed: axes that are then reversed.
-        dropped: axes of ints, which are left with one element.
+        dropped: axes indexed by ints, which have one element.
     """
 
     bounds: tuple[tuple[int, int, int], ...]
     reversed: tuple[int, ...]
     dropped: tuple[int, ...]
 
-    def kept_shape(self) -> list[int]:
-        """The sizes of the axes that are left."""
+    def remaining_shape(self) -> list[int]:
+        """Sizes of the remaining axes."""
         return [
             len(range(*bounds)) for d, bounds in enumerate(self.bounds) if d not in self.dropped
         ]
 
 
 def _cut(plan: Plan, shape: tuple[int, ...]) -> _Cut:
-    bounds, turned, dropped = [], [], []
+    bounds, reversed_axes, dropped = [], [], []
     for d, (entry, size) in enumerate(zip(plan.axes, shape, strict=True)):
         start, limit, step = 0, size, 1
         if isinstance(entry, slice):
             start, limit, step = slice_range(entry, size)
             if step < 0:
-                turned.append(d)
+                reversed_axes.append(d)
                 step = -step
         elif isinstance(entry, int):
             start = _clipped_position(entry, size)
             limit = start + 1
             dropped.append(d)
         bounds.append((start, limit, step))
-    return _Cut(tuple(bounds), tuple(turned), tuple(dropped))
+    return _Cut(tuple(bounds), tuple(reversed_axes), tuple(dropped))
 
 
 def _cutting_steps(cut: _Cut, shape: tuple[int, ...]) -> list[Step]:
@@ -156,7 +156,7 @@ def _cutting_steps(cut: _Cut, shape: tuple[int, ...]) -> list[Step]:
 
 
 def slice_range(entry: slice, size: int) -> tuple[int, int, int]:
-    """Start, limit and step of a slice; with a negative step, those of the range reversed."""
+    """Start, limit and step of a slice; for a negative step, those of the reversed range."""
     check(
         entry.step != 0,
         lambda: f"[index] the step of a slice must not be 0; got {entry}. Fix: x[::1].",
@@ -188,7 +188,7 @@ def _clipped_position(entry: int, size: int) -> int:
 
 
 def _is_window(plan: Plan) -> bool:
-    """Whether the index is one window: of scalars and slices without steps."""
+    """Whether the index is one window: only scalars and slices without steps."""
     return all(
         entry.step in (None, 1, -1) if isinstance(entry, slice) else aval_of(entry).ndim == 0
         for entry in plan.axes
@@ -210,9 +210,9 @@ def _insert_new_axes(x: Any, plan: Plan) -> Any:
 
 def _new_axes(plan: Plan, shape: Sequence[int]) -> dict[str, Any]:
     """The params of broadcast_in_dim that inserts the axes of None into the remaining ones."""
-    kept = [d for d, entry in enumerate(plan.axes) if isinstance(entry, slice)]
-    order: list[tuple[int, int, bool]] = [(d, 1, False) for d in kept]
-    order += [(place, 0, True) for place in plan.new_axes]
+    sliced = [d for d, entry in enumerate(plan.axes) if isinstance(entry, slice)]
+    order: list[tuple[int, int, bool]] = [(d, 1, False) for d in sliced]
+    order += [(position, 0, True) for position in plan.new_axes]
     order.sort()
     sizes = iter(shape)
     full = tuple(1 if is_new else next(sizes) for _, _, is_new in order)
@@ -220,12 +220,12 @@ def _new_axes(plan: Plan, shape: Sequence[int]) -> dict[str, Any]:
     return {"shape": full, "broadcast_dimensions": old}
 
 
-def _rows(x: Any, plan: Plan, place: int, dropped: Sequence[int], mode: str) -> Any:
-    """One gather of rows for the only index array, at axis ``place``; ints have been cut."""
-    index = wrap_negative(plan.axes[place], aval_of(x).shape[place])
-    advanced = sorted([place, *dropped])
-    rest = [d for d in range(aval_of(x).ndim) if d not in advanced]
-    x = lax.transpose(x, [place, *dropped, *rest])
+def _rows(x: Any, plan: Plan, axis: int, dropped: Sequence[int], mode: str) -> Any:
+    """One gather of rows for the only index array, at axis ``axis``; ints have been cut."""
+    index = wrap_negative(plan.axes[axis], aval_of(x).shape[axis])
+    advanced = sorted([axis, *dropped])
+    others = [d for d in range(aval_of(x).ndim) if d not in advanced]
+    x = lax.transpose(x, [axis, *dropped, *others])
     x = lax.squeeze(x, tuple(range(1, len(advanced))))
     out = lax.row_gather(x, index, mode)
     rank = aval_of(index).ndim
@@ -236,10 +236,10 @@ def gathered(
     x: Any, plan: Plan, wrap: bool, mode: Any, fill_value: Any = None,
     indices_are_sorted: bool = False, unique_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """``x`` at any index, by one gather of all index arrays and ints; slices are cut before.
+    """``x`` at any index, by one gather of all index arrays and ints; slices are applied before.
 
     Args:
-        wrap: whether negative ints and numbers in index arrays count from the end.
+        wrap: whether negative ints and elements of index arrays count from the end.
         mode, fill_value, indices_are_sorted, unique_indices: as for ``lax.gather``.
     """
     slices = [entry if isinstance(entry, slice) else slice(None) for entry in plan.axes]
@@ -248,19 +248,19 @@ def gathered(
         x = primitive.bind(x, **params)
     axes = [slice(None) if isinstance(entry, slice) else entry for entry in plan.axes]
     shape = aval_of(x).shape
-    place = scatter_plan(replace(plan, axes=tuple(axes)), shape, wrap)
-    numbers = lax.GatherDimensionNumbers(place.offsets, place.indexed, place.indexed)
-    sizes = [shape[d] if d in place.windows else min(shape[d], 1) for d in range(len(shape))]
+    layout = scatter_plan(replace(plan, axes=tuple(axes)), shape, wrap)
+    numbers = lax.GatherDimensionNumbers(layout.offsets, layout.indexed, layout.indexed)
+    sizes = [shape[d] if d in layout.windows else min(shape[d], 1) for d in range(len(shape))]
     out = lax.gather(
-        x, place.indices, numbers, sizes, mode=mode, fill_value=fill_value,
+        x, layout.indices, numbers, sizes, mode=mode, fill_value=fill_value,
         indices_are_sorted=indices_are_sorted, unique_indices=unique_indices,
     )  # fmt: skip
-    kept = [k for k in range(len(place.full_shape)) if k not in place.new_axes]
-    return lax.broadcast_in_dim(out, place.full_shape, kept)
+    remaining = [k for k in range(len(layout.full_shape)) if k not in layout.new_axes]
+    return lax.broadcast_in_dim(out, layout.full_shape, remaining)
 
 
 def _destination(plan: Plan, advanced: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Where the axes of the index arrays go: in place where adjacent, otherwise in front."""
+    """Output position of the index arrays' axes: their own if adjacent, else 0."""
     start = plan.anchor(advanced) or 0
     return tuple(range(start, start + rank))
 
@@ -272,11 +272,11 @@ def _new_axes_after_gather(x: Any, plan: Plan) -> Any:
     first = plan.anchor(advanced)
     slices = [d for d, e in enumerate(plan.axes) if isinstance(e, slice)]
     added = aval_of(x).ndim - len(slices)
-    # Each output axis: (place among the entries, is it new, how many).
+    # Each output axis: (position among the entries, is it new).
     order: list[tuple[float, bool]] = [(float(d), False) for d in slices]
     anchor = -1.0 if first is None else float(first)
     order += [(anchor + k / (added + 1), False) for k in range(added)]
-    order += [(place - 0.5, True) for place in plan.new_axes]
+    order += [(position - 0.5, True) for position in plan.new_axes]
     order.sort()
     sizes = iter(aval_of(x).shape)
     shape = [1 if is_new else next(sizes) for _, is_new in order]

@@ -46,7 +46,7 @@ def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
     )
     signed = aval_of(x1).dtype.kind == "i"
     operands = broadcastlike(x1, x2)
-    if aval_of(operands[0]).ndim:  # only numbers stay weak
+    if aval_of(operands[0]).ndim:  # only Python scalars stay weak
         operands = [strong(x) for x in operands]
     return [lax.abs(x) if signed else x for x in operands]
 
@@ -81,7 +81,7 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
         return where(done, a, b), where(done, b, rest)
 
     divisor = lax.while_loop(goes_on, step, (x1, x2))[0]
-    # The least integer has no absolute value, and leaves its sign to what divides it.
+    # The absolute value of the least integer overflows, so that its divisors may be negative.
     return lax.abs(divisor) if aval_of(divisor).dtype.kind == "i" else divisor
 
 

@@ -1,4 +1,4 @@
-"""Concatenating and splitting arrays."""
+"""Concatenation and splitting of arrays."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from gpuflow.numpy.shaping import (
 # --- joining -------------------------------------------------------------------------------
 
 
-def _pieces(name: str, arrays: Any, dtype: Any, axis: Any = None) -> list[Any]:
-    """The arrays of a joining function, in one dtype."""
+def _operands(name: str, arrays: Any, dtype: Any, axis: Any = None) -> list[Any]:
+    """Operands of a concatenation, in one dtype."""
     check(
         not (_is_several(dtype) or _is_several(axis)),
         lambda: (
@@ -51,9 +51,9 @@ def _pieces(name: str, arrays: Any, dtype: Any, axis: Any = None) -> list[Any]:
     )
     arrays = check_arraylike(name, *arrays)
     if dtype is not None:
-        wanted = user_dtype(dtype, name)
-        # Converted once more, a weak array of this dtype is not weak any more.
-        return [lax.convert_element_type(convert(x, wanted), wanted) for x in arrays]
+        out_dtype = user_dtype(dtype, name)
+        # The second conversion makes a weak array of this dtype strong.
+        return [lax.convert_element_type(convert(x, out_dtype), out_dtype) for x in arrays]
     return promote_dtypes(*arrays)
 
 
@@ -63,7 +63,7 @@ def _is_several(value: Any) -> bool:
 
 
 def _rows(name: str, stacked: Any) -> list[Any]:
-    """The rows of an array that was passed in place of a list."""
+    """The rows of an array that was passed instead of a list."""
     sizes = shape(stacked)
     check(
         len(sizes) > 0,
@@ -98,16 +98,16 @@ def concatenate(
         Array([[0., 0., 1.],
                [0., 0., 1.]], dtype=float32)
     """
-    pieces = _pieces("concatenate", arrays, dtype, axis)
+    operands = _operands("concatenate", arrays, dtype, axis)
     if axis is None:
-        return lax.concatenate([ravel(x) for x in pieces], 0)
-    rank = aval_of(pieces[0]).ndim
+        return lax.concatenate([ravel(x) for x in operands], 0)
+    rank = aval_of(operands[0]).ndim
     check(
         rank > 0,
         lambda: "[concatenate] scalars have no axis to join; got a scalar. Fix: jnp.stack.",
         ValueError,
     )
-    return lax.concatenate(pieces, canonicalize_axis(axis, rank, "concatenate"))
+    return lax.concatenate(operands, canonicalize_axis(axis, rank, "concatenate"))
 
 
 @composite
@@ -162,8 +162,8 @@ def stack(
                [2, 4]], dtype=int32)
     """
     no_out("stack", out)
-    pieces = _pieces("stack", arrays, dtype, axis)
-    shapes = [aval_of(x).shape for x in pieces]
+    operands = _operands("stack", arrays, dtype, axis)
+    shapes = [aval_of(x).shape for x in operands]
     check(
         len(set(shapes)) == 1,
         lambda: (
@@ -172,8 +172,8 @@ def stack(
         ),
         ValueError,
     )
-    place = canonicalize_axis(axis, len(shapes[0]) + 1, "stack")
-    return lax.concatenate([expand_dims(x, place) for x in pieces], place)
+    dim = canonicalize_axis(axis, len(shapes[0]) + 1, "stack")
+    return lax.concatenate([expand_dims(x, dim) for x in operands], dim)
 
 
 @composite
@@ -197,7 +197,7 @@ def vstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
                [3, 4],
                [5, 6]], dtype=int32)
     """
-    return concatenate([atleast_2d(x) for x in _pieces("vstack", tup, dtype)], 0)
+    return concatenate([atleast_2d(x) for x in _operands("vstack", tup, dtype)], 0)
 
 
 @composite
@@ -223,8 +223,8 @@ def hstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
         Array([[1, 3],
                [2, 4]], dtype=int32)
     """
-    pieces = [atleast_1d(x) for x in _pieces("hstack", tup, dtype)]
-    return concatenate(pieces, 0 if ndim(pieces[0]) == 1 else 1)
+    operands = [atleast_1d(x) for x in _operands("hstack", tup, dtype)]
+    return concatenate(operands, 0 if ndim(operands[0]) == 1 else 1)
 
 
 @composite
@@ -246,8 +246,8 @@ def column_stack(tup: ArraysLike) -> Array:
         Array([[1, 3],
                [2, 4]], dtype=int32)
     """
-    pieces = [atleast_1d(x) for x in _pieces("column_stack", tup, None)]
-    return concatenate([expand_dims(x, 1) if ndim(x) == 1 else x for x in pieces], 1)
+    operands = [atleast_1d(x) for x in _operands("column_stack", tup, None)]
+    return concatenate([expand_dims(x, 1) if ndim(x) == 1 else x for x in operands], 1)
 
 
 @composite
@@ -275,26 +275,26 @@ def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
 
 # --- splitting -----------------------------------------------------------------------------
 
-_MOST_PARTS = 64  # of a split, that are one program outside of jit
+_MAX_FUSED_SECTIONS = 64  # of a split that runs as one program outside of jit
 
 
 def _cut(x: Any, axis: int, bounds: Sequence[int]) -> list[Any]:
     # A program of many results takes longer to build than to run op by op.
-    cut = _cut_together if len(bounds) <= _MOST_PARTS else _slices_between
+    cut = _cut_in_one_program if len(bounds) <= _MAX_FUSED_SECTIONS else _slices_between
     return cut(x, axis, bounds)
 
 
 def _slices_between(x: Any, axis: int, bounds: Sequence[int]) -> list[Any]:
     sizes = aval_of(x).shape
-    pieces = []
+    sections = []
     for start, stop in pairwise(bounds):
         first, last = [0] * len(sizes), list(sizes)
         first[axis], last[axis] = start, max(start, stop)
-        pieces.append(lax.slice(x, first, last))
-    return pieces
+        sections.append(lax.slice(x, first, last))
+    return sections
 
 
-_cut_together = composite(_slices_between)
+_cut_in_one_program = composite(_slices_between)
 
 
 def _bounds(size: int, cuts: Sequence[int]) -> list[int]:
@@ -336,8 +336,8 @@ def array_split(
     """
     (ary,) = check_arraylike("array_split", ary)
     sizes = shape(ary)
-    place = canonicalize_axis(axis, len(sizes), "array_split")
-    size = sizes[place]
+    dim = canonicalize_axis(axis, len(sizes), "array_split")
+    size = sizes[dim]
     check(
         not isinstance(indices_or_sections, str),
         lambda: f"[array_split] indices_or_sections must be integers; got {indices_or_sections!r}. "
@@ -346,7 +346,7 @@ def array_split(
     )
     if not _is_count(indices_or_sections):
         cuts = as_integers("array_split", "indices_or_sections", indices_or_sections)
-        return _cut(ary, place, _bounds(size, cuts))
+        return _cut(ary, dim, _bounds(size, cuts))
     count = as_count("array_split", "indices_or_sections", indices_or_sections)
     check(
         count > 0,
@@ -361,7 +361,7 @@ def array_split(
     )
     each, rest = divmod(size, count)
     starts = [k * each + min(k, rest) for k in range(count + 1)]
-    return _cut(ary, place, starts)
+    return _cut(ary, dim, starts)
 
 
 @explained
@@ -493,8 +493,8 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
         lambda: f"[unstack] the array must have an axis; got {aval_of(x)}. Fix: jnp.atleast_1d(x).",
         ValueError,
     )
-    place = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
-    return tuple(lax.unstack(x, place))
+    dim = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
+    return tuple(lax.unstack(x, dim))
 
 
 # --- joining deeper ------------------------------------------------------------------------
@@ -520,7 +520,7 @@ def dstack(tup: ArraysLike, dtype: DTypeLike | None = None) -> Array:
         Array([[[1, 3],
                 [2, 4]]], dtype=int32)
     """
-    return concatenate([atleast_3d(x) for x in _pieces("dstack", tup, dtype)], 2)
+    return concatenate([atleast_3d(x) for x in _operands("dstack", tup, dtype)], 2)
 
 
 @composite
@@ -549,7 +549,7 @@ def block(arrays: ArraysLike) -> Array:
 
 
 def _block(arrays: Any, level: int = 0) -> tuple[Any, int]:
-    """The joined array, and the depth of lists in it."""
+    """The concatenated array, and its nesting depth."""
     check(
         not isinstance(arrays, tuple),
         lambda: f"[block] lists are needed, not tuples; got {arrays!r}. Fix: list(arrays).",
@@ -569,12 +569,12 @@ def _block(arrays: Any, level: int = 0) -> tuple[Any, int]:
         "Fix: drop brackets.",
         ValueError,
     )
-    parts, depths = zip(*[_block(item, level + 1) for item in arrays], strict=True)
+    blocks, depths = zip(*[_block(item, level + 1) for item in arrays], strict=True)
     check(
         len(set(depths)) == 1,
         lambda: f"[block] lists must have one depth; got depths {depths}. Fix: add brackets.",
         ValueError,
     )
-    rank = max(depths[0] + 1, *[aval_of(x).ndim for x in parts])
-    parts = [expand_dims(x, tuple(range(rank - aval_of(x).ndim))) for x in parts]
-    return concatenate(parts, rank - 1 - depths[0]), depths[0] + 1
+    rank = max(depths[0] + 1, *[aval_of(x).ndim for x in blocks])
+    blocks = [expand_dims(x, tuple(range(rank - aval_of(x).ndim))) for x in blocks]
+    return concatenate(blocks, rank - 1 - depths[0]), depths[0] + 1

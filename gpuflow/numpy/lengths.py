@@ -1,4 +1,4 @@
-"""Elements taken out and put in: arrays that become longer and shorter."""
+"""Insertion and deletion of elements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuflow.numpy.promotion import broadcast_shapes
 from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel, reshape
 from gpuflow.numpy.sorting import argsort, sort
 
-_MOST_RUNS = 8  # of elements that stay, copied one by one
+_MOST_RUNS = 8  # of retained elements, copied as slices
 
 
 def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
@@ -58,11 +58,11 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | No
     host = known("trim_zeros", "the array", x, "outside of jit, or keep the zeros.") != 0
     index = [slice(None)] * rank
     for d in axes:
-        line = np.flatnonzero(host.any(axis=tuple(k for k in range(rank) if k != d)))
-        first = line[0] if line.size else 0
-        last = line[-1] + 1 if line.size else 0
-        start = int(first) if "f" in trim.lower() or not line.size else None
-        stop = int(last) if "b" in trim.lower() or not line.size else None
+        occupied = np.flatnonzero(host.any(axis=tuple(k for k in range(rank) if k != d)))
+        first = occupied[0] if occupied.size else 0
+        last = occupied[-1] + 1 if occupied.size else 0
+        start = int(first) if "f" in trim.lower() or not occupied.size else None
+        stop = int(last) if "b" in trim.lower() or not occupied.size else None
         if "f" in trim.lower() or "b" in trim.lower():
             index[d] = slice(start, stop)
     return x[tuple(index)]
@@ -133,54 +133,54 @@ def delete(
     if isinstance(obj, slice):
         obj = np.arange(size)[obj]
     if isinstance(obj, (int, np.integer)):
-        place = canonicalize_axis(int(obj), size, "delete")
-        return _joined_runs(x, [(0, place), (place + 1, size)], here)
-    places = as_array("delete", obj)
-    integer = dtypes.is_integer(aval_of(places).dtype)
+        index = canonicalize_axis(int(obj), size, "delete")
+        return _joined_runs(x, [(0, index), (index + 1, size)], here)
+    indices = as_array("delete", obj)
+    integer = dtypes.is_integer(aval_of(indices).dtype)
     if integer and assume_unique_indices:
-        return x[(slice(None),) * here + (_others(ravel(places), size),)]
-    mend = "assume_unique_indices=True, or jnp.where with a mask."
-    host = known("delete", "obj", obj if isinstance(obj, np.ndarray) else places, mend)
+        return x[(slice(None),) * here + (_others(ravel(indices), size),)]
+    fix = "assume_unique_indices=True, or jnp.where with a mask."
+    host = known("delete", "obj", obj if isinstance(obj, np.ndarray) else indices, fix)
     check(
         integer or (host.dtype == bool and host.shape == (size,)),
         lambda: f"[delete] obj must be integers or a mask of {size} elements; got {host.dtype} of "
         f"shape {host.shape}. Fix: pass positions.",
         ValueError,
     )
-    kept = np.ones(size, bool)
+    retained = np.ones(size, bool)
     try:
-        kept[host] = False
+        retained[host] = False
     except IndexError:
         raise IndexError(
             f"[delete] obj must hold positions in [{-size}, {size}); got {brief(host)}. "
             "Fix: positions of the axis."
         ) from None
-    places = np.flatnonzero(kept)
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
-    if places.size > 0 and len(runs) <= _MOST_RUNS:
+    indices = np.flatnonzero(retained)
+    runs = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
+    if indices.size > 0 and len(runs) <= _MOST_RUNS:
         return _joined_runs(x, [(int(run[0]), int(run[-1]) + 1) for run in runs], here)
-    return x[(slice(None),) * here + (places,)]
+    return x[(slice(None),) * here + (indices,)]
 
 
 def _joined_runs(x: Any, runs: Sequence[tuple[int, int]], axis: int) -> Any:
-    parts = [lax.slice_in_dim(x, start, stop, axis=axis) for start, stop in runs]
-    return concatenate(parts, axis)
+    slices = [lax.slice_in_dim(x, start, stop, axis=axis) for start, stop in runs]
+    return concatenate(slices, axis)
 
 
-def _others(places: Any, size: int) -> Any:
-    """All positions but these, which differ."""
-    places = lax.convert_element_type(places, dtypes.index_dtype(size))
-    places = clip(where(places < 0, places + size, places), 0, size)
-    count = aval_of(places).shape[0]
-    dtype = aval_of(places).dtype
-    # A position that stays is behind as many of these as are marked up to its number.
-    gone = sort(places) - lax.iota(dtype, (count,))
-    marks = lax.full((size - count,), 0, dtype).at[gone].add(1, mode="drop")
-    return lax.iota(dtype, (size - count,)) + lax.cumsum(marks)
+def _others(indices: Any, size: int) -> Any:
+    """All indices except the given distinct ones."""
+    indices = lax.convert_element_type(indices, dtypes.index_dtype(size))
+    indices = clip(where(indices < 0, indices + size, indices), 0, size)
+    count = aval_of(indices).shape[0]
+    dtype = aval_of(indices).dtype
+    # The k-th retained index is k plus the number of deleted indices before it.
+    gone = sort(indices) - lax.iota(dtype, (count,))
+    increments = lax.full((size - count,), 0, dtype).at[gone].add(1, mode="drop")
+    return lax.iota(dtype, (size - count,)) + lax.cumsum(increments)
 
 
-def _insert_together(x: Any, place: Any, values: Any, axis: int) -> Any:
-    """``x`` with all values before one position along an axis."""
+def _insert_run(x: Any, index: Any, values: Any, axis: int) -> Any:
+    """Insert all values before one index along an axis."""
     count = aval_of(values).shape[axis]
     shape = list(aval_of(x).shape)
     shape[axis] = count
@@ -189,9 +189,9 @@ def _insert_together(x: Any, place: Any, values: Any, axis: int) -> Any:
     edges, zero = [(0, 0, 0)] * len(shape), lax.full((), 0, aval_of(x).dtype)
     ahead, behind = [*edges], [*edges]
     ahead[axis], behind[axis] = (0, count, 0), (count, 0, 0)
-    number = lax.broadcasted_iota(aval_of(place).dtype, shape, axis)
-    moved = where(number < place, lax.pad(x, zero, ahead), lax.pad(x, zero, behind))
-    out = lax.dynamic_update_slice_in_dim(moved, values, place, axis)
+    position = lax.broadcasted_iota(aval_of(index).dtype, shape, axis)
+    shifted = where(position < index, lax.pad(x, zero, ahead), lax.pad(x, zero, behind))
+    out = lax.dynamic_update_slice_in_dim(shifted, values, index, axis)
     return lax.convert_element_type(out, aval_of(x).dtype, aval_of(x).weak_type)
 
 
@@ -224,32 +224,32 @@ def insert(
     size = aval_of(x).shape[here]
     if isinstance(obj, slice):
         obj = np.arange(*obj.indices(size), dtype=np.int32)
-    places = asarray(obj)
-    if aval_of(places).size == 0 and not dtypes.is_integer(aval_of(places).dtype):
-        places = places.astype(int)
+    indices = asarray(obj)
+    if aval_of(indices).size == 0 and not dtypes.is_integer(aval_of(indices).dtype):
+        indices = indices.astype(int)
     check(
-        dtypes.is_integer(aval_of(places).dtype) and aval_of(places).ndim < 2,
+        dtypes.is_integer(aval_of(indices).dtype) and aval_of(indices).ndim < 2,
         lambda: f"[insert] obj must be an int, a slice or a vector of integers; got "
-        f"{aval_of(places)}. Fix: jnp.asarray([0, 1]).",
+        f"{aval_of(indices)}. Fix: jnp.asarray([0, 1]).",
         ValueError,
     )
     values = lax.convert_element_type(values, aval_of(x).dtype)
     missing = rank - aval_of(values).ndim
     values = lax.expand_dims(values, tuple(range(missing))) if missing > 0 else values
-    if aval_of(places).size == 1:
-        if aval_of(places).ndim == 0:
+    if aval_of(indices).size == 1:
+        if aval_of(indices).ndim == 0:
             values = moveaxis(values, 0, here)
-        place = reshape(clip(where(places < 0, places + size, places), 0, size), ())
-        return _insert_together(x, place, values, here)
-    shapes = aval_of(places).shape, (aval_of(values).shape[here],)
+        at = reshape(clip(where(indices < 0, indices + size, indices), 0, size), ())
+        return _insert_run(x, at, values, here)
+    shapes = aval_of(indices).shape, (aval_of(values).shape[here],)
     count = broadcast_shapes(*shapes, name="insert")[0]
-    places = clip(where(places < 0, places + size, places), 0, size)
-    # The k-th of the sorted positions moves by k: so many were inserted before it.
-    steps = lax.iota(aval_of(places).dtype, (count,))
-    targets = places.at[argsort(places)].add(steps[: aval_of(places).shape[0]])
+    indices = clip(where(indices < 0, indices + size, indices), 0, size)
+    # The k-th of the sorted indices shifts by k: as many values were inserted before it.
+    steps = lax.iota(aval_of(indices).dtype, (count,))
+    targets = indices.at[argsort(indices)].add(steps[: aval_of(indices).shape[0]])
     taken = lax.full((size + count,), False, dtypes.bool_).at[targets].set(True)
-    rest = nonzero(~taken, size=size)[0]
+    remaining = nonzero(~taken, size=size)[0]
     shape = list(aval_of(x).shape)
     shape[here] = size + count
     out, lead = lax.full_like(x, 0, shape=shape), (slice(None),) * here
-    return out.at[(*lead, targets)].set(values).at[(*lead, rest)].set(x)
+    return out.at[(*lead, targets)].set(values).at[(*lead, remaining)].set(x)

@@ -216,7 +216,7 @@ bitwise_right_shift = right_shift
 
 
 def _classify(name: str, on_floats: Ufunc, on_others: bool, both: Ufunc, doc: str) -> Unary:
-    """A test of floats; integers all give ``on_others``, complex parts are joined by ``both``."""
+    """A test of floats; integers give ``on_others``, complex components are combined by ``both``."""
 
     def test(x: Any) -> Any:
         dtype = aval_of(x).dtype
@@ -437,8 +437,8 @@ def nan_to_num(
     (x,) = check_arraylike("nan_to_num", x)
     dtype = aval_of(x).dtype
     if dtypes.is_complex(dtype):
-        parts = (lax.real(x), lax.imag(x))
-        return lax.complex(*[nan_to_num(p, nan=nan, posinf=posinf, neginf=neginf) for p in parts])
+        re_im = (lax.real(x), lax.imag(x))
+        return lax.complex(*[nan_to_num(p, nan=nan, posinf=posinf, neginf=neginf) for p in re_im])
     if not dtypes.is_floating(dtype):
         return x
     limits = ml_dtypes.finfo(dtype)

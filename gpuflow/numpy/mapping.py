@@ -1,4 +1,4 @@
-"""Functions applied along axes, to positions, and by cases."""
+"""Functions applied along axes, to indices, and piecewise."""
 
 from __future__ import annotations
 

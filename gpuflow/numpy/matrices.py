@@ -32,7 +32,7 @@ from gpuflow.numpy.ranges import arange, eye
 from gpuflow.numpy.shaping import expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.ufuncs import multiply, power, subtract
 
-# Powers that are products; beyond, each element asks for one of its own.
+# Exponents computed by products; larger ones are computed per element.
 _MOST_PRODUCTS = 8
 
 
@@ -82,7 +82,7 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
     start = offset if offset >= 0 else -offset * width
     room = min(height, width - offset) if offset >= 0 else min(height + offset, width)
     count = max(0, room)
-    # Along the elements of a matrix in one row, those of a diagonal are evenly spaced.
+    # In the flattened matrix the elements of a diagonal are evenly spaced.
     flat = lax.reshape(x, (*shape[:first], height * width, *shape[first + 2 :]))
     stop = start + (count - 1) * (width + 1) + 1
     bounds = (start, stop, width + 1) if count else (0, 0, 1)
@@ -158,28 +158,28 @@ def cross(
         ValueError,
     )
     left, right = ([_element(x, k) for k in range(aval_of(x).shape[-1])] for x in (a, b))
-    third = _turned(left, right, 0, 1)
+    third = _minor(left, right, 0, 1)
     if sizes == (2, 2):
         return third
-    for parts in (left, right):
-        if len(parts) == 2:
-            parts.append(lax.mul(parts[0], like(0, parts[0])))
-    parts = [_turned(left, right, 1, 2), _turned(left, right, 2, 0), third]
-    return moveaxis(stack(parts, -1), -1, axisc)
+    for components in (left, right):
+        if len(components) == 2:
+            components.append(lax.mul(components[0], like(0, components[0])))
+    components = [_minor(left, right, 1, 2), _minor(left, right, 2, 0), third]
+    return moveaxis(stack(components, -1), -1, axisc)
 
 
 def _common(name: str, a: Any, b: Any) -> list[Any]:
-    """Both operands in their common dtype, as arrays; their shapes need not broadcast."""
+    """Both operands as arrays of their common dtype; their shapes need not broadcast."""
     a, b = check_arraylike(name, a, b)
     return [asarray(x) for x in promote_dtypes(a, b)]
 
 
-def _element(x: Any, place: int) -> Any:
+def _element(x: Any, index: int) -> Any:
     axis = aval_of(x).ndim - 1
-    return lax.squeeze(lax.slice_in_dim(x, place, place + 1, axis=axis), (axis,))
+    return lax.squeeze(lax.slice_in_dim(x, index, index + 1, axis=axis), (axis,))
 
 
-def _turned(left: list[Any], right: list[Any], i: int, j: int) -> Any:
+def _minor(left: list[Any], right: list[Any], i: int, j: int) -> Any:
     return subtract(multiply(left[i], right[j]), multiply(left[j], right[i]))
 
 

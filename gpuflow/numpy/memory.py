@@ -1,4 +1,4 @@
-"""The bytes of arrays: read as another dtype, and in another order."""
+"""Reinterpretation of the bytes of arrays: views of another dtype, and byte order."""
 
 from __future__ import annotations
 
@@ -49,43 +49,43 @@ def view(self: Any, dtype: DTypeLike | None = None, type: None = None) -> Array:
     )
     if dtype is None:
         return self
-    wanted, aval = user_dtype(dtype, "view"), aval_of(self)
+    target, aval = user_dtype(dtype, "view"), aval_of(self)
     check(
-        not dtypes.is_extended(wanted) and not dtypes.is_extended(aval.dtype),
+        not dtypes.is_extended(target) and not dtypes.is_extended(aval.dtype),
         lambda: f"[view] random keys have no bits; got {aval}. Fix: random.key_data(key).",
     )
-    if wanted == aval.dtype:
+    if target == aval.dtype:
         return self
-    _check_widths(aval, wanted)
+    _check_widths(aval, target)
     x = _plain(self, aval)
-    if dtypes.is_complex(wanted):
-        floats = _bits_as(x, np.dtype(f"f{wanted.itemsize // 2}"))
-        parts = shaping.reshape(floats, (*_with_last(floats, 2), 2))
-        out = lax.complex(parts[..., 0], parts[..., 1])
-    elif dtypes.is_bool(wanted):
+    if dtypes.is_complex(target):
+        floats = _bits_as(x, np.dtype(f"f{target.itemsize // 2}"))
+        pairs = shaping.reshape(floats, (*_with_last(floats, 2), 2))
+        out = lax.complex(pairs[..., 0], pairs[..., 1])
+    elif dtypes.is_bool(target):
         out = lax.ne(_bits_as(x, _BYTE), _BYTE.type(0))
     else:
-        out = _bits_as(x, wanted)
+        out = _bits_as(x, target)
     return out if aval.ndim else shaping.reshape(out, ())
 
 
-def _with_last(x: Any, parts: int) -> tuple[int, ...]:
-    """The shape of ``x`` where ``parts`` elements of the last axis become one."""
+def _with_last(x: Any, factor: int) -> tuple[int, ...]:
+    """The shape of ``x`` where ``factor`` elements of the last axis become one."""
     *lead, size = aval_of(x).shape
-    return (*lead, size // parts)
+    return (*lead, size // factor)
 
 
-def _check_widths(aval: ShapedArray, wanted: Any) -> None:
-    old, new = dtypes.bits_of(aval.dtype), dtypes.bits_of(wanted)
+def _check_widths(aval: ShapedArray, target: Any) -> None:
+    old, new = dtypes.bits_of(aval.dtype), dtypes.bits_of(target)
     check(
         aval.ndim > 0 or old == new,
-        lambda: f"[view] an array without axes keeps its width; got {aval} and {wanted}. "
+        lambda: f"[view] an array without axes keeps its width; got {aval} and {target}. "
         "Fix: x[None].view(...).",
         ValueError,
     )
     check(
         aval.ndim == 0 or (aval.shape[-1] * old) % new == 0,
-        lambda: f"[view] the last axis must hold whole elements of {wanted}; got {aval}. "
+        lambda: f"[view] the last axis must hold whole elements of {target}; got {aval}. "
         "Fix: pad it.",
         ValueError,
     )
@@ -103,7 +103,7 @@ def _plain(x: Any, aval: ShapedArray) -> Any:
 
 
 def _bits_as(x: Any, dtype: Any) -> Any:
-    """The last axis as elements of ``dtype``; of the same dtype, with its derivative."""
+    """The last axis as elements of ``dtype``; differentiable if the dtype does not change."""
     if aval_of(x).dtype == dtype:
         return x
     old, new = dtypes.bits_of(aval_of(x).dtype), dtypes.bits_of(dtype)
@@ -112,8 +112,8 @@ def _bits_as(x: Any, dtype: Any) -> Any:
     out = lax.bitcast_convert_type(x, dtype)
     if old <= new:
         return out
-    *lead, size, parts = aval_of(out).shape
-    return shaping.reshape(out, (*lead, size * parts))
+    *lead, size, count = aval_of(out).shape
+    return shaping.reshape(out, (*lead, size * count))
 
 
 def byteswap(self: Any) -> Array:

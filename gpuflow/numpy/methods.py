@@ -41,7 +41,7 @@ from gpuflow.numpy.tiling import repeat
 from gpuflow.numpy.updates import At
 from gpuflow.runtime.array import Array
 
-# What is never meant to be an operand, though Python would compare or repeat it.
+# Types that are never operands, although Python would compare or repeat them.
 _CONTAINERS = (list, tuple, set, dict)
 
 
@@ -56,8 +56,8 @@ def _defer_to(name: str, self: Any, other: Any) -> Any:
             f"[{name}] operands must be arrays or numbers; got a {type(other).__name__} and "
             f"{aval_of(self)}. Fix: convert it with jnp.asarray."
         )
-    turn = name.replace("__", "__r", 1)  # of an operator that has one
-    if turn in METHODS and not hasattr(type(other), turn) and is_foreign(other):
+    reflected = name.replace("__", "__r", 1)  # the reflected method, if the operator has one
+    if reflected in METHODS and not hasattr(type(other), reflected) and is_foreign(other):
         raise TypeError(
             f"[{name}] operands must be arrays or numbers; got {brief(other)} and {aval_of(self)}. "
             f"Fix: {fix_for(other, 'convert it with jnp.asarray')}."
@@ -77,7 +77,7 @@ def _operator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A binary operator whose array stands on the right."""
+    """A binary operator with the array as its right operand."""
 
     def operator(self: Any, other: ArrayLike) -> Any:
         if is_value(other) or is_arraylike(other):
@@ -135,7 +135,7 @@ def _rows(self: Any, positions: Iterable[int]) -> Iterator[Any]:
     """The rows at ``positions`` along the first axis, each created on demand."""
     if type(self) is Array and not dtypes.is_extended(self.aval.dtype):
         return self.rows(positions)
-    # Of keys too: their use is followed from operation to operation.
+    # Keys too: their use is tracked from operation to operation.
     return (indexing.getitem(self, k) for k in positions)
 
 
@@ -220,14 +220,14 @@ def _nonzero(
 
 
 def _flat(self: Any) -> NoReturn:
-    """Not there: it would be a writable view."""
+    """Not supported: it would be a writable view."""
     raise NotImplementedError(
         f"[flat] arrays are immutable and have no views; got {aval_of(self)}. Fix: x.ravel()."
     )
 
 
 def _round(self: Any, ndigits: int | None = None) -> Array:
-    """As ``round`` of Python: without a number of digits, integers of the default dtype."""
+    """Python's ``round``: without a number of digits, integers of the default dtype."""
     rounded = elementary.round(self, ndigits or 0)
     return creation.astype(rounded, int) if ndigits is None else rounded
 

@@ -1,4 +1,4 @@
-"""Reductions that leave nan out."""
+"""Reductions that ignore nan."""
 
 from __future__ import annotations
 
@@ -248,14 +248,14 @@ def nanmean(
     a = as_array("nanmean", a)
     if not _can_be_nan(a):
         return statistics.mean(a, axis, dtype, None, keepdims, where=where)
-    wanted = aval_of(a).dtype if dtype is None else user_dtype(dtype, "nanmean")
-    work = statistics.working_dtype(wanted)
+    out_dtype = aval_of(a).dtype if dtype is None else user_dtype(dtype, "nanmean")
+    work = statistics.working_dtype(out_dtype)
     total = nansum(a, axis, work, None, keepdims, where=where)
-    return convert(lax.div(total, _count(a, axis, keepdims, where, work)), wanted)
+    return convert(lax.div(total, _count(a, axis, keepdims, where, work)), out_dtype)
 
 
 def _count(a: Any, axis: Axes, keepdims: bool, mask: Any, dtype: Any) -> Any:
-    """How many numbers there are, in ``dtype``."""
+    """Number of elements that are not nan, in ``dtype``."""
     return reductions.sum(lax.bitwise_not(isnan(a)), axis, dtype, None, keepdims, where=mask)
 
 
@@ -288,19 +288,19 @@ def nanvar(
     """
     no_out("nanvar", out)
     a = as_array("nanvar", a)
-    work, wanted = statistics.variance_dtypes("nanvar", aval_of(a).dtype, dtype)
+    work, out_dtype = statistics.variance_dtypes("nanvar", aval_of(a).dtype, dtype)
     a = convert(a, work)
     center = nanmean(a, axis, work, None, True, where) if mean is None else mean
     distance = lax.sub(*_alike(a, convert(as_array("nanvar", center), work)))
     if _can_be_nan(a):
-        # What is nan already; the distance of infinity to an infinite mean is nan, and counts.
+        # Only elements that are nan; the distance of inf to an infinite mean is nan, and counts.
         distance = _choose(isnan(a), 0, distance)
     squared = statistics.squared_modulus(distance)
     total = reductions.sum(squared, axis, None, None, keepdims, where=where)
     count = _count(a, axis, keepdims, where, aval_of(total).dtype) - ddof
     few = count <= 0
     result = lax.div(total, _choose(few, 1, count))
-    return convert(_choose(few, np.nan, result), wanted)
+    return convert(_choose(few, np.nan, result), out_dtype)
 
 
 def _alike(a: Any, center: Any) -> tuple[Any, Any]:
@@ -343,12 +343,12 @@ def nanstd(
     """
     no_out("nanstd", out)
     a = as_array("nanstd", a)
-    wanted = statistics.variance_dtypes("nanstd", aval_of(a).dtype, dtype)[1]
-    work = statistics.working_dtype(wanted)
-    narrow = work != wanted
+    out_dtype = statistics.variance_dtypes("nanstd", aval_of(a).dtype, dtype)[1]
+    work = statistics.working_dtype(out_dtype)
+    narrow = work != out_dtype
     squared = nanvar(a, axis, work if narrow else dtype, None, ddof, keepdims, where, mean)
     out_ = reductions.sqrt_of_sum(squared)
-    return convert(out_, wanted) if narrow else out_
+    return convert(out_, out_dtype) if narrow else out_
 
 
 # --- cumulative ----------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from gpuflow.numpy.ufuncs import power
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg.algebra import real_dtype, through_float32, with_batch
 
-Order = float | str | None  # no operand: it chooses the formula
+Order = float | str | None  # not an operand: it selects the formula
 
 
 def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
@@ -73,7 +73,7 @@ def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = Fa
     rank = aval_of(x).ndim
     if axis is None and ord is None:
         return _euclidean(x, None, keepdims)
-    if are_several(axis):  # rows first: their order tells them apart
+    if are_several(axis):  # rows first: the order distinguishes them
         axes = tuple(canonicalize_axis(d, rank, "norm") for d in axis)
     else:
         axes = canonicalize_axes(axis, rank, "norm")
@@ -112,7 +112,7 @@ def norm(x: ArrayLike, ord: Order = None, axis: Axes = None, keepdims: bool = Fa
 
 @through_float32
 def _of_values(x: Any, ord: Order) -> Any:
-    """A norm that is made of the singular values."""
+    """A norm computed from the singular values."""
     values = svdvals(x)
     if ord == "nuc":
         return reductions.sum(values, -1)
@@ -169,7 +169,7 @@ def vector_norm(
     total = reductions.sum(power(absolute(x), ord), axis, keepdims=keepdims)
     if ord < 0:
         return power(total, 1 / ord)
-    is_zero = lax.eq(total, like(0, total))  # there the derivative is 0, as of abs
+    is_zero = lax.eq(total, like(0, total))  # the derivative is 0 there, as for abs
     return where(is_zero, 0, power(where(is_zero, 1, total), 1 / ord))
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     html = LazyModule("html")
 
-_MOST_SHOWN = 256  # elements; of more a histogram is drawn
+_MOST_SHOWN = 256  # elements; larger arrays show a histogram
 _SAMPLE = 1 << 16  # elements that a histogram counts
 _BINS, _BAR, _HEIGHT = 40, 6, 48  # bars, and their width and height in pixels
 
@@ -37,21 +37,21 @@ def repr_html(self: Any) -> str | None:
     body = f"<pre>{html.escape(str(self))}</pre>"
     if aval.size > _MOST_SHOWN and not dtypes.is_extended(aval.dtype):
         with np.errstate(all="ignore"):
-            spread = _spread(host)
-        body = f"{spread}<details><summary>values</summary>{body}</details>"
+            distribution = _distribution(host)
+        body = f"{distribution}<details><summary>values</summary>{body}</details>"
     sharding = "" if self.sharding.num_devices == 1 else f", sharded as {self.sharding.spec}"
     return _page(self, f"{self.device}{sharding}", body)
 
 
-def _page(self: Any, place: str, body: str) -> str:
+def _page(self: Any, location: str, body: str) -> str:
     aval = aval_of(self)
     weak = ", weak type" if aval.weak_type else ""
     name = type(self).__name__ if isinstance(self, Tracer) else "Array"
     head = f"<b>{html.escape(name)}</b> <code>{html.escape(str(aval))}</code>{weak}"
-    return f"<div>{head} <small>{html.escape(place)}</small>{body}</div>"
+    return f"<div>{head} <small>{html.escape(location)}</small>{body}</div>"
 
 
-def _spread(host: np.ndarray) -> str:
+def _distribution(host: np.ndarray) -> str:
     """The range of the values and a histogram."""
     flat = host.reshape(-1)
     sample = flat[:: -(-flat.size // _SAMPLE)]

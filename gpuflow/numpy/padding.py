@@ -1,4 +1,4 @@
-"""``pad``: borders around arrays."""
+"""``pad``: padding of arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpuflow.numpy.tiling import repeat
 
 Pairs = list[tuple[Any, Any]]
 
-# The options that each mode takes.
+# The options that each mode accepts.
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "constant": ("constant_values",),
     "edge": (),
@@ -184,20 +184,20 @@ def _axis_by_axis(x: Any, widths: Pairs, mode: str, options: dict[str, Any]) -> 
             ValueError,
         )
         if mode == "edge":
-            borders = _first(x, d, 1), _last(x, d, 1)
-            borders = tuple(repeat(b, n, d) for b, n in zip(borders, pair, strict=True))
+            paddings = _first(x, d, 1), _last(x, d, 1)
+            paddings = tuple(repeat(b, n, d) for b, n in zip(paddings, pair, strict=True))
         elif mode == "empty":
-            borders = tuple(_zeros(x, d, n) for n in pair)
+            paddings = tuple(_zeros(x, d, n) for n in pair)
         elif mode == "linear_ramp":
-            borders = _ramps(x, d, pair, ends[d])
+            paddings = _ramps(x, d, pair, ends[d])
         elif mode in _STATISTICS:
-            borders = _statistics(x, d, pair, mode, None if lengths is None else lengths[d])
+            paddings = _statistics(x, d, pair, mode, None if lengths is None else lengths[d])
         elif mode == "wrap":
-            borders = _wrapped(x, d, pair)
+            paddings = _wrapped(x, d, pair)
         else:
             x = _mirrored(x, d, pair, mode == "reflect", odd)
             continue
-        x = lax.concatenate([borders[0], x, borders[1]], d)
+        x = lax.concatenate([paddings[0], x, paddings[1]], d)
     return x
 
 
@@ -247,14 +247,14 @@ def _statistics(
         lambda: f"[pad] stat_length must be positive; got {lengths}. Fix: stat_length=1.",
         ValueError,
     )
-    borders = []
-    parts = _first(x, d, counts[0]), _last(x, d, counts[1])
-    for part, width in zip(parts, pair, strict=True):
-        value = _STATISTICS[mode](part, axis=d, keepdims=True)
+    paddings = []
+    edge_slices = _first(x, d, counts[0]), _last(x, d, counts[1])
+    for edge_slice, width in zip(edge_slices, pair, strict=True):
+        value = _STATISTICS[mode](edge_slice, axis=d, keepdims=True)
         value = round_(value) if dtypes.is_integer(aval.dtype) else value
         value = lax.convert_element_type(value, aval.dtype, aval.weak_type)
-        borders.append(repeat(value, width, d))
-    return tuple(borders)
+        paddings.append(repeat(value, width, d))
+    return tuple(paddings)
 
 
 def _wrapped(x: Any, d: int, pair: tuple[int, int]) -> tuple[Any, Any]:
@@ -266,7 +266,7 @@ def _wrapped(x: Any, d: int, pair: tuple[int, int]) -> tuple[Any, Any]:
 
 
 def _mirrored(x: Any, d: int, pair: tuple[int, int], skip_edge: bool, odd: bool) -> Any:
-    """Mirror the array at both edges, as often as the widths need; so each side grows in turn."""
+    """Mirror the array at both edges, repeatedly if a width exceeds the size."""
     size = aval_of(x).shape[d]
     skipped = 1 if skip_edge and size > 1 else 0
     for at_front, width in ((True, pair[0]), (False, pair[1])):
@@ -275,12 +275,12 @@ def _mirrored(x: Any, d: int, pair: tuple[int, int], skip_edge: bool, odd: bool)
             width -= count
             length = aval_of(x).shape[d]
             if at_front:
-                part = lax.slice_in_dim(x, skipped, skipped + count, axis=d)
+                mirrored = lax.slice_in_dim(x, skipped, skipped + count, axis=d)
                 edge = _first(x, d, 1)
             else:
-                part = lax.slice_in_dim(x, length - skipped - count, length - skipped, axis=d)
+                mirrored = lax.slice_in_dim(x, length - skipped - count, length - skipped, axis=d)
                 edge = _last(x, d, 1)
-            part = lax.rev(part, (d,))
-            part = 2 * edge - part if odd else part
-            x = lax.concatenate([part, x] if at_front else [x, part], d)
+            mirrored = lax.rev(mirrored, (d,))
+            mirrored = 2 * edge - mirrored if odd else mirrored
+            x = lax.concatenate([mirrored, x] if at_front else [x, mirrored], d)
     return x

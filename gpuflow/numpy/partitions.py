@@ -1,4 +1,4 @@
-"""Partial orders: the smallest or largest elements, and complex numbers in order."""
+"""Partial sorting: the smallest or largest elements, and sorting of complex numbers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _prepare(name: str, a: Any, kth: Any, axis: int) -> tuple[Any, int]:
         NotImplementedError,
     )
     check_numbers(name, x)
-    place = canonicalize_axis(axis, aval_of(x).ndim, name)
-    canonicalize_axis(known_int(name, "kth", kth), aval_of(x).shape[place], name)
-    return x, place
+    dim = canonicalize_axis(axis, aval_of(x).ndim, name)
+    canonicalize_axis(known_int(name, "kth", kth), aval_of(x).shape[dim], name)
+    return x, dim
 
 
 @composite
@@ -54,8 +54,8 @@ def partition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
         >>> jnp.partition(jnp.array([3, 1, 2, 0]), 1)[:2]
         Array([0, 1], dtype=int32)
     """
-    x, place = _prepare("partition", a, kth, axis)
-    return sort(x, place)
+    x, dim = _prepare("partition", a, kth, axis)
+    return sort(x, dim)
 
 
 @composite
@@ -81,8 +81,8 @@ def argpartition(a: ArrayLike, kth: int, axis: int = -1) -> Array:
         >>> jnp.argpartition(jnp.array([30, 10, 20]), 0)[0]
         Array(1, dtype=int32)
     """
-    x, place = _prepare("argpartition", a, kth, axis)
-    return argsort(x, place).astype(dtypes.index_dtype(aval_of(x).shape[place]))
+    x, dim = _prepare("argpartition", a, kth, axis)
+    return argsort(x, dim).astype(dtypes.index_dtype(aval_of(x).shape[dim]))
 
 
 @composite

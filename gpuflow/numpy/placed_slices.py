@@ -1,7 +1,7 @@
-"""``ds``: a slice of known size whose start may be known only while the program runs.
+"""``ds``: a slice of static size whose start may be traced.
 
 An index with such slices is the index of a window: ``x[ds(i, 4), j]`` is ``w[:, j]`` with
-``w = dynamic_slice(x, ...)``, and an update of it an update of the window, which is put back.
+``w = dynamic_slice(x, ...)``; an update modifies the window and writes it back.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Slice:
 
     @property
     def span(self) -> int:
-        """From the first element to the last."""
+        """Distance from the first to the last element, plus one."""
         return (self.size - 1) * self.stride + 1 if self.size else 0
 
     @property
     def inside(self) -> slice:
-        """The slice in its window."""
+        """The slice relative to its window."""
         return slice(0, self.span, self.stride)
 
 
@@ -87,7 +87,7 @@ def has_slices(index: Any) -> bool:
 
 
 def in_window(index: Any) -> Any:
-    """The index in its window."""
+    """The index relative to its window."""
     if isinstance(index, tuple):
         return tuple(entry.inside if isinstance(entry, Slice) else entry for entry in index)
     return index.inside if isinstance(index, Slice) else index
@@ -96,10 +96,10 @@ def in_window(index: Any) -> Any:
 def window_of(
     index: Any, shape: tuple[int, ...], used: Any
 ) -> tuple[list[Any], list[int]]:
-    """Where the window of an index starts, and its sizes.
+    """Starts and sizes of the window of an index.
 
     Args:
-        index: with slices of ``ds``.
+        index: an index with slices of ``ds``.
         shape: shape of the array.
         used: number of axes that an entry indexes.
     """

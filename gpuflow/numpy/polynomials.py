@@ -1,4 +1,4 @@
-"""Polynomials by their coefficients, the highest power first."""
+"""Polynomials given by coefficients, the highest power first."""
 
 from __future__ import annotations
 
@@ -180,8 +180,8 @@ def _trimmed(coefficients: Any) -> Any:
     """Coefficients without leading ones that are 0 but for rounding."""
     size = absolute(coefficients)
     tolerance = float(np.sqrt(ml_dtypes.finfo(aval_of(size).dtype).eps))
-    mend = "use trim_leading_zeros=False."
-    large = np.flatnonzero(known("polydiv", "the remainder", size >= tolerance, mend))
+    fix = "use trim_leading_zeros=False."
+    large = np.flatnonzero(known("polydiv", "the remainder", size >= tolerance, fix))
     return coefficients[int(large[0]) :] if large.size else coefficients[:0]
 
 
@@ -303,15 +303,15 @@ def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
         return lax.full((0,), 0, complex_dtype)
     leading = lax.eq(lax.cumsum((p != 0).astype(int), 0), convert(0, dtypes.default_int()))
     if strip_zeros:
-        mend = "use strip_zeros=False; missing roots are then nan."
-        return _roots(p[int(known("roots", "the leading zeros", leading, mend).sum()) :])
-    number = lax.reduce_sum(leading.astype(int), (0,))
-    p = where(number == count, convert(1, aval.dtype), p)
-    places = (lax.iota(dtypes.default_int(), (count,)) + number) % count
-    eigenvalues = _roots(p[places])
-    # Each leading zero, now at the end, adds a root of 0: those go to the end.
+        fix = "use strip_zeros=False; missing roots are then nan."
+        return _roots(p[int(known("roots", "the leading zeros", leading, fix).sum()) :])
+    zero_count = lax.reduce_sum(leading.astype(int), (0,))
+    p = where(zero_count == count, convert(1, aval.dtype), p)
+    rotation = (lax.iota(dtypes.default_int(), (count,)) + zero_count) % count
+    eigenvalues = _roots(p[rotation])
+    # Each leading zero, rotated to the end, adds a root of 0: move these to the end.
     _, eigenvalues = lax.sort_key_val((eigenvalues == 0).astype(int), eigenvalues, 0, True)
-    real = lax.iota(dtypes.default_int(), (count - 1,)) < count - 1 - number
+    real = lax.iota(dtypes.default_int(), (count - 1,)) < count - 1 - zero_count
     return where(real, eigenvalues, convert(complex(np.nan, np.nan), aval_of(eigenvalues).dtype))
 
 

@@ -1,6 +1,6 @@
-"""Where elements are nonzero.
+"""``nonzero`` and related functions: indices of nonzero elements.
 
-The shape of the answer depends on values: it is known outside of jit, or given by ``size=``.
+The shape of the result depends on values: under jit, ``size=`` must be given.
 """
 
 from __future__ import annotations
@@ -60,33 +60,33 @@ def positions(name: str, x: Any, size: Any, fill_value: Any) -> tuple[Any, ...]:
     fills = _fills(name, fill_value, len(shape))
     mask = x if dtypes.is_bool(aval_of(x).dtype) else lax.ne(x, convert(0, aval_of(x).dtype))
     if size is None:
-        mend = f"say how many positions to return: jnp.{name}(x, size=...)."
-        indices = np.nonzero(known(name, "the array", mask, mend))
-        return tuple(asarray(part.astype(dtypes.default_int())) for part in indices)
+        fix = f"say how many positions to return: jnp.{name}(x, size=...)."
+        indices = np.nonzero(known(name, "the array", mask, fix))
+        return tuple(asarray(coordinate.astype(dtypes.default_int())) for coordinate in indices)
     count = known_int(name, "size", size)
-    flat, places = _flat_positions(ravel(mask), count)
+    flat, valid = _flat_positions(ravel(mask), count)
     sizes = [convert(prod(shape[d + 1 :]), aval_of(flat).dtype) for d in range(len(shape))]
-    parts = []
+    coordinates = []
     for d, step in enumerate(sizes):
-        part = flat if d == 0 else lax.rem(flat, convert(sizes[d - 1], aval_of(flat).dtype))
-        parts.append(lax.div(part, step) if prod(shape[d + 1 :]) > 1 else part)
+        coordinate = flat if d == 0 else lax.rem(flat, convert(sizes[d - 1], aval_of(flat).dtype))
+        coordinates.append(lax.div(coordinate, step) if prod(shape[d + 1 :]) > 1 else coordinate)
     if fills is None:
-        return tuple(parts)
+        return tuple(coordinates)
     return tuple(
-        select_where(places, part, lax.convert_element_type(fill, aval_of(part).dtype))
-        for part, fill in zip(parts, fills, strict=True)
+        select_where(valid, coordinate, lax.convert_element_type(fill, aval_of(coordinate).dtype))
+        for coordinate, fill in zip(coordinates, fills, strict=True)
     )
 
 
 def _flat_positions(mask: Any, count: int) -> tuple[Any, Any]:
-    """The first positions of True, then zeros; and whether each of them is one."""
+    """The first indices of True, padded by zeros, and a mask of the valid ones."""
     index = dtypes.default_int()
     total = aval_of(mask).size
     if not total or not count:
         none = lax.full((count,), 0, index)
         return none, lax.full((count,), False, dtypes.bool_)
     ranks = lax.cumsum(lax.convert_element_type(mask, index), 0)
-    # The k-th True goes to place k; what is False goes outside, and is dropped.
+    # The k-th True is written to index k; False goes out of bounds and is dropped.
     target = select_where(mask, lax.sub(ranks, convert(1, index)), convert(count, index))
     flat = lax.full((count,), 0, index).at[target].set(lax.iota(index, (total,)), mode="drop")
     number = lax.slice_in_dim(ranks, total - 1, total)
@@ -94,7 +94,7 @@ def _flat_positions(mask: Any, count: int) -> tuple[Any, Any]:
 
 
 def _fills(name: str, fill_value: Any, rank: int) -> Sequence[Any] | None:
-    """The values of missing positions along each axis."""
+    """Fill values of missing indices along each axis."""
     if fill_value is None:
         return None
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * rank

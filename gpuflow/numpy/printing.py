@@ -1,4 +1,4 @@
-"""Arrays as text: NumPy's functions and options, which arrays here obey as well."""
+"""Arrays as text: NumPy's functions and print options, which gpuflow arrays obey."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.scalars import SCALAR_TYPES
 
 PYTHON_SCALARS = (bool, int, float, complex)
-_numbers: Recent[Any, Array] = Recent(4096)  # by what they stand beside
+_numbers: Recent[Any, Array] = Recent(4096)  # by the type of the other operand
 
 
 def check_arraylike(name: str, *operands: Any) -> Sequence[Array]:
-    """Check operands, which must be arrays or scalars, or have ``__jax_array__``.
+    """Check that operands are arrays or scalars, or have ``__jax_array__``.
 
     Raises:
-        TypeError: other operands; lists are others.
+        TypeError: for other operands, such as lists.
     """
     for operand in operands:
         if not is_value(operand):
@@ -40,7 +40,7 @@ def check_arraylike(name: str, *operands: Any) -> Sequence[Array]:
 
 
 def is_arraylike(x: Any) -> bool:
-    """Whether functions of arrays take ``x``."""
+    """Whether array functions accept ``x``."""
     return is_value(x) or hasattr(type(x), "__jax_array__")
 
 
@@ -55,7 +55,7 @@ def _asked_for_array(name: str, operand: Any, position: int) -> Any:
 
 
 def convert(x: Any, dtype: Any, weak_type: bool = False) -> Any:
-    """``x`` with elements of ``dtype``; nothing happens where it has that dtype already."""
+    """Convert ``x`` to ``dtype``; unchanged if it has that dtype already."""
     if type(x) in PYTHON_SCALARS:
         return _typed(x, dtype, weak_type)
     if aval_of(x).dtype == dtype:
@@ -67,7 +67,7 @@ _KIND_OF_SCALAR = {"i": int, "f": float, "c": complex}
 
 
 def _typed(value: Any, dtype: Any, weak_type: bool) -> Any:
-    """A Python scalar as a number of ``dtype``; a weak one stays a Python scalar if it can."""
+    """A Python scalar as a scalar of ``dtype``; a weak one stays a Python scalar if possible."""
     if dtypes.is_extended(dtype):
         raise TypeError(f"[promote] keys hold no numbers; got {value}. Fix: random.key_data(key).")
     if type(value) is int:
@@ -115,7 +115,7 @@ _common_types: dict[Any, tuple[Any, bool]] = {}
 
 
 def common_type(avals: Sequence[ShapedArray]) -> tuple[Any, bool]:
-    """The common dtype of operands and its weak type, remembered."""
+    """The common dtype of operands and its weak type, cached."""
     types = tuple([(aval.dtype, aval.weak_type) for aval in avals])
     key = (types, config.trace_context())
     common = _common_types.get(key)
@@ -146,8 +146,8 @@ def promote_shapes(name: str, operands: Sequence[Any]) -> list[Array]:
     """Apply ``equal_ranks`` to the operands of an elementwise function that a user wrote.
 
     Raises:
-        TypeError: shapes that do not broadcast.
-        ValueError: ranks that differ where ``numpy_rank_promotion`` forbids it.
+        TypeError: if shapes do not broadcast.
+        ValueError: if ranks differ and ``numpy_rank_promotion`` forbids it.
     """
     promoted = equal_ranks(name, operands)
     shapes = [aval_of(x).shape for x in operands]
@@ -160,7 +160,7 @@ def equal_ranks(name: str, operands: Sequence[Any]) -> list[Array]:
     """Operands of one rank, by leading dimensions of size 1; scalars are unchanged.
 
     Raises:
-        TypeError: shapes that do not broadcast.
+        TypeError: if shapes do not broadcast.
     """
     shapes = [aval_of(x).shape for x in operands]
     first = shapes[0]
@@ -187,7 +187,7 @@ def broadcast_shapes(
     """The common shape under NumPy's rules.
 
     Raises:
-        ValueError: sizes that do not fit; elementwise functions raise TypeError, as lax does.
+        ValueError: if sizes do not match; elementwise functions raise TypeError, as lax does.
     """
     rank = max(map(len, shapes), default=0)
     result = []
@@ -205,7 +205,7 @@ def broadcast_shapes(
 
 
 def check_rank_promotion(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Warn of ranks that differ, or raise ValueError, depending on ``numpy_rank_promotion``."""
+    """Warn if ranks differ, or raise ValueError, depending on ``numpy_rank_promotion``."""
     mode = config.trace_context().numpy_rank_promotion
     if mode == "allow":
         return
@@ -222,14 +222,14 @@ def promote_args(name: str, *operands: Any) -> Sequence[Array]:
     """Operands of an elementwise function in one dtype and one rank.
 
     Raises:
-        TypeError: an operand that is not an array or number.
+        TypeError: if an operand is not an array or scalar.
         ValueError: if shapes do not broadcast.
     """
     first, last = operands[0], operands[-1]
     if len(operands) < 3:
-        if type(first) is type(last):  # also where it is one operand
+        if type(first) is type(last):  # also for a single operand
             if isinstance(first, HasAval) and first.aval is last.aval:
-                return operands  # arrays of one type need nothing, and are the common case
+                return operands  # fast path: arrays of one type need no conversion
         elif (pair := _with_number(first, last)) is not None:
             return pair
     operands = check_arraylike(name, *operands)
@@ -239,12 +239,12 @@ def promote_args(name: str, *operands: Any) -> Sequence[Array]:
 
 
 def _with_number(first: Any, last: Any) -> tuple[Array, Array] | None:
-    """An array and a number beside it as an array of its type, where nothing is traced.
+    """Eager fast path for an array and a scalar: the scalar as an array of the same type.
 
-    Numbers are remembered: to make an array takes as long as to add two.
+    Scalars are cached: creating an array takes as long as an addition.
 
     Returns:
-        None: they are something else, or have another common type than that of the array.
+        None for other operands, or if the common type is not that of the array.
     """
     number = _known_number(last, first)
     if number is not None:
@@ -272,13 +272,13 @@ def _number_beside(x: Array, number: Any) -> Array | None:
 
 
 def check_numbers(name: str, *operands: Any) -> None:
-    """Raise TypeError for bools, where NumPy counts with them as with integers and JAX does not."""
+    """Raise TypeError for bools, which NumPy treats as integers here and JAX does not."""
     for x in operands:
         check_kind(name, aval_of(x), is_number, "a number")
 
 
 def check_strict(*operands: Any) -> None:
-    """Raise TypePromotionError of a mixture of dtypes, if that is asked for.
+    """Raise TypePromotionError for mixed dtypes under strict promotion.
 
     For functions whose result does not depend on the common dtype.
     """
@@ -289,7 +289,7 @@ def check_strict(*operands: Any) -> None:
 def promote_args_numeric(name: str, *operands: Any) -> Sequence[Array]:
     """``promote_args``, where bools become int32."""
     operands = promote_args(name, *operands)
-    if aval_of(operands[0]).dtype is not dtypes.bool_:  # np.dtype of built-in types are one each
+    if aval_of(operands[0]).dtype is not dtypes.bool_:  # np.dtype objects of built-in types are singletons
         return operands
     return [convert(x, dtypes.int32) for x in operands]
 
@@ -304,13 +304,13 @@ def promote_args_inexact(name: str, *operands: Any) -> Sequence[Array]:
 
 
 def user_dtype(dtype: Any, name: str) -> Any:
-    """The dtype that a user's ``dtype=`` means, narrowed to 32 bits unless x64 is on.
+    """The dtype for a user's ``dtype=``, narrowed to 32 bits unless x64 is enabled.
 
     Raises:
         TypeError: if the dtype is invalid.
 
     Warns:
-        UserWarning: a dtype of NumPy's that is narrowed; Python's ``float`` means the default.
+        UserWarning: if a NumPy dtype is narrowed; Python's ``float`` means the default.
     """
     if dtypes.is_extended(dtype):
         return dtype
@@ -332,7 +332,7 @@ def user_dtype(dtype: Any, name: str) -> Any:
 
 
 def _meant(dtype: Any) -> str:
-    """A dtype to write instead of a value that is not one; integers were sizes or axes."""
+    """Suggested dtype for an error about an invalid one; integers were meant as sizes or axes."""
     is_size = isinstance(dtype, int | tuple | list)
     return "jnp.float32; several sizes or axes are one tuple, (2, 3)" if is_size else "jnp.float32"
 
@@ -346,7 +346,7 @@ def _warn_if_narrowed(asked: Any, canonical: Any, name: str) -> None:
 
 
 def like(value: Any, x: Any) -> Any:
-    """A number in the dtype of ``x``; weak if ``x`` is, like Python scalars."""
+    """A scalar in the dtype of ``x``; weak if ``x`` is, like Python scalars."""
     known = _known_number(value, x)
     if known is not None:
         return known
@@ -355,9 +355,9 @@ def like(value: Any, x: Any) -> Any:
 
 
 def constant(value: Any, x: Any) -> Any:
-    """A number in the dtype of ``x``; weak where ``x`` is a weak scalar.
+    """A scalar in the dtype of ``x``; weak if ``x`` is a weak scalar.
 
-    Constants of JAX's formulas: combined with them, arrays of weak type become strong.
+    For constants of JAX's formulas, which make weakly typed arrays strong.
     """
     aval = aval_of(x)
     known = _known_number(value, x) if not aval.weak_type else None
@@ -365,14 +365,14 @@ def constant(value: Any, x: Any) -> Any:
 
 
 def _known_number(value: Any, x: Any) -> Array | None:
-    """A Python number as an array of the type of ``x``, where nothing is traced."""
+    """A Python scalar as a cached array of the type of ``x``, outside of tracing."""
     if type(x) is Array and type(value) in SCALAR_TYPES and thread_state.trace is eval_trace:
         return _number_beside(x, value)
     return None
 
 
 def strong(x: Any) -> Array:
-    """``x`` with a type that does not yield in promotion."""
+    """``x`` without weak type."""
     return lax.convert_element_type(x, aval_of(x).dtype)
 
 

@@ -63,7 +63,7 @@ def quantile(
         Array([1., 2.], dtype=float32)
     """
     _no_writing("quantile", out, overwrite_input)
-    _check_parts("quantile", q)
+    _check_fractions("quantile", q)
     return _quantile("quantile", a, q, axis, method, keepdims, False, weights)
 
 
@@ -100,7 +100,7 @@ def nanquantile(
         Array([2., 5.], dtype=float32)
     """
     _no_writing("nanquantile", out, overwrite_input)
-    _check_parts("nanquantile", q)
+    _check_fractions("nanquantile", q)
     return _quantile("nanquantile", a, q, axis, method, keepdims, True, weights)
 
 
@@ -138,8 +138,8 @@ def percentile(
         Array([ 5., 10.], dtype=float32)
     """
     _no_writing("percentile", out, overwrite_input)
-    parts = _part_of_percent("percentile", q)
-    out = _quantile("percentile", a, parts, axis, method, keepdims, False, weights)
+    fractions = _from_percent("percentile", q)
+    out = _quantile("percentile", a, fractions, axis, method, keepdims, False, weights)
     return in_sharding("percentile", out, out_sharding)
 
 
@@ -175,8 +175,8 @@ def nanpercentile(
         Array(10., dtype=float32)
     """
     _no_writing("nanpercentile", out, overwrite_input)
-    parts = _part_of_percent("nanpercentile", q)
-    return _quantile("nanpercentile", a, parts, axis, method, keepdims, True, weights)
+    fractions = _from_percent("nanpercentile", q)
+    return _quantile("nanpercentile", a, fractions, axis, method, keepdims, True, weights)
 
 
 @composite
@@ -244,12 +244,12 @@ def _no_writing(name: str, out: Any, overwrite_input: bool) -> None:
     )
 
 
-def _check_parts(name: str, q: Any) -> None:
-    """Raise TypeError unless parts are floats: 50 for 0.5 would be a slip; JAX refuses 0 and 1."""
+def _check_fractions(name: str, q: Any) -> None:
+    """Raise TypeError unless q is a float: 50 instead of 0.5 is a likely mistake; as in JAX."""
     check_kind(name, aval_of(as_array(name, q)), dtypes.is_floating, "a float")
 
 
-def _part_of_percent(name: str, q: Any) -> Any:
+def _from_percent(name: str, q: Any) -> Any:
     (q,) = promote_dtypes_inexact(as_array(name, q))
     return q / 100
 
@@ -287,22 +287,22 @@ def _quantile(
         out = _by_weights(rows, weights, q, skip_nan)
     else:
         out = _by_rank(rows, q, method, skip_nan)
-    out = convert(out, dtype)  # of shape (*kept sizes, *q.shape)
-    kept = [n for d, n in enumerate(shape) if d not in axes]
+    out = convert(out, dtype)  # of shape (*remaining sizes, *q.shape)
+    out_sizes = [n for d, n in enumerate(shape) if d not in axes]
     out = moveaxis(out, -1, 0) if aval_of(q).ndim else out
     if keepdims:
-        kept = [1 if d in axes else n for d, n in enumerate(shape)]
-    return reshape(out, (*aval_of(q).shape, *kept))
+        out_sizes = [1 if d in axes else n for d, n in enumerate(shape)]
+    return reshape(out, (*aval_of(q).shape, *out_sizes))
 
 
 def _as_rows(a: Any, axes: tuple[int, ...]) -> Any:
-    """The array with the given axes joined into one, at the end."""
+    """The array with the given axes merged into one, at the end."""
     shape = aval_of(a).shape
-    kept = [d for d in range(len(shape)) if d not in axes]
-    a = lax.transpose(a, [*kept, *axes])
+    remaining = [d for d in range(len(shape)) if d not in axes]
+    a = lax.transpose(a, [*remaining, *axes])
     if len(axes) == 1:
         return a
-    return lax.reshape(a, [*[shape[d] for d in kept], prod(shape[d] for d in axes)])
+    return lax.reshape(a, [*[shape[d] for d in remaining], prod(shape[d] for d in axes)])
 
 
 def _with_weights(
@@ -333,7 +333,7 @@ def _with_weights(
 
 
 def _by_rank(rows: Any, q: Any, method: str, skip_nan: bool) -> Any:
-    """Elements at fractional places ``q * (n - 1)`` of the sorted rows."""
+    """Elements at fractional ranks ``q * (n - 1)`` of the sorted rows."""
     nan = isnan(rows)
     dtype, length = aval_of(q).dtype, aval_of(rows).shape[-1]
     axis = aval_of(rows).ndim - 1
@@ -345,51 +345,51 @@ def _by_rank(rows: Any, q: Any, method: str, skip_nan: bool) -> Any:
         rows = where(any_element(nan, -1, keepdims=True), convert(np.nan, rows.dtype), rows)
         count = lax.full((1,) * (axis + 1), length, dtype)
     rows = lax.sort(rows, axis)
-    parts = lax.broadcast_in_dim(q, (1,) * axis + (aval_of(q).size,), (axis,) * aval_of(q).ndim)
+    fractions = lax.broadcast_in_dim(q, (1,) * axis + (aval_of(q).size,), (axis,) * aval_of(q).ndim)
     last = count - 1
-    places = parts * last
-    low, high = lax.floor(places), lax.ceil(places)
-    high_part = places - low
-    low_part = 1 - high_part
-    low, high = (_element(rows, clip(place, 0, last)) for place in (low, high))
+    ranks = fractions * last
+    low, high = lax.floor(ranks), lax.ceil(ranks)
+    high_weight = ranks - low
+    low_weight = 1 - high_weight
+    low, high = (_element(rows, clip(rank, 0, last)) for rank in (low, high))
     if method == "linear":
-        out = low.astype(dtype) * low_part + high.astype(dtype) * high_part
+        out = low.astype(dtype) * low_weight + high.astype(dtype) * high_weight
     elif method == "midpoint":
         out = (low + high) * convert(0.5, aval_of(low).dtype)
     elif method == "nearest":
-        out = where(high_part <= 0.5, low, high)
+        out = where(high_weight <= 0.5, low, high)
     else:
         out = low if method == "lower" else high
     return out if aval_of(q).ndim else squeeze(out, -1)
 
 
-def _element(rows: Any, places: Any) -> Any:
-    """Elements of rows at places of shape (..., number of them)."""
-    shape = (*aval_of(rows).shape[:-1], aval_of(places).shape[-1])
-    places = broadcast_to(lax.convert_element_type(places, int), shape)
-    return take_along_axis(rows, clip(places, 0, None), -1)
+def _element(rows: Any, ranks: Any) -> Any:
+    """Elements of rows at ranks of shape (..., count)."""
+    shape = (*aval_of(rows).shape[:-1], aval_of(ranks).shape[-1])
+    ranks = broadcast_to(lax.convert_element_type(ranks, int), shape)
+    return take_along_axis(rows, clip(ranks, 0, None), -1)
 
 
 def _by_weights(rows: Any, weights: Any, q: Any, skip_nan: bool) -> Any:
-    """The first elements up to which the part ``q`` of all weight lies."""
+    """The first elements at which the cumulative weight reaches the fraction ``q``."""
     axis = aval_of(rows).ndim - 1
     rows, weights = lax.sort_key_val(rows, weights, axis, True)
     nan = isnan(rows)
     bad = (weights < 0) | isnan(weights)
     weights = where(bad | nan, convert(0, aval_of(weights).dtype), weights)
     reached = cumsum(weights, -1)
-    parts = lax.reshape(q, (aval_of(q).size,))
-    parts = lax.expand_dims(lax.convert_element_type(parts, aval_of(reached).dtype), range(axis))
-    target = reached[..., -1:] * parts
+    levels = lax.reshape(q, (aval_of(q).size,))
+    levels = lax.expand_dims(lax.convert_element_type(levels, aval_of(reached).dtype), range(axis))
+    target = reached[..., -1:] * levels
     before = expand_dims(reached, -2) < expand_dims(target, -1)
-    places = lax.reduce_sum(before.astype(int), (axis + 1,))
+    ranks = lax.reduce_sum(before.astype(int), (axis + 1,))
     length = aval_of(rows).shape[-1]
     if skip_nan:
         count = lax.reduce_sum((~nan).astype(int), (axis,))
     else:
         count = lax.full(aval_of(rows).shape[:-1], length, dtypes.default_int())
-    places = clip(places, 0, expand_dims(count, -1) - 1)
-    out = take_along_axis(rows, clip(places, 0, None), -1)
+    ranks = clip(ranks, 0, expand_dims(count, -1) - 1)
+    out = take_along_axis(rows, clip(ranks, 0, None), -1)
     none = (count == 0) if skip_nan else any_element(nan, -1)
     spoiled = expand_dims(any_element(bad, -1) | none, -1)
     out = where(spoiled, convert(np.nan, aval_of(out).dtype), out)

@@ -164,10 +164,10 @@ def linspace(
     out_dtype = work if dtype is None else user_dtype(dtype, "linspace")
     first, last = (convert(v, work) for v in (start, stop))
     sizes = np.broadcast_shapes(aval_of(first).shape, aval_of(last).shape)
-    parts = count - 1 if endpoint else count
+    intervals = count - 1 if endpoint else count
     first, last = (_with_axis(v, len(sizes)) for v in (first, last))
     ratio = reshape(lax.iota(work, (count,)), (count,) + (1,) * len(sizes))
-    ratio = lax.div(ratio, convert(max(parts, 1), work))
+    ratio = lax.div(ratio, convert(max(intervals, 1), work))
     blend = lax.mul(first, lax.sub(convert(1, work), ratio))
     out = lax.add(blend, lax.mul(last, ratio))
     if endpoint and count > 1:
@@ -184,13 +184,13 @@ def linspace(
     out = placed("linspace", out, device)
     if not retstep:
         return out
-    if parts <= 0:  # no distance: one nan, whatever the shape, as in JAX
+    if intervals <= 0:  # no intervals: a scalar nan for all shapes, as in JAX
         return out, convert(np.nan, work)
-    return out, reshape(lax.div(lax.sub(last, first), convert(parts, work)), sizes)
+    return out, reshape(lax.div(lax.sub(last, first), convert(intervals, work)), sizes)
 
 
 def _with_axis(x: Any, rank: int) -> Any:
-    """``x`` of ``rank`` axes behind a new axis of size 1."""
+    """``x``, broadcast to ``rank`` axes, with a new first axis of size 1."""
     sizes = aval_of(x).shape
     full_sizes = (1,) * (rank + 1 - len(sizes)) + sizes
     return lax.broadcast_in_dim(x, full_sizes, range(rank + 1 - len(sizes), rank + 1))
@@ -200,7 +200,7 @@ def _with_axis(x: Any, rank: int) -> Any:
 
 
 def _diagonals(rows: int, columns: int) -> tuple[Any, Any]:
-    """Row and column numbers, of shapes (rows, 1) and (1, columns)."""
+    """Row and column indices, of shapes (rows, 1) and (1, columns)."""
     return lax.iota(np.int32, (rows, 1), 0), lax.iota(np.int32, (1, columns), 1)
 
 
@@ -237,8 +237,8 @@ def eye(
     )
     rows, columns = _diagonals(*sizes)
     mask = lax.eq(lax.add(rows, _offset("eye", k, sizes, ValueError)), columns)
-    wanted = user_dtype(float if dtype is None else dtype, "eye")
-    return placed("eye", lax.convert_element_type(mask, wanted), device)
+    out_dtype = user_dtype(float if dtype is None else dtype, "eye")
+    return placed("eye", lax.convert_element_type(mask, out_dtype), device)
 
 
 @composite
@@ -296,7 +296,7 @@ def _is_whole(dtype: Any) -> bool:
 
 
 def _offset(name: str, k: Any, sizes: tuple[int, int], error: type[Exception]) -> Any:
-    """The number of a diagonal as an int32, traced where ``k`` is; a known one is beside a matrix.
+    """The offset of a diagonal as int32, traced if ``k`` is; static ones are clamped to the matrix.
 
     Raises:
         TypeError, ValueError: as ``error`` specifies, if it is not an integer.
@@ -410,8 +410,8 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
     rows, columns = aval.shape
     first_row, first_column = min(max(-k, 0), rows), min(max(k, 0), columns)
     count = max(0, min(rows - first_row, columns - first_column))
-    places = (np.arange(count) + first_row) * columns + np.arange(count) + first_column
-    return lax.row_gather(reshape(v, (rows * columns,)), places.astype(np.int32), "clip")
+    indices = (np.arange(count) + first_row) * columns + np.arange(count) + first_column
+    return lax.row_gather(reshape(v, (rows * columns,)), indices.astype(np.int32), "clip")
 
 
 @composite

@@ -73,7 +73,7 @@ def atleast_3d(*arys: ArrayLike) -> Any:
 
 
 def _at_least(arys: Sequence[Any], rank: int, new: Sequence[tuple[int, ...]]) -> Any:
-    """Arrays with axes of size 1 in the places that ``new`` has for each lower rank."""
+    """Arrays with axes of size 1 at the positions that ``new`` has for each lower rank."""
     arys = check_arraylike(f"atleast_{rank}d", *arys)
     shapes = [aval_of(x).shape for x in arys]
     outs = [

@@ -33,7 +33,7 @@ from gpuflow.ops.elementwise.select import where
 
 @custom_jvp
 def sqrt_of_sum(total: Any) -> Any:
-    """The square root, with the derivative 0 at 0, as of ``abs``: between slopes of both signs."""
+    """Square root with derivative 0 at 0, as for ``abs``: the mean of both one-sided slopes."""
     return lax.sqrt(total)
 
 
@@ -48,14 +48,14 @@ sqrt_of_sum.defjvps(_slope_of_sqrt)
 
 
 def keep_dims(out: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
-    """The result of a reduction of ``shape`` over ``axes``, with those axes at size 1."""
-    kept = [d for d in range(len(shape)) if d not in axes]
-    sizes = [size if d in kept else 1 for d, size in enumerate(shape)]
-    return lax.broadcast_in_dim(out, sizes, kept)
+    """The result of a reduction of ``shape`` over ``axes``, with those axes of size 1."""
+    remaining = [d for d in range(len(shape)) if d not in axes]
+    sizes = [size if d in remaining else 1 for d, size in enumerate(shape)]
+    return lax.broadcast_in_dim(out, sizes, remaining)
 
 
 def prepare(name: str, a: Any, axis: Axes, out: Any, where: Any, fill: Any) -> Any:
-    """The operand with elements outside of ``where`` replaced, and the axes."""
+    """The operand with elements replaced where the mask is False, and the axes."""
     no_out(name, out)
     (a,) = check_arraylike(name, a)
     aval = aval_of(a)
@@ -84,14 +84,14 @@ def _axes(name: str, axis: Axes, rank: int) -> tuple[int, ...]:
 
 
 def finish(out: Any, shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> Any:
-    """The result of a reduction, with the reduced axes as sizes of 1 where they are kept."""
+    """The result of a reduction, with reduced axes of size 1 if ``keepdims``."""
     return keep_dims(out, shape, axes) if keepdims and axes else out
 
 
-def sum_dtype(name: str, dtype: Any, wanted: Any) -> Any:
+def sum_dtype(name: str, dtype: Any, requested: Any) -> Any:
     """The dtype of sums and products: small integers and bools become default ones."""
-    if wanted is not None:
-        return user_dtype(wanted, name)
+    if requested is not None:
+        return user_dtype(requested, name)
     if dtypes.is_unsigned(dtype):
         default = dtypes.canonicalize(np.uint64)
         return default if dtype.itemsize < default.itemsize else dtype
@@ -182,10 +182,10 @@ def _accumulate(
 ) -> Any:  # fmt: skip
     a, axes = prepare(name, a, axis, out, where, neutral)
     aval = aval_of(a)
-    wanted, combine = sum_dtype(name, aval.dtype, dtype), lax.mul if neutral else lax.add
-    if dtypes.is_bool(wanted):  # what a sum of bools in bool would be
+    out_dtype, combine = sum_dtype(name, aval.dtype, dtype), lax.mul if neutral else lax.add
+    if dtypes.is_bool(out_dtype):  # sum and product of bools in bool: or, and
         op, combine = _OF_BOOLS[bool(neutral)]
-    result = op(convert(a, wanted), axes)
+    result = op(convert(a, out_dtype), axes)
     if initial is not None:
         result = combine(result, _first_value(name, initial, aval_of(result).dtype))
     return finish(result, aval.shape, axes, keepdims)
@@ -198,7 +198,7 @@ _OF_BOOLS = {
 
 
 def _first_value(name: str, initial: Any, dtype: np.dtype) -> Any:
-    """``initial`` in the result's dtype, which it does not change."""
+    """``initial`` converted to the dtype of the result."""
     check(
         aval_of(initial).shape == (),
         lambda: f"[{name}] initial must be a number; got {aval_of(initial)}. "
@@ -376,15 +376,15 @@ def _position(
     if axis is None:
         position = op(ravel(a), 0, dtypes.default_int())
         return reshape(position, (1,) * len(sizes)) if keepdims else position
-    place = canonicalize_axis(axis, len(sizes), name)
+    dim = canonicalize_axis(axis, len(sizes), name)
     check(
-        sizes[place] > 0,
-        lambda: f"[{name}] the axis must not be empty; got shape {sizes}, axis {place}. "
+        sizes[dim] > 0,
+        lambda: f"[{name}] the axis must not be empty; got shape {sizes}, axis {dim}. "
         "Fix: choose another axis.",
         ValueError,
     )
-    position = op(a, place, dtypes.default_int())
-    return finish(position, sizes, (place,), keepdims)
+    position = op(a, dim, dtypes.default_int())
+    return finish(position, sizes, (dim,), keepdims)
 
 
 # --- tests ---------------------------------------------------------------------------------

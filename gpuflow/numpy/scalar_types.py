@@ -1,4 +1,4 @@
-"""The dtypes as names: ``jnp.float32`` is a dtype where one is asked for, and makes arrays."""
+"""Scalar types: ``jnp.float32`` is accepted as a dtype, and creates arrays when called."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ extended, prng_key = dtypes.extended, dtypes.prng_key
 
 
 class ScalarMeta(type):
-    """Metaclass of the scalar types: classes that are called to make arrays."""
+    """Metaclass of the scalar types: calling such a class creates an array."""
 
     dtype: np.dtype
 
@@ -81,7 +81,7 @@ dtype = np.dtype
 
 
 def _dtype_of(what: Any) -> tuple[Any, bool]:
-    """The dtype and weak type of an array, a number, or something that names a dtype."""
+    """The dtype and weak type of an array, a scalar, or a dtype-like object."""
     if what in (bool, int, float, complex) if isinstance(what, type) else False:
         return dtypes.canonicalize(what), what is not bool
     if not isinstance(what, type | str) and is_value(what):  # np.str_ is a str, and a scalar
@@ -112,7 +112,7 @@ def result_type(*args: Any) -> Any:
 
 
 def result_type_and_weakness(*args: Any) -> tuple[Any, bool]:
-    """The dtype that an operation gives, and whether it is weak."""
+    """The dtype of an operation's result, and whether it is weak."""
     if not args:
         raise ValueError("[result_type] arguments are needed; got none. Fix: pass an array.")
     dtype, weak_type = dtypes.promote(*[_dtype_of(arg) for arg in args])
@@ -306,7 +306,7 @@ def iinfo(int_type: Any) -> Any:
 def _full_width_dtype(what: Any) -> Any:
     """The dtype of an array, or a dtype at its full width."""
     if isinstance(what, (type, str, np.dtype)):
-        dtypes.canonicalize(what)  # its error says what is no dtype
+        dtypes.canonicalize(what)  # its error names the invalid dtype
         return np.dtype(what)
     return _dtype_of(what)[0]
 

@@ -1,7 +1,7 @@
-"""An index as the dimension numbers of a gather or scatter.
+"""Conversion of an index to dimension numbers of a gather or scatter.
 
-Whole axes are windows. Everything else (index arrays, ints, other slices) becomes numbers of an
-index vector; a slice is an index array along a separate axis.
+Whole axes are windows. Everything else (index arrays, ints, other slices) becomes components of
+index vectors; a slice is an index array along a separate axis.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gpuflow.numpy.shaping import broadcast_to
 
 @record
 class ScatterPlan:
-    """Where ``x[index]`` is in ``x``.
+    """Index vectors and dimension numbers of ``x[index]``.
 
     Attributes:
         indices: index vectors, of shape ``batch + (n,)``.
-        indexed: the axis of each number of an index vector.
+        indexed: the axis of each component of an index vector.
         windows: the axes of ``x`` that are whole.
         offsets: the positions of those in ``x[index]``, without new axes.
         shape: of ``x[index]`` without new axes.
@@ -46,7 +46,7 @@ def scatter_plan(plan: Plan, shape: tuple[int, ...], wrap: bool = True) -> Scatt
     """Parse an index for an array of ``shape``.
 
     Args:
-        wrap: whether negative ints and numbers in index arrays count from the end.
+        wrap: whether negative ints and elements of index arrays count from the end.
     """
     arrays = [d for d, entry in enumerate(plan.axes) if is_index_array(entry)]
     # With index arrays, ints are index arrays too.
@@ -65,17 +65,17 @@ def scatter_plan(plan: Plan, shape: tuple[int, ...], wrap: bool = True) -> Scatt
     for d in indexed:
         entry = plan.axes[d]
         if isinstance(entry, slice):
-            places = [batch.index(("axis", d))]
+            dims = [batch.index(("axis", d))]
             numbers = np.arange(*entry.indices(shape[d])).astype(dtype)
         elif d in entries:
             rank = aval_of(entries[d]).ndim
             first = len(common) - rank
-            places = [batch.index(("array", first + k)) for k in range(rank)]
+            dims = [batch.index(("array", first + k)) for k in range(rank)]
             numbers = convert(entries[d], dtype)
         else:
-            places = []
+            dims = []
             numbers = np.asarray(entry + shape[d] if wrap and entry < 0 else entry, dtype)
-        columns.append(_column(numbers, places, batch_shape))
+        columns.append(_column(numbers, dims, batch_shape))
     if columns:
         indices = lax.concatenate(columns, len(batch_shape))
     else:
@@ -83,8 +83,8 @@ def scatter_plan(plan: Plan, shape: tuple[int, ...], wrap: bool = True) -> Scatt
     offsets = tuple(k for k, item in enumerate(layout) if item not in batch)
     inner = tuple(sizes[item] for item in layout)
     full = list(inner)
-    for place in new_axes:
-        full.insert(place, 1)
+    for position in new_axes:
+        full.insert(position, 1)
     windows = tuple(d for d in range(len(shape)) if d not in indexed)
     return ScatterPlan(
         indices, tuple(indexed), windows, offsets, inner, tuple(full), tuple(new_axes)
@@ -105,7 +105,7 @@ def _layout(plan: Plan, advanced: list[int], rank: int) -> tuple[list[Item], lis
     anchor = -1 if first is None else first
     order: list[tuple[float, Item]] = [(d, item) for d, _, item in entries]
     order += [(anchor + k / (rank + 1), item) for k, item in enumerate(arrays)]
-    order += [(place - 0.5, ("new", k)) for k, place in enumerate(plan.new_axes)]
+    order += [(position - 0.5, ("new", k)) for k, position in enumerate(plan.new_axes)]
     order.sort(key=lambda pair: pair[0])
     items = [item for _, item in order]
     new_axes = [k for k, item in enumerate(items) if item[0] == "new"]
@@ -131,9 +131,9 @@ def _index_dtype(entries: dict[int, Any], shape: tuple[int, ...]) -> Any:
     return dtypes.index_dtype(max(shape, default=0))
 
 
-def _column(numbers: Any, places: list[int], batch_shape: tuple[int, ...]) -> Any:
-    """One number of each index vector, of shape ``batch + (1,)``."""
+def _column(numbers: Any, dims: list[int], batch_shape: tuple[int, ...]) -> Any:
+    """One component of all index vectors, of shape ``batch + (1,)``."""
     column_shape = [1] * (len(batch_shape) + 1)
-    for place, size in zip(places, aval_of(numbers).shape, strict=True):
-        column_shape[place] = size
-    return broadcast_to(lax.broadcast_in_dim(numbers, column_shape, places), (*batch_shape, 1))
+    for dim, size in zip(dims, aval_of(numbers).shape, strict=True):
+        column_shape[dim] = size
+    return broadcast_to(lax.broadcast_in_dim(numbers, column_shape, dims), (*batch_shape, 1))

@@ -1,4 +1,4 @@
-"""Indices in sorted arrays."""
+"""Search in sorted arrays."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def searchsorted(
     if method == "sort":
         return _by_sorting(a, v, side)
     if method == "compare_all":
-        line = lax.expand_dims(a, range(aval_of(v).ndim))
-        before = _comes_before(line, lax.expand_dims(v, (aval_of(v).ndim,)), side)
+        row = lax.expand_dims(a, range(aval_of(v).ndim))
+        before = _comes_before(row, lax.expand_dims(v, (aval_of(v).ndim,)), side)
         index = dtypes.index_dtype(aval_of(a).shape[0])
         return lax.reduce_sum(before.astype(index), (aval_of(v).ndim,))
     return _by_bisection(a, v, side, in_loop=method == "scan")
@@ -93,10 +93,10 @@ def _precedes(x: Any, y: Any) -> Any:
 
 
 def _by_bisection(a: Any, v: Any, side: str, in_loop: bool) -> Any:
-    """Halve the interval that holds the place, in each element for itself.
+    """Binary search: halve the interval of each element.
 
-    The sizes of the intervals depend on the size of ``a`` alone. In a loop kernels do a step for
-    many elements before the next, so that reads, which wait for memory, are under way together.
+    The sizes of the intervals depend on the size of ``a`` alone. In a loop, kernels do a step for
+    many elements before the next, so that their memory reads overlap.
     """
     count = aval_of(a).shape[0]
     index = dtypes.index_dtype(count)
@@ -106,21 +106,21 @@ def _by_bisection(a: Any, v: Any, side: str, in_loop: bool) -> Any:
 
     def step(low: Any, half: Any) -> Any:
         # Elements before `low` come before v; step over `half` more where these do too.
-        place = lax.add(low, half)
-        last = lax.sub(place, convert(1, index))
+        candidate = lax.add(low, half)
+        last = lax.sub(candidate, convert(1, index))
         reached = lax.row_gather(a, last, "clip")
-        return select_where(_comes_before(reached, v, side), place, low)
+        return select_where(_comes_before(reached, v, side), candidate, low)
 
     if not in_loop:
-        left = count
-        while left > 1:
-            low, left = step(low, convert(left // 2, index)), left - left // 2
+        remaining = count
+        while remaining > 1:
+            low, remaining = step(low, convert(remaining // 2, index)), remaining - remaining // 2
         return step(low, convert(1, index))
 
     def halved(k: Any, carry: Any) -> Any:
-        low, left = carry
-        half = lax.shift_right_logical(left, convert(1, index))
-        return step(low, half), lax.sub(left, half)
+        low, remaining = carry
+        half = lax.shift_right_logical(remaining, convert(1, index))
+        return step(low, half), lax.sub(remaining, half)
 
     low, _ = lax.fori_loop(0, (count - 1).bit_length(), halved, (low, convert(count, index)))
     return step(low, convert(1, index))
@@ -128,14 +128,14 @@ def _by_bisection(a: Any, v: Any, side: str, in_loop: bool) -> Any:
 
 def _by_sorting(a: Any, v: Any, side: str) -> Any:
     query, count, size = ravel(v), aval_of(v).size, aval_of(a).shape[0]
-    pieces = [query, a] if side == "left" else [a, query]
-    rank = _ranks(lax.concatenate(pieces, 0))
+    operands = [query, a] if side == "left" else [a, query]
+    rank = _ranks(lax.concatenate(operands, 0))
     start = 0 if side == "left" else size
     among_all = lax.slice_in_dim(rank, start, start + count)
-    places = reshape(lax.sub(among_all, _ranks(query)), aval_of(v).shape)
-    return lax.convert_element_type(places, dtypes.index_dtype(aval_of(a).shape[0]))
+    positions = reshape(lax.sub(among_all, _ranks(query)), aval_of(v).shape)
+    return lax.convert_element_type(positions, dtypes.index_dtype(aval_of(a).shape[0]))
 
 
 def _ranks(x: Any) -> Any:
-    """How many elements come before each one in sorted order."""
+    """Rank of each element in sorted order."""
     return argsort(argsort(x))

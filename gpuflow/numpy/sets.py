@@ -1,6 +1,6 @@
 """Set functions of arrays: union, intersection, differences and membership.
 
-Results whose size depends on values need known values, or ``size=`` under jit.
+Results whose size depends on values need concrete values, or ``size=`` under jit.
 """
 
 from __future__ import annotations
@@ -144,19 +144,19 @@ def setdiff1d(
     common = promote_dtypes(first, second)
     mask = _among(common[0], common[1], True) & real
     if size is None:
-        mend = "say how many elements to return: jnp.setdiff1d(x, y, size=...)."
-        return first[known("setdiff1d", "the array", mask, mend)]
-    return _kept("setdiff1d", first, mask, size, fill)
+        fix = "say how many elements to return: jnp.setdiff1d(x, y, size=...)."
+        return first[known("setdiff1d", "the array", mask, fix)]
+    return _select_masked("setdiff1d", first, mask, size, fill)
 
 
-def _kept(name: str, x: Any, mask: Any, size: Any, fill: Any) -> Any:
+def _select_masked(name: str, x: Any, mask: Any, size: Any, fill: Any) -> Any:
     """The first ``size`` elements where ``mask`` holds, and then ``fill``."""
     count = known_int(name, "size", size)
     total = aval_of(x).shape[0]
-    places = nonzero(mask, size=count, fill_value=total)[0]
+    indices = nonzero(mask, size=count, fill_value=total)[0]
     if not total:
         return lax.broadcast(convert(fill, aval_of(x).dtype), (count,))
-    return where(places < total, x[places], fill)
+    return where(indices < total, x[indices], fill)
 
 
 @composite
@@ -189,12 +189,12 @@ def setxor1d(
     edge = lax.full((1,), True, dtypes.bool_)
     steps = _steps(values, real)
     alone = concatenate([edge, steps]) & concatenate([steps, edge]) & real
-    return _chosen("setxor1d", values, alone, size, fill_value)
+    return _selected("setxor1d", values, alone, size, fill_value)
 
 
 def _merged(name: str, first: Any, second: Any, assume_unique: bool, size: Any) -> Any:
-    """Both sets in one sorted vector, where each element comes from, and which are real."""
-    parts, origins, reals = [], [], []
+    """Both sets in one sorted vector, the source index of each element, and a mask of valid ones."""
+    arrays, origins, reals = [], [], []
     index = dtypes.default_int()
     base = 0
     for x in (first, second):
@@ -206,26 +206,26 @@ def _merged(name: str, first: Any, second: Any, assume_unique: bool, size: Any) 
             x, origin = unique_elements.values, unique_elements.first
             unique_count = aval_of(x).shape[0]
             real = lax.lt(lax.iota(index, (unique_count,)), convert(unique_elements.number, index))
-        parts.append(x)
+        arrays.append(x)
         origins.append(lax.add(origin, convert(base, index)))
         reals.append(real)
         base += count
-    values, origin, real = (concatenate(group) for group in (parts, origins, reals))
+    values, origin, real = (concatenate(group) for group in (arrays, origins, reals))
     _, values, origin, real = lax.sort([lax.bitwise_not(real), values, origin, real], 0, True, 2)
     return values, origin, real
 
 
 def _steps(values: Any, real: Any) -> Any:
-    """Where neighbors of a sorted vector differ; nan differs from everything."""
+    """Mask of differing neighbors in a sorted vector; nan differs from everything."""
     return lax.ne(values[1:], values[:-1]) | ~real[1:]
 
 
-def _chosen(name: str, values: Any, mask: Any, size: Any, fill_value: Any) -> Any:
-    """The values where ``mask`` holds; filled up with the smallest of them if nothing is given."""
+def _selected(name: str, values: Any, mask: Any, size: Any, fill_value: Any) -> Any:
+    """The values where ``mask`` holds; padded with the smallest of them by default."""
     if size is None:
-        mend = f"say how many elements to return: jnp.{name}(x, y, size=...)."
-        return values[known(name, "the arrays", mask, mend)]
-    return _kept(name, values, mask, size, _fill(values, mask, fill_value))
+        fix = f"say how many elements to return: jnp.{name}(x, y, size=...)."
+        return values[known(name, "the arrays", mask, fix)]
+    return _select_masked(name, values, mask, size, _fill(values, mask, fill_value))
 
 
 def _fill(values: Any, mask: Any, fill_value: Any) -> Any:
@@ -276,14 +276,14 @@ def intersect1d(
     sizes = [aval_of(x).shape[0] for x in (first, second)]
     if not aval_of(values).size:
         shared = lax.full((size or 0,), 0 if fill_value is None else fill_value, values.dtype)
-        places = [lax.full((size or 0,), n, dtypes.default_int()) for n in sizes]
-        return (shared, *places) if return_indices else shared
+        indices = [lax.full((size or 0,), n, dtypes.default_int()) for n in sizes]
+        return (shared, *indices) if return_indices else shared
     twice = ~_steps(values, real)
-    shared = _chosen("intersect1d", values[:-1], twice, size, fill_value)
+    shared = _selected("intersect1d", values[:-1], twice, size, fill_value)
     if not return_indices:
         return shared
-    places = [
-        _chosen("intersect1d", part, twice, size, end)
-        for part, end in ((origin[:-1], sizes[0]), (origin[1:], sum(sizes)))
+    indices = [
+        _selected("intersect1d", source, twice, size, end)
+        for source, end in ((origin[:-1], sizes[0]), (origin[1:], sum(sizes)))
     ]
-    return shared, places[0], lax.sub(places[1], convert(sizes[0], dtypes.default_int()))
+    return shared, indices[0], lax.sub(indices[1], convert(sizes[0], dtypes.default_int()))

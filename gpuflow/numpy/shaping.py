@@ -1,7 +1,7 @@
 """Shapes and axes: reshape, transpose, broadcast.
 
-Axes of size 1 come and go by broadcast_in_dim and squeeze, never by reshape: the compiler knows
-which axes of the two sides are the same.
+Axes of size 1 are added by broadcast_in_dim and dropped by squeeze, never by reshape, so that the
+compiler can match the axes of operand and result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _with_shape(name: str, x: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def _sizes(name: str, a: Any) -> tuple[int, ...]:
-    """The shape of an array, a number, nested lists of numbers, or None, which has no axes.
+    """The shape of an array, a scalar, nested lists of scalars, or None, which has no axes.
 
     Objects with NumPy's shape and dtype have a shape too, as sparse matrices.
     """
@@ -163,11 +163,11 @@ def reshape(
         out = reshape(a, shape, order, copy=copy, newshape=newshape)
         return in_sharding("reshape", out, out_sharding)
     del copy
-    wanted = newshape if shape is None else shape
+    requested = newshape if shape is None else shape
     if order != "C":
-        _check_order(order, wanted)
+        _check_order(order, requested)
     a, old = _with_shape("reshape", a)
-    sizes = _fill_in(old, as_shape("reshape", wanted))
+    sizes = _fill_in(old, as_shape("reshape", requested))
     if order == "F":
         flipped = reshape(transpose(a), sizes[::-1])
         return transpose(flipped)
@@ -175,7 +175,7 @@ def reshape(
 
 
 def _check_order(order: Any, shape: Any) -> None:
-    """Check the order of elements; an integer was meant as another size."""
+    """Check the order of elements; for an integer, suggest a shape: it was meant as a size."""
     if isinstance(order, int):
         sizes = (*(shape if isinstance(shape, tuple | list) else (shape,)), order)
         raise TypeError(
@@ -542,11 +542,11 @@ def broadcast_arrays(*args: ArrayLike) -> list[Array]:
     common = promotion.broadcast_shapes(*shapes, name="broadcast_arrays")
     if all(shape == common for shape in shapes):
         return [broadcast_to(x, common) for x in args]
-    return _broadcast_together(args, common)
+    return _broadcast_all(args, common)
 
 
 @composite
-def _broadcast_together(args: ArraysLike, shape: tuple[int, ...]) -> list[Array]:
+def _broadcast_all(args: ArraysLike, shape: tuple[int, ...]) -> list[Array]:
     return [broadcast_to(x, shape) for x in args]
 
 

@@ -50,7 +50,7 @@ def _solve_batched(a: Any, b: Any) -> Any:
 
 @_solve_batched.defjvp
 def _solve_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """From A X = B: A dX = dB - dA X, with the factors that are there already."""
+    """Derivative of A X = B: A dX = dB - dA X, with the same factors."""
     (a, b), (d_a, d_b) = primals, tangents
     factors, _, permutation = lax_linalg.lu(a)
     x = _solve_with(factors, permutation, b)
@@ -61,7 +61,7 @@ solve_batched = through_float32(_solve_batched)
 
 
 def _solve_with(factors: Any, permutation: Any, b: Any) -> Any:
-    """One decomposition serves all right-hand sides that go with a matrix."""
+    """Solve with one decomposition for all right-hand sides of a matrix."""
     matrix_batch, rhs_batch = aval_of(factors).shape[:-2], aval_of(b).shape[:-2]
     if not matrix_batch and rhs_batch:
         size, count = aval_of(b).shape[-2:]

@@ -1,4 +1,4 @@
-"""Sorting, positions in sorted arrays, and cumulative sums and products."""
+"""Sorting, argsort, and cumulative sums and products."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def sort(
         >>> jnp.sort(jnp.array([3, 1, 2]), descending=True)
         Array([3, 2, 1], dtype=int32)
     """
-    a, place = _prepare("sort", a, axis, kind, order)
+    a, dim = _prepare("sort", a, axis, kind, order)
     keys = _keys(a)
-    out = lax.sort(keys, place, stable, len(keys))[-1]
-    return lax.rev(out, (place,)) if descending else out
+    out = lax.sort(keys, dim, stable, len(keys))[-1]
+    return lax.rev(out, (dim,)) if descending else out
 
 
 @composite
@@ -103,16 +103,16 @@ def argsort(
         >>> jnp.argsort(jnp.array([1, 0, 1]), descending=True)
         Array([0, 2, 1], dtype=int32)
     """
-    a, place = _prepare("argsort", a, axis, kind, order)
+    a, dim = _prepare("argsort", a, axis, kind, order)
     index = dtypes.default_int() if dtype is None else user_dtype(dtype, "argsort")
-    positions = lax.iota(index, aval_of(a).shape, place)
-    turned = descending and stable
-    if turned:
-        # Sorted backwards and turned again, equal elements come in their order.
-        a, positions = lax.rev(a, (place,)), lax.rev(positions, (place,))
+    positions = lax.iota(index, aval_of(a).shape, dim)
+    reverse_first = descending and stable
+    if reverse_first:
+        # Reversing before and after the sort keeps the order of equal elements.
+        a, positions = lax.rev(a, (dim,)), lax.rev(positions, (dim,))
     keys = _keys(a)
-    permutation = lax.sort([*keys, positions], place, stable, len(keys))[-1]
-    return lax.rev(permutation, (place,)) if descending else permutation
+    permutation = lax.sort([*keys, positions], dim, stable, len(keys))[-1]
+    return lax.rev(permutation, (dim,)) if descending else permutation
 
 
 @composite
@@ -144,10 +144,10 @@ def lexsort(keys: ArraysLike, axis: int = -1) -> Array:
     aval = aval_of(many[0])
     if aval.ndim == 0:
         return lax.full((), 0, dtypes.default_int())
-    place = canonicalize_axis(axis, aval.ndim, "lexsort")
-    positions = lax.iota(dtypes.default_int(), aval.shape, place)
+    dim = canonicalize_axis(axis, aval.ndim, "lexsort")
+    positions = lax.iota(dtypes.default_int(), aval.shape, dim)
     ordered = [key for x in many[::-1] for key in _keys(x)]
-    return lax.sort([*ordered, positions], place, True, len(ordered))[-1]
+    return lax.sort([*ordered, positions], dim, True, len(ordered))[-1]
 
 
 # --- cumulative sums and products ----------------------------------------------------------
@@ -208,13 +208,13 @@ def _cumulative(
     (a,) = check_arraylike(name, a)
     if axis is None or aval_of(a).ndim == 0:
         a = ravel(a)
-    place = 0 if axis is None else canonicalize_axis(axis, aval_of(a).ndim, name)
+    dim = 0 if axis is None else canonicalize_axis(axis, aval_of(a).ndim, name)
     input_dtype = aval_of(a).dtype
-    wanted = input_dtype if dtype is None else user_dtype(dtype, name)
-    if dtypes.is_bool(wanted):
-        result = op(convert(as_bool(a), dtypes.default_int()), place)
+    out_dtype = input_dtype if dtype is None else user_dtype(dtype, name)
+    if dtypes.is_bool(out_dtype):
+        result = op(convert(as_bool(a), dtypes.default_int()), dim)
         return result if dtype is None else as_bool(result)
-    return op(lax.convert_element_type(a, wanted), place)
+    return op(lax.convert_element_type(a, out_dtype), dim)
 
 
 @composite
@@ -281,11 +281,11 @@ def _with_initial(
         f"and axis {axis}. Fix: axis=0.",
         ValueError,
     )
-    place = canonicalize_axis(0 if axis is None else axis, aval.ndim, name)
+    dim = canonicalize_axis(0 if axis is None else axis, aval.ndim, name)
     if dtype is None and name == "cumulative_sum":
         dtype = sum_dtype(name, aval.dtype, None)
-    out = _cumulative(name, op, x, place, dtype, None)
+    out = _cumulative(name, op, x, dim, dtype, None)
     if not include_initial:
         return out
-    edge = [1 if d == place else n for d, n in enumerate(aval.shape)]
-    return lax.concatenate([lax.full(edge, first, aval_of(out).dtype), out], place)
+    edge = [1 if d == dim else n for d, n in enumerate(aval.shape)]
+    return lax.concatenate([lax.full(edge, first, aval_of(out).dtype), out], dim)

@@ -1,4 +1,4 @@
-"""Numbers evenly spaced on a logarithmic scale."""
+"""Samples evenly spaced on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _bounds(name: str, start: Any, stop: Any, dtype: Any) -> tuple[Any, Any, Any
     """Both ends in the dtype to compute in, and the dtype of the result."""
     ends = promote_dtypes(*as_arrays(name, start, stop))
     common_dtype = inexact_dtype(aval_of(ends[0]).dtype)
-    wanted = common_dtype if dtype is None else user_dtype(dtype, name)
-    work = inexact_dtype(wanted)
+    out_dtype = common_dtype if dtype is None else user_dtype(dtype, name)
+    work = inexact_dtype(out_dtype)
     first, last = (lax.convert_element_type(end, work) for end in ends)
-    return first, last, wanted
+    return first, last, out_dtype
 
 
 @composite
@@ -53,9 +53,9 @@ def logspace(
         >>> jnp.logspace(0, 3, 4, base=2.0).round(3)
         Array([1., 2., 4., 8.], dtype=float32)
     """
-    first, last, wanted = _bounds("logspace", start, stop, dtype)
+    first, last, out_dtype = _bounds("logspace", start, stop, dtype)
     exponents = linspace(first, last, num, endpoint=endpoint, axis=axis)
-    return lax.convert_element_type(power(as_array("logspace", base), exponents), wanted)
+    return lax.convert_element_type(power(as_array("logspace", base), exponents), out_dtype)
 
 
 @composite
@@ -82,14 +82,14 @@ def geomspace(
         >>> jnp.geomspace(1, 100, 3).round(3)
         Array([  1.,  10., 100.], dtype=float32)
     """
-    first, last, wanted = _bounds("geomspace", start, stop, dtype)
-    if dtypes.is_integer(wanted):
-        # Integers are cut off, and rounded logarithms would fall below them; their ratio is safe.
-        parts = linspace(lax.full_like(first, 0), lax.full_like(last, 1), num, endpoint=endpoint)
-        out = first * power(last / first, parts)
+    first, last, out_dtype = _bounds("geomspace", start, stop, dtype)
+    if dtypes.is_integer(out_dtype):
+        # Conversion truncates to integers, and rounded logarithms may fall below; the ratio is safe.
+        steps = linspace(lax.full_like(first, 0), lax.full_like(last, 1), num, endpoint=endpoint)
+        out = first * power(last / first, steps)
     else:
         direction = sign(first)
         exponents = log10(first / direction), log10(last / direction)
         out = direction * logspace(*exponents, num, endpoint)
-    place = canonicalize_axis(axis, aval_of(out).ndim, "geomspace")
-    return lax.convert_element_type(moveaxis(out, 0, place), wanted)
+    dim = canonicalize_axis(axis, aval_of(out).ndim, "geomspace")
+    return lax.convert_element_type(moveaxis(out, 0, dim), out_dtype)

@@ -33,7 +33,7 @@ from gpuflow.numpy.ufuncs import subtract
 
 
 def working_dtype(dtype: Any) -> Any:
-    """16-bit floats are averaged in float32."""
+    """Accumulation dtype: float32 for 16-bit floats."""
     small = dtypes.is_floating(dtype) and dtype.itemsize <= 2
     return np.dtype(np.float32) if small else dtype
 
@@ -71,11 +71,11 @@ def mean(
     (a,) = check_arraylike("mean", a)
     a, axes = prepare("mean", a, axis, out, where, 0)
     shape = aval_of(a).shape
-    wanted = user_dtype(dtype, "mean") if dtype is not None else _float_type(a)
-    work = working_dtype(wanted)
+    out_dtype = user_dtype(dtype, "mean") if dtype is not None else _float_type(a)
+    work = working_dtype(out_dtype)
     total = finish(lax.reduce_sum(convert(a, work), axes), shape, axes, keepdims)
     count = _count(shape, axes, where, keepdims)
-    return convert(lax.div(total, convert(count, work)), wanted)
+    return convert(lax.div(total, convert(count, work)), out_dtype)
 
 
 mean_of = mean
@@ -89,19 +89,19 @@ def variance_dtypes(name: str, input_dtype: Any, dtype: Any) -> tuple[Any, Any]:
     """The dtypes in which a variance is computed and returned.
 
     Raises:
-        ValueError: a real dtype for complex numbers.
+        ValueError: if a real dtype is given for complex numbers.
     """
     work = inexact_dtype(input_dtype)
     if dtype is None:
         return working_dtype(work), _real_type(work)
-    wanted = user_dtype(dtype, name)
+    out_dtype = user_dtype(dtype, name)
     check(
-        dtypes.is_complex(wanted) or not dtypes.is_complex(input_dtype),
-        lambda: f"[{name}] dtype must be complex for complex numbers; got {wanted}. "
+        dtypes.is_complex(out_dtype) or not dtypes.is_complex(input_dtype),
+        lambda: f"[{name}] dtype must be complex for complex numbers; got {out_dtype}. "
         "Fix: leave it out, or use x.real and x.imag.",
         ValueError,
     )
-    return working_dtype(wanted), wanted
+    return working_dtype(out_dtype), out_dtype
 
 
 @composite
@@ -138,7 +138,7 @@ def var(
     no_out("var", out)
     (a,) = check_arraylike("var", a)
     less = _correction("var", ddof, correction)
-    work, wanted = variance_dtypes("var", aval_of(a).dtype, dtype)
+    work, out_dtype = variance_dtypes("var", aval_of(a).dtype, dtype)
     a = convert(a, work)
     axes = canonicalize_axes(axis, aval_of(a).ndim, "var")
     center = mean_of(a, axes, keepdims=True, where=where) if mean is None else convert(mean, work)
@@ -149,9 +149,9 @@ def var(
         count = convert(_count(aval_of(a).shape, axes, where, keepdims), work)
         count = lax.sub(count, convert(less, work))
         out_ = lax.div(total, count)
-        return convert(jnp_where(count > 0, out_, np.nan), wanted)
+        return convert(jnp_where(count > 0, out_, np.nan), out_dtype)
     count = _count(aval_of(a).shape, axes, None, keepdims) - less
-    return convert(lax.div(total, convert(count if count > 0 else np.nan, work)), wanted)
+    return convert(lax.div(total, convert(count if count > 0 else np.nan, work)), out_dtype)
 
 
 def _correction(name: str, ddof: Any, correction: Any) -> Any:
@@ -197,15 +197,15 @@ def std(
     no_out("std", out)
     (a,) = check_arraylike("std", a)
     less = _correction("std", ddof, correction)
-    wanted = variance_dtypes("std", aval_of(a).dtype, dtype)[1]
+    out_dtype = variance_dtypes("std", aval_of(a).dtype, dtype)[1]
     check(
-        dtypes.is_inexact(wanted),
-        lambda: f"[std] dtype must be a float or complex dtype; got {wanted}. Fix: leave it out.",
+        dtypes.is_inexact(out_dtype),
+        lambda: f"[std] dtype must be a float or complex dtype; got {out_dtype}. Fix: leave it out.",
         ValueError,
     )
-    work = None if dtypes.is_complex(aval_of(a).dtype) else working_dtype(wanted)
+    work = None if dtypes.is_complex(aval_of(a).dtype) else working_dtype(out_dtype)
     squared = var(a, axis, work, None, less, keepdims, where=where, mean=mean)
-    return convert(sqrt_of_sum(squared), wanted)
+    return convert(sqrt_of_sum(squared), out_dtype)
 
 
 def _real_type(dtype: Any) -> Any:

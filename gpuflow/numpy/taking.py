@@ -67,10 +67,10 @@ def take(
     a, indices = check_arraylike("take", a, indices)
     if axis is None:
         a, axis = ravel(a), 0
-    place = canonicalize_axis(axis, aval_of(a).ndim, "take")
-    size = aval_of(a).shape[place]
+    dim = canonicalize_axis(axis, aval_of(a).ndim, "take")
+    size = aval_of(a).shape[dim]
     if dtypes.is_bool(aval_of(indices).dtype):
-        # As in NumPy they are the positions 0 and 1, no mask.
+        # As in NumPy, bools are the indices 0 and 1, not a mask.
         indices = convert(indices, dtypes.int32)
     if isinstance(indices, int):
         (entry,) = (dtypes.index_dtype(abs(indices)).type(indices),)
@@ -84,20 +84,20 @@ def take(
     )
     dtype = aval_of(entry).dtype
     if mode == "wrap":
-        rest = lax.rem(entry, convert(size, dtype))
-        wrapped = lax.add(rest, convert(size, dtype))
-        entry = select_where(lax.lt(rest, convert(0, dtype)), wrapped, rest)
+        modulo = lax.rem(entry, convert(size, dtype))
+        wrapped = lax.add(modulo, convert(size, dtype))
+        entry = select_where(lax.lt(modulo, convert(0, dtype)), wrapped, modulo)
     elif mode != "clip":
         entry = wrap_negative(entry, size)
-    note_positions(aval_of(a).shape, place, entry)
+    note_positions(aval_of(a).shape, dim, entry)
     fills = mode in (None, "fill")
-    x = moveaxis(a, place, 0)
+    x = moveaxis(a, dim, 0)
     rows = lax.row_gather(x, entry, "fill" if fills else "clip")
     rank = aval_of(entry).ndim
     if fill_value is not None and fills:
         inside = lax.broadcast_in_dim(_inside(entry, size), aval_of(rows).shape, range(rank))
         rows = select_where(inside, rows, convert(fill_value, aval_of(rows).dtype))
-    return moveaxis(rows, tuple(range(rank)), tuple(range(place, place + rank)))
+    return moveaxis(rows, tuple(range(rank)), tuple(range(dim, dim + rank)))
 
 
 def _inside(positions: Any, size: int) -> Any:
@@ -140,8 +140,8 @@ def take_along_axis(
     arr, indices = check_arraylike("take_along_axis", arr, indices)
     if axis is None:
         arr, axis = ravel(arr), 0
-    place = canonicalize_axis(axis, aval_of(arr).ndim, "take_along_axis")
-    size = aval_of(arr).shape[place]
+    dim = canonicalize_axis(axis, aval_of(arr).ndim, "take_along_axis")
+    size = aval_of(arr).shape[dim]
     check(
         aval_of(arr).ndim == aval_of(indices).ndim and dtypes.is_integer(aval_of(indices).dtype),
         lambda: (
@@ -157,23 +157,23 @@ def take_along_axis(
     )
     if wrap_negative_indices and mode != "promise_in_bounds":
         indices = wrap_negative(indices, size)
-    note_positions(aval_of(arr).shape, place, indices)
-    x, index = moveaxis(arr, place, -1), moveaxis(indices, place, -1)
+    note_positions(aval_of(arr).shape, dim, indices)
+    x, index = moveaxis(arr, dim, -1), moveaxis(indices, dim, -1)
     shapes = aval_of(x).shape[:-1], aval_of(index).shape[:-1]
     lead = broadcast_shapes(*shapes, name="take_along_axis")
     x = broadcast_to(x, (*lead, size))
     index = broadcast_to(index, (*lead, aval_of(index).shape[-1]))
     if mode == "one_hot":
-        return moveaxis(_by_products(x, index), -1, place)
+        return moveaxis(_by_products(x, index), -1, dim)
     fills = mode in (None, "fill", "drop")
     rows = lax.row_gather(x, index, "fill" if fills else mode, batch_dims=len(lead))
     if fill_value is not None and fills:
         rows = select_where(_inside(index, size), rows, convert(fill_value, aval_of(rows).dtype))
-    return moveaxis(rows, -1, place)
+    return moveaxis(rows, -1, dim)
 
 
 def _by_products(x: Any, index: Any) -> Any:
-    """``x[..., index]``, which share leading axes, as products with rows of zeros and a one."""
+    """``x[..., index]`` as products with one-hot rows; leading axes are batch axes."""
     aval = aval_of(x)
     rank = aval.ndim
     counts = lax.iota(aval_of(index).dtype, (*aval_of(index).shape, aval.shape[-1]), rank)

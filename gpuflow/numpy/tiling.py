@@ -1,4 +1,4 @@
-"""Repeating, shifting and turning: tile, repeat, roll, rot90."""
+"""Repetition, shifts and rotation: tile, repeat, roll, rot90."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
     rank = max(len(old), len(counts))
     counts = [1] * (rank - len(counts)) + counts
     sizes = (1,) * (rank - len(old)) + old
-    # Each repeated axis becomes two, (count, size), which a reshape then joins.
+    # Each repeated axis becomes two, (count, size), which a reshape then merges.
     wide = [n for pair in zip(counts, sizes, strict=True) for n in pair]
     operand_axes = [2 * d + 1 for d in range(rank - len(old), rank)]
     tiled = lax.broadcast_in_dim(A, wide, operand_axes)
@@ -102,7 +102,7 @@ def repeat(
     if axis is None:
         a, axis = ravel(a), 0
     sizes = aval_of(a).shape
-    place = canonicalize_axis(axis, len(sizes), "repeat")
+    dim = canonicalize_axis(axis, len(sizes), "repeat")
     total = total_repeat_length
     if total is not None:
         total = as_integer("repeat", "total_repeat_length", total)
@@ -113,9 +113,9 @@ def repeat(
         )
     traced = isinstance(repeats, Tracer) and repeats.concrete() is None
     if traced and total is not None:
-        return _repeat_traced(a, repeats, place, total)
-    mend = "jnp.repeat(x, repeats, total_repeat_length=...)."
-    counts = known("repeat", "repeats", repeats, mend)
+        return _repeat_traced(a, repeats, dim, total)
+    fix = "jnp.repeat(x, repeats, total_repeat_length=...)."
+    counts = known("repeat", "repeats", repeats, fix)
     if dtypes.is_integer(counts.dtype) or dtypes.is_bool(counts.dtype):
         counts = counts.astype(np.int64)
     check(
@@ -124,7 +124,7 @@ def repeat(
         TypeError if counts.ndim == 0 else ValueError,
     )
     if counts.size != 1 or total is not None:
-        size = sizes[place]
+        size = sizes[dim]
         check(
             counts.size in (1, size),
             lambda: f"[repeat] there must be one number or {size}; got {counts.size}. "
@@ -135,22 +135,22 @@ def repeat(
         if total is not None:
             more = np.full(max(total - source.size, 0), size - 1, np.int32)
             source = np.concatenate([source[:total], more])
-        return moveaxis(lax.row_gather(moveaxis(a, place, 0), source, "clip"), 0, place)
+        return moveaxis(lax.row_gather(moveaxis(a, dim, 0), source, "clip"), 0, dim)
     count = int(counts.reshape(()))
-    wide = (*sizes[: place + 1], count, *sizes[place + 1 :])
-    kept = [d for d in range(len(wide)) if d != place + 1]
-    joined = (*sizes[:place], sizes[place] * count, *sizes[place + 1 :])
-    return lax.reshape(lax.broadcast_in_dim(a, wide, kept), joined)
+    wide = (*sizes[: dim + 1], count, *sizes[dim + 1 :])
+    source_dims = [d for d in range(len(wide)) if d != dim + 1]
+    merged = (*sizes[:dim], sizes[dim] * count, *sizes[dim + 1 :])
+    return lax.reshape(lax.broadcast_in_dim(a, wide, source_dims), merged)
 
 
-def _repeat_traced(a: Any, repeats: Any, place: int, total: int) -> Any:
-    size = aval_of(a).shape[place]
+def _repeat_traced(a: Any, repeats: Any, dim: int, total: int) -> Any:
+    size = aval_of(a).shape[dim]
     counts = broadcast_to(repeats, (size,)).astype(np.int32)
     ends = lax.cumsum(counts, 0)
-    # Position k holds the first element whose repeats end behind k.
+    # Output index k holds the first element whose repeats end after k.
     before = lax.full((total,), 0, np.int32).at[ends].add(np.int32(1), mode="drop")
     source = lax.cumsum(before, 0)
-    return moveaxis(lax.row_gather(moveaxis(a, place, 0), source, "clip"), 0, place)
+    return moveaxis(lax.row_gather(moveaxis(a, dim, 0), source, "clip"), 0, dim)
 
 
 @composite
@@ -190,18 +190,18 @@ def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> A
         ValueError,
     )
     for dim, step in zip(dims, shifts, strict=True):
-        place = canonicalize_axis(dim, aval_of(a).ndim, "roll")
+        position = canonicalize_axis(dim, aval_of(a).ndim, "roll")
         if isinstance(step, Tracer):
-            a = _roll_traced(a, step, place)
+            a = _roll_traced(a, step, position)
         else:
-            a = _roll_one(a, _as_places(step), place)
+            a = _roll_one(a, _as_shift(step), position)
     return a  # type: ignore[return-value]
 
 
-def _as_places(step: Any) -> int:
+def _as_shift(step: Any) -> int:
     step = known_index(step)
     if not isinstance(step, int):
-        step = asarray(np.asarray(step), np.int32)  # of the host's, which nobody traces
+        step = asarray(np.asarray(step), np.int32)  # a host array, which is not traced
     return as_index(step)
 
 
@@ -209,11 +209,11 @@ def _roll_traced(a: Any, step: Any, dim: int) -> Any:
     size = aval_of(a).shape[dim]
     if not size:
         return a
-    # One remainder for all: processors have none for vectors.
+    # One scalar remainder: processors have no vector instruction for it.
     step = remainder(lax.convert_element_type(step, np.int32), np.int32(size))
-    places = lax.iota(np.int32, (size,)) - step
-    places = lax.select(places < 0, places + np.int32(size), places)
-    return moveaxis(lax.row_gather(moveaxis(a, dim, 0), places, "clip"), 0, dim)
+    indices = lax.iota(np.int32, (size,)) - step
+    indices = lax.select(indices < 0, indices + np.int32(size), indices)
+    return moveaxis(lax.row_gather(moveaxis(a, dim, 0), indices, "clip"), 0, dim)
 
 
 def _roll_one(a: Any, step: int, dim: int) -> Any:
@@ -258,14 +258,14 @@ def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
         lambda: f"[rot90] the axes must differ; got {axes}. Fix: axes=(0, 1).",
         ValueError,
     )
-    turns = as_index(k) % 4
-    if turns == 0:
+    quarters = as_index(k) % 4
+    if quarters == 0:
         return asarray(m)
-    if turns == 2:
+    if quarters == 2:
         return lax.rev(m, (first, second))
     order = list(range(rank))
     order[first], order[second] = second, first
-    if turns == 1:
+    if quarters == 1:
         return lax.transpose(lax.rev(m, (second,)), order)
     return lax.rev(lax.transpose(m, order), (second,))
 

@@ -1,6 +1,6 @@
 """``jnp.ufunc``: elementwise functions, and NumPy's ufunc methods.
 
-A ufunc is a ``functools.partial`` of its plain function: calling it costs no Python frame more.
+A ufunc is a ``functools.partial`` of its plain function: a call adds no Python frame.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuflow.numpy.vectorizing import vectorize
 
 Function = Callable[..., Any]
 
-# Where jnp.add and so on are found by name, as when they are unpickled.
+# The module in which pickle finds jnp.add and so on by name.
 _PUBLIC_MODULE = __name__.rpartition(".")[0]
 
 
@@ -170,18 +170,18 @@ class ufunc(functools.partial[Any]):
             lambda: f"[{name}] axis must be one axis; got {axis}. Fix: axis=0.",
             ValueError,
         )
-        place = canonicalize_axis(axis, aval_of(x).ndim, name)
-        wanted = dtype_of(self, x, x) if dtype is None else user_dtype(dtype, name)
-        rows = moveaxis(x, place, 0).astype(wanted)
+        dim = canonicalize_axis(axis, aval_of(x).ndim, name)
+        out_dtype = dtype_of(self, x, x) if dtype is None else user_dtype(dtype, name)
+        rows = moveaxis(x, dim, 0).astype(out_dtype)
         if not aval_of(rows).size:
-            return lax.full(aval_of(x).shape, 0, wanted)
+            return lax.full(aval_of(x).shape, 0, out_dtype)
 
         def step(total: Any, row: Any) -> tuple[Any, Any]:
-            total = lax.convert_element_type(self(total, row), wanted)
+            total = lax.convert_element_type(self(total, row), out_dtype)
             return total, total
 
         later = lax.scan(step, rows[0], rows[1:])[1]
-        return moveaxis(concatenate([rows[:1], later]), 0, place)
+        return moveaxis(concatenate([rows[:1], later]), 0, dim)
 
     def reduceat(
         self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None
@@ -212,20 +212,20 @@ class ufunc(functools.partial[Any]):
         faster = self._faster["reduceat"]
         if faster is not None:
             return faster(x, starts, axis=axis, dtype=dtype)
-        place = canonicalize_axis(axis, aval_of(x).ndim, name)
-        rows = moveaxis(x if dtype is None else x.astype(user_dtype(dtype, name)), place, 0)
+        dim = canonicalize_axis(axis, aval_of(x).ndim, name)
+        rows = moveaxis(x if dtype is None else x.astype(user_dtype(dtype, name)), dim, 0)
         size = aval_of(rows).shape[0]
         last = lax.full((1,), size, aval_of(starts).dtype)
-        spread = tuple(range(1, aval_of(rows).ndim))
-        start = lax.expand_dims(starts, spread)
-        end = lax.expand_dims(concatenate([starts[1:], last]), spread)
+        inner_axes = tuple(range(1, aval_of(rows).ndim))
+        start = lax.expand_dims(starts, inner_axes)
+        end = lax.expand_dims(concatenate([starts[1:], last]), inner_axes)
 
         def step(k: Any, out: Any) -> Any:
             row = lax.dynamic_index_in_dim(rows, k, 0, keepdims=True)
             inside = (k > start) & (k < end)
             return select(inside, lax.convert_element_type(self(out, row), out.dtype), out)
 
-        return moveaxis(lax.fori_loop(0, size, step, rows[starts]), 0, place)
+        return moveaxis(lax.fori_loop(0, size, step, rows[starts]), 0, dim)
 
     # --- elements --------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def _bits(op: Function, combine: Function) -> Function:
 
 
 def _truths(op: Function, combine: Function) -> Function:
-    """A reduction of truth values."""
+    """A reduction of elements as bools."""
     bits = _bits(op, combine)
 
     def reduce(a: Any, *, dtype: Any, initial: Any, **options: Any) -> Any:

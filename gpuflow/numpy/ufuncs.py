@@ -41,10 +41,10 @@ def described(first: str, takes: str, gives: str, *example: str, raises: str = "
         first: its first sentences.
         takes: the arguments and their requirements.
         gives: the return value.
-        example: lines.
+        example: source lines.
         raises: additional errors.
     """
-    indented = [part.replace("\n", "\n    ") for part in (takes, gives, "\n".join(example))]
+    indented = [section.replace("\n", "\n    ") for section in (takes, gives, "\n".join(example))]
     raised = f"\n    {raises}" if raises else ""
     return f"""{first}
 
@@ -102,7 +102,7 @@ def _named(ufunc: F, name: str, doc: str) -> F:
 
 
 def _is_bool(x: Any) -> bool:
-    return aval_of(x).dtype is dtypes.bool_  # np.dtype objects of built-in types are one each
+    return aval_of(x).dtype is dtypes.bool_  # np.dtype objects of built-in types are singletons
 
 
 def _or_on_bools(op: Ufunc, on_bools: Ufunc) -> Ufunc:
@@ -276,7 +276,7 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     """Floor and remainder of floats; the remainder has the sign of ``y``."""
     remainder_, zero = lax.rem(x, y), like(0, x)
     whole = lax.sub(x, remainder_)
-    # A zero keeps the sign of x. What has no remainder divides as it is: into infinity or nan.
+    # A zero keeps the sign of x. Without a remainder, x / y is unchanged: infinity or nan.
     whole = select_where(lax.eq(whole, zero), lax.mul(x, zero), whole)
     whole = select_where(lax.ne(remainder_, remainder_), x, whole)
     quotient = lax.div(whole, y)
@@ -289,9 +289,9 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _zero_like(rest: Any, y: Any) -> Any:
-    """The remainder, whose zeros get the sign of ``y``.
+    """The remainder; zeros get the sign of ``y``.
 
-    -(0 - r) and r + 0 are r, except that zeros come out as -0 and as 0; so the derivative stays.
+    -(0 - r) and r + 0 equal r, but give -0 and 0 for zeros; the derivative does not change.
     """
     zero = like(0, rest)
     return select_where(lax.lt(y, zero), lax.neg(lax.sub(zero, rest)), lax.add(rest, zero))
@@ -407,7 +407,7 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
     if not dtypes.is_inexact(aval_of(base).dtype):
         return _integer_power(*promote_args_numeric("power", base, exponent))
     if dtypes.is_inexact(aval_of(x).dtype) and dtypes.is_integer(aval_of(y).dtype):
-        # Kept apart, so that the derivative with respect to the base exists at 0.
+        # A separate case, so that the derivative with respect to the base exists at 0.
         return lax.pow(base, y)
     return lax.pow(base, exponent)
 
@@ -418,7 +418,7 @@ pow = power
 def _is_known_integer(y: Any) -> bool:
     if type(y) is int or isinstance(y, bool | np.integer):
         return True
-    # Arrays of rank 0 are read, wherever they are, as in JAX.
+    # Arrays of rank 0 are read from their device, as in JAX.
     return type(y) is Array and not y.ndim and dtypes.is_integer(y.dtype)
 
 
@@ -432,7 +432,7 @@ def _integer_power(x: Any, y: Any) -> Any:
         result = select_where(odd, lax.mul(result, x), result)
         x = lax.mul(x, x)
         y = lax.shift_right_logical(y, one)
-    return lax.convert_element_type(result, aval_of(result).dtype)  # not weak, as JAX's
+    return lax.convert_element_type(result, aval_of(result).dtype)  # not weak, as in JAX
 
 
 float_power = make_binary("float_power", power, described(

@@ -1,6 +1,6 @@
 """Distinct elements: ``unique`` and the four functions of the array API standard.
 
-How many there are depends on values: they are known outside of jit, or given by ``size=``.
+Their count depends on values: under jit, ``size=`` must be given.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def unique(
     del sorted
     x = as_array("unique", ar)
     shape = aval_of(x).shape
-    place = 0 if axis is None else canonicalize_axis(axis, len(shape), "unique")
+    dim = 0 if axis is None else canonicalize_axis(axis, len(shape), "unique")
     x = ravel(x) if axis is None else x
-    unique_elements = distinct("unique", x, place, equal_nan, size, fill_value)
+    unique_elements = distinct("unique", x, dim, equal_nan, size, fill_value)
     out = [unique_elements.values]
     if return_index:
         out.append(unique_elements.first)
@@ -94,46 +94,46 @@ class Distinct(NamedTuple):
     """Distinct slices of an array, and data for indices, inverse and counts.
 
     Attributes:
-        values: the slices, along the axis that was asked for.
-        starts: which positions of the sorted array start a new value.
+        values: the slices, along the requested axis.
+        starts: mask of the positions of the sorted array that start a new value.
         order: the positions of the sorted slices in the array.
-        places: the first indices of True in ``starts``, as many as values; then zeros.
-        number: how many values are real.
+        start_positions: the first indices of True in ``starts``, as many as values; then zeros.
+        number: the count of valid values.
     """
 
     values: Any
     starts: Any
     order: Any
-    places: Any
+    start_positions: Any
     number: Any
 
     @property
     def first(self) -> Any:
-        """Where each value first occurs."""
-        return self.order[self.places] if aval_of(self.order).size else self.order
+        """Index of the first occurrence of each value."""
+        return self.order[self.start_positions] if aval_of(self.order).size else self.order
 
     def inverse(self) -> Any:
-        """Which value each slice is."""
+        """Index of the value of each slice."""
         if not aval_of(self.order).size:
             return self.order
         which = lax.sub(cumsum(self.starts), convert(1, dtypes.default_int()))
         return lax.full_like(self.order, 0).at[self.order].set(which, unique_indices=True)
 
     def counts(self) -> Any:
-        """How often each value occurs."""
-        total, count = aval_of(self.order).size, aval_of(self.places).shape[0]
+        """Number of occurrences of each value."""
+        total, count = aval_of(self.order).size, aval_of(self.start_positions).shape[0]
         if not total:
             return self.order
-        marks = nonzero(self.starts, size=count + 1, fill_value=total)[0]
-        return lax.sub(marks[1:], marks[:-1])
+        bounds = nonzero(self.starts, size=count + 1, fill_value=total)[0]
+        return lax.sub(bounds[1:], bounds[:-1])
 
 
 def distinct(
-    name: str, x: Any, place: int, equal_nan: bool, size: int | None, fill_value: Any
+    name: str, x: Any, dim: int, equal_nan: bool, size: int | None, fill_value: Any
 ) -> Distinct:
     """The distinct slices of ``x`` along an axis."""
-    x = moveaxis(x, place, 0)
-    length, *rest = aval_of(x).shape
+    x = moveaxis(x, dim, 0)
+    length, *row_shape = aval_of(x).shape
     check(
         length > 0 or not size or fill_value is not None,
         lambda: f"[{name}] an empty array needs fill_value to fill up from; got size {size}. "
@@ -142,39 +142,39 @@ def distinct(
     )
     rows, starts, order = _sorted_slices(x, equal_nan)
     if size is None:
-        mend = f"say how many values to return: jnp.{name}(x, size=...)."
-        positions = np.nonzero(known(name, "the array", starts, mend))[0]
-        places = asarray(positions.astype(dtypes.default_int()))
+        fix = f"say how many values to return: jnp.{name}(x, size=...)."
+        positions = np.nonzero(known(name, "the array", starts, fix))[0]
+        start_positions = asarray(positions.astype(dtypes.default_int()))
         number = asarray(len(positions))
     else:
         size = known_int(name, "size", size)
-        places = nonzero(starts, size=size)[0]
+        start_positions = nonzero(starts, size=size)[0]
         number = lax.convert_element_type(lax.reduce_sum(starts.astype(int), (0,)), int)
     if length:
-        values = rows[places]
+        values = rows[start_positions]
     else:
-        values = lax.full((aval_of(places).shape[0], *rest), 0, aval_of(x).dtype)
+        values = lax.full((aval_of(start_positions).shape[0], *row_shape), 0, aval_of(x).dtype)
     if size is not None and fill_value is not None:
         fill = lax.convert_element_type(asarray(fill_value), aval_of(x).dtype)
         real = lax.lt(lax.iota(dtypes.default_int(), (size,)), lax.broadcast(number, (size,)))
-        real = expand_dims(real, tuple(range(1, len(rest) + 1)))
+        real = expand_dims(real, tuple(range(1, len(row_shape) + 1)))
         values = where(real, values, fill)
-    return Distinct(moveaxis(values, 0, place), starts, order, places, number)
+    return Distinct(moveaxis(values, 0, dim), starts, order, start_positions, number)
 
 
 def _sorted_slices(x: Any, equal_nan: bool) -> tuple[Any, Any, Any]:
-    """The slices in order, where a new value starts, and the positions that sort them."""
-    length, *rest = aval_of(x).shape
+    """The sorted slices, a mask of starts of new values, and the permutation that sorts."""
+    length, *row_shape = aval_of(x).shape
     dtype = aval_of(x).dtype
     if dtypes.is_complex(dtype):
         x = where(isnan(x), convert(np.nan, dtype), x)
-    width = prod(rest)
+    width = prod(row_shape)
     index = dtypes.default_int()
     if not length or not width:
         # Slices without elements are all equal.
         starts = lax.eq(lax.iota(index, (length,)), convert(0, index))
         return x, starts, lax.iota(index, (length,))
-    if rest:
+    if row_shape:
         flat = lax.reshape(x, (length, width))
         order = lexsort([flat[:, k] for k in range(width)][::-1])
         rows = x[order]
@@ -184,7 +184,7 @@ def _sorted_slices(x: Any, equal_nan: bool) -> tuple[Any, Any, Any]:
     differs = lax.ne(after, before)
     if equal_nan and dtypes.is_inexact(dtype):
         differs = differs & ~(isnan(after) & isnan(before))
-    differs = any_element(differs, tuple(range(1, len(rest) + 1)))
+    differs = any_element(differs, tuple(range(1, len(row_shape) + 1)))
     return rows, concatenate([lax.full((1,), True, dtypes.bool_), differs]), order
 
 
@@ -192,7 +192,7 @@ def _sorted_slices(x: Any, equal_nan: bool) -> tuple[Any, Any, Any]:
 
 
 class UniqueAllResult(NamedTuple):
-    """Values, where each first occurs, which one each element is, and how often each occurs."""
+    """Values, first indices, inverse indices and counts."""
 
     values: Array
     indices: Array
@@ -201,14 +201,14 @@ class UniqueAllResult(NamedTuple):
 
 
 class UniqueCountsResult(NamedTuple):
-    """Values, and how often each occurs."""
+    """Values and counts."""
 
     values: Array
     counts: Array
 
 
 class UniqueInverseResult(NamedTuple):
-    """Values, and which one each element is."""
+    """Values and inverse indices."""
 
     values: Array
     inverse_indices: Array
@@ -238,8 +238,8 @@ def unique_all(
         >>> found.values, found.inverse_indices
         (Array([1, 3], dtype=int32), Array([1, 0, 1], dtype=int32))
     """
-    parts = unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value)
-    return UniqueAllResult(*parts)
+    results = unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value)
+    return UniqueAllResult(*results)
 
 
 @explained
@@ -264,8 +264,8 @@ def unique_counts(
         >>> jnp.unique_counts(jnp.array([3, 1, 3])).counts
         Array([1, 2], dtype=int32)
     """
-    parts = unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value)
-    return UniqueCountsResult(*parts)
+    results = unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value)
+    return UniqueCountsResult(*results)
 
 
 @explained
@@ -290,8 +290,8 @@ def unique_inverse(
         >>> jnp.unique_inverse(jnp.array([3, 1, 3])).inverse_indices
         Array([1, 0, 1], dtype=int32)
     """
-    parts = unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value)
-    return UniqueInverseResult(*parts)
+    results = unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value)
+    return UniqueInverseResult(*results)
 
 
 @explained

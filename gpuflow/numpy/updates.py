@@ -1,4 +1,4 @@
-"""``x.at[...]``: updates of arrays, which are new arrays.
+"""``x.at[...]``: functional updates, which return new arrays.
 
 Ints, slices and masks become a select for each element, which fuses with its neighbors; index
 arrays become a scatter. Out-of-bounds indices are dropped.
@@ -63,8 +63,8 @@ class Promises:
         unique_indices: no element is updated twice.
         mode: ``"drop"`` (or ``"fill"``, None) drops out-of-bounds indices; ``"clip"`` clamps them;
             ``"promise_in_bounds"``: there are none.
-        wrap_negative_indices: whether negative numbers count from the end.
-        out_sharding: a NamedSharding or PartitionSpec in which the result is wanted.
+        wrap_negative_indices: whether negative indices count from the end.
+        out_sharding: a NamedSharding or PartitionSpec of the result.
     """
 
     indices_are_sorted: bool = False
@@ -102,7 +102,7 @@ class IndexedUpdate:
         mode: ModeLike = None, out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
     ) -> Array:  # fmt: skip
-        """The array with ``values`` at the index; where indices repeat, the last one is seen."""
+        """The array with ``values`` at the index; for repeated indices, the last value counts."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
@@ -246,7 +246,7 @@ def _get(target: IndexedUpdate, how: Promises, fill_value: Any) -> Any:
 
 
 def _wide_dtype(name: str, target: IndexedUpdate, values: Any) -> Any:
-    """The common dtype of array and values; None where it is the array's."""
+    """The common dtype of array and values; None if it is the array's."""
     (values,) = check_arraylike(f"at.{name}", values)
     array_aval = aval_of(target.array)
     wide = common_type([array_aval, aval_of(values)])[0]
@@ -263,7 +263,7 @@ def _combine(
     name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any], scatter: Scatter,
     how: Promises,
 ) -> Any:  # fmt: skip
-    """``_update`` that computes in the common dtype; the result has the array's all the same."""
+    """``_update`` that computes in the common dtype; the result has the array's dtype."""
     wide = _wide_dtype(name, target, values)
     if wide is None:
         return _update(name, target, values, combine, scatter, how)
@@ -313,14 +313,14 @@ def _updated(
         return broadcast_to(convert(changed, aval.dtype), aval.shape)
     if not any(is_index_array(e) and aval_of(e).ndim for e in plan.axes):
         how = replace(how, unique_indices=True)  # one window
-    place = scatter_plan(plan, aval.shape, how.wrap_negative_indices)
-    updates = _in_shape_of_index(name, values, place.full_shape, place.new_axes)
-    numbers = lax.ScatterDimensionNumbers(place.offsets, place.indexed, place.indexed)
-    return convert(scatter(x, place.indices, updates, numbers, **how.params), aval.dtype)
+    layout = scatter_plan(plan, aval.shape, how.wrap_negative_indices)
+    updates = _in_shape_of_index(name, values, layout.full_shape, layout.new_axes)
+    numbers = lax.ScatterDimensionNumbers(layout.offsets, layout.indexed, layout.indexed)
+    return convert(scatter(x, layout.indices, updates, numbers, **how.params), aval.dtype)
 
 
 def _warn_of_loss(name: str, aval: Any, values: Any) -> None:
-    """As in JAX: values of a wider dtype are converted, with a warning."""
+    """Warn if values of a wider dtype are converted, as in JAX."""
     if dtypes.is_extended(aval.dtype):
         return
     values_aval = aval_of(values)
@@ -354,13 +354,13 @@ def _in_shape_of_index(
 
 
 def _product_at(name: str, target: IndexedUpdate, values: Any, how: Promises) -> Any:
-    """The products of the values that meet in each element, 1 where there are none."""
+    """Product of the values at each element; 1 without values."""
     ones = IndexedUpdate(ones_like(target.array), target.index)
     return _combine(name, ones, values, lax.mul, lax.scatter_mul, how)
 
 
 def _by_product(combine: Callable[..., Any]) -> Scatter:
-    """An operation that composes by products: dividing twice is dividing by the product."""
+    """An operation whose repetitions combine by products: two divisions are one by the product."""
 
     def scatter(x: Any, indices: Any, updates: Any, numbers: Any, **params: Any) -> Any:
         aval = aval_of(x)
@@ -371,7 +371,7 @@ def _by_product(combine: Callable[..., Any]) -> Scatter:
 
 
 def _repeated(function: Callable[[Any], Any]) -> Scatter:
-    """Apply a function as often as the index names an element."""
+    """Apply a function once for each occurrence of an element in the index."""
 
     def scatter(x: Any, indices: Any, updates: Any, numbers: Any, **params: Any) -> Any:
         dtype, shape = aval_of(x).dtype, aval_of(updates).shape
@@ -388,10 +388,10 @@ def _repeated(function: Callable[[Any], Any]) -> Scatter:
 
 
 def _is_free_of_count(target: IndexedUpdate, values: Any) -> bool:
-    """Whether the values fit however many elements the mask holds.
+    """Whether the values broadcast for any number of True elements.
 
     Raises:
-        NonConcreteBooleanIndexError: they do not, and the mask is not known.
+        NonConcreteBooleanIndexError: if they do not, and the mask is traced.
     """
     rank = aval_of(target.index).ndim
     trailing = aval_of(target.array).ndim - rank
@@ -440,32 +440,32 @@ def _in_array_rank(name: str, aval: Any, plan: Plan, values: Any) -> Any:
     """The values, one axis for each axis of the array: size 1 where it has a single index."""
     if not aval_of(values).ndim:
         return values
-    kept = [d for d, entry in enumerate(plan.axes) if isinstance(entry, slice)]
-    shape = [len(range(*plan.axes[d].indices(aval.shape[d]))) for d in kept]
-    full_shape, new_axes = _with_new_axes(plan, kept, shape)
+    sliced = [d for d, entry in enumerate(plan.axes) if isinstance(entry, slice)]
+    shape = [len(range(*plan.axes[d].indices(aval.shape[d]))) for d in sliced]
+    full_shape, new_axes = _with_new_axes(plan, sliced, shape)
     values = _in_shape_of_index(name, values, full_shape, new_axes)
     full = [1] * aval.ndim
-    for d, size in zip(kept, shape, strict=True):
+    for d, size in zip(sliced, shape, strict=True):
         full[d] = size
     flipped = [
-        k for k, d in enumerate(kept) if plan.axes[d].step is not None and plan.axes[d].step < 0
+        k for k, d in enumerate(sliced) if plan.axes[d].step is not None and plan.axes[d].step < 0
     ]
-    return lax.broadcast_in_dim(lax.rev(values, flipped), full, kept)
+    return lax.broadcast_in_dim(lax.rev(values, flipped), full, sliced)
 
 
 def _with_new_axes(
-    plan: Plan, kept: list[int], shape: list[int]
+    plan: Plan, sliced: list[int], shape: list[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of ``x[index]`` where only slices keep their axes, and where its new axes are."""
+    """The shape of ``x[index]`` if only slices keep their axes, and the positions of new axes."""
     full, new_axes = list(shape), []
-    for count, place in enumerate(plan.new_axes):
-        new_axes.append(sum(d < place for d in kept) + count)
+    for count, position in enumerate(plan.new_axes):
+        new_axes.append(sum(d < position for d in sliced) + count)
         full.insert(new_axes[-1], 1)
     return tuple(full), tuple(new_axes)
 
 
 def _placed(plan: Plan, aval: Any, values: Any) -> Any:
-    """The values at the array's indices; values outside of the index are never used."""
+    """The values in the array's shape; values outside of the index are never used."""
     if not aval_of(values).ndim:
         return values
     config = []
@@ -483,12 +483,12 @@ def _placed(plan: Plan, aval: Any, values: Any) -> Any:
 
 
 def _mask(plan: Plan, shape: tuple[int, ...]) -> Any:
-    """Where the index points: a bool array that broadcasts with the array, None for everywhere."""
+    """Mask of the indexed elements, which broadcasts with the array; None if all are indexed."""
     mask: Any = None
     for d, (entry, size) in enumerate(zip(plan.axes, shape, strict=True)):
-        part = _axis_mask(entry, size, d, len(shape))
-        if part is not None:
-            mask = part if mask is None else lax.bitwise_and(mask, part)
+        axis_mask = _axis_mask(entry, size, d, len(shape))
+        if axis_mask is not None:
+            mask = axis_mask if mask is None else lax.bitwise_and(mask, axis_mask)
     return mask
 
 

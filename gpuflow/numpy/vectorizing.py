@@ -1,4 +1,4 @@
-"""``vectorize``: functions of arrays from functions of numbers, or of arrays with a few axes."""
+"""``vectorize``: map functions of scalars, or of arrays with core axes, over arrays."""
 
 from __future__ import annotations
 
@@ -96,30 +96,30 @@ def _parse(signature: str) -> tuple[list[Dims], list[Dims]]:
 def _dims_of(
     parsed: Any, args: Sequence[Any], excluded: Collection[int | str], keywords: int
 ) -> tuple[list[Dims], list[Dims] | None]:
-    """The axes that each mapped argument keeps for the function, and those of the results."""
-    wanted = [arg for k, arg in enumerate(args) if k not in excluded]
+    """Core axes of each mapped argument and of the results."""
+    mapped = [arg for k, arg in enumerate(args) if k not in excluded]
     if parsed is None:
-        return [()] * (sum(arg is not None for arg in wanted) + keywords), None
+        return [()] * (sum(arg is not None for arg in mapped) + keywords), None
     inputs, outputs = parsed
     check(
-        len(inputs) == len(wanted),
+        len(inputs) == len(mapped),
         lambda: "[vectorize] the signature must have one term for each of the positional "
-        f"arguments, and has {len(inputs)}; got {len(wanted)}. Fix: change the signature.",
+        f"arguments, and has {len(inputs)}; got {len(mapped)}. Fix: change the signature.",
     )
     check(
-        all(arg is not None or not dims for arg, dims in zip(wanted, inputs, strict=True)),
+        all(arg is not None or not dims for arg, dims in zip(mapped, inputs, strict=True)),
         lambda: "[vectorize] None must be an argument without axes in the signature; got None with "
         f"{inputs}. Fix: excluded=...",
         ValueError,
     )
-    kept = [dims for arg, dims in zip(wanted, inputs, strict=True) if arg is not None]
-    return kept + [()] * keywords, outputs
+    core_dims = [dims for arg, dims in zip(mapped, inputs, strict=True) if arg is not None]
+    return core_dims + [()] * keywords, outputs
 
 
 def _broadcast_map(
     function: Function, args: list[Any], inputs: list[Dims], outputs: list[Dims] | None
 ) -> Any:
-    """Map over the axes in front of those that the function keeps."""
+    """Map over the axes in front of the core axes."""
     sizes: dict[str, int] = {}
     outer = []
     for arg, dims in zip(args, inputs, strict=True):
@@ -146,7 +146,7 @@ def _broadcast_map(
         return out
     axes = tuple(sorted(added))
     if isinstance(out, tuple):
-        return tuple(expand_dims(part, axes) for part in out)
+        return tuple(expand_dims(result, axes) for result in out)
     return expand_dims(out, axes)
 
 
@@ -158,7 +158,7 @@ def _check_ranks(outer: Sequence[tuple[int, ...]]) -> None:
 def _note_sizes(
     sizes: dict[str, int], shape: tuple[int, ...], dims: Dims, *, is_input: bool
 ) -> None:
-    """Learn the sizes of named axes; ValueError where they do not fit."""
+    """Record the sizes of named axes; ValueError if they do not match."""
     fits = len(shape) >= len(dims) if is_input else len(shape) == len(dims)
     check(
         fits,
@@ -179,19 +179,19 @@ def _note_sizes(
 
 
 def _checked(function: Function, outputs: list[Dims], sizes: dict[str, int]) -> Function:
-    """The function with a check that its results are as the signature says."""
+    """The function with a check of its results against the signature."""
 
     def wrapped(*args: Any) -> Any:
         out = function(*args)
-        parts = out if isinstance(out, tuple) else (out,)
+        results = out if isinstance(out, tuple) else (out,)
         check(
-            len(parts) == len(outputs) and (len(outputs) == 1 or isinstance(out, tuple)),
+            len(results) == len(outputs) and (len(outputs) == 1 or isinstance(out, tuple)),
             lambda: f"[vectorize] the function must return the {len(outputs)} results of the "
-            f"signature; got {len(parts)}. Fix: return a tuple.",
+            f"signature; got {len(results)}. Fix: return a tuple.",
         )
-        known_sizes = dict(sizes)
-        for part, dims in zip(parts, outputs, strict=True):
-            _note_sizes(known_sizes, aval_of(part).shape, dims, is_input=False)
+        all_sizes = dict(sizes)
+        for result, dims in zip(results, outputs, strict=True):
+            _note_sizes(all_sizes, aval_of(result).shape, dims, is_input=False)
         return out
 
     return wrapped

@@ -1,4 +1,4 @@
-"""Window functions: weights that fall off towards both ends."""
+"""Window functions: weights that decrease towards both ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_array, known_part
+from gpuflow.numpy.arguments import as_array, truncated_int
 from gpuflow.numpy.elementary import cos, sqrt
 from gpuflow.numpy.float_parts import i0
 from gpuflow.numpy.ufuncs import abs as absolute
@@ -19,7 +19,7 @@ from gpuflow.numpy.ufuncs import abs as absolute
 
 def _window(name: str, M: Any, formula: Callable[[Any, int], Any]) -> Any:
     """``formula(0..M-1, M)`` in floats; a single weight is 1."""
-    count = known_part(name, "M", M)
+    count = truncated_int(name, "M", M)
     dtype = dtypes.default_float()
     if count <= 1:
         return lax.full((max(count, 0),), 1, dtype)
@@ -59,8 +59,8 @@ def blackman(M: int) -> Array:
     """
 
     def formula(n: Any, m: int) -> Any:
-        turn = 2 * np.pi * n / (m - 1)
-        return 0.42 - 0.5 * cos(turn) + 0.08 * cos(2 * turn)
+        phase = 2 * np.pi * n / (m - 1)
+        return 0.42 - 0.5 * cos(phase) + 0.08 * cos(2 * phase)
 
     return _window("blackman", M, formula)
 

@@ -86,13 +86,13 @@ def bits(
         Array([167, 146,  40], dtype=uint8)
     """
     typed, _ = typed_key("bits", key)
-    wanted = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
+    out_dtype = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
     check(
-        wanted.kind == "u",
-        lambda: f"[bits] dtype must be an unsigned integer; got {wanted}. Fix: jnp.uint32.",
+        out_dtype.kind == "u",
+        lambda: f"[bits] dtype must be an unsigned integer; got {out_dtype}. Fix: jnp.uint32.",
         ValueError,
     )
-    out = random_ops.random_bits(typed, 8 * wanted.itemsize, as_shape("bits", shape))
+    out = random_ops.random_bits(typed, 8 * out_dtype.itemsize, as_shape("bits", shape))
     return in_sharding("bits", out, out_sharding)
 
 
@@ -136,10 +136,10 @@ def uniform_of(typed: Any, shape: tuple[int, ...], dtype: Any, minval: Any, maxv
     limits = ml_dtypes.finfo(dtype)
     # Random mantissa bits under the exponent of 1 make floats in [1, 2).
     width = 8 if limits.nmant < 8 else limits.bits
-    words = random_ops.random_bits(typed, width, shape)
+    raw_bits = random_ops.random_bits(typed, width, shape)
     unsigned = np.dtype(f"u{limits.bits // 8}")
-    words = convert(words, unsigned)
-    mantissa = lax.shift_right_logical(words, unsigned.type(width - limits.nmant))
+    raw_bits = convert(raw_bits, unsigned)
+    mantissa = lax.shift_right_logical(raw_bits, unsigned.type(width - limits.nmant))
     one = np.array(1, dtype)
     pattern = lax.bitwise_or(mantissa, one.view(unsigned)[()])
     unit = lax.sub(lax.bitcast_convert_type(pattern, dtype), one[()])
@@ -199,9 +199,9 @@ def normal(
     dtype = user_dtype(float if dtype is None else dtype, "normal")
     sizes = as_shape("normal", shape)
     if dtypes.is_complex(dtype):
-        part = np.zeros(0, dtype).real.dtype
+        real_type = np.zeros(0, dtype).real.dtype
         keys = random_ops.random_split(typed, (2,))
-        real, imag = (normal_of(keys[k], sizes, part) for k in (0, 1))
+        real, imag = (normal_of(keys[k], sizes, real_type) for k in (0, 1))
         return lax.div(lax.complex(real, imag), np.sqrt(2).astype(dtype))
     return normal_of(typed, sizes, float_dtype("normal", dtype))
 
@@ -253,12 +253,12 @@ def _truncated(typed: Any, shape: tuple[int, ...], dtype: Any, low: Any, high: A
     root = np.array(np.sqrt(2), dtype)[()]
     a, b = (lax.erf(lax.div(v, root)) for v in (low, high))
     out = lax.mul(root, lax.erf_inv(uniform_of(typed, shape, dtype, a, b)))
-    # Rounding may reach the bounds; the neighbors inside are as far as it may go.
+    # Rounding may reach the bounds; clamp to their inner neighbors.
     return jnp.clip(out, _next_after(low, np.inf), _next_after(high, -np.inf))
 
 
 def _next_after(x: Any, towards: float) -> Any:
-    """The neighbor of ``x`` in the direction of an infinity; it is a constant to derivatives."""
+    """The neighbor of ``x`` in the direction of an infinity; its derivative is 0."""
     dtype = aval_of(x).dtype
     if not hasattr(x, "aval"):
         return np.nextafter(np.array(x, dtype), np.array(towards, dtype), dtype=dtype)[()]

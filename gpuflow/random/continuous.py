@@ -1,4 +1,4 @@
-"""Continuous distributions that one formula makes of uniform and normal numbers."""
+"""Continuous distributions as closed-form transforms of uniform and normal samples."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from gpuflow.random.keys import typed_key
 
 
 def drawn_shape(name: str, shape: Shape | None, *parameters: Any) -> tuple[int, ...]:
-    """The shape of a sample: as asked for, or that of the parameters.
+    """The shape of a sample: as requested, or that of the parameters.
 
     Raises:
-        ValueError: parameters do not broadcast to it.
+        ValueError: if parameters do not broadcast to it.
     """
     parameters = check_arraylike(name, *parameters)
     if shape is None:

@@ -1,4 +1,4 @@
-"""Counts: the Poisson, binomial and multinomial distributions."""
+"""The Poisson, binomial and multinomial distributions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL_MEAN = 10
 
 
 def _by_waiting(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
-    """How many waiting times fit into ``mean``.
+    """Poisson by inversion: the number of waiting times within ``mean``.
 
     Source: D. Knuth, The Art of Computer Programming, volume 2, section 3.4.1.
     """
@@ -85,7 +85,7 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
         room = 0.5 - jnp.abs(u)
         k = lax.floor((2 * a / room + b) * u + mean + 0.43)
         height = lax.log(v * inverse / (a / (room * room) + b))
-        # Its terms are many times larger than it, and in float32 would leave no digits.
+        # Its terms are much larger than their sum, and would cancel to no digits in float32.
         bound = probabilities.log_poisson(jnp.maximum(k, 0), mean)
         inside = (room >= 0.07) & (v <= quick)
         outside = (k < 0) | ((room < 0.013) & (v > room))
@@ -102,7 +102,7 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
 def _poisson(key: Any, mean: Any, dtype: Any) -> Any:
     waits = jnp.isnan(mean) | (mean < SMALL_MEAN)
     most = np.asarray(ml_dtypes.iinfo(dtype).max, dtype)[()]
-    # Of the two samples of one key each element takes one.
+    # Each element takes one of the two samples of a key.
     small = _by_waiting(random_clone(key), jnp.where(waits, mean, 0.0), dtype, most)
     large = _by_rejection(key, jnp.where(waits, 1e5, mean), dtype, most)
     return jnp.where(mean == 0, np.zeros((), dtype), jnp.where(waits, small, large))
@@ -161,7 +161,7 @@ def poisson(
 
 
 def _by_gaps(key: Any, count: Any, p: Any, most: Any) -> Any:
-    """How many gaps between successes fit into ``count`` trials.
+    """Binomial by gaps: the number of gaps between successes within ``count`` trials.
 
     Source: L. Devroye, Non-Uniform Random Variate Generation, 1986, section X.4.
     """
@@ -234,8 +234,8 @@ def _binomial(key: Any, count: Any, p: Any, dtype: Any) -> Any:
     count = jnp.floor(count)
     most = np.int32(np.iinfo(np.int32).max)
     endless = jnp.isinf(count)
-    # Of the two samples of one key each element takes one, or none. As in JAX, those that nobody
-    # takes decide how often the others are drawn again; where nobody takes any, none are drawn.
+    # Each element takes one of the two samples of a key, or none. As in JAX, those that no element
+    # takes decide how often the others are redrawn; if no element takes any, none are drawn.
     unused = endless | jnp.all(waits | endless)
     small = _by_gaps(random_clone(key), jnp.where(waits, count, 0.0), q, most)
     large = _by_transformed_rejection(

@@ -45,7 +45,7 @@ else:
 
 
 def _one(key: Any, alpha: Any, in_logarithms: bool) -> Any:
-    """One number of the gamma distribution, by squeezed rejection.
+    """One gamma sample, by squeezed rejection.
 
     Source: G. Marsaglia, W. Tsang, A simple method for generating gamma variables, 2000. Below 1
     the shape is raised by 1 and the result multiplied by ``u ** (1 / alpha)``.
@@ -82,18 +82,18 @@ def _one(key: Any, alpha: Any, in_logarithms: bool) -> Any:
     left = 1 - uniform_of(keys[1], (), dtype, zero, one)
     if not in_logarithms:
         return d * cube * jnp.where(is_raised, lax.pow(left, 1 / alpha), one)
-    logarithm = lax.neg(exponential(random_clone(keys[1]), (), dtype))  # the same number
+    logarithm = lax.neg(exponential(random_clone(keys[1]), (), dtype))  # the same sample
     keeps = ~is_raised | (logarithm == 0)
     return lax.log(d) + lax.log(cube) + jnp.where(keeps, zero, logarithm * (1 / alpha))
 
 
 @partial(custom_jvp, nondiff_argnums=(2,))
 def _gamma(key: Any, alpha: Any, in_logarithms: bool) -> Any:
-    """One number for each element of ``alpha``, each from a key of its own."""
+    """One sample for each element of ``alpha``, each from a separate key."""
     shape = aval_of(alpha).shape
     keys = random_ops.random_split(key, (math.prod(shape),))
     pairs = keys, jnp.reshape(alpha, -1)
-    # Generators that draw a batch from its first key would give related numbers.
+    # Generators that draw a batch from its first key would give correlated samples.
     if key_impl(key) == "threefry2x32":
         draws = vmap(lambda key, a: _one(key, a, in_logarithms))(*pairs)
     else:

@@ -1,4 +1,4 @@
-"""Gumbel numbers, and categories drawn by the largest of them."""
+"""Gumbel samples, and categorical samples by the Gumbel-max trick."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 @composite
 def _fine_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """The bits below the resolution of a small uniform number come from a second one."""
+    """Gumbel sample of a small uniform number refined by the bits of a second one."""
     both = uniform_of(typed, (2, *shape), dtype, 0.0, 1.0)
     high, low = both[0], both[1]
     tiny = np.asarray(ml_dtypes.finfo(dtype).tiny, dtype)[()]
@@ -85,22 +85,22 @@ def _fine_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 @composite
 def _finest_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """64 bits are a uniform number u; the smaller of u and 1 - u becomes a float, in full."""
-    words = random_ops.random_bits(typed, 32, (2, *shape))
-    high, low = words[0], words[1]
-    # 1 - u is the two's complement, whose carry reaches the upper word where the lower is 0.
+    """Gumbel sample of 64 random bits as a uniform u; the smaller of u and 1 - u is exact."""
+    halves = random_ops.random_bits(typed, 32, (2, *shape))
+    high, low = halves[0], halves[1]
+    # 1 - u is the two's complement, whose carry reaches the upper half if the lower is 0.
     one, zero = np.uint32(1), np.uint32(0)
     carry = select_where(lax.eq(low, zero), one, zero)
     is_small = lax.lt(high, np.uint32(2**31))
     high = select_where(is_small, high, lax.add(lax.bitwise_not(high), carry))
     low = select_where(is_small, low, lax.add(lax.bitwise_not(low), one))
-    x = _float_of_words(high, low)
+    x = _float_of_fraction(high, low)
     logarithm = select_where(is_small, lax.log1p(lax.neg(x)), lax.log(x))
     return lax.neg(lax.log(lax.neg(logarithm)))
 
 
-def _float_of_words(high: Any, low: Any) -> Any:
-    """The float32 of a 64-bit fraction in (0, 1), of which 24 bits from the first 1 on count."""
+def _float_of_fraction(high: Any, low: Any) -> Any:
+    """The float32 of a 64-bit fraction in (0, 1), truncated to 24 significant bits."""
     empty = lax.clz(high)
     has_none = lax.eq(empty, np.uint32(32))
     beyond = lax.clz(low)
@@ -150,23 +150,23 @@ def categorical(
         return in_sharding("categorical", out, out_sharding)
     logits = jnp.asarray(logits)
     logits_shape = aval_of(logits).shape
-    place = axis - len(logits_shape) if axis >= 0 else axis
-    batch = tuple(size for d, size in enumerate(logits_shape) if d != place + len(logits_shape))
+    dim = axis - len(logits_shape) if axis >= 0 else axis
+    batch = tuple(size for d, size in enumerate(logits_shape) if d != dim + len(logits_shape))
     sizes = batch if shape is None else as_shape("categorical", shape)
     check_parameters("categorical", sizes, np.zeros(batch, np.bool_))
     prefix = sizes[: len(sizes) - len(batch)]
     if not replace:
-        return _without_replacement(key, logits, place, prefix, sizes, mode)
+        return _without_replacement(key, logits, dim, prefix, sizes, mode)
     full = list(sizes[len(prefix) :])
-    full.insert(place + len(logits_shape), logits_shape[place])
+    full.insert(dim + len(logits_shape), logits_shape[dim])
     noise = gumbel(key, (*prefix, *full), aval_of(logits).dtype, mode)
-    return jnp.argmax(jnp.add(noise, jnp.expand_dims(logits, tuple(range(len(prefix))))), place)
+    return jnp.argmax(jnp.add(noise, jnp.expand_dims(logits, tuple(range(len(prefix))))), dim)
 
 
 def _without_replacement(
-    key: Any, logits: Any, place: int, prefix: tuple[int, ...], sizes: tuple[int, ...], mode: Any
+    key: Any, logits: Any, dim: int, prefix: tuple[int, ...], sizes: tuple[int, ...], mode: Any
 ) -> Any:
-    count, categories = math.prod(prefix), aval_of(logits).shape[place]
+    count, categories = math.prod(prefix), aval_of(logits).shape[dim]
     check(
         count <= categories,
         lambda: (
@@ -176,5 +176,5 @@ def _without_replacement(
         ValueError,
     )
     noise = gumbel(key, aval_of(logits).shape, aval_of(logits).dtype, mode)
-    chosen = lax.top_k(jnp.moveaxis(jnp.add(logits, noise), place, -1), count)[1]
-    return jnp.reshape(jnp.moveaxis(chosen, -1, 0), sizes)
+    selected = lax.top_k(jnp.moveaxis(jnp.add(logits, noise), dim, -1), count)[1]
+    return jnp.reshape(jnp.moveaxis(selected, -1, 0), sizes)

@@ -1,4 +1,4 @@
-"""Keys: made from a seed, split, folded with numbers."""
+"""Keys: created from a seed, split, folded with integers."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def key(seed: ArrayLike, *, impl: str | KeyDType | None = None, dtype: Any = Non
 
 
 def default_implementation() -> str:
-    """The generator of keys for which none is named."""
+    """The default key generator."""
     return config.trace_context().default_prng_impl
 
 
 def _generator(op: str, impl: Any, dtype: Any = None) -> str | None:
-    """The generator that ``impl=`` or ``dtype=`` names: by its name, or the dtype of its keys."""
+    """The generator given by ``impl=`` or ``dtype=``: its name, or the dtype of its keys."""
     check(
         impl is None or dtype is None,
         lambda: f"[{op}] only one of impl and dtype may be given; got {impl!r} and {dtype}. "
@@ -105,25 +105,25 @@ def PRNGKey(seed: ArrayLike, *, impl: str | KeyDType | None = None) -> Array:
 
 
 def _in_form(typed: Any, raw: bool) -> Any:
-    """Keys as raw ones, unless the setting ``enable_custom_prng`` asks for typed ones."""
+    """Keys in raw form, unless the setting ``enable_custom_prng`` requests typed ones."""
     as_typed = not raw or config.trace_context().enable_custom_prng
     return typed if as_typed else key_ops.random_unwrap(typed)
 
 
 def check_raw(name: str, key: Any, implementation: str) -> None:
     """Raise TypeError unless the operand holds raw keys."""
-    aval, words = aval_of(key), key_ops.key_dtype(implementation).key_shape
+    aval, width = aval_of(key), key_ops.key_dtype(implementation).key_shape
     check(
-        aval.dtype == dtypes.uint32 and aval.shape[-1:] == words,
+        aval.dtype == dtypes.uint32 and aval.shape[-1:] == width,
         lambda: (
-            f"[{name}] the key must be a typed one, or a raw one of u32[{words[0]}]; got {aval}. "
+            f"[{name}] the key must be a typed one, or a raw one of u32[{width[0]}]; got {aval}. "
             f"Fix: {_with_key(name)}."
         ),
     )
 
 
 def _with_key(name: str) -> str:
-    """The call of a function that was given another first argument than a key."""
+    """The suggested call for an error about a first argument that is not a key."""
     return f"pass a key first, as in random.{name}(random.key(0), ...)"
 
 
@@ -203,8 +203,8 @@ def fold_in(key: ArrayLike, data: ArrayLike) -> Array:
         is_value(data) and aval_of(data).shape == (),
         lambda: f"[fold_in] data must be one integer; got {data!r}. Fix: use gpuflow.vmap.",
     )
-    word = data if type(data) is int else convert(data, dtypes.uint32)
-    folded = random_ops.random_fold_in(typed, word)
+    data_bits = data if type(data) is int else convert(data, dtypes.uint32)
+    folded = random_ops.random_fold_in(typed, data_bits)
     return _in_form(folded, raw)
 
 

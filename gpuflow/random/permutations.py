@@ -1,4 +1,4 @@
-"""Permutations and choices."""
+"""Random permutations and choices."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def permutation(
     typed, _ = typed_key("permutation", key)
     x = x if is_value(x) else jnp.asarray(x)
     rank = aval_of(x).ndim
-    place = canonicalize_axis(axis, rank or 1, "permutation")
+    dim = canonicalize_axis(axis, rank or 1, "permutation")
     if rank == 0:
         check(
             dtypes.is_integer(aval_of(x).dtype),
@@ -65,13 +65,13 @@ def permutation(
         )
         return _shuffle(typed, jnp.arange(int(x)), 0)
     if independent or rank == 1:
-        return _shuffle(typed, x, place)
-    order = _shuffle(typed, jnp.arange(aval_of(x).shape[place]), 0)
-    return jnp.take(x, order, place)
+        return _shuffle(typed, x, dim)
+    order = _shuffle(typed, jnp.arange(aval_of(x).shape[dim]), 0)
+    return jnp.take(x, order, dim)
 
 
 def _shuffle(typed: Any, x: Any, axis: int) -> Any:
-    """Sorted by random 32-bit keys, in enough rounds that equal keys do not matter.
+    """Shuffle by sorting random 32-bit keys, in enough rounds that equal keys do not matter.
 
     Source: TensorFlow's random_ops.cc, as in JAX.
     """
@@ -152,7 +152,7 @@ def _positions(
     typed: Any, shape: tuple[int, ...], draws: int, count: int, replace: bool, p: Any,
     mode: str | None,
 ) -> Any:  # fmt: skip
-    """Random positions below ``count``, of any shape of ``draws`` elements."""
+    """Random indices below ``count``, of any shape of ``draws`` elements."""
     if p is None:
         return randint(typed, shape, 0, count)
     (weights,) = promote_dtypes_inexact(jnp.asarray(p))
@@ -167,7 +167,7 @@ def _positions(
     dtype = aval_of(weights).dtype
     if replace:
         below = jnp.cumsum(weights)
-        place = lax.mul(below[-1], lax.sub(convert(1, dtype), uniform(typed, shape, dtype)))
-        return convert(jnp.searchsorted(below, place), dtypes.default_int())
+        threshold = lax.mul(below[-1], lax.sub(convert(1, dtype), uniform(typed, shape, dtype)))
+        return convert(jnp.searchsorted(below, threshold), dtypes.default_int())
     noisy = lax.add(gumbel(typed, (count,), dtype, mode), lax.log(weights))
     return convert(lax.top_k(noisy, draws)[1], dtypes.default_int())

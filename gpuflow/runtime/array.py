@@ -113,10 +113,10 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
     def global_shards(self) -> list[Shard]:
         """The shards of all devices, each a copy; shards of other processes have no data."""
         indices = self.sharding.devices_indices_map(self.aval.shape)
-        numbers = replica_ids(indices)
+        replicas = replica_ids(indices)
         return [
             Shard(
-                device, index, numbers[device],
+                device, index, replicas[device],
                 self._device_shard(device, index) if device.is_local else None,
             )
             for device, index in indices.items()
@@ -278,7 +278,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
                 "x.astype(jnp.float32), or x.tobytes()."
             ) from None
 
-    if not TYPE_CHECKING:  # type checkers say so before
+    if not TYPE_CHECKING:  # type checkers report it before
 
         def __setitem__(self, index: Any, value: Any) -> None:
             raise TypeError(
@@ -394,5 +394,5 @@ def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
             f"[array] operands must hold values; got {brief(value)}. "
             f"Fix: {fix_for(value, 'pass an array or a number')}."
         )
-    with np.errstate(all="ignore"):  # a float64 that is infinite in float32 is no news
+    with np.errstate(all="ignore"):  # a float64 may become infinite in float32
         return np.array(array, dtype=dtype, order="C").reshape(aval.shape)

@@ -118,8 +118,8 @@ class Device:
     @property
     def memory(self) -> Hashable:
         """Identifier of the memory, equal for devices that share it, across processes."""
-        number = None if _platforms[self.platform].shares_memory else self.id
-        return self.platform, self.process_index, number
+        ordinal = None if _platforms[self.platform].shares_memory else self.id
+        return self.platform, self.process_index, ordinal
 
     @cached_property
     def driver(self) -> Driver:
@@ -129,9 +129,9 @@ class Device:
                 f"[device] the device must belong to this process; got {self} of process "
                 f"{self.process_index} in process {process.index}. Fix: use local_devices()."
             )
-        number = self.id if self.local_hardware_id < 0 else self.local_hardware_id
+        ordinal = self.id if self.local_hardware_id < 0 else self.local_hardware_id
         with in_use.making:  # or two threads would make a driver each
-            driver = _platforms[self.platform].driver(number)
+            driver = _platforms[self.platform].driver(ordinal)
         in_use.drivers.add(driver)
         in_use.devices.add(self)
         in_use.several = len(in_use.devices) > 1
@@ -304,11 +304,11 @@ def devices(platform: str | None = None) -> tuple[Device, ...]:
         )
     local_count = _platforms[name].count()
     if process.count == 1:
-        return tuple(Device(name, number, 0, number) for number in range(local_count))
+        return tuple(Device(name, ordinal, 0, ordinal) for ordinal in range(local_count))
     counts = [there.get(name, local_count) for there in process.devices]
-    locations = [(rank, number) for rank, count in enumerate(counts) for number in range(count)]
+    locations = [(rank, ordinal) for rank, count in enumerate(counts) for ordinal in range(count)]
     return tuple(
-        Device(name, number, rank, local) for number, (rank, local) in enumerate(locations)
+        Device(name, ordinal, rank, local) for ordinal, (rank, local) in enumerate(locations)
     )
 
 

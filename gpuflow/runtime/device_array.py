@@ -83,8 +83,8 @@ class DeviceArray:
 
     def __getitem__(self, index: tuple[Any, ...]) -> DeviceArray:
         """``x[k, ...]``: one element along the first axis."""
-        k, rest = index
-        assert rest is Ellipsis and 0 <= k < self.shape[0], index
+        k, others = index
+        assert others is Ellipsis and 0 <= k < self.shape[0], index
         strides = self.byte_strides
         address = self.address + k * strides[0]
         inner = None if self.strides is None else strides[1:]

@@ -64,8 +64,8 @@ class Memories:
         dim = self.mesh.axis_names.index(name)
         groups: dict[Any, list[tuple[int, int]]] = {}
         for rank, coordinate in enumerate(self.coordinates):
-            rest = (*coordinate[:dim], *coordinate[dim + 1 :])
-            groups.setdefault(rest, []).append((coordinate[dim], rank))
+            other_coordinates = (*coordinate[:dim], *coordinate[dim + 1 :])
+            groups.setdefault(other_coordinates, []).append((coordinate[dim], rank))
         rows = [tuple(rank for _, rank in sorted(group)) for group in groups.values()]
         starts = range(0, len(self.team), len(self.devices))  # of the meshes
         every = (tuple(start + rank for rank in row) for start in starts for row in rows)
@@ -164,7 +164,7 @@ def _block(owners: np.ndarray) -> tuple[int, ...]:
 
 def _check_processes(mesh: Mesh, devices: Sequence[Device]) -> None:
     ids = sorted(device.process_index for device in devices)
-    counts = [ids.count(number) for number in range(process.count)]
+    counts = [ids.count(chunk_index) for chunk_index in range(process.count)]
     check(
         0 not in counts,
         lambda: (
@@ -214,8 +214,8 @@ class Holding:
                 slices.append(slice(None))
                 continue
             step = size // count
-            number = ids.index(bounds.start // step) if step else 0
-            slices.append(slice(number * step, (number + 1) * step))
+            chunk_index = ids.index(bounds.start // step) if step else 0
+            slices.append(slice(chunk_index * step, (chunk_index + 1) * step))
         return tuple(slices)
 
     def block(self, whole: Sequence[int]) -> Index | None:

@@ -115,9 +115,9 @@ def _find_in_step(
     """Find the origin inside a loop or a branch; None if there is none."""
     rule = eqn.primitive.lower
     if rule.branches is not None:
-        number = int(as_numpy(values[0], aval_of(values[0])))
+        branch = int(as_numpy(values[0], aval_of(values[0])))
         programs = rule.branches(eqn.params)
-        taken = min(max(number, 0), len(programs) - 1)
+        taken = min(max(branch, 0), len(programs) - 1)
         here = f"{location}, in branch {taken} of {eqn.primitive.name}"
         return _find_in_program(replay, programs[taken], values[1:], source, here)
     if rule.form is None:

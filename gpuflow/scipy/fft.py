@@ -132,36 +132,36 @@ def _along(
         x = x.astype(np.float32)
     rank = aval_of(x).ndim
     if dtypes.is_complex(aval_of(x).dtype):
-        parts = (lax.real(x), lax.imag(x))
-        done = [_along(name, part, type, sizes, axes, norm, transform) for part in parts]
+        components = (lax.real(x), lax.imag(x))
+        done = [_along(name, x, type, sizes, axes, norm, transform) for x in components]
         return lax.complex(*done)
     for axis, size in zip(axes, sizes, strict=True):
-        place = canonicalize_axis(axis, rank, name)
-        moved = _resized(name, jnp.moveaxis(x, place, -1), size)
-        x = jnp.moveaxis(transform(moved, norm == "ortho"), -1, place)
+        position = canonicalize_axis(axis, rank, name)
+        operand = _resized(name, jnp.moveaxis(x, position, -1), size)
+        x = jnp.moveaxis(transform(operand, norm == "ortho"), -1, position)
     return x
 
 
 def _resized(name: str, x: Any, size: int | None) -> Any:
     length = aval_of(x).shape[-1]
-    wanted = length if size is None else as_index(size)
+    requested = length if size is None else as_index(size)
     check(
-        wanted >= 1,
+        requested >= 1,
         lambda: f"[{name}] there must be elements to transform; got {aval_of(x)} and n={size}. "
         "Fix: n=1.",
         ValueError,
     )
-    if wanted == length:
+    if requested == length:
         return x
     edges = [(0, 0, 0)] * (aval_of(x).ndim - 1)
-    return lax.pad(x, np.zeros((), aval_of(x).dtype), [*edges, (0, wanted - length, 0)])
+    return lax.pad(x, np.zeros((), aval_of(x).dtype), [*edges, (0, requested - length, 0)])
 
 
-def _turns(x: Any) -> Any:
-    """Quarter turns that make a Fourier transform of reordered elements a cosine transform."""
+def _phases(x: Any) -> Any:
+    """Phase factors that make a Fourier transform of reordered elements a cosine transform."""
     dtype, size = complex_dtype(aval_of(x).dtype), aval_of(x).shape[-1]
-    turns = np.exp(-0.5j * np.pi * np.arange(size) / size).astype(dtype)
-    return to_rank(turns, aval_of(x).ndim)
+    phases = np.exp(-0.5j * np.pi * np.arange(size) / size).astype(dtype)
+    return to_rank(phases, aval_of(x).ndim)
 
 
 def _lengths(x: Any) -> Any:
@@ -173,21 +173,21 @@ def _lengths(x: Any) -> Any:
 
 def _forward(x: Any, ortho: bool) -> Any:
     dtype = aval_of(x).dtype
-    # Elements at even places, then those at odd ones backwards.
+    # Elements at even indices, then those at odd ones reversed.
     ordered = jnp.concatenate([x[..., ::2], jnp.flip(x[..., 1::2], -1)], -1)
-    out = (2 * jnp.real(jnp.fft.fft(ordered) * _turns(x))).astype(dtype)
+    out = (2 * jnp.real(jnp.fft.fft(ordered) * _phases(x))).astype(dtype)
     return out / _lengths(x) if ortho else out
 
 
 def _backward(x: Any, ortho: bool) -> Any:
     dtype, size = aval_of(x).dtype, aval_of(x).shape[-1]
-    lengths, turns = _lengths(x), _turns(x)
+    lengths, phases = _lengths(x), _phases(x)
     x = x / lengths if ortho else x / (lengths * lengths)
-    turned = x.astype(aval_of(turns).dtype) * (2 * size / turns)
-    ordered = jnp.real(jnp.fft.ifft(turned)).astype(dtype)
+    spectrum = x.astype(aval_of(phases).dtype) * (2 * size / phases)
+    ordered = jnp.real(jnp.fft.ifft(spectrum)).astype(dtype)
     even = np.arange(size) % 2 == 0
-    place = np.where(even, np.arange(size) // 2, size - 1 - np.arange(size) // 2)
-    return jnp.take(ordered, place.astype(np.int32), axis=-1, mode="clip")
+    index = np.where(even, np.arange(size) // 2, size - 1 - np.arange(size) // 2)
+    return jnp.take(ordered, index.astype(np.int32), axis=-1, mode="clip")
 
 
 publish(globals(), "scipy.fft", public_names(globals(), __name__))

@@ -77,7 +77,7 @@ class RegularGridInterpolator:
         self.values = values
 
     def __call__(self, xi: Any, method: str | None = None) -> Any:
-        """The values at some places.
+        """The interpolated values at ``xi``.
 
         Args:
             xi: (..., axes of the grid), or a tuple of an array for each axis.
@@ -87,30 +87,30 @@ class RegularGridInterpolator:
             An array of shape (..., further axes of the values).
 
         Raises:
-            ValueError: another method, or another number of axes.
+            ValueError: if the method is unknown, or the number of axes differs.
         """
         name = "RegularGridInterpolator"
         method = self.method if method is None else method
         check_choice(name, "method", method, _METHODS)
         rank = len(self.grid)
-        places = _as_points(name, xi, rank)
+        points = _as_points(name, xi, rank)
         check(
-            aval_of(places).shape[-1] == rank,
-            lambda: f"[{name}] points must have {rank} coordinates; got {aval_of(places)}. "
+            aval_of(points).shape[-1] == rank,
+            lambda: f"[{name}] points must have {rank} coordinates; got {aval_of(points)}. "
             "Fix: jnp.stack([x, y], -1).",
             ValueError,
         )
-        shape = aval_of(places).shape[:-1]
-        along = jnp.reshape(places, (prod(shape), rank)).T
+        shape = aval_of(points).shape[:-1]
+        along = jnp.reshape(points, (prod(shape), rank)).T
         cells = [_cell(grid, along[k]) for k, grid in enumerate(self.grid)]
         combine = _linear if method == "linear" else _nearest
         out = combine(self.values, cells)
         if self.fill_value is not None:
-            outside = jnp.zeros(prod(shape), bool)
+            out_of_bounds = jnp.zeros(prod(shape), bool)
             for k, grid in enumerate(self.grid):
-                outside = outside | (along[k] < grid[0]) | (along[k] > grid[-1])
+                out_of_bounds = out_of_bounds | (along[k] < grid[0]) | (along[k] > grid[-1])
             inner = (1,) * (aval_of(out).ndim - 1)
-            out = jnp.where(outside.reshape(-1, *inner), self.fill_value, out)
+            out = jnp.where(out_of_bounds.reshape(-1, *inner), self.fill_value, out)
         return out.reshape(*shape, *aval_of(self.values).shape[rank:])
 
 
@@ -124,23 +124,23 @@ def _as_points(name: str, xi: Any, rank: int) -> Any:
     return jnp.reshape(points, (-1, rank)) if aval_of(points).ndim == 1 else points
 
 
-def _cell(grid: Any, places: Any) -> tuple[Any, Any]:
-    """Which two points of an axis are around each place, and how far it is between them."""
+def _cell(grid: Any, coordinates: Any) -> tuple[Any, Any]:
+    """For each coordinate the index of the grid point below, and the fraction of the cell."""
     last = aval_of(grid).shape[0] - 2
-    index = jnp.clip(jnp.searchsorted(grid, places) - 1, 0, last)
+    index = jnp.clip(jnp.searchsorted(grid, coordinates) - 1, 0, last)
     low = grid[index]
-    return index, (places - low) / (grid[index + 1] - low)
+    return index, (coordinates - low) / (grid[index + 1] - low)
 
 
 def _linear(values: Any, cells: list[tuple[Any, Any]]) -> Any:
     total: Any = 0.0
     inner = (1,) * (aval_of(values).ndim - len(cells))
     for corner in product((False, True), repeat=len(cells)):
-        places = tuple(index + int(up) for (index, _), up in zip(cells, corner, strict=True))
+        indices = tuple(index + int(up) for (index, _), up in zip(cells, corner, strict=True))
         weight: Any = 1.0
         for (_, after), up in zip(cells, corner, strict=True):
             weight = weight * (after if up else 1 - after)
-        total = total + values[places] * jnp.reshape(weight, (-1, *inner))
+        total = total + values[indices] * jnp.reshape(weight, (-1, *inner))
     return total
 
 
@@ -153,7 +153,7 @@ def _flattened(x: RegularGridInterpolator) -> tuple[Any, Any]:
 
 
 def _unflattened(static: Any, children: Any) -> RegularGridInterpolator:
-    """Without checks: the children may be anything that a transformation puts there."""
+    """Without checks: transformations may use anything as children."""
     out = object.__new__(RegularGridInterpolator)
     out.grid, out.values, out.fill_value = children
     out.method, out.bounds_error = static

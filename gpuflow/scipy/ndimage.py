@@ -32,7 +32,7 @@ def _reflected(index: Any, size: int) -> Any:
     return (_mirrored(2 * index + 1, 2 * size + 1) - 1) // 2
 
 
-# How places outside of an axis of some size are brought inside.
+# Map out-of-bounds indices of an axis of some size into its bounds.
 _MODES: dict[str, Callable[[Any, int], Any]] = {
     "constant": lambda index, size: jnp.clip(index, 0, size - 1),
     "nearest": lambda index, size: jnp.clip(index, 0, size - 1),
@@ -88,18 +88,18 @@ def map_coordinates(
         lambda: f"[map_coordinates] order must be 0 or 1; got {order!r}. Fix: order=1.",
         NotImplementedError,
     )
-    outside = jnp.asarray(cval, dtype)
+    fill = jnp.asarray(cval, dtype)
     nodes = [
-        [(_MODES[mode](index, size), _is_inside(index, size, mode), weight)
-         for index, weight in _neighbors(jnp.asarray(places), order)]
-        for places, size in zip(coordinates, shape, strict=True)
+        [(_MODES[mode](index, size), _in_bounds(index, size, mode), weight)
+         for index, weight in _neighbors(jnp.asarray(indices), order)]
+        for indices, size in zip(coordinates, shape, strict=True)
     ]  # fmt: skip
     total: Any = None
     for corner in product(*nodes):
-        places, insides, weights = zip(*corner, strict=True) if corner else ((), (), ())
-        value = x[tuple(places)]
-        if mode == "constant" and insides:
-            value = jnp.where(reduce(and_, insides), value, outside)
+        indices, in_bounds, weights = zip(*corner, strict=True) if corner else ((), (), ())
+        value = x[tuple(indices)]
+        if mode == "constant" and in_bounds:
+            value = jnp.where(reduce(and_, in_bounds), value, fill)
         term = reduce(mul, weights, value)
         total = term if total is None else total + term
     if dtypes.is_integer(dtype):
@@ -107,16 +107,16 @@ def map_coordinates(
     return total.astype(dtype)
 
 
-def _is_inside(index: Any, size: int, mode: str) -> Any:
+def _in_bounds(index: Any, size: int, mode: str) -> Any:
     return (index >= 0) & (index < size) if mode == "constant" else None
 
 
-def _neighbors(places: Any, order: int) -> list[tuple[Any, Any]]:
-    """The elements beside each place, and their weights."""
+def _neighbors(coordinates: Any, order: int) -> list[tuple[Any, Any]]:
+    """The neighboring indices of each coordinate, and their weights."""
     if order == 0:
-        return [(_rounded(places).astype(np.int32), 1)]
-    lower = jnp.floor(places)
-    after = places - lower
+        return [(_rounded(coordinates).astype(np.int32), 1)]
+    lower = jnp.floor(coordinates)
+    after = coordinates - lower
     index = lower.astype(np.int32)
     return [(index, 1 - after), (index + 1, after)]
 

@@ -183,10 +183,10 @@ def of_mapped(state: State) -> State:
     first = reduce_min(where(ne(codes, _full(0, codes)), positions, last), (0,))
     picked = []
     for value in (codes, *values):
-        rest = () if value is codes else aval_of(value).shape[len(shape) :]
-        rows = value if value is codes else reshape(value, (count, *rest))
-        row = dynamic_slice(rows, [first, *[NOTHING] * len(rest)], (1, *rest))
-        picked.append(reshape(row, rest))
+        inner_shape = () if value is codes else aval_of(value).shape[len(shape) :]
+        rows = value if value is codes else reshape(value, (count, *inner_shape))
+        row = dynamic_slice(rows, [first, *[NOTHING] * len(inner_shape)], (1, *inner_shape))
+        picked.append(reshape(row, inner_shape))
     return State(tuple(picked), state.sites)
 
 

@@ -103,10 +103,10 @@ def _partial_flat(
 ) -> tuple[list[Any], Jaxpr, list[Any], tuple[bool, ...]]:
     recording = StagingTrace(thread_state.trace, "a partly evaluated function")
     trace = PartialTrace(thread_state.trace, recording)
-    rest = iter(values)
+    remaining = iter(values)
     arguments, operands = [], []
     for aval, flag in safe_zip(jaxpr.in_avals, unknowns):
-        operands.append(recording.new_argument(aval) if flag else next(rest))
+        operands.append(recording.new_argument(aval) if flag else next(remaining))
         if flag:
             arguments.append(operands[-1])
     try:

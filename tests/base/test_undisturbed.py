@@ -103,10 +103,10 @@ def test_a_forked_child_has_threads_of_its_own():
 
 def test_the_process_waits_for_a_call_and_makes_those_of_its_end():
     program = (
-        "import atexit, time; from gpuflow.base.undisturbed import begun, undisturbed\n"
+        "import atexit, time; from gpuflow.base.undisturbed import start_call, undisturbed\n"
         "atexit.register(lambda: print(undisturbed(lambda: 'at the end')))\n"
         "def call(): time.sleep(0.5); print('whole', flush=True)\n"
-        "begun(call); time.sleep(0.1)"
+        "start_call(call); time.sleep(0.1)"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60

@@ -50,7 +50,7 @@ SMALL = {
     tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "TILE": 4, "BAND": 8},
     interchange: {"COLUMN_BLOCK": 8, "ROW_BLOCK": 4},
     gpu_tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "SIDE": 4},
-    splits: {"SMALLEST_SPLIT": 64, "WANTED_BLOCKS": 64, "SMALLEST_PART": {"column": 4, "row": 8}},
+    splits: {"SMALLEST_SPLIT": 64, "TARGET_BLOCKS": 64, "MIN_CHUNK": {"column": 4, "row": 8}},
 }  # fmt: skip
 MAPS = (
     lambda x, y: x * 2 - y,

@@ -140,11 +140,11 @@ def slopes_along(
 ) -> list[mpf | None]:
     """Limits for result ``k`` of a function of a vector, along a direction."""
 
-    def on_line(t: mpf) -> mpf:
+    def on_interval(t: mpf) -> mpf:
         out = meaning([mpf(v) + t * mpf(d) for v, d in zip(x, direction, strict=True)])
         return out[k] if isinstance(out, list) else out
 
-    return slopes(on_line, [0.0], 0, 1, precision)
+    return slopes(on_interval, [0.0], 0, 1, precision)
 
 
 def nearby_slopes_along(

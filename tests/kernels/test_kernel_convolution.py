@@ -35,7 +35,7 @@ def few_builds(monkeypatch):
     """One size of tiles, which always looks for margins, and splits sums that are short."""
     monkeypatch.setattr(convolutions, "TILE_SHAPES", ((1, 32),))
     monkeypatch.setattr(convolutions, "FEWEST_SLICES", 2)
-    monkeypatch.setattr(convolution_forms.Form, "has_margins", True)
+    monkeypatch.setattr(convolution_forms.Form, "reads_padding", True)
 
 
 class Case:

@@ -46,7 +46,7 @@ def infer_argnums_and_argnames(
     argnames: str | Iterable[str] | None,
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:  # fmt: skip
     """Numbers and names of arguments, those that are left out from the others."""
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
+    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
     positional = [
         (k, name)
@@ -54,10 +54,10 @@ def infer_argnums_and_argnames(
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]
     if argnums is None:
-        numbers = tuple(k for k, name in positional if name in names)
+        positions = tuple(k for k, name in positional if name in names)
     elif argnames is None:
-        names = tuple(name for k, name in positional if k in numbers)
-    return numbers, names
+        names = tuple(name for k, name in positional if k in positions)
+    return positions, names
 
 
 def flatten_axes(name: str, treedef: Any, axis_tree: Any) -> list[Any]:
@@ -92,10 +92,10 @@ def debug_info(
         for name, value in named.items() if name not in static
         for path, _ in tree_keys.leaves_with_path(value)
     ]  # fmt: skip
-    return DebugInfo(traced_for, _named_line(fun), tuple(paths) if named else None)
+    return DebugInfo(traced_for, _located_name(fun), tuple(paths) if named else None)
 
 
-def _named_line(fun: Callable[..., Any]) -> str:
+def _located_name(fun: Callable[..., Any]) -> str:
     """``name at file:line``, or the name alone."""
     inner = inspect.unwrap(fun)
     while isinstance(inner, functools.partial):
@@ -125,15 +125,15 @@ def argnums_partial(
     Raises:
         ValueError: if a position is out of bounds, or an argument without a hash is given.
     """
-    numbers = (dyn_argnums,) if isinstance(dyn_argnums, int) else tuple(dyn_argnums)
-    for number in numbers:
-        if not -len(args) <= number < len(args):
+    positions = (dyn_argnums,) if isinstance(dyn_argnums, int) else tuple(dyn_argnums)
+    for position in positions:
+        if not -len(args) <= position < len(args):
             raise ValueError(
                 f"[argnums_partial] dyn_argnums must be positions of {len(args)} arguments; got "
-                f"{number}. Fix: count from 0."
+                f"{position}. Fix: count from 0."
             )
-    numbers = tuple(number % len(args) for number in numbers)
-    fixed = {k: arg for k, arg in enumerate(args) if k not in numbers}
+    positions = tuple(position % len(args) for position in positions)
+    fixed = {k: arg for k, arg in enumerate(args) if k not in positions}
     for k, arg in fixed.items():
         if require_static_args_hashable and getattr(type(arg), "__hash__", None) is None:
             raise ValueError(
@@ -142,10 +142,10 @@ def argnums_partial(
             )
 
     def call(f: Callable[..., Any], *dynamic: Any, **kwargs: Any) -> Any:
-        given = {**fixed, **dict(zip(numbers, dynamic, strict=True))}
+        given = {**fixed, **dict(zip(positions, dynamic, strict=True))}
         return f(*[given[k] for k in range(len(args))], **kwargs)
 
-    return f.wrap(call, ()), tuple(args[k] for k in numbers)
+    return f.wrap(call, ()), tuple(args[k] for k in positions)
 
 
 @transformation_with_aux2

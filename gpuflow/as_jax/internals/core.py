@@ -95,8 +95,8 @@ def new_jaxpr_eqn(
 ) -> JaxprEqn:  # fmt: skip
     """An equation."""
     del ctx
-    line = None if source_info is None else source_info.traceback
-    return JaxprEqn(primitive, tuple(invars), tuple(outvars), params, line, frozenset(effects))
+    traceback = None if source_info is None else source_info.traceback
+    return JaxprEqn(primitive, tuple(invars), tuple(outvars), params, traceback, frozenset(effects))
 
 
 class JaxprEqnContext:
@@ -295,8 +295,8 @@ def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str
             f"[concrete_or_error] the value must be known while tracing; got {val!r}. Fix: pass "
             f"it as a static argument. {context}"
         )
-    known = val.concrete() if isinstance(val, Tracer) else val
-    return known if force is None else force(known)
+    concrete = val.concrete() if isinstance(val, Tracer) else val
+    return concrete if force is None else force(concrete)
 
 
 def valid_jaxtype(x: Any) -> bool:

@@ -67,9 +67,9 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
 
     # --- rules, as gpuflow asks for them ---------------------------------------------------
 
-    def _refuse(self, what: str, mend: str) -> NoReturn:
+    def _refuse(self, what: str, fix: str) -> NoReturn:
         raise NotImplementedError(
-            f"[{self.name}] {what} needs a rule; got a primitive without one. Fix: {mend}."
+            f"[{self.name}] {what} needs a rule; got a primitive without one. Fix: {fix}."
         )
 
     def _shape(self, *avals: ShapedArray, **params: Any) -> Any:

@@ -58,8 +58,8 @@ class FlatCall:
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
         """All arguments by position, with ``leaves`` instead of the differentiable ones."""
-        rest = iter(tree.unflatten(self.treedef, with_refs(leaves, self.refs)))
-        return [self.fixed[k] if k in self.fixed else next(rest) for k in range(self.count)]
+        remaining = iter(tree.unflatten(self.treedef, with_refs(leaves, self.refs)))
+        return [self.fixed[k] if k in self.fixed else next(remaining) for k in range(self.count)]
 
 
 def check_leaves(op: str, name: str, leaves: Sequence[Any]) -> None:
@@ -82,9 +82,9 @@ def without_refs(leaves: Sequence[Any]) -> tuple[list[Any], dict[int, Ref]]:
 
 def with_refs(leaves: Sequence[Any], others: dict[int, Any]) -> list[Any]:
     """Undoes ``without_refs``."""
-    rest = iter(leaves)
+    remaining = iter(leaves)
     count = len(leaves) + len(others)
-    return [others[k] if k in others else next(rest) for k in range(count)]
+    return [others[k] if k in others else next(remaining) for k in range(count)]
 
 
 class UsesRefsError(Exception):

@@ -262,8 +262,8 @@ def sequential_vmap(f: Callable[_P, _T]) -> custom_vmap[_P, _T]:
         flags = tree.leaves(in_batched)
 
         def element(mapped_leaves: list[Any]) -> Any:
-            rest = iter(mapped_leaves)
-            full = [next(rest) if flag else x for x, flag in safe_zip(leaves, flags)]
+            remaining = iter(mapped_leaves)
+            full = [next(remaining) if flag else x for x, flag in safe_zip(leaves, flags)]
             return mapped(*tree.unflatten(in_tree, full))  # type: ignore[call-arg]
 
         out = map_elements(element, [x for x, flag in safe_zip(leaves, flags) if flag])

@@ -82,9 +82,9 @@ class DerivativeRule(_TangentRule):
         self, size: int, flags: Sequence[bool], *operands: Any
     ) -> tuple[list[Any], list[bool]]:
         call, out_flags, primals, nonzero_tangents = self._prepare(size, flags, operands)
-        rest = iter(nonzero_tangents)
+        remaining = iter(nonzero_tangents)
         tangents = [
-            next(rest) if flag else Zero(aval_of(x).tangent())
+            next(remaining) if flag else Zero(aval_of(x).tangent())
             for x, flag in safe_zip(primals, self.nonzeros)
         ]
         outs, out_tangents = jvp_flat(call, primals, tangents)

@@ -158,13 +158,13 @@ def _backward(
     """``(*known operands, *nonzero cotangents) -> cotangents of the undefined ones``."""
 
     def backward(*values: Any) -> list[Any]:
-        rest = iter(values)
+        remaining = iter(values)
         operands = [
-            UndefinedPrimal(aval) if flag else next(rest)
+            UndefinedPrimal(aval) if flag else next(remaining)
             for aval, flag in safe_zip(branch.in_avals, undefined)
         ]
         cotangents = [
-            next(rest) if flag else Zero(aval.tangent())
+            next(remaining) if flag else Zero(aval.tangent())
             for aval, flag in safe_zip(branch.out_avals, nonzeros)
         ]
         results = backward_pass(branch.jaxpr, branch.consts, operands, cotangents)
@@ -183,12 +183,12 @@ def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, branches: Branches,
     lanes: Lanes = (),
 ) -> tuple[list[Any], Sequence[int | Uniform | None]]:  # fmt: skip
-    index, *rest = operands
+    index, *values = operands
     mapped = tuple(dim is not None for dim in dims[1:])
     if dims[0] is not None:
         moved = [
             x if dim is None else move_axis(x, dim, 0)
-            for x, dim in safe_zip([index, *rest], dims)
+            for x, dim in safe_zip([index, *values], dims)
         ]
         all_lanes = (Lane(axis, mapped), *lanes)
         if communicate(branches):
@@ -201,7 +201,7 @@ def _batch(
     batched = [branch for branch, _ in pairs]
     moved = [
         x if dim is None else move_axis(x, dim, count)
-        for x, dim, count in safe_zip(rest, dims[1:], lane_counts(lanes, len(rest)))
+        for x, dim, count in safe_zip(values, dims[1:], lane_counts(lanes, len(values)))
     ]
     outs = bind_cond(batched, index, moved, lanes)
     out_dims = zip(*(branch_dims for _, branch_dims in pairs), strict=True)

@@ -166,8 +166,8 @@ class _Slots:
         num_operands = len(self.operands)
 
         def apply(*values: Any) -> list[Any]:
-            again, rest = values[:num_operands], values[num_operands:]
-            slots, tangent_values = rest[: len(self.avals)], rest[len(self.avals) :]
+            again, remaining = values[:num_operands], values[num_operands:]
+            slots, tangent_values = remaining[: len(self.avals)], remaining[len(self.avals) :]
             residuals = []
             for kind, source in plan:
                 if kind == "operand":

@@ -176,10 +176,10 @@ def _checked(
         return ClosedJaxpr(jaxpr, tuple(consts))
 
     program = body.jaxpr.memo(("checked scan", count, num_carry), make)
-    consts, rest = operands[:count], operands[count:]
-    init = [*blank(avals), *rest[:num_carry]]
+    consts, others = operands[:count], operands[count:]
+    init = [*blank(avals), *others[:num_carry]]
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    results = bind_scan(program, consts, init, rest[num_carry:], **options)
+    results = bind_scan(program, consts, init, others[num_carry:], **options)
     outs, values = results[len(avals) :], results[: len(avals)]
     return outs, State(tuple(values), sites) if sites else None
 

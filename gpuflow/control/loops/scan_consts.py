@@ -30,8 +30,8 @@ def recompute_consts(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | 
     sources = {var: _from_scalars(atom, var, definition) for var, atom in pairs[:count]}
     made = {var for var, eqns in sources.items() if eqns}
     if made:
-        inner, rest = _with_made(body, {var: sources[var] for var in made}), count - len(made)
-        made -= _read(body, update_predicates(inner, rest, eqn.params["num_carry"]))
+        inner, num_consts = _with_made(body, {var: sources[var] for var in made}), count - len(made)
+        made -= _read(body, update_predicates(inner, num_consts, eqn.params["num_carry"]))
     if not made:
         return None
     inner = _with_made(body, {var: sources[var] for var in made})

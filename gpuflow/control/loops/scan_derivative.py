@@ -256,15 +256,15 @@ def _without_known_carries(
     ]
     eqns, _ = split_independent(inner, varying)
     known_inputs = [k for k, flag in enumerate(varying) if not flag]
-    carried = [k for k, flag in enumerate(linear) if not flag]
-    counters = [invars[num_consts + k] for k in carried]
+    counter_ids = [k for k, flag in enumerate(linear) if not flag]
+    counters = [invars[num_consts + k] for k in counter_ids]
     ahead = Jaxpr(
         (),
         tuple(invars[k] for k in known_inputs),
-        (*[inner.outvars[k] for k in carried], *counters),
+        (*[inner.outvars[k] for k in counter_ids], *counters),
         eqns,
     )
-    groups = ([k for k in known_inputs if k < num_consts], [num_consts + k for k in carried])
+    groups = ([k for k in known_inputs if k < num_consts], [num_consts + k for k in counter_ids])
     xs = [k for k in known_inputs if k >= split]
     results = bind(
         ClosedJaxpr(ahead), *[[operands[k] for k in group] for group in (*groups, xs)],
@@ -280,7 +280,7 @@ def _without_known_carries(
             *inner.outvars[num_carry:],
         ],
     )
-    values = [*[operands[k] for k in order], *results[len(carried) :], *operands[split:]]
+    values = [*[operands[k] for k in order], *results[len(counter_ids) :], *operands[split:]]
     linear_cotangents = [ct for ct, flag in safe_zip(cotangents[:num_carry], linear) if flag]
     return body, values, [*linear_cotangents, *cotangents[num_carry:]]
 
@@ -322,13 +322,13 @@ def _make_backward(
     ]  # fmt: skip
 
     def backward(*values: Any) -> list[Any]:
-        rest = iter(values)
-        known_values = [next(rest) for _ in known]
-        accumulators = [next(rest) for _ in summed]
-        carry_cts = [next(rest) for _ in carried]
-        x_values = [next(rest) for _ in known_xs]
+        remaining = iter(values)
+        known_values = [next(remaining) for _ in known]
+        accumulators = [next(remaining) for _ in summed]
+        carry_cts = [next(remaining) for _ in carried]
+        x_values = [next(remaining) for _ in known_xs]
         y_cts = [
-            next(rest) if flag else Zero(aval.tangent())
+            next(remaining) if flag else Zero(aval.tangent())
             for aval, flag in safe_zip(outs[num_carry:], y_nonzeros)
         ]
         values_of = iter([*known_values, *x_values])

@@ -313,8 +313,8 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
         extracted = list(values[:end])
         for k, dims in enumerate(factors, num_others):
             front = [dims[lane] for lane in lane_ids]
-            rest = [d for d in range(aval_of(values[k]).ndim) if d not in front]
-            extracted[k] = transpose(values[k], (*front, *rest))
+            other_dims = [d for d in range(aval_of(values[k]).ndim) if d not in front]
+            extracted[k] = transpose(values[k], (*front, *other_dims))
         is_mapped = (*[False] * num_others, *[True] * len(factors))
         avals = [aval_of(value) for value in extracted]
         batched = trace_closed(
@@ -326,8 +326,8 @@ def _step(program: ClosedJaxpr, lanes: Shape, group: _Group, num_others: int) ->
             batched, _ = batch_jaxpr(batched, axis, is_mapped, (True,) * len(group.totals))
         results = []
         for total, term, carry in safe_zip(group.totals, batched(*extracted), values[end:]):
-            rest = [d for d in range(len(total.shape)) if d not in total.axes]
-            order = np.argsort([*total.axes, *rest]).tolist()
+            other_dims = [d for d in range(len(total.shape)) if d not in total.axes]
+            order = np.argsort([*total.axes, *other_dims]).tolist()
             held = convert_element_type(transpose(term, order), aval_of(carry).dtype)
             results.append(add_any_p.bind(carry, held))
         return results

@@ -53,10 +53,10 @@ def _unrolled(
 ) -> list[Any]:  # fmt: skip
     split = num_consts + num_carry
     consts, carry, xs = operands[:num_consts], operands[num_consts:split], operands[split:]
-    blocks, rest = divmod(length, unroll)
-    whole = length - rest
+    blocks, remainder = divmod(length, unroll)
+    whole = length - remainder
     # A reverse scan starts at the end, so that its remainder is in front.
-    start = rest if reverse else 0
+    start = remainder if reverse else 0
 
     def run(values: Sequence[Any], state: Sequence[Any], elements: Sequence[Any], count: int):
         return _iterations(jaxpr, values, state, elements, count, reverse)
@@ -78,10 +78,10 @@ def _unrolled(
         )  # fmt: skip
         carry, block_ys = results[:num_carry], results[num_carry:]
         ys = [reshape(y, (whole, *aval_of(y).shape[2:])) for y in block_ys]
-    if rest:
-        ends = slice(0, rest) if reverse else slice(whole, length)
+    if remainder:
+        ends = slice(0, remainder) if reverse else slice(whole, length)
         tail = [slice_in_dim(x, ends.start, ends.stop) for x in xs]
-        carry, last = run(consts, carry, tail, rest)
+        carry, last = run(consts, carry, tail, remainder)
         pairs = safe_zip(last, ys) if reverse else safe_zip(ys, last)
         ys = [concatenate(pair, 0) for pair in pairs]
     return [*carry, *ys]

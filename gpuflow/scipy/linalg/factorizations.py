@@ -265,8 +265,8 @@ def lu(
     factors, _, permutation = lax.linalg.lu(a)
     height, width = aval_of(a).shape[-2:]
     size, dtype = min(height, width), aval_of(a).dtype
-    place = np.arange(height, dtype=np.int32)[:, None]
-    p = jnp.equal(jnp.expand_dims(permutation, -2), place).astype(jnp.real(a).dtype)
+    row = np.arange(height, dtype=np.int32)[:, None]
+    p = jnp.equal(jnp.expand_dims(permutation, -2), row).astype(jnp.real(a).dtype)
     lower = jnp.tril(columns(factors, 0, size), -1) + np.eye(height, size, dtype=dtype)
     upper = jnp.triu(rows(factors, 0, size))
     if permute_l:
@@ -349,16 +349,16 @@ def qr_multiply(
         ValueError,
     )
     height, width = aval_of(a).shape[-2:]
-    wanted = min(height, width) if left else height
+    expected = min(height, width) if left else height
     check(
-        aval_of(c).shape[-2 if left else -1] == wanted,
+        aval_of(c).shape[-2 if left else -1] == expected,
         lambda: (
-            f"[qr_multiply] c must have {wanted} {'rows' if left else 'columns'} for mode="
+            f"[qr_multiply] c must have {expected} {'rows' if left else 'columns'} for mode="
             f"{mode!r}; got {aval_of(a)} and {aval_of(c)}. Fix: transpose c."
         ),
         ValueError,
     )
-    q, *rest = lax.linalg.qr(a, pivoting=pivoting, full_matrices=False)
+    q, *others = lax.linalg.qr(a, pivoting=pivoting, full_matrices=False)
     q = jnp.conj(q) if conjugate else q
     product = exact_matmul(q, c) if left else exact_matmul(c, q)
-    return (jnp.ravel(product) if vector else product, *rest)
+    return (jnp.ravel(product) if vector else product, *others)

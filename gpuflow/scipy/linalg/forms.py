@@ -96,8 +96,8 @@ def rsf2csf(T: ArrayLike, Z: ArrayLike, check_finite: bool = True) -> tuple[Arra
         ValueError,
     )
     dtype = complex_dtype(aval_of(T).dtype)
-    turn = vectorize(_triangular_form, signature="(n,n),(n,n)->(n,n),(n,n)")
-    return turn(to_dtype(T, dtype), to_dtype(Z, dtype))
+    to_complex = vectorize(_triangular_form, signature="(n,n),(n,n)->(n,n),(n,n)")
+    return to_complex(to_dtype(T, dtype), to_dtype(Z, dtype))
 
 
 def _triangular_form(form: Any, vectors: Any) -> tuple[Any, Any]:
@@ -113,8 +113,8 @@ def _triangular_form(form: Any, vectors: Any) -> tuple[Any, Any]:
         block = lax.dynamic_slice(form, (low - 1, low - 1), (2, 2))
         below = block[1, 0]
         is_block = jnp.abs(below) > eps * (jnp.abs(block[0, 0]) + jnp.abs(block[1, 1]))
-        turned = cond(is_block, lambda: _rotated(form, vectors, low, block), lambda: state)
-        return turned[0].at[low, low - 1].set(0), turned[1]
+        reduced = cond(is_block, lambda: _rotated(form, vectors, low, block), lambda: state)
+        return reduced[0].at[low, low - 1].set(0), reduced[1]
 
     return fori_loop(0, size - 1, step, (form, vectors))
 
@@ -128,13 +128,13 @@ def _rotated(form: Any, vectors: Any, low: Any, block: Any) -> tuple[Any, Any]:
     offset = half + jnp.sqrt(half * half + block[0, 1] * block[1, 0])
     length = to_dtype(jnp.hypot(jnp.abs(offset), jnp.abs(block[1, 0])), aval_of(form).dtype)
     c, s = offset / length, block[1, 0] / length
-    turn = jnp.stack([jnp.stack([jnp.conj(c), s]), jnp.stack([-s, c])])
+    rotation = jnp.stack([jnp.stack([jnp.conj(c), s]), jnp.stack([-s, c])])
     both = lax.dynamic_slice_in_dim(form, low - 1, 2, 0)
-    form = lax.dynamic_update_slice_in_dim(form, exact_matmul(turn, both), low - 1, 0)
+    form = lax.dynamic_update_slice_in_dim(form, exact_matmul(rotation, both), low - 1, 0)
 
     def from_right(x: Any) -> Any:
         pair = lax.dynamic_slice_in_dim(x, low - 1, 2, 1)
-        return lax.dynamic_update_slice_in_dim(x, exact_matmul(pair, adjoint(turn)), low - 1, 1)
+        return lax.dynamic_update_slice_in_dim(x, exact_matmul(pair, adjoint(rotation)), low - 1, 1)
 
     return from_right(form), from_right(vectors)
 
@@ -242,8 +242,8 @@ def polar(
     def decompose(x: Any) -> tuple[Any, Any]:
         return _by_halley(x, eps, max_iterations)
 
-    turned = a if right else adjoint(a)
-    unitary, definite = vectorize(decompose, signature="(m,n)->(m,n),(n,n)")(turned)
+    oriented = a if right else adjoint(a)
+    unitary, definite = vectorize(decompose, signature="(m,n)->(m,n),(n,n)")(oriented)
     return (unitary, definite) if right else (adjoint(unitary), adjoint(definite))
 
 
@@ -258,7 +258,7 @@ def _by_halley_jvp(
 ) -> tuple[Any, Any]:
     """From A = U P: ``W P + P W = U^H dA - dA^H U`` for ``W = U^H dU``.
 
-    Only sums of singular values are divided by, so that equal ones are no matter.
+    Only sums of singular values are divided by, so equal singular values are allowed.
     """
     (a,), (tangent,) = primals, tangents
     u, p = _by_halley(a, eps, max_iterations)
@@ -270,11 +270,11 @@ def _by_halley_jvp(
         return exact_matmul(exact_matmul(vectors, inner), adjoint(vectors))
 
     along = exact_matmul(adjoint(u), tangent)
-    turn = between(along - adjoint(along), 1 / (values[:, None] + values[None, :]))
+    d_rotation = between(along - adjoint(along), 1 / (values[:, None] + values[None, :]))
     beyond = tangent - exact_matmul(u, along)
     inverse = exact_matmul(vectors / to_dtype(values, aval_of(vectors).dtype), adjoint(vectors))
-    d_u = exact_matmul(u, turn) + exact_matmul(beyond, inverse)
-    return (u, p), (d_u, along - exact_matmul(turn, p))
+    d_u = exact_matmul(u, d_rotation) + exact_matmul(beyond, inverse)
+    return (u, p), (d_u, along - exact_matmul(d_rotation, p))
 
 
 @through_float32

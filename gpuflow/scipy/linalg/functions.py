@@ -180,25 +180,25 @@ def expm_frechet(
 def _columns_of(
     form: Any, values: Any, matrix_of: Callable[..., Any], right_of: Callable[..., Any]
 ) -> Any:
-    """An upper triangular matrix with a given diagonal, column after column.
+    """An upper triangular matrix with a given diagonal, column by column.
 
-    The part of a column above the diagonal solves a triangular system that is made of the columns
+    The elements of a column above the diagonal solves a triangular system that is made of the columns
     before it. Where a pivot is 0, the right-hand side itself is taken.
 
     Args:
         form: an upper triangular matrix (n, n). values: the diagonal of the result.
-        matrix_of: (known columns, k) -> the matrix of the system of column k.
-        right_of: (known columns, k) -> its right-hand side; elements from k on are not read.
+        matrix_of: (columns before, k) -> the matrix of the system of column k.
+        right_of: (columns before, k) -> its right-hand side; elements from k on are not read.
     """
     size = aval_of(form).shape[0]
-    place, on_diagonal = np.arange(size, dtype=np.int32), is_diagonal((size, size))
+    index, on_diagonal = np.arange(size, dtype=np.int32), is_diagonal((size, size))
 
-    def column(k: Any, known: Any) -> Any:
-        inside = place < k
-        matrix = where(inside[:, None] & inside[None, :], matrix_of(known, k), 0)
+    def column(k: Any, columns_before: Any) -> Any:
+        above = index < k
+        matrix = where(above[:, None] & above[None, :], matrix_of(columns_before, k), 0)
         matrix = where(on_diagonal & (matrix == 0), 1, matrix)
-        solution = solve_triangular(matrix, where(inside, right_of(known, k), 0))
-        return known.at[:, k].set(where(place == k, values[k], solution))
+        solution = solve_triangular(matrix, where(above, right_of(columns_before, k), 0))
+        return columns_before.at[:, k].set(where(index == k, values[k], solution))
 
     return fori_loop(0, size, column, jnp.zeros_like(form))
 
@@ -244,10 +244,10 @@ def _sqrtm(a: Any) -> Any:
     on_diagonal = is_diagonal(aval_of(form).shape)
 
     # With U U = T, column k of U above the diagonal: (U + u_kk) u = t.
-    def matrix_of(known: Any, k: Any) -> Any:
-        return known + where(on_diagonal, values[k], 0)
+    def matrix_of(root_before: Any, k: Any) -> Any:
+        return root_before + where(on_diagonal, values[k], 0)
 
-    root = _columns_of(form, values, matrix_of, lambda known, k: form[:, k])
+    root = _columns_of(form, values, matrix_of, lambda root_before, k: form[:, k])
     # Two eigenvalues 0 that are coupled have no root.
     sums = values[:, None] + values[None, :]
     root = where((sums == 0) & (root != 0) & ~on_diagonal, np.inf, root)
@@ -272,7 +272,7 @@ def _sylvester(x: Any, right: Any) -> Any:
 
 
 def _sylvester_by_schur(x: Any, right: Any) -> Any:
-    """Column after column of the triangular equation.
+    """Solve the triangular equation column by column.
 
     Source: Bartels and Stewart, Solution of the matrix equation AX + XB = C, Communications of the
     ACM 15 (1972), 820.
@@ -281,10 +281,10 @@ def _sylvester_by_schur(x: Any, right: Any) -> Any:
     inner = exact_matmul(exact_matmul(adjoint(vectors), right), vectors)
     on_diagonal = is_diagonal(aval_of(form).shape)
 
-    def column(k: Any, known: Any) -> Any:
+    def column(k: Any, columns_before: Any) -> Any:
         matrix = form + where(on_diagonal, form[k, k], 0)
-        solution = solve_triangular(matrix, inner[:, k] - exact_dot(known, form[:, k]))
-        return known.at[:, k].set(solution)
+        solution = solve_triangular(matrix, inner[:, k] - exact_dot(columns_before, form[:, k]))
+        return columns_before.at[:, k].set(solution)
 
     solved = fori_loop(0, aval_of(form).shape[0], column, jnp.zeros_like(form))
     return exact_matmul(exact_matmul(vectors, solved), adjoint(vectors))
@@ -329,12 +329,12 @@ def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
     on_diagonal = is_diagonal(aval_of(form).shape)
 
     # From F T = T F, column k of F above the diagonal: (T - t_kk) f = F t - t f_kk.
-    def matrix_of(known: Any, k: Any) -> Any:
-        del known
+    def matrix_of(columns_before: Any, k: Any) -> Any:
+        del columns_before
         return form - where(on_diagonal, diagonal[k], 0)
 
-    def right_of(known: Any, k: Any) -> Any:
-        return exact_dot(known, form[:, k]) - form[:, k] * values[k]
+    def right_of(columns_before: Any, k: Any) -> Any:
+        return exact_dot(columns_before, form[:, k]) - form[:, k] * values[k]
 
     inner = _columns_of(form, values, matrix_of, right_of)
     out = exact_matmul(exact_matmul(vectors, inner), adjoint(vectors))
@@ -342,7 +342,7 @@ def funm(A: ArrayLike, func: Callable[[Any], Any], disp: bool = True) -> Any:
 
 
 def _error_of(out: Any, form: Any) -> Any:
-    """How far rounding is amplified by the smallest distance of two eigenvalues."""
+    """Error estimate: rounding over the smallest distance of two eigenvalues."""
     diagonal = jnp.diagonal(form)
     eps = np.finfo(aval_of(form).dtype).eps
     gaps = jnp.abs(diagonal[:, None] - diagonal[None, :])

@@ -1,4 +1,4 @@
-"""Matrices that are made of a number: constants, each element rounded once."""
+"""Matrices defined by their size: constants, each element rounded once."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def hilbert(n: int) -> Array:
         >>> gf.scipy.linalg.hilbert(2)[0]
         Array([1. , 0.5], dtype=float32)
     """
-    place = np.arange(_size("hilbert", n), dtype=np.float64)
-    return _constant(1 / (place[:, None] + place + 1))
+    index = np.arange(_size("hilbert", n), dtype=np.float64)
+    return _constant(1 / (index[:, None] + index + 1))
 
 
 @explained
@@ -101,9 +101,9 @@ def _pascal(lower: list[list[int]], kind: str, left_upper: bool) -> list[list[fl
     if kind != "symmetric":
         return [[float(v) for v in row] for row in (lower if kind == "lower" else upper)]
     first, second = (upper, lower) if left_upper else (lower, upper)
-    places = range(len(lower))
+    indices = range(len(lower))
     return [
-        [float(sum(first[i][k] * second[k][j] for k in places)) for j in places] for i in places
+        [float(sum(first[i][k] * second[k][j] for k in indices)) for j in indices] for i in indices
     ]
 
 
@@ -261,9 +261,9 @@ def dft(n: int, scale: str | None = None, *, dtype: DTypeLike | None = None) -> 
         lambda: f"[dft] dtype must be complex; got {dtype}. Fix: dtype=jnp.complex64.",
         ValueError,
     )
-    place = np.arange(size)
-    # Whole turns are taken off as integers, so that large products lose no digits.
-    turns = (place[:, None] * place) % max(size, 1) / max(size, 1)
-    out = np.exp(-2j * np.pi * turns)
+    index = np.arange(size)
+    # Integer periods are removed exactly, so that large products lose no digits.
+    fractions = (index[:, None] * index) % max(size, 1) / max(size, 1)
+    out = np.exp(-2j * np.pi * fractions)
     divisor = {None: 1.0, "sqrtn": np.sqrt(size), "n": float(size)}[scale]
     return jnp.asarray(out / divisor, dtype)

@@ -30,9 +30,9 @@ def _vectors(name: str, *operands: Any) -> list[Array]:
     return [with_batch(x, batch, 1) for x in vectors]
 
 
-def _placed(vector: Any, places: np.ndarray) -> Any:
-    """The elements of a vector at constant places of a matrix."""
-    return jnp.take(vector, places.astype(np.int32), axis=-1, mode="clip")
+def _gathered(vector: Any, indices: np.ndarray) -> Any:
+    """A matrix of elements of a vector, by constant indices."""
+    return jnp.take(vector, indices.astype(np.int32), axis=-1, mode="clip")
 
 
 @explained
@@ -99,7 +99,7 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     c, r = _vectors("toeplitz", c, conjugate(c) if r is None else r)
     height, width = aval_of(c).shape[-1], aval_of(r).shape[-1]
     elements = jnp.concatenate([jnp.flip(c, -1), r[..., 1:]], -1)
-    return _placed(elements, height - 1 - np.arange(height)[:, None] + np.arange(width))
+    return _gathered(elements, height - 1 - np.arange(height)[:, None] + np.arange(width))
 
 
 @explained
@@ -132,7 +132,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     c, r = _vectors("hankel", c, r)
     height, width = aval_of(c).shape[-1], aval_of(r).shape[-1]
     elements = jnp.concatenate([c, r[..., 1:]], -1)
-    return _placed(elements, np.arange(height)[:, None] + np.arange(width))
+    return _gathered(elements, np.arange(height)[:, None] + np.arange(width))
 
 
 @explained
@@ -155,8 +155,8 @@ def circulant(c: ArrayLike) -> Array:
                [3, 2, 1]], dtype=int32)
     """
     (c,) = _vectors("circulant", c)
-    place = np.arange(aval_of(c).shape[-1])
-    return _placed(c, (place[:, None] - place) % max(len(place), 1))
+    index = np.arange(aval_of(c).shape[-1])
+    return _gathered(c, (index[:, None] - index) % max(len(index), 1))
 
 
 @explained
@@ -201,9 +201,9 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     size = aval_of(a).shape[-1]
     cut = {"full": 0, "valid": 2 * min(count, size) - 2, "same": min(count, size) - 1}[mode]
     height = size + count - 1 - cut
-    place = np.arange(height)[:, None] + cut // 2 - np.arange(count)
-    inside = (place >= 0) & (place < size)
-    return jnp.where(inside, _placed(a, np.where(inside, place, 0)), np.zeros((), aval_of(a).dtype))
+    index = np.arange(height)[:, None] + cut // 2 - np.arange(count)
+    valid = (index >= 0) & (index < size)
+    return jnp.where(valid, _gathered(a, np.where(valid, index, 0)), np.zeros((), aval_of(a).dtype))
 
 
 @explained
@@ -329,7 +329,7 @@ def fiedler_companion(a: ArrayLike) -> Array:
         ValueError,
     )
     size = aval_of(a).shape[-1] - 1
-    # 0 stands for zeros, n for -a[n] / a[0]; ones are kept apart.
+    # 0 encodes zeros, n encodes -a[n] / a[0]; ones have a mask of their own.
     taken, ones = np.zeros((size, size), int), np.zeros((size, size), bool)
     if size:
         taken[0, 0] = 1
@@ -342,5 +342,5 @@ def fiedler_companion(a: ArrayLike) -> Array:
             taken[k, k - 1] = k + 1
         if k == 1 or (k % 2 and k >= 3):
             ones[k, max(k - 2, 0)] = True
-    scaled = _placed(-a / a[..., :1], taken)
+    scaled = _gathered(-a / a[..., :1], taken)
     return jnp.where(taken > 0, scaled, ones.astype(aval_of(a).dtype))

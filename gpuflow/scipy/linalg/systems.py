@@ -143,9 +143,9 @@ def cho_solve(
 
 @through_float32
 def _solve_with_factor(factor: Any, b: Any, lower: bool) -> Any:
-    for turned in (not lower, lower):
+    for transposed in (not lower, lower):
         b = lax.linalg.triangular_solve(
-            factor, b, left_side=True, lower=lower, transpose_a=turned, conjugate_a=turned
+            factor, b, left_side=True, lower=lower, transpose_a=transposed, conjugate_a=transposed
         )
     return b
 
@@ -336,7 +336,7 @@ def solve_sylvester(
 
 
 def _sylvester_by_schur(a: Any, b: Any, c: Any) -> tuple[Any, Any, Any]:
-    """With triangular R and S in place of A and B, column after column is a triangular system."""
+    """With the Schur forms R and S of A and B each column is a triangular system."""
     r, u = schur(a, output="complex")
     s, v = schur(b, output="complex")
     right = exact_matmul(exact_matmul(adjoint(u), to_dtype(c, aval_of(u).dtype)), v)
@@ -345,9 +345,9 @@ def _sylvester_by_schur(a: Any, b: Any, c: Any) -> tuple[Any, Any, Any]:
 
     def column(k: Any, y: Any) -> Any:
         # Columns from k on are still 0.
-        known = exact_dot(y, s[:, k])
+        contribution = exact_dot(y, s[:, k])
         shifted = jnp.add(r, where(on_diagonal, diagonal[k], 0))
-        return y.at[:, k].set(solve_triangular(shifted, right[:, k] - known))
+        return y.at[:, k].set(solve_triangular(shifted, right[:, k] - contribution))
 
     y = fori_loop(0, width, column, jnp.zeros_like(right))
     return exact_matmul(exact_matmul(u, y), adjoint(v)), jnp.diagonal(r), diagonal
@@ -356,6 +356,6 @@ def _sylvester_by_schur(a: Any, b: Any, c: Any) -> tuple[Any, Any, Any]:
 def _sylvester_by_eig(a: Any, b: Any, c: Any) -> tuple[Any, Any, Any]:
     left, u = jnp.linalg.eig(a)
     right, v = jnp.linalg.eig(b)
-    moved = jnp.linalg.solve(u, exact_matmul(to_dtype(c, aval_of(v).dtype), v))
-    y = jnp.divide(moved, left[:, None] + right[None, :])
+    projected = jnp.linalg.solve(u, exact_matmul(to_dtype(c, aval_of(v).dtype), v))
+    y = jnp.divide(projected, left[:, None] + right[None, :])
     return exact_matmul(exact_matmul(u, y), jnp.linalg.inv(v)), left, right

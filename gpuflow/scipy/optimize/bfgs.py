@@ -97,10 +97,10 @@ def minimize_bfgs(
         search = line_search(
             fun, state.x_k, direction, state.f_k, state.g_k, first, line_search_maxiter
         )
-        moved = search.step * direction
+        shift = search.step * direction
         change = search.gradient - state.g_k
-        updated = _updated(factor, moved, change, search.step * state.g_k, -search.step**2 * slope)
-        # Where no step is found, rounding has spoilt the matrix: steepest descent begins anew.
+        updated = _updated(factor, shift, change, search.step * state.g_k, -search.step**2 * slope)
+        # Where no step is found, rounding has spoilt the matrix: steepest descent restarts.
         restarts = search.failed & ~fresh
         result = BFGSResults(
             converged=jnp.linalg.norm(search.gradient, norm) < gtol,
@@ -108,7 +108,7 @@ def minimize_bfgs(
             k=state.k + 1,
             nfev=state.nfev + search.count,
             ngev=state.ngev + search.count,
-            x_k=state.x_k + moved,
+            x_k=state.x_k + shift,
             f_k=search.value,
             g_k=search.gradient,
             H_k=None,
@@ -138,20 +138,20 @@ def minimize_bfgs(
     return end._replace(H_k=exact_matmul(factor, factor.T), status=status)
 
 
-def _updated(factor: Any, moved: Any, change: Any, pull: Any, curvature: Any) -> Any:
+def _updated(factor: Any, shift: Any, change: Any, pull: Any, curvature: Any) -> Any:
     """The factor of the next inverse Hessian, or ``factor`` where the step shows no curvature.
 
     With H the inverse of B, s the step, y the change of the gradient and ``a = sqrt(y.s / s.B s)``:
     ``factor - s (y / y.s - B s / (a s.B s)) @ factor``.
 
     Args:
-        factor: of H. moved: s. change: y.
+        factor: of H. shift: s. change: y.
         pull: ``-B s``. curvature: ``s.B s``.
     """
-    product = exact_dot(change, moved)
+    product = exact_dot(change, shift)
     usable = (product > 0) & (curvature > 0)
     product, curvature = jnp.where(usable, product, 1), jnp.where(usable, curvature, 1)
     scale = jnp.sqrt(product) * jnp.sqrt(curvature)
     row = exact_dot(change / product + pull / scale, factor)
-    new = factor - jnp.outer(moved, row)
+    new = factor - jnp.outer(shift, row)
     return jnp.where(usable & jnp.all(jnp.isfinite(new)), new, factor)

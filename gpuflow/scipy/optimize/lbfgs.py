@@ -81,12 +81,12 @@ def minimize_lbfgs(
 
     def step(state: LBFGSResults) -> LBFGSResults:
         direction = _direction(state)
-        # The first direction is a whole gradient, of which the length says nothing.
+        # The first direction is a whole gradient, whose length is arbitrary.
         first = jnp.where(state.k == 0, 1 / jnp.maximum(1, jnp.linalg.norm(direction)), 1)
         search = line_search(fun, state.x_k, direction, state.f_k, state.g_k, first, maxls)
-        moved = astype(search.step, dtype) * direction
+        shift = astype(search.step, dtype) * direction
         change = search.gradient - state.g_k
-        product = jnp.real(exact_dot(change, moved))
+        product = jnp.real(exact_dot(change, shift))
         square = jnp.real(exact_vdot(change, change))
         usable = product > 0
         reasons = [
@@ -95,18 +95,18 @@ def minimize_lbfgs(
         ]  # fmt: skip
         converged = jnp.linalg.norm(search.gradient, norm) < gtol
         status: Any = 0
-        for holds, number in reversed(reasons):
-            status = jnp.where(holds, number, status)
+        for holds, code in reversed(reasons):
+            status = jnp.where(holds, code, status)
         return LBFGSResults(
             converged=converged,
             failed=(status > 0) & ~converged,
             k=state.k + 1,
             nfev=state.nfev + search.count,
             ngev=state.ngev + search.count,
-            x_k=state.x_k + moved,
+            x_k=state.x_k + shift,
             f_k=search.value,
             g_k=search.gradient,
-            s_history=_pushed(state.s_history, moved),
+            s_history=_pushed(state.s_history, shift),
             y_history=_pushed(state.y_history, change),
             rho_history=_pushed(state.rho_history, jnp.where(usable, 1 / product, 0)),
             gamma=jnp.where(usable, product / square, state.gamma),

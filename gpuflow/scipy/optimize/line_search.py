@@ -16,9 +16,9 @@ from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg.algebra import real_dtype
 
-# How much the value must fall and the slope flatten, as parts of the slope at the start.
+# Required decrease of the value and of the slope, as fractions of the slope at the start.
 _DECREASE, _CURVATURE = 1e-4, 0.9
-# Trial points keep at least that part of the interval away from its ends.
+# Trial points are at least that fraction of the interval away from its ends.
 _CUBIC_MARGIN, _QUADRATIC_MARGIN = 0.2, 0.1
 _MOST_ZOOMS = 30
 _FLAT, _TOO_MANY = 1, 3
@@ -53,7 +53,7 @@ class LineSearch(NamedTuple):
 class _State(NamedTuple):
     """The interval from ``low``, the best point so far, to ``high``, which is on either side.
 
-    While no interval is known, ``high`` is infinitely far. ``last`` is the point that left the
+    While there is no bracket, ``high`` is infinitely far. ``last`` is the point that left the
     interval last. ``gradient`` is that at ``low``, or at the accepted point.
     """
 
@@ -89,29 +89,29 @@ def line_search(
 
     def goes_on(state: _State) -> Any:
         bracketed = jnp.isfinite(state.high.length)
-        room = jnp.where(bracketed, state.zooms < _MOST_ZOOMS, state.steps < most)
-        return ~state.done & room & (~bracketed | ~_is_narrow(state))
+        under_limit = jnp.where(bracketed, state.zooms < _MOST_ZOOMS, state.steps < most)
+        return ~state.done & under_limit & (~bracketed | ~_is_narrow(state))
 
     def step(state: _State) -> _State:
         length = state.trial
         trial_value, slopes = evaluate(x + astype(length, aval_of(x).dtype) * direction)
         here = Point(length, astype(trial_value, dtype), _slope(slopes, direction, dtype))
         bracketed = jnp.isfinite(state.high.length)
-        # A value that is nan is no decrease.
+        # nan does not count as a decrease.
         enough = here.value <= start.value + _DECREASE * length * start.slope
         better = (here.value < state.low.value) | (~bracketed & (state.steps == 0))
         shrinks = ~(enough & better)
         flat = ~shrinks & (jnp.abs(here.slope) <= -_CURVATURE * start.slope)
-        # The minimum is between the new point and the old low end, if the slope says so.
-        turns = ~shrinks & (here.slope * (state.high.length - state.low.length) >= 0)
-        low = _chosen(shrinks, state.low, here)
-        high = _chosen(shrinks, here, _chosen(turns, state.low, state.high))
-        last = _chosen(shrinks | turns, state.high, state.low)
-        moved = jnp.where(shrinks, state.gradient, astype(slopes, aval_of(x).dtype))
-        known = jnp.isfinite(high.length)
-        trial = jnp.where(known, _between(low, high, last), 2 * length)
+        # The slope decides whether the minimum is between the new point and the old low end.
+        overshoots = ~shrinks & (here.slope * (state.high.length - state.low.length) >= 0)
+        low = _select(shrinks, state.low, here)
+        high = _select(shrinks, here, _select(overshoots, state.low, state.high))
+        last = _select(shrinks | overshoots, state.high, state.low)
+        low_gradient = jnp.where(shrinks, state.gradient, astype(slopes, aval_of(x).dtype))
+        has_bracket = jnp.isfinite(high.length)
+        trial = jnp.where(has_bracket, _between(low, high, last), 2 * length)
         return _State(
-            trial, low, high, last, moved, flat, state.steps + 1,
+            trial, low, high, last, low_gradient, flat, state.steps + 1,
             state.zooms + jnp.where(bracketed, np.int32(1), np.int32(0)),
         )  # fmt: skip
 
@@ -133,7 +133,7 @@ def _slope(gradient: Any, direction: Any, dtype: Any) -> Any:
     return astype(jnp.real(exact_dot(gradient, direction)), dtype)
 
 
-def _chosen(condition: Any, first: Point, second: Point) -> Point:
+def _select(condition: Any, first: Point, second: Point) -> Point:
     return Point(*[where(condition, a, b) for a, b in zip(first, second, strict=True)])
 
 
@@ -160,11 +160,11 @@ def _between(low: Point, high: Point, last: Point) -> Any:
     second = (width**3 * other - further**3 * rise) / scale
     root = jnp.sqrt(second * second - 3 * third * low.slope)
     cubic = low.length + (root - second) / (3 * third)
-    # Comparisons with nan are false, so that what is not defined is not taken.
-    by_two = where(_is_inside(parabola, low, high, _QUADRATIC_MARGIN), parabola, middle)
-    return where(_is_inside(cubic, low, high, _CUBIC_MARGIN), cubic, by_two)
+    # Comparisons with nan are false, so an undefined minimum is not taken.
+    by_two = where(_is_within(parabola, low, high, _QUADRATIC_MARGIN), parabola, middle)
+    return where(_is_within(cubic, low, high, _CUBIC_MARGIN), cubic, by_two)
 
 
-def _is_inside(x: Any, low: Point, high: Point, margin: float) -> Any:
-    part = (x - low.length) / (high.length - low.length)
-    return (part > margin) & (part < 1 - margin)
+def _is_within(x: Any, low: Point, high: Point, margin: float) -> Any:
+    fraction = (x - low.length) / (high.length - low.length)
+    return (fraction > margin) & (fraction < 1 - margin)

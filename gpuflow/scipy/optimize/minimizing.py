@@ -16,7 +16,7 @@ from gpuflow.scipy.optimize.bfgs import minimize_bfgs
 from gpuflow.scipy.optimize.lbfgs import minimize_lbfgs
 
 _METHODS = ("bfgs", "l-bfgs-experimental-do-not-rely-on-this")
-# What each method may be told, beside the function and where to start.
+# Options of each method, besides the function and the starting point.
 _OPTIONS = {
     "bfgs": ("maxiter", "norm", "gtol", "line_search_maxiter"),
     "l-bfgs-experimental-do-not-rely-on-this": (

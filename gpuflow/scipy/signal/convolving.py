@@ -47,15 +47,15 @@ def _check_nested(name: str, left: Sequence[int], right: Sequence[int]) -> None:
 
 def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any) -> Any:
     in1, in2 = _operands(name, in1, in2, mode)
-    wanted, other = aval_of(in1).shape, aval_of(in2).shape
+    first, other = aval_of(in1).shape, aval_of(in2).shape
     check(
         aval_of(in1).size > 0 and aval_of(in2).size > 0,
-        lambda: f"[{name}] operands must have elements; got shapes {wanted} and {other}. "
+        lambda: f"[{name}] operands must have elements; got shapes {first} and {other}. "
         "Fix: pad them.",
         ValueError,
     )
-    _check_nested(name, wanted, other)
-    swapped = _is_within(wanted, other)
+    _check_nested(name, first, other)
+    swapped = _is_within(first, other)
     if swapped:
         in1, in2 = in2, in1
     kernel = aval_of(in2).shape
@@ -205,9 +205,9 @@ def correlate2d(
     """
     in1, in2 = _check_plane("correlate2d", in1, in2, boundary, fillvalue)
     if mode == "same":
-        # The middle of an even number of places is nearer to the other end than in a convolution.
-        turned = _direct("correlate2d", jnp.flip(in1), jnp.conj(in2), mode, precision)
-        return jnp.flip(turned)
+        # The middle of an even number of elements is nearer to the other end than in a convolution.
+        flipped = _direct("correlate2d", jnp.flip(in1), jnp.conj(in2), mode, precision)
+        return jnp.flip(flipped)
     out = _direct("correlate2d", in1, jnp.flip(jnp.conj(in2)), mode, precision)
     first, second = aval_of(in1).shape, aval_of(in2).shape
     # Here SciPy and JAX conjugate the first operand.
@@ -262,8 +262,8 @@ def fftconvolve(
         product = jnp.fft.rfftn(in1, full, along) * jnp.fft.rfftn(in2, full, along)
         out = jnp.fft.irfftn(product, full, along)
     within = [m - n + 1 for m, n in zip(first, second, strict=True)]
-    wanted = {"full": full, "same": first, "valid": within}[mode]
-    for axis, whole, size in zip(along, full, wanted, strict=True):
+    out_sizes = {"full": full, "same": first, "valid": within}[mode]
+    for axis, whole, size in zip(along, full, out_sizes, strict=True):
         start = (whole - size) // 2
         out = lax.slice_in_dim(out, start, start + size, axis=axis)
     return out

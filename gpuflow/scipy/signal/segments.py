@@ -1,4 +1,4 @@
-"""How signals are cut into overlapping segments, and windows."""
+"""Overlapping segments of signals, and windows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.arguments import known_part
+from gpuflow.numpy.arguments import truncated_int
 from gpuflow.numpy.promotion import to_rank
 from gpuflow.scipy.signal.trends import detrend as detrended
 
 
 def load_windows() -> ModuleType:
-    """SciPy's windows: slow to import, so only where another one than Hann's is asked for."""
+    """SciPy's windows; the import is slow, so it is only for windows other than Hann's."""
     import scipy.signal
 
     return scipy.signal
@@ -27,7 +27,7 @@ def load_windows() -> ModuleType:
 
 @record
 class Segments:
-    """How a signal is cut: the window, the size and step of segments, and of transforms."""
+    """Segmentation of a signal: window, size and step of segments, size of transforms."""
 
     name: str
     window: Any
@@ -59,7 +59,7 @@ def array_window(name: str, window: Any, dtype: Any) -> Any:
 
 
 def positive_int(name: str, what: str, value: Any) -> int:
-    size = known_part(name, what, value)
+    size = truncated_int(name, what, value)
     check(
         size >= 1, lambda: f"[{name}] {what} must be positive; got {size}. Fix: {what}=256.",
         ValueError,
@@ -69,8 +69,8 @@ def positive_int(name: str, what: str, value: Any) -> int:
 
 def steps_of(name: str, size: int, overlap: Any, transform: Any, default: int) -> tuple[int, int]:
     """The step between segments and the size of transforms."""
-    shared = size // 2 if overlap is None else known_part(name, "noverlap", overlap)
-    length = default if transform is None else known_part(name, "nfft", transform)
+    shared = size // 2 if overlap is None else truncated_int(name, "noverlap", overlap)
+    length = default if transform is None else truncated_int(name, "nfft", transform)
     check(
         length >= size,
         lambda: f"[{name}] nfft must be at least nperseg; got {length} and {size}. "
@@ -151,9 +151,9 @@ def transforms_of(x: Any, cut: Segments, detrend: Callable[[Any], Any], onesided
     """The transform of each segment: (..., segments, frequencies)."""
     length = aval_of(x).shape[-1]
     starts = np.arange(0, length - cut.size + 1, cut.step, dtype=np.int32)
-    places = starts[:, None] + np.arange(cut.size, dtype=np.int32)
-    pieces = detrend(jnp.take(x, places, axis=-1, mode="clip"))
-    pieces = pieces * to_rank(cut.window, aval_of(pieces).ndim)
+    indices = starts[:, None] + np.arange(cut.size, dtype=np.int32)
+    segments = detrend(jnp.take(x, indices, axis=-1, mode="clip"))
+    segments = segments * to_rank(cut.window, aval_of(segments).ndim)
     if onesided:
-        return jnp.fft.rfft(jnp.real(pieces), cut.transform)
-    return jnp.fft.fft(pieces, cut.transform)
+        return jnp.fft.rfft(jnp.real(segments), cut.transform)
+    return jnp.fft.fft(segments, cut.transform)

@@ -41,13 +41,13 @@ def _aligned(name: str, x: Any, y: Any, axis: Any) -> tuple[Any, Any, int, tuple
         f"{' and '.join(str(aval_of(s)) for s in signals)}. Fix: y[None].",
         ValueError,
     )
-    place = canonicalize_axis(as_index(axis), ranks.pop(), name)
-    moved = [jnp.moveaxis(s, place, -1) for s in signals]
-    outer = broadcast_shapes(*[aval_of(s).shape[:-1] for s in moved], name=name)
-    length = max(aval_of(s).shape[-1] for s in moved)
-    if all(aval_of(s).size for s in moved):
-        moved = [_lengthened(s, length - aval_of(s).shape[-1]) for s in moved]
-    return moved[0], None if y is None else moved[1], place, outer
+    position = canonicalize_axis(as_index(axis), ranks.pop(), name)
+    aligned = [jnp.moveaxis(s, position, -1) for s in signals]
+    outer = broadcast_shapes(*[aval_of(s).shape[:-1] for s in aligned], name=name)
+    length = max(aval_of(s).shape[-1] for s in aligned)
+    if all(aval_of(s).size for s in aligned):
+        aligned = [_lengthened(s, length - aval_of(s).shape[-1]) for s in aligned]
+    return aligned[0], None if y is None else aligned[1], position, outer
 
 
 def _lengthened(x: Any, count: int) -> Any:
@@ -102,8 +102,8 @@ def spectra(
         out = jnp.conj(transforms[0]) * transforms[-1] * scale.astype(dtype)
         if onesided:
             end = aval_of(out).shape[-1] - (cut.transform % 2 == 0)
-            place = np.arange(aval_of(out).shape[-1])
-            sides = np.where((place > 0) & (place < end), 2, 1).astype(real)
+            frequency = np.arange(aval_of(out).shape[-1])
+            sides = np.where((frequency > 0) & (frequency < end), 2, 1).astype(real)
             out = out * to_rank(sides, aval_of(out).ndim).astype(aval_of(out).dtype)
     else:
         out = transforms[0] * jnp.sqrt(scale).astype(dtype)

@@ -73,12 +73,12 @@ def istft(
     if input_onesided and nfft is None and size == natural + 1:
         natural += 1
     step, length = steps_of("istft", size, noverlap, nfft, natural)
-    pieces = (jnp.fft.irfft if input_onesided else jnp.fft.ifft)(Zxx, length)[..., :size]
-    weights = _synthesis_window(window, size, real_dtype(aval_of(pieces).dtype))
-    scaled = to_rank(weights * jnp.sum(weights), aval_of(pieces).ndim)
-    weighted = pieces * scaled.astype(aval_of(pieces).dtype)
+    segments = (jnp.fft.irfft if input_onesided else jnp.fft.ifft)(Zxx, length)[..., :size]
+    weights = _synthesis_window(window, size, real_dtype(aval_of(segments).dtype))
+    scaled = to_rank(weights * jnp.sum(weights), aval_of(segments).ndim)
+    weighted = segments * scaled.astype(aval_of(segments).dtype)
     signal = _overlapped(weighted, step)
-    count = aval_of(pieces).shape[-2]
+    count = aval_of(segments).shape[-2]
     norm = _overlapped(jnp.broadcast_to(weights * weights, (count, size)), step)
     if boundary:
         inner = slice(size // 2, aval_of(norm).shape[-1] - size // 2)
@@ -104,9 +104,9 @@ def _synthesis_window(window: Any, size: int, dtype: Any) -> Any:
     return values
 
 
-def _overlapped(pieces: Any, step: int) -> Any:
+def _overlapped(segments: Any, step: int) -> Any:
     """The sum of segments (..., count, size), each ``step`` after the one before."""
-    *outer, count, size = aval_of(pieces).shape
-    places = np.arange(count)[:, None] * step + np.arange(size)
-    out = jnp.zeros((*outer, (count - 1) * step + size), aval_of(pieces).dtype)
-    return out.at[..., places.astype(np.int32)].add(pieces)
+    *outer, count, size = aval_of(segments).shape
+    indices = np.arange(count)[:, None] * step + np.arange(size)
+    out = jnp.zeros((*outer, (count - 1) * step + size), aval_of(segments).dtype)
+    return out.at[..., indices.astype(np.int32)].add(segments)

@@ -68,20 +68,20 @@ def detrend(
         "bp=0.",
         ValueError,
     )
-    parts = [
-        _without_line(x[..., start:stop])
+    segments = [
+        _without_trend(x[..., start:stop])
         for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
     ]
-    return jnp.moveaxis(jnp.concatenate(parts, -1), -1, axis) if parts else data
+    return jnp.moveaxis(jnp.concatenate(segments, -1), -1, axis) if segments else data
 
 
-def _without_line(x: Any) -> Any:
-    """Less the projections on two orthonormal vectors: a constant, and a line around 0."""
+def _without_trend(x: Any) -> Any:
+    """Subtract the projections on two orthonormal vectors: a constant and a linear ramp."""
     length = aval_of(x).shape[-1]
-    line = np.arange(length) - (length - 1) / 2
-    norm = np.sqrt(np.sum(line * line))
+    ramp = np.arange(length) - (length - 1) / 2
+    norm = np.sqrt(np.sum(ramp * ramp))
     if norm == 0:
         return jnp.zeros_like(x)
     x = x - jnp.mean(x, -1, keepdims=True)
-    basis = to_rank((line / norm).astype(aval_of(x).dtype), aval_of(x).ndim)
+    basis = to_rank((ramp / norm).astype(aval_of(x).dtype), aval_of(x).ndim)
     return x - jnp.sum(x * basis, -1, keepdims=True) * basis

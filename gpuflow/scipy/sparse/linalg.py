@@ -119,7 +119,7 @@ def gmres(
 def _as_vectors(
     name: str, A: Any, b: Any, x0: Any, M: Any
 ) -> tuple[Operator, Operator, Any, Any, Operator]:
-    """Both operators on vectors, right-hand side and start as vectors, and the way back."""
+    """Both operators on vectors, right-hand side and start as vectors, and the inverse map."""
     b = tree_map(jnp.asarray, b)
     x0 = tree_map(jnp.zeros_like, b) if x0 is None else tree_map(jnp.asarray, x0)
     shapes = [[aval_of(x).shape for x in tree_leaves(value)] for value in (x0, b)]
@@ -225,9 +225,9 @@ def _cg(
         product = multiply(direction)
         length = to_dtype(size / _real_inner(direction, product), dtype)
         x, residual = x + length * direction, residual - length * product
-        moved = precondition(residual)
-        new_size = _real_inner(residual, moved)
-        direction = moved + to_dtype(new_size / size, dtype) * direction
+        preconditioned = precondition(residual)
+        new_size = _real_inner(residual, preconditioned)
+        direction = preconditioned + to_dtype(new_size / size, dtype) * direction
         return x, residual, direction, new_size, count + 1
 
     start = (x, residual, direction, _real_inner(residual, direction), np.int32(0))
@@ -249,17 +249,17 @@ def _bicgstab(
         new_rho = _inner(shadow, residual)
         beta = new_rho / rho * alpha / omega
         direction = residual + beta * (direction - omega * product)
-        moved = precondition(direction)
-        product = multiply(moved)
+        preconditioned = precondition(direction)
+        product = multiply(preconditioned)
         alpha = new_rho / _inner(shadow, product)
         half = residual - alpha * product
         ends = _real_inner(half, half) < limit
-        turned = precondition(half)
-        image = multiply(turned)
+        preconditioned_half = precondition(half)
+        image = multiply(preconditioned_half)
         omega = _inner(image, half) / _inner(image, image)
         second = where(ends, 0, omega)
         # Half a step may be exact, and then the other half is a quotient of zeros.
-        x = x + alpha * moved + where(ends, 0, second * turned)
+        x = x + alpha * preconditioned + where(ends, 0, second * preconditioned_half)
         residual = half - where(ends, 0, second * image)
         broken = (new_rho == 0) | (omega == 0) | (alpha == 0)
         return x, residual, new_rho, alpha, omega, direction, product, broken, count + 1

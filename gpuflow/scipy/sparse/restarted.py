@@ -59,7 +59,7 @@ def _unit(x: Any, least: Any) -> tuple[Any, Any]:
 def _start(unit: Any, space: int) -> tuple[Any, Any]:
     """The basis, one row each, and the projections of products on it, one row each.
 
-    Rows of the identity stand for products that are not computed: their coefficients are 0.
+    Rows of the identity replace products that are not computed: their coefficients are 0.
     """
     basis = jnp.zeros((space + 1, aval_of(unit).size), aval_of(unit).dtype).at[0].set(unit)
     return basis, jnp.eye(space, space + 1, dtype=aval_of(unit).dtype)
@@ -116,25 +116,25 @@ def _incremental(
     basis, rows = _start(unit, space)
     dtype = aval_of(unit).dtype
     right = jnp.zeros(space + 1, dtype).at[0].set(to_dtype(norm, dtype))
-    turns = jnp.zeros((space, 2), dtype)
+    rotations = jnp.zeros((space, 2), dtype)
 
     def goes_on(state: Any) -> Any:
         *_, error, k = state
         return (k < space) & (error > limit)
 
     def step(state: Any) -> Any:
-        basis, rows, right, turns, _, k = state
+        basis, rows, right, rotations, _, k = state
         basis, row, _ = _extended(operator, basis, k)
-        row = lax.fori_loop(0, k, lambda j, row: _rotated(row, j, turns[j]), row)
-        turn = _rotation(row[k], row[k + 1])
-        right = _rotated(right, k, turn)
-        rows = rows.at[k].set(_rotated(row, k, turn))
+        row = lax.fori_loop(0, k, lambda j, row: _rotated(row, j, rotations[j]), row)
+        rotation = _rotation(row[k], row[k + 1])
+        right = _rotated(right, k, rotation)
+        rows = rows.at[k].set(_rotated(row, k, rotation))
         error = jnp.abs(right[k + 1])
-        return basis, rows, right, turns.at[k].set(turn), error, k + 1
+        return basis, rows, right, rotations.at[k].set(rotation), error, k + 1
 
-    state = (basis, rows, right, turns, norm, np.int32(0))
+    state = (basis, rows, right, rotations, norm, np.int32(0))
     basis, rows, right, _, _, k = lax.while_loop(goes_on, step, state)
-    # What is left of the residual is no coefficient.
+    # The last element is the residual norm, not a coefficient.
     return solve_triangular(rows[:, :-1].T, right.at[k].set(0)[:-1]), basis
 
 
@@ -145,8 +145,8 @@ def _rotation(a: Any, b: Any) -> Any:
     return jnp.stack([where(length == 0, 1, conjugate(a) / safe), conjugate(b) / safe])
 
 
-def _rotated(vector: Any, k: Any, turn: Any) -> Any:
+def _rotated(vector: Any, k: Any, rotation: Any) -> Any:
     """Elements k and k + 1 in the rotated plane."""
-    a, b, cosine, sine = vector[k], vector[k + 1], turn[0], turn[1]
+    a, b, cosine, sine = vector[k], vector[k + 1], rotation[0], rotation[1]
     first, second = cosine * a + sine * b, conjugate(cosine) * b - conjugate(sine) * a
     return vector.at[k].set(first).at[k + 1].set(second)

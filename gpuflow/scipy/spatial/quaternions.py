@@ -10,13 +10,13 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow.core.aval import aval_of
 
-# Below this angle the first terms of a series stand for a quotient of two small numbers.
+# Below this angle the first terms of a series replace a quotient of two small values.
 _SMALL = 1e-3
 # Two axes of Euler angles that are closer than that count as one.
 _LOCKED = 1e-7
 
 
-def _parts(x: Any) -> list[Any]:
+def _components(x: Any) -> list[Any]:
     return [x[..., k] for k in range(aval_of(x).shape[-1])]
 
 
@@ -34,7 +34,7 @@ def inverted(quat: Any) -> Any:
 
 def multiplied(p: Any, q: Any) -> Any:
     """Hamilton's product: first ``q``, then ``p``."""
-    (a, b, c, d), (x, y, z, w) = _parts(p), _parts(q)
+    (a, b, c, d), (x, y, z, w) = _components(p), _components(q)
     return jnp.stack(
         [
             d * x + w * a + b * z - c * y,
@@ -47,14 +47,14 @@ def multiplied(p: Any, q: Any) -> Any:
 
 
 def with_positive_end(quat: Any) -> Any:
-    """Of a quaternion and its negative that of which the last element that is not 0 is positive.
+    """``quat`` or its negative, such that the last nonzero element is positive.
 
     The elements count in the order w, x, y, z.
     """
-    x, y, z, w = _parts(quat)
+    x, y, z, w = _components(quat)
     negative: Any = False
-    for part in (z, y, x, w):
-        negative = (part < 0) | ((part == 0) & negative)
+    for component in (z, y, x, w):
+        negative = (component < 0) | ((component == 0) & negative)
     return jnp.where(jnp.expand_dims(negative, -1), -quat, quat)
 
 
@@ -63,7 +63,7 @@ def angle_of(quat: Any) -> Any:
 
 
 def matrices_of(quat: Any) -> Any:
-    x, y, z, w = _parts(quat)
+    x, y, z, w = _components(quat)
     rows = [
         [x * x - y * y - z * z + w * w, 2 * (x * y - z * w), 2 * (x * z + y * w)],
         [2 * (x * y + z * w), y * y - x * x - z * z + w * w, 2 * (y * z - x * w)],
@@ -87,10 +87,10 @@ def from_matrices(m: Any) -> Any:
     skew = [m[..., 2, 1] - m[..., 1, 2], m[..., 0, 2] - m[..., 2, 0], m[..., 1, 0] - m[..., 0, 1]]
     candidates.append(jnp.stack([*skew, 1 + trace], -1))
     sizes = jnp.stack([m[..., 0, 0], m[..., 1, 1], m[..., 2, 2], trace], -1)
-    chosen = jnp.expand_dims(jnp.argmax(sizes, -1), -1)
+    largest = jnp.expand_dims(jnp.argmax(sizes, -1), -1)
     out = candidates[3]
     for i in range(3):
-        out = jnp.where(chosen == i, candidates[i], out)
+        out = jnp.where(largest == i, candidates[i], out)
     return normalized(out)
 
 
@@ -121,13 +121,13 @@ def rotation_vectors(quat: Any) -> Any:
 
 
 def _about(axis: int, angle: Any) -> Any:
-    parts = [jnp.zeros_like(angle)] * 3 + [jnp.cos(angle / 2)]
-    parts[axis] = jnp.sin(angle / 2)
-    return jnp.stack(parts, -1)
+    components = [jnp.zeros_like(angle)] * 3 + [jnp.cos(angle / 2)]
+    components[axis] = jnp.sin(angle / 2)
+    return jnp.stack(components, -1)
 
 
 def from_euler_angles(angles: Any, axes: tuple[int, ...], intrinsic: bool) -> Any:
-    """One rotation after the other: about turned axes each goes to the right of those before."""
+    """Compose the rotations in order: about rotated axes each multiplies from the right."""
     each = [_about(axis, angles[..., k]) for k, axis in enumerate(axes)]
     return reduce(multiplied, each if intrinsic else each[::-1])
 
@@ -143,7 +143,7 @@ def euler_angles(quat: Any, axes: tuple[int, ...], intrinsic: bool) -> Any:
     if proper:
         k = 3 - i - j
     sign = (i - j) * (j - k) * (k - i) // 2
-    q = _parts(quat)
+    q = _components(quat)
     if proper:
         a, b, c, d = q[3], q[i], q[j], q[k] * sign
     else:
@@ -153,10 +153,10 @@ def euler_angles(quat: Any, axes: tuple[int, ...], intrinsic: bool) -> Any:
     # Where the middle angle is 0 or pi, only the sum or the difference of the others is defined.
     at_zero, at_pi = jnp.abs(middle) <= _LOCKED, jnp.abs(middle - np.pi) <= _LOCKED
     locked = at_zero | at_pi
-    turned = jnp.where(at_zero, 2 * half_sum, 2 * half_difference * (1 if intrinsic else -1))
-    kept = (half_sum + half_difference, half_sum - half_difference)
-    first = jnp.where(locked, turned, kept[0] if intrinsic else kept[1])
-    last = jnp.where(locked, 0, kept[1] if intrinsic else kept[0])
+    locked_angle = jnp.where(at_zero, 2 * half_sum, 2 * half_difference * (1 if intrinsic else -1))
+    ends = (half_sum + half_difference, half_sum - half_difference)
+    first = jnp.where(locked, locked_angle, ends[0] if intrinsic else ends[1])
+    last = jnp.where(locked, 0, ends[1] if intrinsic else ends[0])
     if not proper:
         middle = middle - np.pi / 2
         if intrinsic:

@@ -116,7 +116,7 @@ class Rotation(NamedTuple):
         return Rotation(self.quat[indexer])
 
     def __len__(self) -> int:
-        """How many rotations there are."""
+        """The number of rotations."""
         self._check_many("len")
         return aval_of(self.quat).shape[0]
 
@@ -269,8 +269,8 @@ class Slerp(NamedTuple):
             ValueError,
         )
         index = jnp.maximum(jnp.searchsorted(self.times, times) - 1, 0)
-        part = (times - self.times[index]) / self.timedelta[index]
-        step = Rotation.from_rotvec(self.rotvecs[index] * jnp.expand_dims(part, -1))
+        fraction = (times - self.times[index]) / self.timedelta[index]
+        step = Rotation.from_rotvec(self.rotvecs[index] * jnp.expand_dims(fraction, -1))
         return Rotation(self.rotations.quat[index]) * step
 
 
@@ -280,7 +280,7 @@ def _inexact(x: Any) -> Any:
 
 
 def _axes(seq: str, counts: Any) -> tuple[tuple[int, ...], bool]:
-    """The numbers of the axes that letters stand for; whether they turn with the body."""
+    """The axes named by letters, as indices, and whether they rotate with the body."""
     intrinsic = seq.isupper()
     letters = "XYZ" if intrinsic else "xyz"
     check(

@@ -17,30 +17,30 @@ from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
     chebyshev,
     kernel,
-    number_like,
-    on_line,
+    on_interval,
     real_operands,
+    scalar_like,
     with_derivatives,
 )
 
-# Where the series in x end and those in 1 / x begin.
+# The limit between the series in x and those in 1 / x.
 _LIMIT = 4.0
 # Each order is a value of the recurrence's loop.
 _MOST_ORDERS = 1000
 _MOST_STEPS = 2**31 - 1
 
 
-def _far_place(size: Any) -> tuple[Any, Any]:
+def _far_argument(size: Any) -> tuple[Any, Any]:
     inverse = 1.0 / jnp.maximum(size, _LIMIT)
-    return jnp.sqrt(inverse), on_line(0.0, 1.0 / _LIMIT, inverse)
+    return jnp.sqrt(inverse), on_interval(0.0, 1.0 / _LIMIT, inverse)
 
 
 @with_derivatives(lambda t, out, x: t * (_i1e(x) - jnp.sign(x) * out))
 def _i0e(x: Any) -> Any:
     size = jnp.abs(x)
-    root, place = _far_place(size)
-    near = chebyshev(tables.I0E_NEAR, on_line(0.0, _LIMIT, size))
-    return jnp.where(size <= _LIMIT, near, root * chebyshev(tables.I0E_FAR, place))
+    root, argument = _far_argument(size)
+    near = chebyshev(tables.I0E_NEAR, on_interval(0.0, _LIMIT, size))
+    return jnp.where(size <= _LIMIT, near, root * chebyshev(tables.I0E_FAR, argument))
 
 
 def _i1e_slope(out: Any, x: Any) -> Any:
@@ -62,9 +62,9 @@ def _i1_slope(out: Any, x: Any) -> Any:
 @with_derivatives(lambda t, out, x: t * _i1e_slope(out, x))
 def _i1e(x: Any) -> Any:
     size = jnp.abs(x)
-    root, place = _far_place(size)
-    near = x * chebyshev(tables.I1E_NEAR, on_line(0.0, _LIMIT, size))
-    far = root * chebyshev(tables.I1E_FAR, place)
+    root, argument = _far_argument(size)
+    near = x * chebyshev(tables.I1E_NEAR, on_interval(0.0, _LIMIT, size))
+    far = root * chebyshev(tables.I1E_FAR, argument)
     return jnp.where(size <= _LIMIT, near, jnp.where(x < 0.0, -far, far))
 
 
@@ -185,7 +185,7 @@ def _recurrence(z: Any, order: int, count: int) -> tuple[Any, ...]:
     zero = jnp.zeros_like(z)
 
     def step(i: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        k = number_like(count - i, z)
+        k = scalar_like(count - i, z)
         above, here, total, *by_order = state
         # The order below k, which is k - 1.
         below = 2.0 * k * here / z - above

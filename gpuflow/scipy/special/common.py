@@ -1,7 +1,7 @@
 """Common code of special functions: checks of operands, Chebyshev series, exact exponentials.
 
-A public function promotes its operands and hands them to a private one, which is jitted, so that
-it is one kernel, and has its derivative as a rule. Constants are Python numbers, so that weak types
+A public function promotes its operands and calls a private one, which is jitted, so that
+it is one kernel, and has a derivative rule. Constants are Python scalars, so that weak types
 and float64 pass through.
 """
 
@@ -27,7 +27,7 @@ Function = Callable[..., Any]
 
 
 def real_operands(name: str, *operands: Any) -> list[Array]:
-    """The operands as arrays of their common float dtype: Python's numbers do not divide by 0.
+    """The operands as arrays of their common float dtype: Python scalars do not divide by 0.
 
     Raises:
         ValueError: if an argument is complex.
@@ -83,8 +83,8 @@ def with_derivatives(*derivatives: Function | None) -> Callable[[Function], Func
     return decorate
 
 
-def number_like(count: Any, x: Any) -> Any:
-    """The counter of a loop as a number of the type of ``x``."""
+def scalar_like(count: Any, x: Any) -> Any:
+    """The counter of a loop as a scalar of the dtype of ``x``."""
     aval = aval_of(x)
     return convert(count, aval.dtype, aval.weak_type)
 
@@ -99,7 +99,7 @@ def least_normal(x: Any) -> float:
     return float(jnp.finfo(aval_of(x).dtype).tiny)
 
 
-# Powers of t are taken where their coefficients are together at most so many times those of the
+# Powers of t are used if the sum of their coefficients is at most so many times that of the
 # series: rounding them then costs less than a bit.
 _GROWTH = 4.0
 
@@ -136,13 +136,13 @@ def _powers(terms: tuple[float, ...]) -> tuple[float, ...]:
     """A Chebyshev series as powers of t, the lowest first; exact up to the last rounding."""
     total = [Fraction(0)] * len(terms)
     before, current = [0], [1]
-    for place, term in enumerate(terms):
+    for degree, term in enumerate(terms):
         for power, coefficient in enumerate(current):
             total[power] += Fraction(term) * coefficient
         # T_1 = t, and T_(k + 1) = 2 t T_k - T_(k - 1).
-        factor = 2 if place else 1
+        factor = 2 if degree else 1
         following = [0, *(factor * coefficient for coefficient in current)]
-        for power, coefficient in enumerate(before if place else ()):
+        for power, coefficient in enumerate(before if degree else ()):
             following[power] -= coefficient
         before, current = current, following
     return tuple(map(float, total))
@@ -163,7 +163,7 @@ def clipped(x: Any, bound: float) -> Any:
     return at_least(at_most(x, bound), -bound)
 
 
-def on_line(low: float, high: float, x: Any) -> Any:
+def on_interval(low: float, high: float, x: Any) -> Any:
     """Map ``low`` to ``high`` to -1 to 1, clamped."""
     scale = 2.0 / (high - low)
     return clipped((x - low) * scale - 1.0, 1.0)

@@ -25,7 +25,7 @@ def _right_half(z: Any) -> Any:
     """The logarithm for a real part >= 1/2: ten steps up, then Stirling's series."""
     below: Any = 0.0
     for k in range(0, _STEPS, 2):
-        # Arguments within a quarter turn: the product of two does not cross the cut.
+        # Arguments within pi / 2: the product of two does not cross the cut.
         below = below + jnp.log((z + k) * (z + (k + 1)))
     w = z + _STEPS
     inverse = 1.0 / w
@@ -44,12 +44,12 @@ def _log_sine(z: Any) -> Any:
     size = jnp.exp(-2.0 * math.pi * imaginary)
     # 1 - exp(2 pi i z), without cancellation near whole z.
     half_sine = jnp.sin(0.5 * angle)
-    rest = lax.complex(
+    remainder = lax.complex(
         -jnp.expm1(-2.0 * math.pi * imaginary) + 2.0 * size * half_sine * half_sine,
         -size * jnp.sin(angle),
     )
     linear = lax.complex(math.pi * imaginary - math.log(2.0), math.pi * (0.5 - real))
-    return linear + jnp.log(rest)
+    return linear + jnp.log(remainder)
 
 
 def _is_pole(z: Any) -> Any:

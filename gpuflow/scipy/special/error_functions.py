@@ -18,7 +18,7 @@ from gpuflow.scipy.special.common import (
     chebyshev,
     exp_square,
     is_complex,
-    on_line,
+    on_interval,
     strong_operands,
     with_derivatives,
 )
@@ -141,10 +141,10 @@ def erfcx(x: ArrayLike) -> Array:
 def _dawson(x: Any) -> Any:
     size = jnp.abs(x)
     square = jnp.square(jnp.minimum(size, 2.5))
-    near = x * chebyshev(tables.DAWSON_NEAR, on_line(0.0, 6.25, square))
-    middle = chebyshev(tables.DAWSON_MIDDLE, on_line(2.5, 5.0, size))
+    near = x * chebyshev(tables.DAWSON_NEAR, on_interval(0.0, 6.25, square))
+    middle = chebyshev(tables.DAWSON_MIDDLE, on_interval(2.5, 5.0, size))
     inverse = 1.0 / jnp.maximum(size, 5.0)
-    far = chebyshev(tables.DAWSON_FAR, on_line(0.0, 0.04, jnp.square(inverse)))
+    far = chebyshev(tables.DAWSON_FAR, on_interval(0.0, 0.04, jnp.square(inverse)))
     return jnp.where(size < 2.5, near, jnp.where(size < 5.0, middle, far) / x)
 
 
@@ -277,12 +277,12 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
 def _ndtri(p: Any) -> Any:
     offset = p - 0.5
     center = offset * chebyshev(
-        tables.QUANTILE_CENTER, on_line(0.0, 0.140625, jnp.square(offset))
+        tables.QUANTILE_CENTER, on_interval(0.0, 0.140625, jnp.square(offset))
     )
     smaller = jnp.minimum(p, 1.0 - p)
     depth = jnp.sqrt(-2.0 * jnp.log(smaller))
-    tail = chebyshev(tables.QUANTILE_TAIL, on_line(1.99, 8.0, depth))
-    far = chebyshev(tables.QUANTILE_FAR, on_line(0.025, 0.125, 1.0 / jnp.maximum(depth, 8.0)))
+    tail = chebyshev(tables.QUANTILE_TAIL, on_interval(1.99, 8.0, depth))
+    far = chebyshev(tables.QUANTILE_FAR, on_interval(0.025, 0.125, 1.0 / jnp.maximum(depth, 8.0)))
     outer = depth - jnp.where(depth < 8.0, tail, far)
     outer = jnp.where(jnp.isinf(depth), jnp.inf, outer)
     result = jnp.where(jnp.abs(offset) <= 0.365, center, jnp.where(p < 0.5, -outer, outer))
@@ -339,11 +339,11 @@ def _owens_t(h: Any, a: Any) -> Any:
     flat = jnp.where(steep, 1.0 / size, size)
     # Beyond 64 all is 0, and infinity times 0 does not come up.
     height = jnp.minimum(jnp.where(steep, product, h), 64.0)
-    part = exp_square(height, -0.5) * _owens_integral(height, flat)
+    direct = exp_square(height, -0.5) * _owens_integral(height, flat)
     above, above_product = _normal_tail(h), _normal_tail(product)
     # T(h, a) + T(a h, 1 / a) in terms of the normal distribution; Owen's equation 2.4.
     both = 0.5 * (above + above_product) - above * above_product
-    result = jnp.where(steep, both - part, part)
+    result = jnp.where(steep, both - direct, direct)
     return jnp.where(jnp.isnan(h), jnp.nan, jnp.sign(a) * result)
 
 

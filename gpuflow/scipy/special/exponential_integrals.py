@@ -13,10 +13,10 @@ from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
     chebyshev,
     kernel,
-    number_like,
-    on_line,
+    on_interval,
     on_ray,
     precision,
+    scalar_like,
     strong_operands,
     with_derivatives,
 )
@@ -32,7 +32,7 @@ def log_and_root(x: Any, root: tuple[float, float], series: tuple[float, ...]) -
         jnp.log1p(jnp.where(near, offset, 0.0) / (high + low)),
         jnp.log(x) - math.log(high + low),
     )
-    return log + offset * chebyshev(series, on_line(0.0, 4.0, x))
+    return log + offset * chebyshev(series, on_interval(0.0, 4.0, x))
 
 
 # --- exp1 and expi --------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def log_and_root(x: Any, root: tuple[float, float], series: tuple[float, ...]) -
 
 def _exp1_right(x: Any) -> Any:
     """exp1 of x >= 0."""
-    near = chebyshev(tables.E1_NEAR, on_line(0.0, 1.0, x)) - jnp.log(x)
+    near = chebyshev(tables.E1_NEAR, on_interval(0.0, 1.0, x)) - jnp.log(x)
     far = jnp.exp(-x) * chebyshev(tables.E1_FAR, on_ray(1.0, 4.0, x)) / x
     return jnp.where(x <= 1.0, near, jnp.where(jnp.isinf(x), 0.0, far))
 
@@ -49,9 +49,9 @@ def _expi_right(x: Any) -> Any:
     """expi of x >= 0."""
     near = log_and_root(x, tables.EI_ROOT, tables.EI_NEAR)
     inverse = 1.0 / jnp.maximum(x, 4.0)
-    middle = chebyshev(tables.EI_MIDDLE, on_line(4.0, 12.0, x))
-    large = chebyshev(tables.EI_LARGE, on_line(1.0 / 40.0, 1.0 / 12.0, inverse))
-    far = chebyshev(tables.EI_FAR, on_line(0.0, 1.0 / 40.0, inverse))
+    middle = chebyshev(tables.EI_MIDDLE, on_interval(4.0, 12.0, x))
+    large = chebyshev(tables.EI_LARGE, on_interval(1.0 / 40.0, 1.0 / 12.0, inverse))
+    far = chebyshev(tables.EI_FAR, on_interval(0.0, 1.0 / 40.0, inverse))
     scaled = jnp.where(x < 12.0, middle, jnp.where(x < 40.0, large, far))
     # The exponential overflows before the quotient does.
     half = jnp.exp(0.5 * x)
@@ -124,7 +124,7 @@ def _expn_series(n: Any, x: Any) -> Any:
 
     def add_term(k: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         total, power = state
-        k = number_like(k, x)
+        k = scalar_like(k, x)
         gap = k - order
         term = jnp.where(gap == 0.0, 0.0, power / jnp.where(gap == 0.0, 1.0, gap))
         return total - term, -power * x / (k + 1.0)
@@ -142,7 +142,7 @@ def _expn_fraction(n: Any, x: Any) -> Any:
     count = _FRACTION_TERMS[_bytes(x)]
 
     def add_term(i: Any, tail: Any) -> Any:
-        k = count - number_like(i, x)
+        k = count - scalar_like(i, x)
         return x + n + 2.0 * k - 2.0 - k * (n + k - 1.0) / tail
 
     start = x + n + 2.0 * count
@@ -218,12 +218,13 @@ def _sine_of_quotient(x: Any) -> Any:
 
 def _sici_right(x: Any) -> tuple[Any, Any]:
     """Both integrals of x >= 0. Source of the auxiliary functions: DLMF 6.2.17 to 6.2.20."""
-    near_sine = x * chebyshev(tables.SI_NEAR, on_line(0.0, 16.0, jnp.square(jnp.minimum(x, 4.0))))
+    square = jnp.square(jnp.minimum(x, 4.0))
+    near_sine = x * chebyshev(tables.SI_NEAR, on_interval(0.0, 16.0, square))
     near_cosine = log_and_root(x, tables.CI_ROOT, tables.CI_NEAR)
     inverse = 1.0 / jnp.maximum(x, 4.0)
-    place = on_ray(4.0, 12.0, x)
-    f = chebyshev(tables.SI_F, place) * inverse
-    g = chebyshev(tables.SI_G, place) * inverse * inverse
+    argument = on_ray(4.0, 12.0, x)
+    f = chebyshev(tables.SI_F, argument) * inverse
+    g = chebyshev(tables.SI_G, argument) * inverse * inverse
     finite = jnp.where(jnp.isinf(x), 0.0, x)
     sine, cosine = jnp.sin(finite), jnp.cos(finite)
     far_sine = 0.5 * math.pi - f * cosine - g * sine

@@ -37,14 +37,14 @@ _EXPANSIONS = {8: _weideman(20), 16: _weideman(48)}
 
 
 def _upper_half(z: Any) -> Any:
-    """The function of numbers with an imaginary part >= 0."""
+    """The function in the upper half plane, by Weideman's expansion."""
     scale, coefficients = _EXPANSIONS[aval_of(z).dtype.itemsize]
     iz = lax.complex(-jnp.imag(z), jnp.real(z))
     inverse = 1.0 / (scale - iz)
-    place = (scale + iz) * inverse
+    mapped = (scale + iz) * inverse
     total: Any = coefficients[0]
     for coefficient in coefficients[1:]:
-        total = total * place + coefficient
+        total = total * mapped + coefficient
     return 2.0 * total * inverse * inverse + inverse / _ROOT_PI
 
 

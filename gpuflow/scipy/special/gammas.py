@@ -17,9 +17,9 @@ from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
     chebyshev,
     kernel,
-    number_like,
     precision,
     real_operands,
+    scalar_like,
     strong_operands,
     with_derivatives,
 )
@@ -28,10 +28,10 @@ from gpuflow.scipy.special.stirling import (
     log_beta,
     log_choose,
     log_rising_far,
-    stirling_rest,
+    stirling_remainder,
 )
 
-# Up to so many chosen things the binomial coefficient is multiplied out.
+# Up to this ``k`` the binomial coefficient is multiplied out.
 _FEW = 24
 # The gamma function is multiplied out, from y down to y - step where y >= least, by (least, step):
 # from below 37, which float32 does not reach, to 1 <= y < 2.
@@ -87,7 +87,7 @@ def _is_whole(x: Any) -> Any:
 @kernel
 def _sign(x: Any) -> Any:
     odd = jnp.floor(x) - 2.0 * jnp.floor(0.5 * jnp.floor(x))
-    one = number_like(1.0, x)
+    one = scalar_like(1.0, x)
     sign = jnp.where((x < 0.0) & (odd != 0.0), -one, one)
     sign = jnp.where((x == 0.0) & jnp.signbit(x), -1.0, sign)
     return jnp.where(((x < 0.0) & _is_whole(x)) | jnp.isnan(x), jnp.nan, sign)
@@ -115,7 +115,7 @@ def gammasgn(x: ArrayLike) -> Array:
 def _gamma_right(x: Any) -> Any:
     """The gamma function of x >= 0: by multiplication from 1 <= y < 2, far up by Stirling.
 
-    Whole numbers give products of whole numbers. Below 1, ``gamma(x) = gamma(x + 1) / x``.
+    Integers give products of integers. Below 1, ``gamma(x) = gamma(x + 1) / x``.
     """
     below = x < 1.0
     y = jnp.where(below, x + 1.0, x)
@@ -135,7 +135,7 @@ def _gamma_right(x: Any) -> Any:
 def _stirling(x: Any) -> Any:
     # The power overflows before the whole does, so half of it comes twice.
     half = jnp.power(x, 0.5 * (x - 0.5))
-    result = half * jnp.exp(stirling_rest(x) - x) * half * _ROOT_2_PI
+    result = half * jnp.exp(stirling_remainder(x) - x) * half * _ROOT_2_PI
     return jnp.where(jnp.isinf(x) | jnp.isinf(half), jnp.inf, result)
 
 
@@ -271,7 +271,7 @@ def _choose_few(n: Any, k: Any) -> Any:
     """The binomial coefficient for a whole ``k <= _FEW``: each product is one too, and so exact."""
 
     def step(i: Any, value: Any) -> Any:
-        j = number_like(i + 1, value)
+        j = scalar_like(i + 1, value)
         return jnp.where(j <= k, value * (n - k + j) / j, value)
 
     return lax.fori_loop(0, _FEW, step, jnp.ones_like(n), unroll=True)
@@ -338,8 +338,8 @@ def _poch(z: Any, m: Any) -> Any:
     high = jnp.where(flipped, 1.0 - z, total)
     low = jnp.where(flipped, 1.0 - total, z)
     numerator, denominator = real_gamma(high), real_gamma(low)
-    fits = jnp.isfinite(numerator) & jnp.isfinite(denominator) & (denominator != 0.0)
-    far = (high > 0.0) & (low > 0.0) & ~fits
+    representable = jnp.isfinite(numerator) & jnp.isfinite(denominator) & (denominator != 0.0)
+    far = (high > 0.0) & (low > 0.0) & ~representable
     by_log = jnp.exp(log_rising_far(jnp.where(far, low, 1.0), jnp.where(far, m, 1.0)))
     by_log = jnp.where(jnp.isinf(m) & jnp.isfinite(z), jnp.inf, by_log)
     result = jnp.where(far, by_log, numerator / denominator)

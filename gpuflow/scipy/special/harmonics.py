@@ -18,7 +18,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import known
-from gpuflow.scipy.special.common import number_like
+from gpuflow.scipy.special.common import scalar_like
 
 _MOST_DEGREE = 10_000
 
@@ -30,7 +30,7 @@ def _legendre(degree: Any, order: Any, cosine: Any, sine: Any, top: int) -> Any:
     """
 
     def along_diagonal(i: Any, value: Any) -> Any:
-        k = number_like(i + 1, cosine)
+        k = scalar_like(i + 1, cosine)
         step = -jnp.sqrt((2.0 * k + 1.0) / (2.0 * k)) * sine
         return jnp.where(k <= order, value * step, value)
 
@@ -39,7 +39,7 @@ def _legendre(degree: Any, order: Any, cosine: Any, sine: Any, top: int) -> Any:
 
     def up(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         below, here = state
-        k = number_like(i + 1, cosine)
+        k = scalar_like(i + 1, cosine)
         square = order * order
         rises = (k > order) & (k <= degree)
         width = jnp.where(rises, k * k - square, 1.0)
@@ -116,8 +116,8 @@ def _harmonic(degree: Any, order: Any, theta: Any, phi: Any, negative: Any, top:
     angle = order * phi
     odd = order - 2.0 * jnp.floor(0.5 * order)
     sign = jnp.where(negative & (odd != 0.0), -1.0, 1.0)
-    turn = jnp.where(negative, -1.0, 1.0)
-    return lax.complex(sign * size * jnp.cos(angle), sign * turn * size * jnp.sin(angle))
+    sine_sign = jnp.where(negative, -1.0, 1.0)
+    return lax.complex(sign * size * jnp.cos(angle), sign * sine_sign * size * jnp.sin(angle))
 
 
 @composite
@@ -183,4 +183,4 @@ def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
         jnp.broadcast_to(v, shape) for v in (points, jnp.sqrt(1.0 - points * points))
     )
     values = _legendre(grid[0], grid[1], cosine, sine, top)
-    return jnp.where(defined[:, :, None], values * grid[2], number_like(0, values))
+    return jnp.where(defined[:, :, None], values * grid[2], scalar_like(0, values))

@@ -170,7 +170,7 @@ def _at_one(a: Any, b: Any, c: Any) -> Any:
 
 
 def _around_one(a: Any, b: Any, c: Any, s: Any) -> Any:
-    """In powers of ``s = 1 - x``, where ``c - a - b`` is no integer. Source: DLMF 15.8.4."""
+    """In powers of ``s = 1 - x``, where ``c - a - b`` is not an integer. Source: DLMF 15.8.4."""
     d = c - a - b
     top, down, up, first, second, third, fourth = _gammas(c, d, -d, c - a, c - b, a, b)
     one_side = top * down / (first * second) * _gauss_sum(a, b, 1.0 - d, s)
@@ -210,7 +210,7 @@ def _logarithmic_sum(a: Any, b: Any, m: Any, s: Any, first: Any, logs: Any) -> A
 
 
 def _logarithmic(a: Any, b: Any, m: Any, s: Any) -> Any:
-    """The function of ``1 - s`` with ``c = a + b + m``, m a whole number >= 0. DLMF 15.8.10."""
+    """The function of ``1 - s`` with ``c = a + b + m``, m an integer >= 0. DLMF 15.8.10."""
     up, down = a + m, b + m
     top, of_m, after_m, of_up, of_down, of_a, of_b = _gammas(
         a + b + m, jnp.maximum(m, 1.0), m + 1.0, up, down, a, b
@@ -246,16 +246,16 @@ def _near_one(a: Any, b: Any, c: Any, s: Any) -> Any:
 )
 def _hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
     polynomial = _ends(a) | _ends(b)
-    inside = x < 1.0
+    converges = x < 1.0
     # Far below 0 Pfaff's transformation leads near 1.
     mirrored = (x < -9.0) & ~polynomial
-    rest = jnp.where(mirrored, 1.0 - x, 1.0)
+    base = jnp.where(mirrored, 1.0 - x, 1.0)
     second = jnp.where(mirrored, c - b, b)
-    # What is left to 1 has all its digits this way.
-    s = jnp.where(mirrored, 1.0 / rest, 1.0 - x)
-    close = (s < 0.1) & inside & ~polynomial & ~(_ends(c - a) | _ends(c - second))
-    series = _gauss_series(a, b, c, jnp.where(close | ~(inside | polynomial), 0.0, x))
-    near = jnp.power(rest, -a) * _near_one(
+    # This way the complement 1 - x has all its digits.
+    s = jnp.where(mirrored, 1.0 / base, 1.0 - x)
+    close = (s < 0.1) & converges & ~polynomial & ~(_ends(c - a) | _ends(c - second))
+    series = _gauss_series(a, b, c, jnp.where(close | ~(converges | polynomial), 0.0, x))
+    near = jnp.power(base, -a) * _near_one(
         *(jnp.where(close, v, w) for v, w in ((a, 0.5), (second, 0.5), (c, 1.75), (s, 0.05)))
     )
     result = jnp.where(close, near, series)

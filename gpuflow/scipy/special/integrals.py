@@ -17,45 +17,45 @@ from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
     chebyshev,
     kernel,
-    on_line,
+    on_interval,
     on_ray,
     strong_operands,
     with_derivatives,
 )
 
-# The square where the series end and the auxiliary functions begin.
+# The square at the limit between the series and the auxiliary functions.
 _FRESNEL_SQUARE = 2.5
 
 
-def _quarter_turns(x: Any) -> Any:
-    """``x**2`` modulo 4, from the whole part n and the rest r of x: n**2 + 2 n r + r**2.
+def _square_modulo_4(x: Any) -> Any:
+    """``x**2`` modulo 4, from the integer n and the fraction r of x: n**2 + 2 n r + r**2.
 
-    ``n r`` is exact: a float that has a rest r has bits for both.
+    ``n r`` is exact: a float with a fraction r has bits for both.
     """
     whole = jnp.round(x)
-    rest = x - whole
+    fraction = x - whole
     odd = whole - 2.0 * jnp.floor(0.5 * whole)
-    return odd + 2.0 * lax.rem(whole * rest, jnp.full_like(x, 2.0)) + rest * rest
+    return odd + 2.0 * lax.rem(whole * fraction, jnp.full_like(x, 2.0)) + fraction * fraction
 
 
 def _sine_and_cosine(x: Any) -> tuple[Any, Any]:
     """Of ``pi x**2 / 2``."""
-    angle = 0.5 * math.pi * _quarter_turns(x)
+    angle = 0.5 * math.pi * _square_modulo_4(x)
     return jnp.sin(angle), jnp.cos(angle)
 
 
 def _fresnel_right(x: Any) -> tuple[Any, Any]:
     """Both integrals of x >= 0. Source of the auxiliary functions: DLMF 7.2.10, 7.5.3, 7.5.4."""
     square = jnp.square(jnp.minimum(x, 2.0))
-    place = on_line(0.0, 6.25, jnp.square(square))
-    near_sine = x * square * chebyshev(tables.FRESNEL_S, place)
-    near_cosine = x * chebyshev(tables.FRESNEL_C, place)
+    argument = on_interval(0.0, 6.25, jnp.square(square))
+    near_sine = x * square * chebyshev(tables.FRESNEL_S, argument)
+    near_cosine = x * chebyshev(tables.FRESNEL_C, argument)
     # Beyond 1e18 the integrals are 1/2 in both precisions, and the square may overflow.
     far = jnp.minimum(x, 1e18)
     inverse = 1.0 / (math.pi * jnp.maximum(far, 1.0))
-    place = on_ray(_FRESNEL_SQUARE, 6.0, jnp.square(far))
-    f = chebyshev(tables.FRESNEL_F, place) * inverse
-    g = chebyshev(tables.FRESNEL_G, place) * inverse * inverse / jnp.maximum(far, 1.0)
+    argument = on_ray(_FRESNEL_SQUARE, 6.0, jnp.square(far))
+    f = chebyshev(tables.FRESNEL_F, argument) * inverse
+    g = chebyshev(tables.FRESNEL_G, argument) * inverse * inverse / jnp.maximum(far, 1.0)
     sine, cosine = _sine_and_cosine(far)
     near = x * x < _FRESNEL_SQUARE
     return (
@@ -103,11 +103,11 @@ def fresnel(x: ArrayLike) -> tuple[Array, Array]:
 
 def _spence_slope(x: Any) -> Any:
     """``log(x) / (1 - x)``, which is -1 at 1."""
-    rest = x - 1.0
-    near = jnp.abs(rest) < 0.5
-    safe = jnp.where(rest == 0.0, 1.0, rest)
+    offset = x - 1.0
+    near = jnp.abs(offset) < 0.5
+    safe = jnp.where(offset == 0.0, 1.0, offset)
     log = jnp.where(near, jnp.log1p(jnp.where(near, safe, 0.0)), jnp.log(x))
-    return jnp.where(rest == 0.0, -1.0, -log / safe)
+    return jnp.where(offset == 0.0, -1.0, -log / safe)
 
 
 @with_derivatives(lambda t, out, x: t * _spence_slope(x))
@@ -118,7 +118,7 @@ def _spence(x: Any) -> Any:
     inverse = 1.0 / jnp.where(large, x, 1.0)
     flipped = large & (inverse < 0.5)
     w = jnp.where(flipped, -inverse, jnp.where(large, inverse - 1.0, jnp.where(small, -x, x - 1.0)))
-    core = -w * chebyshev(tables.DILOGARITHM, on_line(-0.5, 0.5, w))
+    core = -w * chebyshev(tables.DILOGARITHM, on_interval(-0.5, 0.5, w))
     y = jnp.where(flipped, inverse, x)
     reflect = small | flipped
     # x log(x) vanishes at 0; so does the product of the logarithms.

@@ -43,11 +43,11 @@ def expit(x: ArrayLike) -> Array:
 # Of 1 / (x (1 - x)) the second derivative would be a difference of infinities where it overflows.
 @with_derivatives(lambda t, out, x: t * (1.0 / x + 1.0 / (1.0 - x)))
 def _logit(x: Any) -> Any:
-    # Near 1/2 the quotient is near 1, and what it lost counts; 1 / rest is about 2 there, and
-    # elsewhere the lost part is below the last digit.
-    rest = 1.0 - x
-    quotient = x / rest
-    lost = (2.0 * x - 1.0) - (quotient - 1.0) * rest
+    # Near 1/2 the quotient is near 1, and its rounding error counts; 1 / complement is about 2
+    # there, and elsewhere the error is below the last digit.
+    complement = 1.0 - x
+    quotient = x / complement
+    lost = (2.0 * x - 1.0) - (quotient - 1.0) * complement
     return jnp.log(quotient) + jnp.where(jnp.abs(quotient) < 4.0, 2.0 * lost, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Logarithms of gamma functions whose large parts cancel, and the deviance.
+"""Logarithms of gamma functions whose large terms cancel, and the deviance.
 
 ``gammaln(x) = (x - 1/2) log(x) - x + log(2 pi) / 2 + delta(x)``, where delta is about 1 / (12 x).
 Differences of gammaln lose all their digits for large arguments; written with delta they do not.
@@ -17,7 +17,7 @@ from gpuflow.scipy.special.common import (
     at_least,
     chebyshev,
     least_normal,
-    on_line,
+    on_interval,
     with_derivatives,
 )
 
@@ -26,7 +26,7 @@ HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 _LARGE = 2.0
 
 
-def stirling_rest(x: Any) -> Any:
+def stirling_remainder(x: Any) -> Any:
     """delta(x) for x >= 1; smaller values count as 1."""
     # That is on_ray(1, 2, x); one division does for both.
     inverse = 1.0 / (at_least(x, 1.0) + 1.0)
@@ -56,8 +56,8 @@ def log_ratio(x: Any, y: Any) -> Any:
 def _deviance(x: Any, m: Any) -> Any:
     v = (x - m) / (x + m)
     square = jnp.square(v)
-    rest = v * square * chebyshev(tables.ATANH, on_line(0.0, 1.0 / 9.0, square))
-    near = (x - m) * v + 2.0 * x * rest
+    series = v * square * chebyshev(tables.ATANH, on_interval(0.0, 1.0 / 9.0, square))
+    near = (x - m) * v + 2.0 * x * series
     far = x * log_ratio(x, m) + (m - x)
     return jnp.where(x == 0.0, m, jnp.where(square < 1.0 / 9.0, near, far))
 
@@ -75,8 +75,8 @@ def betaln_large(small: Any, large: Any, gammaln_small: Any) -> Any:
     total = small + large
     shrink = (large - 0.5) * jnp.log1p(small / large)
     one = gammaln_small - small * jnp.log(total) + (small - shrink)
-    rests = stirling_rest(large) - stirling_rest(total)
-    return jnp.where(small >= _LARGE, _betaln_both(small, large), one + rests)
+    remainders = stirling_remainder(large) - stirling_remainder(total)
+    return jnp.where(small >= _LARGE, _betaln_both(small, large), one + remainders)
 
 
 def _betaln_both(small: Any, large: Any) -> Any:
@@ -84,8 +84,8 @@ def _betaln_both(small: Any, large: Any) -> Any:
     total = small + large
     shrink = (large - 0.5) * jnp.log1p(small / large)
     both = small * jnp.log(small / total) - shrink - 0.5 * jnp.log(small) + HALF_LOG_2_PI
-    rests = stirling_rest(large) - stirling_rest(total)
-    return both + stirling_rest(small) + rests
+    remainders = stirling_remainder(large) - stirling_remainder(total)
+    return both + stirling_remainder(small) + remainders
 
 
 def _betaln_slope(a: Any, b: Any) -> Any:
@@ -104,7 +104,7 @@ def _log_beta(a: Any, b: Any) -> Any:
     )
     plain = gammaln + (lax.lgamma(large) - lax.lgamma(a + b))
     result = jnp.where(safe, by_series, plain)
-    # At infinite operands and poles the parts of the formulas would be infinite of both signs.
+    # At infinite operands and poles terms of the formulas would be infinities of both signs.
     result = jnp.where((small > 0.0) & jnp.isinf(large), -jnp.inf, result)
     return jnp.where((a == 0.0) | (b == 0.0), jnp.inf, result)
 
@@ -139,7 +139,7 @@ def _log_rising(x: Any, m: Any) -> Any:
     step = jnp.where(safe, m, 0.0)
     high = low + step
     series = (high - 0.5) * jnp.log1p(step / low) + step * jnp.log(low) - step
-    series = series + (stirling_rest(high) - stirling_rest(low))
+    series = series + (stirling_remainder(high) - stirling_remainder(low))
     return jnp.where(safe, series, lax.lgamma(x + m) - lax.lgamma(x))
 
 
@@ -152,7 +152,7 @@ def log_rising_far(low: Any, step: Any) -> Any:
     """``log_rising`` with an absolute error of a few ulps: sufficient for exponentials."""
     high, base = low + step, low + 2.0 * _LARGE
     series = (high + (2.0 * _LARGE - 0.5)) * jnp.log1p(step / base) + step * jnp.log(base) - step
-    series = series + (stirling_rest(high + 2.0 * _LARGE) - stirling_rest(base))
+    series = series + (stirling_remainder(high + 2.0 * _LARGE) - stirling_remainder(base))
     # gamma(x) is gamma(x + 4) over x (x + 1) (x + 2) (x + 3).
     first = (low / high) * ((low + 1.0) / (high + 1.0))
     second = ((low + 2.0) / (high + 2.0)) * ((low + 3.0) / (high + 3.0))

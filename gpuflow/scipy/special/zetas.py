@@ -91,14 +91,14 @@ def _bernoulli_numbers(n: int) -> list[float]:
     """Exact fractions at first; then quotients of neighbors. Source: DLMF 24.2.2 and 25.6.2."""
     exact: list[Fraction] = []
     for m in range(min(n, _EXACT_NUMBERS) + 1):
-        rest = sum((math.comb(m + 1, k) * b for k, b in enumerate(exact)), Fraction(0))
-        exact.append(Fraction(1) if m == 0 else -rest / (m + 1))
-    numbers = [float(b) for b in exact]
-    for m in range(len(numbers), min(n, _MOST_FINITE) + 1):
+        partial_sum = sum((math.comb(m + 1, k) * b for k, b in enumerate(exact)), Fraction(0))
+        exact.append(Fraction(1) if m == 0 else -partial_sum / (m + 1))
+    values = [float(b) for b in exact]
+    for m in range(len(values), min(n, _MOST_FINITE) + 1):
         zetas = (1.0 + 2.0**-m + 3.0**-m) / (1.0 + 4.0 * 2.0**-m + 9.0 * 3.0**-m)
         ratio = -m * (m - 1) / (2.0 * math.pi) ** 2 * zetas
-        numbers.append(numbers[m - 2] * ratio if m % 2 == 0 else 0.0)
-    return numbers
+        values.append(values[m - 2] * ratio if m % 2 == 0 else 0.0)
+    return values
 
 
 @explained

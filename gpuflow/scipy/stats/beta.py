@@ -9,16 +9,17 @@ from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import log_beta, log_ratio
-from gpuflow.scipy.stats.common import LARGE, guarded, inside, log_binomial, standardize
+from gpuflow.scipy.stats.common import LARGE, guarded, in_support, log_binomial, standardize
 from gpuflow.scipy.stats.tails import beta_lower, beta_upper, log_beta_lower, log_beta_upper
 
 
 def _log_density(y: Any, a: Any, b: Any) -> Any:
     """The logarithm of ``y**(a - 1) (1 - y)**(b - 1) / beta(a, b)``."""
     some = (y > 0.0) & (y < 1.0)
-    safe = inside(some, y, 0.5)
-    rest = 1.0 - safe
-    large = log_binomial(a, b, safe, rest) + log_ratio(a, safe) + log_ratio(b, (a + b) * rest)
+    safe = in_support(some, y, 0.5)
+    complement = 1.0 - safe
+    ratios = log_ratio(a, safe) + log_ratio(b, (a + b) * complement)
+    large = log_binomial(a, b, safe, complement) + ratios
     small = (a - 1.0) * jnp.log(safe) + (b - 1.0) * jnp.log1p(-safe) - log_beta(a, b)
     log = jnp.where(jnp.minimum(a, b) > LARGE, large, small)
     log = jnp.where(y == 0.0, _at_edge(a, b), jnp.where(y == 1.0, _at_edge(b, a), log))

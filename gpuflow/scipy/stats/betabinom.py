@@ -16,7 +16,7 @@ def _log_probability(k: Any, m: Any, a: Any, b: Any) -> Any:
     """The logarithm of ``choose(k + m, k) beta(k + a, m + b) / beta(a, b)``.
 
     As binomial probabilities of k and of a, over that of k + a; any ``p`` does. With the mean of
-    the last one large parts do not cancel.
+    the last one large terms do not cancel.
     """
     first, second = k + a, m + b
     total = first + second

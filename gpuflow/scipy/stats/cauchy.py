@@ -12,7 +12,7 @@ from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.stats.common import guarded, log_probability, quantile, standardize
 
-# From here on the 1 beside the square does not count, and the square might overflow.
+# From here on adding 1 to the square has no effect, and the square might overflow.
 _FAR = 1e10
 
 

@@ -1,7 +1,7 @@
 """Common code of the distributions.
 
 Each module has one distribution; its functions standardize their argument, evaluate a formula that
-is safe wherever a choice drops it (so that derivatives are, too), and put nan where SciPy does.
+is finite even where ``where`` drops it (so derivatives are, too), and return nan where SciPy does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuflow import lax
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array
 from gpuflow.scipy.special.common import typed_operands
-from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, deviance, log_ratio, stirling_rest
+from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, deviance, log_ratio, stirling_remainder
 
 _LOG_2 = math.log(2.0)
 
@@ -28,8 +28,8 @@ def standardize(
 
     ``prepare=real_operands`` keeps weak types also of arrays, where JAX does.
     """
-    x, loc, scale, *rest = prepare(name, x, loc, scale, *shapes)
-    return [(x - loc) / scale, scale, *rest]
+    x, loc, scale, *others = prepare(name, x, loc, scale, *shapes)
+    return [(x - loc) / scale, scale, *others]
 
 
 def shift(
@@ -37,8 +37,8 @@ def shift(
     prepare: Callable[..., list[Array]] = typed_operands,
 ) -> list[Array]:  # fmt: skip
     """``k - loc`` of a discrete distribution and the shape parameters, in one float dtype."""
-    k, loc, *rest = prepare(name, k, loc, *shapes)
-    return [k - loc, *rest]
+    k, loc, *others = prepare(name, k, loc, *shapes)
+    return [k - loc, *others]
 
 
 def guarded(result: Any, *conditions: Any) -> Any:
@@ -48,8 +48,8 @@ def guarded(result: Any, *conditions: Any) -> Any:
     return result
 
 
-def inside(condition: Any, x: Any, filler: float) -> Any:
-    """``x`` in the support; elsewhere a number at which the formulas and derivatives are finite.
+def in_support(condition: Any, x: Any, filler: float) -> Any:
+    """``x`` in the support; elsewhere a value at which the formulas and derivatives are finite.
 
     nan stays, so that it reaches the result.
     """
@@ -92,25 +92,25 @@ def log_probability(p: Any, q: Any) -> Any:
     )
 
 
-# From such parameters on the large parts of a density cancel, and the forms below are better.
+# From such parameters on the large terms of a density cancel, and the forms below are better.
 LARGE = 10.0
 
-# --- densities whose large parts cancel -----------------------------------------------------
+# --- densities whose large terms cancel -----------------------------------------------------
 
 
-def _stirling_rest(x: Any) -> Any:
+def _stirling_remainder(x: Any) -> Any:
     """delta(x) for x > 0, below 1 too: delta(x) = delta(x + 1) + (x + 1/2) log(1 + 1 / x) - 1."""
     small = x < 1.0
     safe = jnp.where(small, x, 1.0)
     step = jnp.where(small, (safe + 0.5) * jnp.log1p(1.0 / safe) - 1.0, 0.0)
-    return stirling_rest(jnp.where(small, x + 1.0, x)) + step
+    return stirling_remainder(jnp.where(small, x + 1.0, x)) + step
 
 
 def log_poisson(k: Any, mu: Any) -> Any:
     """``k log(mu) - mu - gammaln(k + 1)`` for real ``k >= 0``. Source: C. Loader, 2000."""
     some = k > 0.0
     safe = jnp.where(some, k, 1.0)
-    log = -_stirling_rest(safe) - deviance(safe, mu) - 0.5 * jnp.log(safe) - HALF_LOG_2_PI
+    log = -_stirling_remainder(safe) - deviance(safe, mu) - 0.5 * jnp.log(safe) - HALF_LOG_2_PI
     return jnp.where(some, log, -mu)
 
 
@@ -118,7 +118,7 @@ def log_poisson(k: Any, mu: Any) -> Any:
 def log_gamma_density(y: Any, a: Any) -> Any:
     """The logarithm of ``y**(a - 1) exp(-y) / gamma(a)``."""
     some = (y > 0.0) & (y < jnp.inf)
-    safe = inside(some, y, 1.0)
+    safe = in_support(some, y, 1.0)
     large = log_poisson(a, safe) + log_ratio(a, safe)
     small = (a - 1.0) * jnp.log(safe) - safe - lax.lgamma(a)
     log = jnp.where(a > LARGE, large, small)
@@ -141,9 +141,9 @@ def log_binomial(k: Any, m: Any, p: Any, q: Any) -> Any:
     """
     none, all_ = k == 0.0, m == 0.0
     edge = none | all_
-    some, rest = (jnp.where(edge, 1.0, v) for v in (k, m))
-    total = some + rest
-    rests = _stirling_rest(total) - _stirling_rest(some) - _stirling_rest(rest)
-    deviances = deviance(some, total * p) + deviance(rest, total * q)
-    log = rests - deviances - 0.5 * jnp.log(some * (rest / total)) - HALF_LOG_2_PI
+    some, other = (jnp.where(edge, 1.0, v) for v in (k, m))
+    total = some + other
+    remainders = _stirling_remainder(total) - _stirling_remainder(some) - _stirling_remainder(other)
+    deviances = deviance(some, total * p) + deviance(other, total * q)
+    log = remainders - deviances - 0.5 * jnp.log(some * (other / total)) - HALF_LOG_2_PI
     return jnp.where(none, log_power(m, q, p), jnp.where(all_, log_power(k, p, q), log))

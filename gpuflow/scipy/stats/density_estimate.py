@@ -170,7 +170,7 @@ class gaussian_kde:
         return points
 
     def _log_kernels(self, points: Any) -> Any:
-        """The logarithm of each point's part, f32[m, n]."""
+        """The logarithm of each point's term, f32[m, n]."""
         data, points, precision = promote_dtypes_inexact(
             self.dataset.T, self._points(points).T, self.inv_cov
         )
@@ -266,21 +266,21 @@ class gaussian_kde:
             ValueError,
         )
         small, large = (self, other) if self.n < other.n else (other, self)
-        parts = large._convolve(self.covariance + other.covariance, small.dataset)
-        return jnp.sum(parts * small.weights)
+        terms = large._convolve(self.covariance + other.covariance, small.dataset)
+        return jnp.sum(terms * small.weights)
 
     def resample(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
         """Return random samples of the estimate, f32[d, *shape]."""
         point_key, noise_key = random.split(key)
-        chosen = random.choice(point_key, self.n, shape=shape, p=self.weights)
+        indices = random.choice(point_key, self.n, shape=shape, p=self.weights)
         noise = random.multivariate_normal(
             noise_key, jnp.zeros(self.d, self.covariance.dtype), self.covariance, shape=shape,
             dtype=self.dataset.dtype,
         )  # fmt: skip
-        return self.dataset[:, chosen] + noise.T
+        return self.dataset[:, indices] + noise.T
 
     def integrate_box(self, low_bounds: Any, high_bounds: Any, maxpts: Any = None) -> NoReturn:
-        """Not there: there is no closed form; use ``integrate_box_1d``."""
+        """Not supported: there is no closed form; use ``integrate_box_1d``."""
         del low_bounds, high_bounds, maxpts
         raise NotImplementedError(
             "[integrate_box] only 1D box integrations are supported; got a box. "
@@ -288,7 +288,7 @@ class gaussian_kde:
         )
 
     def set_bandwidth(self, bw_method: BandwidthMethod = None) -> NoReturn:
-        """Not there: estimates are immutable."""
+        """Not supported: estimates are immutable."""
         del bw_method
         raise NotImplementedError(
             "[set_bandwidth] dynamically changing the bandwidth method is not supported; got a "

@@ -22,9 +22,9 @@ _TOLERANCE = 1e-6
 
 
 def _log_density(x: Any, alpha: Any, column: Any) -> Any:
-    """For numbers of ``x`` above 0; ``column`` is ``alpha`` along the first axis.
+    """The logarithm for ``x`` above 0; ``column`` is ``alpha`` along the first axis.
 
-    Large parts of the gamma functions cancel; then it is a product of Poisson probabilities, given
+    Large terms of the gamma functions cancel; then it is a product of Poisson probabilities, given
     the sum.
     """
     total = jnp.sum(alpha)

@@ -7,7 +7,7 @@ from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import guarded, inside, log_complement, quantile, standardize
+from gpuflow.scipy.stats.common import guarded, in_support, log_complement, quantile, standardize
 
 
 @composite
@@ -55,7 +55,7 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         Array([0.3679, 0.1353], dtype=float32)
     """
     y, scale = standardize("expon.pdf", x, loc, scale, prepare=real_operands)
-    density = jnp.exp(-inside(y >= 0.0, y, 0.0)) / scale
+    density = jnp.exp(-in_support(y >= 0.0, y, 0.0)) / scale
     return guarded(jnp.where(y < 0.0, 0.0, density), scale > 0.0)
 
 
@@ -79,7 +79,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         Array([0.6321, 0.8647], dtype=float32)
     """
     y, scale = standardize("expon.cdf", x, loc, scale, prepare=real_operands)
-    return guarded(-jnp.expm1(-inside(y > 0.0, y, 0.0)), scale > 0.0)
+    return guarded(-jnp.expm1(-in_support(y > 0.0, y, 0.0)), scale > 0.0)
 
 
 @composite
@@ -102,7 +102,7 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         Array([-0.4587, -0.1454], dtype=float32)
     """
     y, scale = standardize("expon.logcdf", x, loc, scale, prepare=real_operands)
-    log = log_complement(-inside(y > 0.0, y, 1.0))
+    log = log_complement(-in_support(y > 0.0, y, 1.0))
     return guarded(jnp.where(y <= 0.0, -jnp.inf, log), scale > 0.0)
 
 
@@ -126,7 +126,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         Array([0.3679, 0.1353], dtype=float32)
     """
     y, scale = standardize("expon.sf", x, loc, scale, prepare=real_operands)
-    return guarded(jnp.exp(-inside(y > 0.0, y, 0.0)), scale > 0.0)
+    return guarded(jnp.exp(-in_support(y > 0.0, y, 0.0)), scale > 0.0)
 
 
 @composite
@@ -149,7 +149,7 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         Array([-1., -2.], dtype=float32)
     """
     y, scale = standardize("expon.logsf", x, loc, scale, prepare=real_operands)
-    return guarded(-inside(y > 0.0, y, 0.0), scale > 0.0)
+    return guarded(-in_support(y > 0.0, y, 0.0), scale > 0.0)
 
 
 @composite

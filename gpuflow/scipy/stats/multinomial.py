@@ -48,11 +48,11 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     whole = jnp.equal(jnp.sum(x, -1), n) & jnp.all(x >= 0, -1)
     x, n = x.astype(p.dtype), n.astype(p.dtype)
     p = jnp.broadcast_to(p, jnp.broadcast_shapes(aval_of(p).shape, aval_of(x).shape))
-    # Independent Poisson variables, given their sum. Large parts cancel within each logarithm.
+    # Independent Poisson variables, given their sum. Large terms cancel within each logarithm.
     means = n[..., None] * p
-    parts = jnp.where((x == 0.0) & (means == 0.0), 0.0, log_poisson(jnp.maximum(x, 0.0), means))
+    terms = jnp.where((x == 0.0) & (means == 0.0), 0.0, log_poisson(jnp.maximum(x, 0.0), means))
     excess = n * (jnp.sum(p, -1) - 1.0)
-    log = jnp.sum(parts, -1) - log_poisson(jnp.maximum(n, 0.0), n) + excess
+    log = jnp.sum(terms, -1) - log_poisson(jnp.maximum(n, 0.0), n) + excess
     return jnp.where(whole, log, -jnp.inf)
 
 

@@ -9,12 +9,12 @@ from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, typed_operands
-from gpuflow.scipy.stats.common import guarded, inside, log_complement, quantile, standardize
+from gpuflow.scipy.stats.common import guarded, in_support, log_complement, quantile, standardize
 
 
 def _log_tail(y: Any, b: Any) -> Any:
     """The logarithm of the probability of more than ``y``."""
-    return -b * jnp.log(inside(y > 1.0, y, 1.0))
+    return -b * jnp.log(in_support(y > 1.0, y, 1.0))
 
 
 @composite
@@ -38,7 +38,7 @@ def logpdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
         Array([-1.674 , -4.4466], dtype=float32)
     """
     y, scale, b = standardize("pareto.logpdf", x, loc, scale, b)
-    log = jnp.log(b) - (b + 1.0) * jnp.log(inside(y >= 1.0, y, 1.0)) - jnp.log(scale)
+    log = jnp.log(b) - (b + 1.0) * jnp.log(in_support(y >= 1.0, y, 1.0)) - jnp.log(scale)
     return guarded(jnp.where(y < 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
 
 
@@ -65,7 +65,7 @@ def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
         Array([0.1875, 0.0117], dtype=float32)
     """
     y, scale, b = standardize("pareto.pdf", x, loc, scale, b)
-    density = b / scale * jnp.power(inside(y >= 1.0, y, 1.0), -b - 1.0)
+    density = b / scale * jnp.power(in_support(y >= 1.0, y, 1.0), -b - 1.0)
     return guarded(jnp.where(y < 1.0, 0.0, density), scale > 0.0, b > 0.0)
 
 
@@ -114,7 +114,7 @@ def logcdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
         Array([-0.1335, -0.0157], dtype=float32)
     """
     y, scale, b = standardize("pareto.logcdf", x, loc, scale, b, prepare=real_operands)
-    log = log_complement(-b * jnp.log(inside(y > 1.0, y, 2.0)))
+    log = log_complement(-b * jnp.log(in_support(y > 1.0, y, 2.0)))
     return guarded(jnp.where(y <= 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
 
 
@@ -139,7 +139,7 @@ def sf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> 
         Array([0.125 , 0.0156], dtype=float32)
     """
     y, scale, b = standardize("pareto.sf", x, loc, scale, b)
-    return guarded(jnp.power(inside(y > 1.0, y, 1.0), -b), scale > 0.0, b > 0.0)
+    return guarded(jnp.power(in_support(y > 1.0, y, 1.0), -b), scale > 0.0, b > 0.0)
 
 
 @composite

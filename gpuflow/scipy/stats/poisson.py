@@ -10,7 +10,7 @@ from gpuflow import lax
 from gpuflow.base.names import public_names, publish
 from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.scipy.special.common import kernel, number_like, real_operands, typed_operands
+from gpuflow.scipy.special.common import kernel, real_operands, scalar_like, typed_operands
 from gpuflow.scipy.stats.common import guarded, is_whole, log_poisson, shift
 
 # Up to this mean the entropy is a sum; beyond, an asymptotic series.
@@ -102,7 +102,7 @@ def _entropy(mu: Any) -> Any:
     mean = jnp.where(small & (mu > 0.0), mu, 1.0)
 
     def add_term(i: Any, total: Any) -> Any:
-        log = log_poisson(number_like(i, mu), mean)
+        log = log_poisson(scalar_like(i, mu), mean)
         return total - log * jnp.exp(log)
 
     by_sum = lax.fori_loop(0, _ENTROPY_TERMS, add_term, jnp.zeros_like(mu))

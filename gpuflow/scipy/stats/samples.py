@@ -93,10 +93,10 @@ def mode(
         out_shape = (1,) * len(shape) if keepdims else ()
         x = x.reshape(-1)
     else:
-        place = _axis_of("mode", axis, len(shape))
-        kept = (1,) if keepdims else ()
-        out_shape = shape[:place] + kept + shape[place + 1 :]
-        x = jnp.moveaxis(x, place, -1)
+        position = _axis_of("mode", axis, len(shape))
+        retained = (1,) if keepdims else ()
+        out_shape = shape[:position] + retained + shape[position + 1 :]
+        x = jnp.moveaxis(x, position, -1)
     if x.size == 0:
         float_ = dtypes.default_float()
         return ModeResult(jnp.full(out_shape, np.nan, float_), jnp.zeros(out_shape, float_))
@@ -158,15 +158,15 @@ def rankdata(
         ValueError,
     )
     x = jnp.ravel(a) if axis is None else jnp.asarray(a)
-    place = _axis_of("rankdata", -1 if axis is None else axis, x.ndim)
-    moved = jnp.moveaxis(x, place, -1)
-    if moved.size == 0:
+    position = _axis_of("rankdata", -1 if axis is None else axis, x.ndim)
+    operand = jnp.moveaxis(x, position, -1)
+    if operand.size == 0:
         return jnp.zeros(x.shape, dtypes.default_float())
-    rows = moved.reshape(-1, moved.shape[-1])
+    rows = operand.reshape(-1, operand.shape[-1])
     ranks = vmap(lambda row: _ranks_of_vector(row, method))(rows).astype(dtypes.default_float())
     if dtypes.is_inexact(aval_of(x).dtype):
         ranks = jnp.where(jnp.any(jnp.isnan(rows), -1, keepdims=True), jnp.nan, ranks)
-    return jnp.moveaxis(ranks.reshape(moved.shape), -1, place)
+    return jnp.moveaxis(ranks.reshape(operand.shape), -1, position)
 
 
 @composite

@@ -37,12 +37,12 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
     y, scale, df = standardize("t.logpdf", x, loc, scale, df)
     normal = jnp.isinf(df)
     freedom = jnp.where(normal, 1.0, df)
-    # Far out the constant is that of the normal distribution, and its parts overflow.
+    # Far out the constant is that of the normal distribution, and its terms overflow.
     large = freedom > _LARGE
     some = jnp.where(large, 1.0, freedom)
     constant = log_rising(0.5 * some, 0.5) - 0.5 * jnp.log(math.pi * some)
     constant = jnp.where(large, -HALF_LOG_2_PI, constant)
-    # The square of y / sqrt(df) may overflow; then 1 does not count beside it.
+    # The square of y / sqrt(df) may overflow; then adding 1 has no effect.
     ratio = y / jnp.sqrt(freedom)
     far = jnp.abs(ratio) > 1e10
     log = jnp.where(

@@ -7,9 +7,9 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.ops.special.incomplete_beta import betainc_complement
-from gpuflow.scipy.special.common import number_like, precision
+from gpuflow.scipy.special.common import precision, scalar_like
 from gpuflow.scipy.special.stirling import log_ratio
-from gpuflow.scipy.stats.common import inside, log_binomial, log_poisson, log_probability
+from gpuflow.scipy.stats.common import in_support, log_binomial, log_poisson, log_probability
 
 # Terms of the series and of the continued fractions; far in a tail these are plenty.
 _TERMS = 100
@@ -28,7 +28,7 @@ def _log_of(p: Any, q: Any) -> Any:
 
 def _gamma_operands(a: Any, x: Any) -> tuple[Any, Any]:
     a, x = jnp.broadcast_arrays(a, x)
-    return jnp.where(a > 0.0, a, 1.0), inside(x > 0.0, x, 0.0)
+    return jnp.where(a > 0.0, a, 1.0), in_support(x > 0.0, x, 0.0)
 
 
 def gamma_lower(a: Any, x: Any) -> Any:
@@ -46,7 +46,7 @@ def _log_lower_series(a: Any, x: Any) -> Any:
 
     def add_term(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         total, term = state
-        term = term * x / (a + 1.0 + number_like(i, x))
+        term = term * x / (a + 1.0 + scalar_like(i, x))
         return total + term, term
 
     one = jnp.ones_like(x)
@@ -60,7 +60,7 @@ def _log_upper_fraction(a: Any, x: Any) -> Any:
     """For ``x > a``. Source: DLMF 8.9.2, after contraction, from the last term to the first."""
 
     def add_term(i: Any, tail: Any) -> Any:
-        k = _TERMS - number_like(i, x)
+        k = _TERMS - scalar_like(i, x)
         return x - a + 2.0 * k - 1.0 + k * (a - k) / tail
 
     tail = lax.fori_loop(0, _TERMS, add_term, x - a + 2.0 * _TERMS + 1.0)
@@ -102,26 +102,26 @@ def beta_upper(a: Any, b: Any, x: Any) -> Any:
     return betainc_complement(*_beta_operands(a, b, x))
 
 
-def _log_beta_fraction(a: Any, b: Any, x: Any, rest: Any) -> Any:
+def _log_beta_fraction(a: Any, b: Any, x: Any, complement: Any) -> Any:
     """For x below the mean. Source: DLMF 8.17.22, from the last term to the first."""
 
     def add_term(i: Any, tail: Any) -> Any:
-        m = _TERMS - number_like(i, x)
+        m = _TERMS - scalar_like(i, x)
         even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m))
         odd = -(a + m - 1.0) * (a + b + m - 1.0) * x / ((a + 2.0 * m - 2.0) * (a + 2.0 * m - 1.0))
         return 1.0 + odd / (1.0 + even / tail)
 
     tail = lax.fori_loop(0, _TERMS, add_term, jnp.ones_like(x))
-    return log_binomial(a, b, x, rest) + jnp.log(b / ((a + b) * tail))
+    return log_binomial(a, b, x, complement) + jnp.log(b / ((a + b) * tail))
 
 
-def _log_beta(a: Any, b: Any, x: Any, rest: Any, p: Any, q: Any) -> Any:
-    """``log(p)``, where ``p`` is the function of ``x`` with the complement ``q``; 1 - x is rest."""
+def _log_beta(a: Any, b: Any, x: Any, complement: Any, p: Any, q: Any) -> Any:
+    """``log(p)``, where ``p`` is the function of ``x`` and ``q = 1 - p``; ``complement`` is 1 - x."""
     tiny = (p < _floor(x)) & (x > 0.0)
     log = jnp.where(x == 0.0, -jnp.inf, _log_of(p, q))
     middle = a / (a + b)
-    place, other = jnp.where(tiny, x, 0.5 * middle), jnp.where(tiny, rest, 1.0 - 0.5 * middle)
-    return jnp.where(tiny, _log_beta_fraction(a, b, place, other), log)
+    point, other = jnp.where(tiny, x, 0.5 * middle), jnp.where(tiny, complement, 1.0 - 0.5 * middle)
+    return jnp.where(tiny, _log_beta_fraction(a, b, point, other), log)
 
 
 def log_beta_lower(a: Any, b: Any, x: Any) -> Any:

@@ -21,7 +21,7 @@ _NARROW = 0.1
 
 
 def _scaled_tail(x: Any) -> Any:
-    """``log(ndtr(-x)) + x**2 / 2`` for ``x >= 0``, which is near ``-log(x)`` far out."""
+    """``log(ndtr(-x)) + x**2 / 2`` for ``x >= 0``, which is near ``-log(x)`` for large ``x``."""
     far = x > _FAR
     near = jnp.log(0.5 * erfcx(jnp.where(far, 1.0, x) * _ROOT_HALF))
     return jnp.where(far, -jnp.log(jnp.where(far, x, 1.0)) - HALF_LOG_2_PI, near)
@@ -38,9 +38,9 @@ def _log_mass(a: Any, b: Any) -> tuple[Any, Any]:
     far = jnp.where(central, 2.0, jnp.where(a > 0.0, b, -a))
     ratio = _scaled_tail(far) - _scaled_tail(near) + _log_decay(far, near)
     tail = _scaled_tail(near) + log_complement(jnp.minimum(ratio, 0.0))
-    rest = ndtr(jnp.where(central, a, -1.0)) + ndtr(jnp.where(central, -b, -1.0))
+    outer_mass = ndtr(jnp.where(central, a, -1.0)) + ndtr(jnp.where(central, -b, -1.0))
     nearest = jnp.where(central, 0.0, jnp.where(a > 0.0, a, b))
-    log = jnp.where(central, jnp.log1p(-rest), tail)
+    log = jnp.where(central, jnp.log1p(-outer_mass), tail)
     return nearest, _where_narrow(a, b, nearest, log)
 
 
@@ -65,9 +65,9 @@ def _log_decay(y: Any, near: Any) -> Any:
     return -(y - near) * (0.5 * y + 0.5 * near)
 
 
-def _log_share(part: tuple[Any, Any], whole: tuple[Any, Any]) -> Any:
+def _log_share(inner: tuple[Any, Any], whole: tuple[Any, Any]) -> Any:
     """The logarithm of the quotient of two masses."""
-    return part[1] - whole[1] + _log_decay(part[0], whole[0])
+    return inner[1] - whole[1] + _log_decay(inner[0], whole[0])
 
 
 def _log_below(y: Any, a: Any, b: Any) -> Any:

@@ -34,8 +34,8 @@ def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
     possible = (c > 0.0) & (c < 1.0)
     c = jnp.where(possible, c, 0.5)
     # 1 + c**2 - 2 c cos(x) without cancellation.
-    rest = jnp.square(1.0 - c) + 4.0 * c * jnp.square(jnp.sin(0.5 * x))
-    log = jnp.log1p(-c * c) - jnp.log(2.0 * math.pi * rest)
+    denominator = jnp.square(1.0 - c) + 4.0 * c * jnp.square(jnp.sin(0.5 * x))
+    log = jnp.log1p(-c * c) - jnp.log(2.0 * math.pi * denominator)
     log = jnp.where((x < 0.0) | (x > 2.0 * math.pi), -jnp.inf, log)
     return guarded(log, possible)
 

@@ -289,20 +289,20 @@ async def async_deserialize(
     )  # fmt: skip
     shape = tuple(source.shape if global_shape is None else global_shape)
     stored = source.dtype.numpy_dtype
-    wanted = canonicalize(np.dtype(stored if dtype is None else dtype))
+    target_dtype = canonicalize(np.dtype(stored if dtype is None else dtype))
 
     async def read(index: tuple[slice, ...]) -> np.ndarray:
-        asked = store.IndexTransform(input_shape=shape)[index].domain
-        there = source.domain.intersect(asked)
-        size = int(np.prod(there.shape, dtype=np.int64)) * stored.itemsize
+        requested = store.IndexTransform(input_shape=shape)[index].domain
+        stored_domain = source.domain.intersect(requested)
+        size = int(np.prod(stored_domain.shape, dtype=np.int64)) * stored.itemsize
         if byte_limiter is not None:
             await byte_limiter.wait_for_bytes(size)
         data = np.zeros(sharding.shard_shape(shape), stored)
-        moved = store.array(data)[store.d[:].translate_to[asked.origin]]
-        await moved[there].write(source[there])
+        shifted = store.array(data)[store.d[:].translate_to[requested.origin]]
+        await shifted[stored_domain].write(source[stored_domain])
         if byte_limiter is not None:
             await byte_limiter.release_bytes(size)
-        return data.astype(wanted)
+        return data.astype(target_dtype)
 
     indices = {_bounds(i): i for i in sharding.addressable_devices_indices_map(shape).values()}
     shards = dict(zip(indices, await asyncio.gather(*map(read, indices.values())), strict=True))
@@ -310,7 +310,7 @@ async def async_deserialize(
 
 
 def _bounds(index: tuple[slice, ...]) -> tuple[Any, ...]:
-    return tuple((part.start or 0, part.stop) for part in index)
+    return tuple((bounds.start or 0, bounds.stop) for bounds in index)
 
 
 def run_deserialization(

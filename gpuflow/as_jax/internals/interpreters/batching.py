@@ -77,8 +77,8 @@ def defbroadcasting(primitive: Primitive) -> None:
     """A primitive whose operands have one shape, element by element."""
 
     def batch(axis: Any, operands: Any, dims: Any, /, **params: Any) -> Any:
-        moved = [bdim_at_front(x, dim, axis.size) for x, dim in safe_zip(operands, dims)]
-        return primitive.bind(*moved, **params), 0
+        aligned = [bdim_at_front(x, dim, axis.size) for x, dim in safe_zip(operands, dims)]
+        return primitive.bind(*aligned, **params), 0
 
     fancy_primitive_batchers[primitive] = batch
 

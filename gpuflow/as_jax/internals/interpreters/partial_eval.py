@@ -67,8 +67,8 @@ def trace_to_jaxpr_nounits(
     try:
         with current_trace(trace):
             outs = list(fun.call_wrapped(*operands))
-        wanted = [instantiate] * len(outs) if isinstance(instantiate, bool) else instantiate
-        flags = [recording.owns(out) or flag for out, flag in safe_zip(outs, wanted)]
+        requested = [instantiate] * len(outs) if isinstance(instantiate, bool) else instantiate
+        flags = [recording.owns(out) or flag for out, flag in safe_zip(outs, requested)]
         unknown = [out for out, flag in safe_zip(outs, flags) if flag]
         jaxpr, consts = recording.finish(arguments, unknown)
     finally:
@@ -97,10 +97,10 @@ def trace_to_jaxpr_dynamic(
         The jaxpr, the types of its outputs, and the values of its constants.
     """
     del lower
-    keep = [True] * len(in_avals) if keep_inputs is None else keep_inputs
+    retain = [True] * len(in_avals) if keep_inputs is None else keep_inputs
 
     def call(*operands: Any) -> Sequence[Any]:
-        return fun.call_wrapped(*[x for x, flag in safe_zip(operands, keep) if flag])
+        return fun.call_wrapped(*[x for x, flag in safe_zip(operands, retain) if flag])
 
     jaxpr, consts = trace_to_jaxpr(call, in_avals)
     if auto_dce:
@@ -125,18 +125,18 @@ def dce_jaxpr(
     used = _flags(used_outputs, len(jaxpr.outvars))
     outs = tuple(atom for atom, flag in safe_zip(jaxpr.outvars, used) if flag)
     live = {atom for atom in outs if type(atom) is not Literal}
-    kept: list[Eqn] = []
+    retained: list[Eqn] = []
     for eqn in reversed(jaxpr.eqns):
         used_inputs, pruned = _dce_eqn(eqn, [var in live for var in eqn.outputs])
         if pruned is not None:
-            kept.append(pruned)
+            retained.append(pruned)
         live.update(
             atom for atom, flag in safe_zip(eqn.inputs, used_inputs)
             if flag and type(atom) is not Literal
         )  # fmt: skip
-    keep = _flags(instantiate, len(jaxpr.invars))
-    flags = [var in live or flag for var, flag in safe_zip(jaxpr.invars, keep)]
-    return _without(jaxpr, flags, outs, tuple(reversed(kept))), flags
+    retain = _flags(instantiate, len(jaxpr.invars))
+    flags = [var in live or flag for var, flag in safe_zip(jaxpr.invars, retain)]
+    return _without(jaxpr, flags, outs, tuple(reversed(retained))), flags
 
 
 def dce_jaxpr_consts(
@@ -144,8 +144,8 @@ def dce_jaxpr_consts(
 ) -> tuple[Jaxpr, list[bool], list[bool]]:
     """``dce_jaxpr`` that drops constants, too: which are used comes before which inputs are."""
     count = len(jaxpr.constvars)
-    keep = [False] * count + _flags(instantiate, len(jaxpr.invars))
-    smaller, used = dce_jaxpr(hoist_consts(jaxpr), used_outputs, keep)
+    retain = [False] * count + _flags(instantiate, len(jaxpr.invars))
+    smaller, used = dce_jaxpr(hoist_consts(jaxpr), used_outputs, retain)
     consts = sum(used[:count])
     smaller = smaller.replace(
         constvars=smaller.invars[:consts], invars=smaller.invars[consts:],

@@ -45,7 +45,7 @@ class ResultsHandler:
     out_avals: Sequence[ShapedArray]
 
     def __call__(self, out_bufs: Sequence[Sequence[Any]]) -> list[Any]:
-        return [handler(parts) for handler, parts in safe_zip(self.handlers, out_bufs)]
+        return [handler(shards) for handler, shards in safe_zip(self.handlers, out_bufs)]
 
 
 def global_aval_to_result_handler(
@@ -57,8 +57,8 @@ def global_aval_to_result_handler(
 
 def _array_handler(aval: ShapedArray, sharding: Any, committed: bool) -> Any:
     del committed
-    return lambda parts: make_array_from_single_device_arrays(
-        aval.shape, sharding, parts, dtype=aval.dtype
+    return lambda shards: make_array_from_single_device_arrays(
+        aval.shape, sharding, shards, dtype=aval.dtype
     )
 
 

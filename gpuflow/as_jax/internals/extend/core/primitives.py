@@ -18,8 +18,8 @@ _OTHER_NAMES = {"add_jaxvals": "add_any", "linear_solve": "custom_linear_solve"}
 def __getattr__(name: str) -> Primitive:
     if not name.endswith("_p"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    wanted = name.removesuffix("_p")
-    found = registry().get(_OTHER_NAMES.get(wanted, wanted))
+    requested = name.removesuffix("_p")
+    found = registry().get(_OTHER_NAMES.get(requested, requested))
     if found is None:
         raise AttributeError(
             f"[jax.extend.core.primitives] the primitive must be one of gpuflow's; got {name!r}. "

@@ -27,7 +27,7 @@ class DeviceArena:
         """The array at ``offset`` of the arena."""
         return strided(shape, dtype, self.memory, offset)
 
-    def part(self, offset: int, count: int) -> DeviceArena:
+    def section(self, offset: int, count: int) -> DeviceArena:
         """``count`` bytes of this arena, for a nested program."""
         inner = DeviceArena.__new__(DeviceArena)
         inner.device, inner.generation = self.device, 0

@@ -64,10 +64,10 @@ def local_devices(
         >>> gf.local_devices() == gf.devices()
         True
     """
-    wanted = host_id if process_index is None else process_index
-    if wanted is None:
+    requested = host_id if process_index is None else process_index
+    if requested is None:
         return list(process_devices(backend))
-    return [device for device in devices(backend) if device.process_index == wanted]
+    return [device for device in devices(backend) if device.process_index == requested]
 
 
 @explained
@@ -216,10 +216,10 @@ def device_put(
         ValueError,
     )
     leaves, structure = tree.flatten(x)
-    places = tree.broadcast_prefix(device, x, "device_put")
-    pairs = zip(leaves, places, strict=True)
-    placed = [put(leaf, as_sharding(at, "device_put")) for leaf, at in pairs]
-    return tree.unflatten(structure, placed)
+    destinations = tree.broadcast_prefix(device, x, "device_put")
+    pairs = zip(leaves, destinations, strict=True)
+    results = [put(leaf, as_sharding(at, "device_put")) for leaf, at in pairs]
+    return tree.unflatten(structure, results)
 
 
 def device_get(x: Any) -> Any:
@@ -237,8 +237,8 @@ def device_get(x: Any) -> Any:
     """
 
     def get(leaf: Any) -> Any:
-        stays = isinstance(leaf, Ref | Tracer) or dtypes.is_extended(getattr(leaf, "dtype", None))
-        return np.asarray(leaf) if hasattr(leaf, "__array__") and not stays else leaf
+        opaque = isinstance(leaf, Ref | Tracer) or dtypes.is_extended(getattr(leaf, "dtype", None))
+        return np.asarray(leaf) if hasattr(leaf, "__array__") and not opaque else leaf
 
     return tree.tree_map(get, x)
 
