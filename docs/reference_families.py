@@ -40,7 +40,7 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
             "gpuflow.numpy", *_numpy("elementary", "ufunc_class", "ufuncs")
         ),
         "Comparisons, parts of numbers and bits": _numpy(
-            "bits", "equality", "float_parts", "integers", "logic"
+            "bits", "equality", "float_components", "integers", "logic"
         ),
         "Reductions and statistics": _numpy(
             "correlations", "histograms", "nan_reductions", "quantiles", "reductions", "statistics"

@@ -176,7 +176,7 @@ def _write(text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A 0-d array as a number, so that format specifications apply."""
+    """A 0-d array as a scalar, so that format specifications apply."""
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
@@ -187,7 +187,7 @@ class _NoSuchField(KeyError):
 
 
 def _check_fields(fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Find a wrong format string where it is written, not when the program runs."""
+    """Reject a wrong format string during tracing, not when the program runs."""
     used, automatic = set(), 0
     for _, name, _, _ in string.Formatter().parse(fmt):
         if name is None:

@@ -17,7 +17,7 @@ Listener = Callable[..., None]
 
 @record(frozen=False)
 class _Listeners:
-    """Who is told of each kind of event, in the order of registration."""
+    """The listeners of each kind of event, in the order of registration."""
 
     events: list[Listener] = field(default_factory=list)
     durations: list[Listener] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Names for parts of a program: named_scope and named_call, which the profiler shows."""
+"""Names for regions of a program: named_scope and named_call, which the profiler shows."""
 
 from __future__ import annotations
 

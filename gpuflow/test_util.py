@@ -133,7 +133,7 @@ def check_vjp(
 
 
 def _random_like(rng: np.random.RandomState, x: Any) -> Any:
-    """Normal numbers in the tree, the shapes and the dtypes of ``x``; float0 for integers."""
+    """Normal samples in the tree, the shapes and the dtypes of ``x``; float0 for integers."""
 
     def draw(leaf: Any) -> Any:
         aval = aval_of(leaf)
@@ -176,7 +176,7 @@ def _difference(f: Callable[..., Any], args: Any, tangents: Any, eps: float) -> 
 
 
 def _inner_product(xs: Any, ys: Any) -> Any:
-    """The real part of the inner product; parts without derivative count nothing."""
+    """The real part of the inner product; leaves without derivative are skipped."""
     total: Any = np.float32(0)
     for x, y in safe_zip(tree.leaves(xs), tree.leaves(ys)):
         x, y = np.asarray(x), np.asarray(y)

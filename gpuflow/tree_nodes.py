@@ -312,7 +312,7 @@ class Partial(functools.partial[Any]):
     """
 
     def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Partial:
-        # functools.partial would take a partial function apart.
+        # functools.partial would flatten a nested partial function.
         return super().__new__(cls, _opaque(func), *args, **keywords)
 
 

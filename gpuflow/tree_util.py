@@ -165,7 +165,7 @@ def _short(treedef: PyTreeDef) -> str:
 
 
 def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], treedef: PyTreeDef) -> None:
-    """Raise ValueError if ``tree``, of structure ``treedef``, is no prefix of each other one."""
+    """Raise ValueError if ``tree``, of structure ``treedef``, is no prefix of one of ``rest``."""
     for position, other in enumerate(rest, 1):
         try:
             treedef.flatten_up_to(other)

@@ -17,12 +17,12 @@ class SupportsDType(Protocol):
     def dtype(self) -> np.dtype: ...
 
 
-# What functions take for an array; lists are not among them. A Union, since libraries that print
+# Anything that functions accept as an array, lists excluded. A Union, since libraries that print
 # annotations read its name.
 ArrayLike = Union[  # noqa: UP007
     Array, np.ndarray, np.bool_, np.number, bool, int, float, complex
 ]
-# What functions take for a dtype: a name, a type of numbers, a dtype, or what has one.
+# Anything that functions accept as a dtype: a name, a scalar type, a dtype, or an object with one.
 DTypeLike = str | type[Any] | np.dtype | SupportsDType
 
 publish(globals(), "typing", ["ArrayLike", "DTypeLike"])

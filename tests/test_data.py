@@ -369,9 +369,9 @@ def test_a_closed_one_does_not_wait_for_ever(monkeypatch):
 def test_a_forked_child_is_told():
     ready = data.prefetch_to_device(endless(), 1)
     next(ready)
-    ready._room.close()
+    ready._queue.close()
     ready._worker.join()
-    ready._room.is_closed = False
+    ready._queue.is_closed = False
     child = os.fork()
     if child == 0:
         try:
@@ -382,7 +382,7 @@ def test_a_forked_child_is_told():
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 7
-    ready._room.is_closed = True
+    ready._queue.is_closed = True
 
 
 def test_the_interpreter_ends_in_silence():

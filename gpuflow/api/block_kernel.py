@@ -36,12 +36,12 @@ Shape = tuple[int, ...]
 
 @record
 class _Tiling:
-    """One result in tiles.
+    """The tiling of one result.
 
     Attributes:
-        aval: the whole.
-        tile: the shape of a tile; the last ones may reach over the edge.
-        counts: how many tiles there are along each dimension.
+        aval: the aval of the result.
+        tile: the shape of a tile; the last ones may exceed the result.
+        counts: the number of tiles along each dimension.
     """
 
     aval: ShapedArray
@@ -49,7 +49,7 @@ class _Tiling:
     counts: Shape
 
     def merged(self, stacked: Any) -> Any:
-        """The whole of all tiles, (number of tiles, \\*tile)."""
+        """The result from all its tiles, (number of tiles, \\*tile)."""
         if prod(self.counts) == 1:
             whole = stacked[0]
         else:
@@ -62,11 +62,11 @@ class _Tiling:
 
 
 class Block:
-    """One block of a kernel: where it is, and how it reads.
+    """One block of a kernel: its position in the grid, and loads of tiles.
 
     Attributes:
-        index: its position in the grid, an int32 scalar for each dimension of the first result.
-        start: the first element of its tile there, an int32 number for each dimension.
+        index: its index in the grid, an int32 scalar for each dimension of the first result.
+        start: the first element of its tile, an int32 scalar for each dimension.
         tile: the shape of that tile.
     """
 
@@ -86,9 +86,9 @@ class Block:
             start: its first element, an integer for each dimension of ``x``; it may be computed,
                 and be out of bounds. None: ``self.start``.
             shape: of the tile, ints; None for a whole dimension. None: ``self.tile``.
-            fill: the value of elements of the tile that are outside of ``x``. None: the tile must
-                be inside, which is not checked: such a start is clamped, as by
-                ``lax.dynamic_slice``. That saves the check.
+            fill: the value of elements of the tile that are out of bounds of ``x``. None: the tile
+                must be in bounds; this is not checked, and the start is clamped, as by
+                ``lax.dynamic_slice``.
 
         Returns:
             The tile, of the dtype of ``x``.
@@ -173,7 +173,7 @@ class Block:
         return values
 
     def _in_bounds(self, start: Any, size: int, whole: int) -> bool:
-        """Whether a tile is known to lie inside of an array, along one dimension."""
+        """Whether a tile is statically in bounds of an array, along one dimension."""
         if isinstance(start, int | np.integer):
             return 0 <= int(start) <= whole - size
         own = [d for d, at in enumerate(self.start) if at is start]
@@ -281,7 +281,7 @@ class BlockKernel:
             return tiles
 
         block_ids = jnp.arange(prod(grid), dtype=np.int32)
-        # Derivatives load and compute a tile again: only what is loaded from is kept.
+        # Derivatives load and compute a tile again: only the loaded arrays are residuals.
         run = checkpoint(one)
         stacks = lax_map(run, block_ids)
         results = [tiling.merged(stack) for tiling, stack in safe_zip(tilings, stacks)]
@@ -357,7 +357,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _unravelled(block_id: Any, grid: Shape) -> tuple[Any, ...]:
-    """The place of a block in the grid, row-major."""
+    """The index of a block in the grid, row-major."""
     index: list[Any] = []
     remaining = prod(grid)
     for count in reversed(grid):
@@ -373,7 +373,7 @@ def _unravelled(block_id: Any, grid: Shape) -> tuple[Any, ...]:
 
 
 def _tilings(name: str, specs: list[Any], tile: Any, out_tree: Any) -> list[_Tiling]:
-    """The results in tiles."""
+    """The tilings of all results."""
     check(
         bool(specs) and all(hasattr(s, "shape") and hasattr(s, "dtype") for s in specs),
         lambda: (

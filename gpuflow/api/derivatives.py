@@ -63,7 +63,7 @@ class FlatFunction:
 
 
 def _without_tangent(value: Any) -> Any:
-    """``value`` as the trace of a derivative sees it from outside: auxiliary data."""
+    """``value`` without its tangent, as auxiliary data of a derivative is returned."""
     if not isinstance(value, Tracer):
         return value
     trace = thread_state.trace
@@ -85,7 +85,7 @@ def _check_tangents(
         want, got = aval.tangent(), aval_of(tangent)
         # Python floats are weak and take any float dtype.
         yields = got.weak_type and got.dtype.kind == "f" and dtypes.is_floating(want.dtype)
-        # Integer outputs have no cotangents: integers in their place are ignored.
+        # Integer outputs have no cotangents: integers given for them are ignored.
         yields |= what == "vjp" and want.dtype == dtypes.float0 and got.dtype == aval.dtype
         if got.shape != want.shape or (got.dtype != want.dtype and not yields):
             raise (ValueError if got.shape != want.shape else dtype_error)(
@@ -97,7 +97,7 @@ def _check_tangents(
 
 
 def _at(index: int, treedef: tree.TreeDef) -> str:
-    """Where leaf ``index`` lies, unless it is the whole tree."""
+    """The path of leaf ``index`` for a message, unless it is the whole tree."""
     path = tree.paths(tree.unflatten(treedef, range(treedef.num_leaves)))[index]
     return f" at {path}" if path else ""
 
@@ -195,7 +195,7 @@ def jvp(
 
 
 def _as_array(tangent: Any) -> Any:
-    """A tangent as an array, also where it is a Python number that was passed on."""
+    """A tangent as an array, also if it is a Python scalar."""
     value = instantiate(tangent)
     return convert_element_type(value, aval_of(value).dtype, aval_of(value).weak_type)
 
@@ -277,7 +277,7 @@ class _Pullback:
 
 
 def _as_weak_as(primal: ShapedArray, cotangent: Any) -> Any:
-    """A cotangent that yields in promotion where its primal does."""
+    """A cotangent as weakly typed as its primal."""
     aval = aval_of(cotangent)
     if aval.dtype == dtypes.float0 or aval.weak_type == primal.weak_type:
         return cotangent
@@ -363,14 +363,14 @@ class VJP:
         return tree.unflatten(self.in_tree, self.pullback(typed))
 
     def flattened(self) -> tuple[Any, Any]:
-        """Residuals, and the rest."""
+        """Residuals, and the static fields."""
         pullback = self.pullback
         of_pullback = (pullback.jaxpr, pullback.avals, pullback.nonzeros)
         return pullback.residuals, (*of_pullback, self.out_avals, self.in_tree, self.out_tree)
 
     @staticmethod
     def restored(fixed: Any, residuals: Any) -> VJP:
-        """From the two parts of ``flattened``."""
+        """The VJP of the two results of ``flattened``."""
         jaxpr, avals, nonzeros, *others = fixed
         return VJP(_Pullback(jaxpr, list(residuals), avals, nonzeros), *others)
 
@@ -431,12 +431,12 @@ def select_arguments(
     kinds: tuple[bool, bool],
     missing: type[Exception] = TypeError,
 ) -> tuple[FlatFunction, list[Any], tree.TreeDef]:
-    """``fun`` as a flat function of the chosen arguments, their leaves, and their tree.
+    """``fun`` as a flat function of the selected arguments, their leaves, and their tree.
 
     Args:
         what: the name of the transformation, for errors.
         kinds: whether inputs are complex (holomorphic), and whether integers are allowed.
-        missing: the error for the number of an argument that the call does not have.
+        missing: the error for the index of an argument that the call does not have.
     """
     positions = _argnums(argnums, len(args), what, missing)
 

@@ -1,4 +1,4 @@
-"""Devices as users name them, and arrays that are put there and fetched."""
+"""The user API of devices and processes, and transfers of arrays."""
 
 from __future__ import annotations
 

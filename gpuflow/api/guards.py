@@ -1,4 +1,4 @@
-"""Guards of JAX as context managers: settings under which nothing here would behave otherwise.
+"""Guards of JAX as context managers: settings that have no effect here.
 
 They accept the values of JAX's guards, so that programs run unchanged, and each documents why it
 has no effect. ``make_user_context`` is an exception.
@@ -79,7 +79,7 @@ array_garbage_collection_guard: Guard = _guard(
 class UserContext:
     """A value of the user's that functions may read while they are traced.
 
-    ``jit`` traces a function again where the value is another.
+    ``jit`` retraces a function if the value differs.
 
     Attributes:
         value: in this thread, now.

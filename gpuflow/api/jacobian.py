@@ -33,7 +33,7 @@ def _identity(size: int, dtype: Any) -> Any:
 
 
 def _basis(avals: Sequence[ShapedArray]) -> tuple[list[Any], int]:
-    """For each aval an array (total, *shape): the standard basis of all of them together."""
+    """For each aval an array (total, *shape): the standard basis of their concatenation."""
     total = sum(aval.size for aval in avals)
     result, start = [], 0
     for aval in avals:
@@ -61,7 +61,7 @@ def _without_derivative(leaf: ShapedArray, avals: Sequence[ShapedArray]) -> list
 
 
 def _like(example: ShapedArray, blocks: Sequence[Any]) -> list[Any]:
-    """Parts of a Jacobian with the dtype and the weak type of the leaf that they belong to."""
+    """Blocks of a Jacobian with the dtype and the weak type of the leaf that they belong to."""
     return [convert_element_type(x, example.dtype, example.weak_type) for x in blocks]
 
 
@@ -162,7 +162,7 @@ def jacfwd(
 
 
 def _rotate(value: Any, count: int) -> Any:
-    """Move the first ``count`` dimensions behind the others."""
+    """Move the first ``count`` dimensions to the end."""
     for _ in range(count):
         value = move_axis(value, 0, aval_of(value).ndim - 1)
     return value

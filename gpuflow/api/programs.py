@@ -353,7 +353,7 @@ def explain(
     return explanation.Explanation(compiled, stage, platform, top, operands)
 
 
-# Classes of sizes that are no numbers, each with what eval_shape does where there are such.
+# Classes of symbolic sizes, each with its implementation of eval_shape.
 _symbolic: dict[type, Callable[..., Any]] = {}
 
 

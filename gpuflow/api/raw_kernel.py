@@ -38,7 +38,7 @@ Function = Callable[..., Any]
 
 @record
 class _StaticScalar:
-    """A number among the arguments: part of the program. Equal numbers of two types differ."""
+    """A static scalar argument; scalars of equal value and different dtype are different."""
 
     dtype: str
     value: Any
@@ -340,7 +340,7 @@ class RawKernel:
         return x, y, z
 
     def _check_count(self, count: int) -> None:
-        """Compare with the parameters of the functions, as far as they are known."""
+        """Compare with the parameters of the functions, if they have signatures."""
         for function in (self._code, self._on_cpu):
             if function is None or isinstance(function, CudaText):
                 continue
@@ -514,5 +514,5 @@ def _scalar(static: _StaticScalar) -> np.generic:
 
 
 def _handle(aval: ShapedArray) -> ShapeDtypeStruct:
-    """An array as ``out``, ``grid`` and ``arguments`` see it; it is known by its identity."""
+    """An array as ``out``, ``grid`` and ``arguments`` see it; identified by ``id``."""
     return ShapeDtypeStruct(aval.shape, aval.dtype)

@@ -1,4 +1,4 @@
-"""The import system's part: a finder that answers ``jax`` and ``jax.X`` with gpuflow's modules."""
+"""Import finder that resolves ``jax`` and ``jax.X`` to gpuflow's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors about names of JAX that gpuflow lacks: the requesting module, close names, private or not."""
+"""Errors about names of JAX that gpuflow lacks: the requester, close names, private or not."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Where names of JAX's modules differ from ours; every other ``jax.X`` is ``gpuflow.X``."""
+"""JAX modules whose names differ from ours; every other ``jax.X`` is ``gpuflow.X``."""
 
 from __future__ import annotations
 
 _INTERNALS = "gpuflow.as_jax.internals"
 
-# Names of jax itself that JAX has removed, and what it has in their place.
+# Names of jax itself that JAX has removed, and their replacements.
 REMOVED = {
     "device_put_replicated": "jax.device_put(x, sharding)",
     "device_put_sharded": "jax.device_put(x, sharding)",

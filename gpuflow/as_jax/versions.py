@@ -1,4 +1,4 @@
-"""Which JAX gpuflow follows, for libraries that ask ``importlib.metadata``."""
+"""The JAX version that gpuflow follows, and its ``importlib.metadata``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __version_info__ = JAX_VERSION_INFO
 
 
 class _AliasDistribution(Distribution):
-    """Stands for the installed package ``jax`` or ``jaxlib``."""
+    """Metadata of the package ``jax`` or ``jaxlib`` while the alias is installed."""
 
     def __init__(self, name: str) -> None:
         self._package = name

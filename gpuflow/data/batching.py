@@ -61,7 +61,7 @@ class Batches:
 
 
 def _rows_of(leaf: Any, rows: Any) -> Any:
-    """Rows of an array, as an array of its kind that nobody else writes to."""
+    """Rows of an array, as an array of its kind with memory of its own."""
     if isinstance(leaf, np.ndarray):
         return leaf[rows].copy() if isinstance(rows, slice) else np.take(leaf, rows, axis=0)
     if type(leaf) is Array:

@@ -1,4 +1,4 @@
-"""Arrays of other libraries in batches, which are not imported for it."""
+"""Arrays of other libraries in batches, without importing those libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TEXTS = ("O", "S", "U")  # kinds of dtypes
 
 
 def imported(leaf: Any) -> Any:
-    """A leaf as an array of ours or NumPy's, on the same memory where that is possible.
+    """A leaf as an array of ours or NumPy's, without a copy if possible.
 
     Values that are not arrays are returned unchanged.
     """
@@ -33,14 +33,14 @@ def imported(leaf: Any) -> Any:
 
 
 def to_device(leaf: Any, where: Any, is_own: bool) -> Any:
-    """A leaf as an array of ours on a device or with a sharding, which nobody else writes to.
+    """A leaf as an array of ours on a device or with a sharding, with memory of its own.
 
     Values that are not numeric arrays, such as strings, are returned unchanged.
 
     Args:
         leaf: of a batch.
         where: a Device or Sharding, or None: the default device.
-        is_own: whether nobody else writes to the leaf, so that its memory may become the array's.
+        is_own: whether the array may use the memory of the leaf.
     """
     value = imported(leaf)
     is_numeric = isinstance(value, (Array, *_NUMERIC))
@@ -52,6 +52,6 @@ def to_device(leaf: Any, where: Any, is_own: bool) -> Any:
         aval = ShapedArray(value.shape, value.dtype)
         return Array(device.driver.from_host(value), aval, device)
     if isinstance(value, Array) and where is None:
-        # Another library may write into what is its own.
+        # Another library may write to its own array.
         return value if value is leaf else exports.from_dlpack(leaf, copy=True)
     return put(value, where)

@@ -1,6 +1,6 @@
 """Prefetching: another thread makes batches and puts them on devices, while a step runs.
 
-    iterator --> worker thread --> room for a few batches --> consumer
+    iterator --> worker thread --> queue of a few batches --> consumer
 
 The worker references the queue, not the consumer's end of it: when that is closed or
 garbage-collected, or the interpreter ends, the worker is notified, and stops after its current
@@ -28,7 +28,7 @@ from gpuflow.parallel.placement import as_sharding
 
 # How long to wait for a worker whose iterator is in the middle of something, in seconds.
 _PATIENCE = 5.0
-# How often a consumer without a batch looks whether there still is a worker.
+# Interval at which a waiting consumer checks that the worker is alive, in seconds.
 _LOOK = 1.0
 
 
@@ -44,7 +44,7 @@ class _End:
 
 
 class _Queue:
-    """Room for a few batches, between two threads."""
+    """Bounded queue of batches, between two threads."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -53,13 +53,13 @@ class _Queue:
         self.is_closed = False
 
     def wait_for_slot(self) -> bool:
-        """Wait until there is a place; False: nobody wants more."""
+        """Wait for a free slot; False if the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_closed or len(self._items) < self._size)
             return not self.is_closed
 
     def put(self, item: Any) -> None:
-        """Put a batch where ``wait_for_slot`` found a place."""
+        """Put a batch in the slot that ``wait_for_slot`` found."""
         with self._changed:
             if not self.is_closed:
                 self._items.append(item)
@@ -89,7 +89,7 @@ class _Queue:
             return item
 
     def close(self) -> None:
-        """Let go of all batches, and tell both sides."""
+        """Release all batches, and notify both threads."""
         with self._changed:
             self.is_closed = True
             self._items.clear()
@@ -99,7 +99,7 @@ class _Queue:
 def _work(
     iterator: Iterator[Any], sharding: Any, is_own: bool, queue: _Queue, blocks: Blocks
 ) -> None:
-    """Make batches until there are no more, or nobody wants more."""
+    """Make batches until the iterator ends or the queue is closed."""
     try:
         with config.within(blocks):
             while queue.wait_for_slot():
@@ -117,7 +117,7 @@ def _work(
 
 
 def _on_device(batch: Any, sharding: Any, is_own: bool) -> Any:
-    """A batch with its arrays where they are wanted."""
+    """A batch with its arrays on their devices."""
     leaves, structure = tree.flatten(batch)
     if sharding is None:
         return tree.unflatten(structure, [to_device(leaf, None, is_own) for leaf in leaves])
@@ -127,13 +127,13 @@ def _on_device(batch: Any, sharding: Any, is_own: bool) -> Any:
     return tree.unflatten(structure, [to_device(leaf, target, is_own) for leaf, target in pairs])
 
 
-# Workers that have not ended, and their rooms.
+# Running workers, and their queues.
 _running: dict[threading.Thread, _Queue] = {}
 os.register_at_fork(after_in_child=_running.clear)
 
 
 def _stop_all() -> None:
-    """Before the interpreter takes itself apart."""
+    """Stop all workers before the interpreter shuts down."""
     running = list(_running.items())
     for _, queue in running:
         queue.close()

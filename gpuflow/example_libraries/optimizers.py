@@ -61,7 +61,7 @@ def _zeros_of_squares(x: Array) -> Array:
 
 
 def _inverse_root(x: Array) -> Array:
-    """``1 / sqrt(x)``, and 0 where nothing has been added up yet."""
+    """``1 / sqrt(x)``, and 0 where ``x`` is 0."""
     return jnp.where(x > 0, 1.0 / jnp.sqrt(x), 0.0)
 
 

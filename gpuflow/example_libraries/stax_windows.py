@@ -93,7 +93,7 @@ Conv1DTranspose = partial(GeneralConvTranspose, ("NHC", "HIO", "NHC"))
 def _output_shape(
     function: Callable[..., Any], batch_axes: tuple[int, int], input_shape: Shape, *others: Shape
 ) -> Shape:
-    """The shape of a result, where the batch may be -1; ``batch_axes`` of it before and after."""
+    """The shape of a result, where the batch may be -1; ``batch_axes``: of input and result."""
     before, after = batch_axes
     sizes = [1 if axis == before else size for axis, size in enumerate(input_shape)]
     shapes = [tuple(sizes), *others]
@@ -115,7 +115,8 @@ def _pooling(reducer: Callable[..., Any], start: float, average: bool) -> Callab
             padding: ``"VALID"`` or ``"SAME"``.
             spec: dimensions of inputs and outputs; batch, spatial dimensions, channels by default.
         """
-        unpooled = (0, len(window_shape) + 1) if spec is None else (spec.index("N"), spec.index("C"))
+        last = len(window_shape) + 1
+        unpooled = (0, last) if spec is None else (spec.index("N"), spec.index("C"))
         window, steps = list(window_shape), list(strides or (1,) * len(window_shape))
         for axis in sorted(unpooled):
             window.insert(axis, 1)

@@ -194,13 +194,13 @@ def _times(image: Any, axis: int, weights: Any, precision: Any) -> Any:
     """
     shape = aval_of(image).shape
     size = aval_of(weights).shape[1]
-    before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     result = (*shape[:axis], size, *shape[axis + 1 :])
-    if behind == 1:
+    if after == 1:
         rows = jnp.reshape(image, (before, shape[axis]))
         out = lax.dot_general(rows, weights, (((1,), (0,)), ((), ())), precision)
         return jnp.reshape(out, result)
-    blocks = jnp.reshape(image, (before, shape[axis], behind))
+    blocks = jnp.reshape(image, (before, shape[axis], after))
     many = jnp.broadcast_to(weights, (before, *aval_of(weights).shape))
     out = lax.dot_general(many, blocks, (((1,), (1,)), ((0,), (0,))), precision)
     return jnp.reshape(out, result)

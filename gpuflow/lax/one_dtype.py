@@ -30,7 +30,7 @@ from gpuflow.ops.special import gamma
 _PYTHON_SCALARS = (bool, int, float, complex)
 
 
-def _alike(name: str, x: Any, y: Any) -> tuple[Any, Any]:
+def _check_dtypes(name: str, x: Any, y: Any) -> tuple[Any, Any]:
     """Check two operands: a Python scalar must have the dtype of the other one.
 
     Raises:
@@ -54,7 +54,7 @@ def _strict(primitive: Primitive, function: Callable[..., Any]) -> BinaryOp:
 
     @wraps(function)
     def strict(x: ArrayLike, y: ArrayLike) -> Array:
-        return primitive.bind(*_alike(name, x, y))
+        return primitive.bind(*_check_dtypes(name, x, y))
 
     return strict
 
@@ -94,21 +94,21 @@ complex = _strict(complex_numbers.complex_p, complex_numbers.complex)
 @wraps(key_equality.eq)
 def eq(x: ArrayLike, y: ArrayLike) -> Array:
     """See ``ops.key_equality``."""
-    return key_equality.eq(*_alike("eq", x, y))
+    return key_equality.eq(*_check_dtypes("eq", x, y))
 
 
 @wraps(key_equality.ne)
 def ne(x: ArrayLike, y: ArrayLike) -> Array:
     """See ``ops.key_equality``."""
-    return key_equality.ne(*_alike("ne", x, y))
+    return key_equality.ne(*_check_dtypes("ne", x, y))
 
 
 @wraps(arithmetic.mul)
 def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Array:
     """See ``ops.elementwise``."""
     if out_dtype is not None:
-        return arithmetic.mul(*_alike("mul", x, y), out_dtype=out_dtype)
-    return arithmetic.mul_p.bind(*_alike("mul", x, y))
+        return arithmetic.mul(*_check_dtypes("mul", x, y), out_dtype=out_dtype)
+    return arithmetic.mul_p.bind(*_check_dtypes("mul", x, y))
 
 
 @wraps(transcendental.pow)
@@ -116,19 +116,19 @@ def pow(x: ArrayLike, y: ArrayLike) -> Array:
     """See ``ops.transcendental``."""
     if dtypes.is_integer(aval_of(y).dtype):
         return transcendental.pow_p.bind(x, y)
-    return transcendental.pow_p.bind(*_alike("pow", x, y))
+    return transcendental.pow_p.bind(*_check_dtypes("pow", x, y))
 
 
 @wraps(clamp_op)
 def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
     """See ``ops.elementwise.select``."""
-    return clamp_op(_alike("clamp", min, x)[0], x, _alike("clamp", max, x)[0])
+    return clamp_op(_check_dtypes("clamp", min, x)[0], x, _check_dtypes("clamp", max, x)[0])
 
 
 @wraps(select_op)
 def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
     """See ``ops.elementwise.select``."""
-    return select_op(pred, *_alike("select", on_true, on_false))
+    return select_op(pred, *_check_dtypes("select", on_true, on_false))
 
 
 @wraps(slicing.pad)
@@ -136,4 +136,4 @@ def pad(
     operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[Sequence[int]]
 ) -> Array:
     """See ``ops.layout``."""
-    return slicing.pad(operand, _alike("pad", padding_value, operand)[0], padding_config)
+    return slicing.pad(operand, _check_dtypes("pad", padding_value, operand)[0], padding_config)

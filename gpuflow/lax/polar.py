@@ -147,10 +147,10 @@ def qdwh(
     limit = np.asarray(np.cbrt(5.0 * precision), real_dtype(aval.dtype))
     if dynamic_shape is not None:
         for d, size in enumerate(dynamic_shape):
-            inside = lt(iota(np.int32, aval.shape, d), convert_element_type(size, np.int32))
-            x = where(inside, x, 0)
+            in_bounds = lt(iota(np.int32, aval.shape, d), convert_element_type(size, np.int32))
+            x = where(in_bounds, x, 0)
     u = _scaled(x)
-    moves: Any = np.True_
+    is_changing: Any = np.True_
     weights = _weights(precision, most)
     for a, b, c in weights:
         before = u
@@ -158,7 +158,7 @@ def qdwh(
             u = _by_qr(u, a, b, c)
         else:
             u = _by_cholesky(u, a, b, c)
-            moves = gt(_distance(u, before), limit)
+            is_changing = gt(_distance(u, before), limit)
 
     def goes_on(state: tuple[Any, Any, Any]) -> Any:
         return bitwise_and(state[2], lt(state[0], most))
@@ -168,9 +168,9 @@ def qdwh(
         new = _by_cholesky(old, 3.0, 1.0, 3.0)
         return add(count, 1), new, gt(_distance(new, old), limit)
 
-    count, u, moves = while_loop(goes_on, step, (len(weights), u, moves))
+    count, u, is_changing = while_loop(goes_on, step, (len(weights), u, is_changing))
     # A Newton-Schulz iteration, which squares the error.
     u = _combined(u, exact_matmul(u, exact_matmul(adjoint(u), u)), 1.5, -0.5)
     h = exact_matmul(adjoint(u), x)
     h = mul(add(h, adjoint(h)), np.asarray(0.5, aval.dtype))
-    return u, h, count, bitwise_not(moves)
+    return u, h, count, bitwise_not(is_changing)

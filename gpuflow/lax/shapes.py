@@ -251,8 +251,8 @@ def collapse(
     """
     shape = aval_of(operand).shape
     start, stop, _ = slice(start_dimension, stop_dimension).indices(len(shape))
-    joined = int(np.prod(shape[start:stop], dtype=np.int64))
-    return reshape(operand, (*shape[:start], joined, *shape[stop:]))
+    collapsed = int(np.prod(shape[start:stop], dtype=np.int64))
+    return reshape(operand, (*shape[:start], collapsed, *shape[stop:]))
 
 
 @explained

@@ -453,8 +453,8 @@ def index_take(src: ArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Arra
 def _modulo(index: Any, size: int) -> Any:
     """Indices in [0, size)."""
     dtype = aval_of(index).dtype
-    rest = rem(index, np.asarray(size, dtype))
-    return where(lt(rest, np.asarray(0, dtype)), add(rest, np.asarray(size, dtype)), rest)
+    modulo = rem(index, np.asarray(size, dtype))
+    return where(lt(modulo, np.asarray(0, dtype)), add(modulo, np.asarray(size, dtype)), modulo)
 
 
 def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:

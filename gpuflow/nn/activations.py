@@ -70,8 +70,8 @@ def relu6(x: ArrayLike) -> Array:
 @relu6.defjvp
 def _relu6_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
-    inside = lax.bitwise_and(jnp.greater(x, 0), jnp.less(x, 6))
-    return relu6(x), select_where(inside, t, convert(0, aval_of(t).dtype))
+    unclipped = lax.bitwise_and(jnp.greater(x, 0), jnp.less(x, 6))
+    return relu6(x), select_where(unclipped, t, convert(0, aval_of(t).dtype))
 
 
 @composite
@@ -521,10 +521,10 @@ def sparse_plus(x: ArrayLike) -> Array:
         >>> gf.nn.sparse_plus(jnp.array([-2.0, 0.0, 2.0]))
         Array([0.  , 0.25, 2.  ], dtype=float32)
     """
-    inside = jnp.where(jnp.greater_equal(jnp.abs(x), 1.0), 0.0, x)
-    bent = jnp.divide(jnp.square(jnp.add(inside, 1.0)), 4)
-    outside = jnp.where(jnp.greater_equal(x, 1.0), x, bent)
-    return jnp.where(jnp.less_equal(x, -1.0), 0.0, outside)
+    bounded = jnp.where(jnp.greater_equal(jnp.abs(x), 1.0), 0.0, x)
+    bent = jnp.divide(jnp.square(jnp.add(bounded, 1.0)), 4)
+    linear = jnp.where(jnp.greater_equal(x, 1.0), x, bent)
+    return jnp.where(jnp.less_equal(x, -1.0), 0.0, linear)
 
 
 @composite
@@ -570,7 +570,7 @@ def _log1mexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     (x,), (t,) = primals, tangents
     # 1 / expm1(x) in powers that vanish at infinity, whose own derivatives are finite there.
     positive = jnp.greater(x, 0)
-    inside = jnp.negative(jnp.where(positive, x, 1))
-    slope = jnp.divide(jnp.exp(inside), jnp.negative(jnp.expm1(inside)))
-    outside = jnp.divide(1, jnp.expm1(jnp.where(positive, -1, x)))
-    return log1mexp(x), jnp.multiply(t, jnp.where(positive, slope, outside))
+    negated = jnp.negative(jnp.where(positive, x, 1))
+    slope = jnp.divide(jnp.exp(negated), jnp.negative(jnp.expm1(negated)))
+    other_slope = jnp.divide(1, jnp.expm1(jnp.where(positive, -1, x)))
+    return log1mexp(x), jnp.multiply(t, jnp.where(positive, slope, other_slope))

@@ -75,14 +75,14 @@ def _attend(
 @partial(_attend.defjvp, symbolic_zeros=True)
 def _attend_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
     *operands, extras = primals
-    *moved, (d_bias, *_) = tangents
+    *d_inputs, (d_bias, *_) = tangents
     out, sums = _attend(settings, *primals)
     d_out = None
-    if not all(isinstance(tangent, SymbolicZero) for tangent in moved):
-        moved = [_array(tangent) for tangent in moved]
+    if not all(isinstance(tangent, SymbolicZero) for tangent in d_inputs):
+        d_inputs = [_array(tangent) for tangent in d_inputs]
         residuals = (tuple(operands), extras, out, sums)
         d_out = linear_call(
-            partial(_tangent, settings), partial(_cotangents, settings), residuals, tuple(moved)
+            partial(_tangent, settings), partial(_cotangents, settings), residuals, tuple(d_inputs)
         )
     if not (d_bias is None or isinstance(d_bias, SymbolicZero)):
         bias, *others = extras
@@ -137,13 +137,13 @@ def _gradients_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
         back = vjp(lambda *xs: _composed(settings, xs, (bias, *others)), *operands)[1]
         return tuple(back(cotangent))
 
-    moved = (tuple(map(_array, d_operands)), _array(d_cotangent))
+    d_inputs = (tuple(map(_array, d_operands)), _array(d_cotangent))
     if bias is None:
         _, d_outs = jvp(
             lambda operands, cotangent: composed(operands, cotangent, None),
-            (tuple(operands), cotangent), moved,
+            (tuple(operands), cotangent), d_inputs,
         )  # fmt: skip
     else:
         composed_primals = (tuple(operands), cotangent, bias)
-        _, d_outs = jvp(composed, composed_primals, (*moved, _array(d_bias)))
+        _, d_outs = jvp(composed, composed_primals, (*d_inputs, _array(d_bias)))
     return _gradients(settings, *primals), d_outs

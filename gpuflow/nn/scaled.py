@@ -194,10 +194,10 @@ def scaled_dot_general(
         )
     dtype = user_dtype(preferred_element_type, "scaled_dot_general")
     _check_configs(dtype, configs)
-    numbers = as_dimension_numbers("scaled_dot_general", dimension_numbers)
+    dnums = as_dimension_numbers("scaled_dot_general", dimension_numbers)
     # The product without rounding has the same requirements.
-    eval_shape(lambda x, y: lax.dot_general(x, y, numbers), lhs, rhs)
-    return _rounded_dot(lhs, rhs, numbers, dtype, tuple(configs))
+    eval_shape(lambda x, y: lax.dot_general(x, y, dnums), lhs, rhs)
+    return _rounded_dot(lhs, rhs, dnums, dtype, tuple(configs))
 
 
 def _check_configs(dtype: Any, configs: Sequence[BlockScaleConfig]) -> None:
@@ -231,8 +231,8 @@ def _check_configs(dtype: Any, configs: Sequence[BlockScaleConfig]) -> None:
 
 
 @partial(custom_vjp, nondiff_argnums=(2, 3, 4))
-def _rounded_dot(lhs: Any, rhs: Any, numbers: Any, dtype: Any, configs: Any) -> Any:
-    (left_sum, right_sum), (left_batch, right_batch) = numbers
+def _rounded_dot(lhs: Any, rhs: Any, dnums: Any, dtype: Any, configs: Any) -> Any:
+    (left_sum, right_sum), (left_batch, right_batch) = dnums
     left, left_free = _three_axes(lhs, left_sum, left_batch)
     right, right_free = _three_axes(rhs, right_sum, right_batch)
     out = convert(_product(_rounded(left, configs[0]), _rounded(right, configs[1])), dtype)
@@ -245,8 +245,8 @@ def _three_axes(x: Any, summed: Sequence[int], batch: Sequence[int]) -> tuple[An
     shape = aval_of(x).shape
     free = [k for k in range(len(shape)) if k not in summed and k not in batch]
     sizes = [int(np.prod([shape[k] for k in axes])) for axes in (batch, free, summed)]
-    moved = jnp.transpose(x, (*batch, *free, *summed))
-    return jnp.reshape(moved, sizes), tuple(shape[k] for k in free)
+    transposed = jnp.transpose(x, (*batch, *free, *summed))
+    return jnp.reshape(transposed, sizes), tuple(shape[k] for k in free)
 
 
 def _rounded(x: Any, config: BlockScaleConfig) -> Any:
@@ -281,27 +281,27 @@ def _power_of_two_above(x: Any) -> Any:
     return lax.bitcast_convert_type(up, np.float32)
 
 
-def _rounded_dot_forward(lhs: Any, rhs: Any, numbers: Any, dtype: Any, configs: Any) -> Any:
-    return _rounded_dot(lhs, rhs, numbers, dtype, configs), (lhs, rhs)
+def _rounded_dot_forward(lhs: Any, rhs: Any, dnums: Any, dtype: Any, configs: Any) -> Any:
+    return _rounded_dot(lhs, rhs, dnums, dtype, configs), (lhs, rhs)
 
 
-def _rounded_dot_backward(numbers: Any, dtype: Any, configs: Any, saved: Any, g: Any) -> Any:
+def _rounded_dot_backward(dnums: Any, dtype: Any, configs: Any, saved: Any, g: Any) -> Any:
     lhs, rhs = saved
-    (left_sum, right_sum), (left_batch, right_batch) = numbers
+    (left_sum, right_sum), (left_batch, right_batch) = dnums
     swapped = ((right_sum, left_sum), (right_batch, left_batch))
     batch = len(left_batch)
     free = [aval_of(x).ndim - batch - len(left_sum) for x in (lhs, rhs)]
     of_left, of_right = (range(batch, batch + free[0]), range(batch + free[0], sum(free) + batch))
-    left = _gradient(g, rhs, numbers, of_right, aval_of(lhs), dtype, (configs[2], configs[1]))
+    left = _gradient(g, rhs, dnums, of_right, aval_of(lhs), dtype, (configs[2], configs[1]))
     right = _gradient(g, lhs, swapped, of_left, aval_of(rhs), dtype, (configs[2], configs[0]))
     return left, right
 
 
 def _gradient(
-    g: Any, other: Any, numbers: Any, g_free: Any, aval: Any, dtype: Any, configs: Any
+    g: Any, other: Any, dnums: Any, g_free: Any, aval: Any, dtype: Any, configs: Any
 ) -> Any:
     """The cotangent of an operand: ``g`` times the other operand, summed over its free axes."""
-    (summed, other_summed), (batch, other_batch) = numbers
+    (summed, other_summed), (batch, other_batch) = dnums
     other_free = [
         k for k in range(aval_of(other).ndim) if k not in other_summed and k not in other_batch
     ]

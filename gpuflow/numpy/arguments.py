@@ -53,7 +53,7 @@ def known(name: str, what: str, x: Any, mend: str) -> np.ndarray:
         ) from None
 
 
-def known_int(name: str, what: str, value: Any) -> int:
+def static_int(name: str, what: str, value: Any) -> int:
     """An argument that must be a static int; TypeError otherwise."""
     if isinstance(value, Tracer):
         value = known(name, what, value, f"pass {what} as a Python int.")[()]

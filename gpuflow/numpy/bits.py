@@ -11,7 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_array, known_int
+from gpuflow.numpy.arguments import as_array, static_int
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import moveaxis, ravel
@@ -105,7 +105,7 @@ def unpackbits(
     *lead, size, _ = aval_of(bits).shape
     bits = lax.reshape(bits, (*lead, size * 8))
     if count is not None:
-        bit_count = known_int("unpackbits", "count", count)
+        bit_count = static_int("unpackbits", "count", count)
         bit_count = size * 8 + bit_count if bit_count < 0 else bit_count
         edges = [(0, 0, 0)] * len(lead) + [(0, bit_count - size * 8, 0)]
         bits = lax.pad(bits, convert(0, _BYTE), edges)

@@ -14,7 +14,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike
-from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
+from gpuflow.numpy.arguments import as_array, as_arrays, known, static_int
 from gpuflow.numpy.logic import as_bool, clip, where
 from gpuflow.numpy.positions import nonzero
 from gpuflow.numpy.promotion import check_strict, no_out, promote_dtypes, to_rank
@@ -177,7 +177,7 @@ def _compress(
             ValueError,
         )
         return moveaxis(x[known(name, "the condition", mask, fix)], 0, dim)
-    count = known_int(name, "size", size)
+    count = static_int(name, "size", size)
     check(
         0 <= count <= length,
         lambda: f"[{name}] size must be in [0, {length}]; got {count}. Fix: size={length}.",

@@ -87,8 +87,8 @@ def _expanded(a: Any, size: int) -> Any:
 def _parity(pivots: Any, dtype: Any) -> Any:
     """1 or -1, by the number of rows that were exchanged."""
     last = aval_of(pivots).ndim - 1
-    moved = lax.ne(pivots, lax.iota(np.int32, aval_of(pivots).shape, last))
-    count, two = lax.reduce_sum(lax.convert_element_type(moved, np.int32), (last,)), np.int32(2)
+    swapped = lax.ne(pivots, lax.iota(np.int32, aval_of(pivots).shape, last))
+    count, two = lax.reduce_sum(lax.convert_element_type(swapped, np.int32), (last,)), np.int32(2)
     parity = lax.sub(np.int32(1), lax.mul(lax.rem(count, two), two))
     return lax.convert_element_type(parity, dtype)
 

@@ -13,7 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes
-from gpuflow.numpy.arguments import as_array, as_arrays, known_int
+from gpuflow.numpy.arguments import as_array, as_arrays, static_int
 from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.logic import clip, isinf, where
 from gpuflow.numpy.promotion import (
@@ -68,7 +68,7 @@ def diff(
         >>> jnp.diff(jnp.array([1, 4, 9, 16]), n=2, prepend=0)
         Array([2, 2, 2], dtype=int32)
     """
-    x, count = as_array("diff", a), known_int("diff", "n", n)
+    x, count = as_array("diff", a), static_int("diff", "n", n)
     check(
         count >= 0,
         lambda: f"[diff] n must not be negative; got {count}. Fix: n=1.",
@@ -301,8 +301,8 @@ def unwrap(
     wrapped = remainder(steps + half, period) - half
     wrapped = where((wrapped == -half) & (steps > 0), half, wrapped)
     change = where(absolute(steps) < limit, 0, wrapped - steps)
-    rest = lax.slice_in_dim(p, 1, None, axis=here) + cumsum(change, here)
-    return concatenate([lax.slice_in_dim(p, 0, 1, axis=here), rest], here)
+    tail = lax.slice_in_dim(p, 1, None, axis=here) + cumsum(change, here)
+    return concatenate([lax.slice_in_dim(p, 0, 1, axis=here), tail], here)
 
 
 # --- interpolation -------------------------------------------------------------------------

@@ -69,11 +69,11 @@ def einsum(
     sizes = label_sizes("einsum", values, labels)
     terms = [_one_axis_a_label(*term) for term in zip(values, labels, strict=True)]
     for pair in _path(terms, out_labels, optimize):
-        chosen = [terms[k] for k in pair]
+        selected = [terms[k] for k in pair]
         terms = [term for k, term in enumerate(terms) if k not in pair]
         needed = {label for _, term_labels in terms for label in term_labels} | set(out_labels)
         options = precision, preferred_element_type, _dot_general
-        terms.append(_combine(chosen, needed, sizes, options))
+        terms.append(_combine(selected, needed, sizes, options))
     value, term_labels = _sum_out(*terms[0], set(out_labels))
     result = lax.transpose(value, [term_labels.index(k) for k in out_labels if k in term_labels])
     out = convert(result, preferred_element_type) if preferred_element_type else result

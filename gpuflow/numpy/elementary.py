@@ -99,7 +99,7 @@ def _log_to_base(base: float) -> Ufunc:
             return strong(lax.div(natural_log, like(factor, x)))
         # Division by a complex number would turn infinities into nan.
         pair = [lax.real(natural_log), lax.imag(natural_log)]
-        return strong(lax.complex(*[lax.div(component, like(factor, component)) for component in pair]))
+        return strong(lax.complex(*[lax.div(term, like(factor, term)) for term in pair]))
 
     return logarithm
 
@@ -342,13 +342,13 @@ def _hypot(x: Any, y: Any) -> Any:
     ratio = lax.div(small, select_where(flat, constant(1, large), large))
     length = lax.mul(large, lax.sqrt(lax.add(constant(1, large), lax.square(ratio))))
     infinity = constant(np.inf, large)
-    infinite = lax.bitwise_or(lax.eq(x, infinity), lax.eq(y, infinity))  # also if the other operand is nan
+    infinite = lax.bitwise_or(lax.eq(x, infinity), lax.eq(y, infinity))  # even if one is nan
     return select_where(infinite, infinity, select_where(flat, constant(0, large), length))
 
 
 @_hypot.defjvp
 def _hypot_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """Derivative of hypot: the direction of ``(x, y)``; 0 at the origin, diagonal if both are inf."""
+    """Derivative: the direction of ``(x, y)``; 0 at the origin, the diagonal for two infinities."""
     x, y = primals
     size = lax.max(lax.abs(x), lax.abs(y))
     infinite, zero = lax.eq(size, constant(np.inf, x)), lax.eq(size, constant(0, x))

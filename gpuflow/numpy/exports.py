@@ -156,8 +156,8 @@ def _why_not_shared(host: np.ndarray, device: Device) -> str | None:
 
 def dlpack_device(self: Any) -> tuple[int, int]:
     """DLPack's device type (1 for the CPU, 2 for CUDA) and the device id."""
-    number = host_exchange.number_of(self.device) if type(self) is Array else None
-    return (1, 0) if number is None else (host_exchange.CUDA, number)
+    device_id = host_exchange.number_of(self.device) if type(self) is Array else None
+    return (1, 0) if device_id is None else (host_exchange.CUDA, device_id)
 
 
 def cuda_array_interface(self: Any) -> dict[str, Any]:

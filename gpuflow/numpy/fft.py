@@ -529,9 +529,9 @@ def _shifted(name: str, x: Any, axes: Any, inverse: bool) -> Any:
     shape = aval_of(x).shape
     if axes is None:
         axes = tuple(range(len(shape)))
-    chosen = tuple(axes) if are_several(axes) else (axes,)
-    halves = [shape[canonicalize_axis(axis, len(shape), name)] // 2 for axis in chosen]
-    return roll(x, tuple(-half if inverse else half for half in halves), chosen)
+    shifted_axes = tuple(axes) if are_several(axes) else (axes,)
+    halves = [shape[canonicalize_axis(axis, len(shape), name)] // 2 for axis in shifted_axes]
+    return roll(x, tuple(-half if inverse else half for half in halves), shifted_axes)
 
 
 @composite

@@ -16,7 +16,7 @@ from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
-from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
+from gpuflow.numpy.arguments import as_array, as_arrays, known, static_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import stack
 from gpuflow.numpy.logic import clip, where
@@ -113,7 +113,7 @@ def indices(dimensions: Sequence[int], dtype: DTypeLike | None = None, sparse: b
                [0, 1, 2]], dtype=int32)
     """
     out_dtype = user_dtype(int if dtype is None else dtype, "indices")
-    sizes = [known_int("indices", "dimensions", n) for n in dimensions]
+    sizes = [static_int("indices", "dimensions", n) for n in dimensions]
     out = [
         lax.iota(out_dtype, [n if k == d or not sparse else 1 for k, n in enumerate(sizes)], d)
         for d in range(len(sizes))
@@ -187,7 +187,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
         Array([[5., 0.],
                [0., 5.]], dtype=float32)
     """
-    count, rank = known_int("diag_indices", "n", n), known_int("diag_indices", "ndim", ndim)
+    count, rank = static_int("diag_indices", "n", n), static_int("diag_indices", "ndim", ndim)
     check(
         count >= 0 and rank >= 0,
         lambda: f"[diag_indices] n and ndim must not be negative; got {count} and {rank}. Fix: 2.",
@@ -225,8 +225,8 @@ def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
 
 
 def _triangle(name: str, n: Any, k: Any, m: Any, upper: bool) -> tuple[Any, Any]:
-    rows, offset = known_int(name, "n", n), known_int(name, "k", k)
-    columns = rows if m is None else known_int(name, "m", m)
+    rows, offset = static_int(name, "n", n), static_int(name, "k", k)
+    columns = rows if m is None else static_int(name, "m", m)
     pick = np.triu_indices if upper else np.tril_indices
     try:
         indices = pick(rows, offset, columns)
@@ -362,7 +362,7 @@ def mask_indices(
         >>> jnp.mask_indices(3, jnp.triu, 1)
         (Array([0, 0, 1], dtype=int32), Array([1, 2, 2], dtype=int32))
     """
-    count = known_int("mask_indices", "n", n)
+    count = static_int("mask_indices", "n", n)
     ones = lax.full((count, count), 1, dtypes.default_float())
     return nonzero(mask_func(ones, k), size=size)
 
@@ -446,7 +446,7 @@ def ravel_multi_index(
     check_choice("ravel_multi_index", "mode", mode, _RAVEL_MODES)
     check_choice("ravel_multi_index", "order", order, ("C", "F"))
     name = "ravel_multi_index"
-    sizes = [known_int(name, "dims", n) for n in as_items(name, "dims", dims)]
+    sizes = [static_int(name, "dims", n) for n in as_items(name, "dims", dims)]
     index_arrays = as_arrays(name, *as_items(name, "multi_index", multi_index))
     check(
         len(index_arrays) == len(sizes),

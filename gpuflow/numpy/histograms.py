@@ -16,7 +16,7 @@ from gpuflow.base.foreign import brief
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, ShardingLike
-from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
+from gpuflow.numpy.arguments import as_array, as_arrays, known, static_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.differences import diff
 from gpuflow.numpy.grids import ix_, ravel_multi_index
@@ -72,11 +72,11 @@ def bincount(
         lambda: f"[bincount] the array must be a vector; got {aval_of(x)}. Fix: jnp.ravel(x).",
         ValueError,
     )
-    least = known_int("bincount", "minlength", minlength)
+    least = static_int("bincount", "minlength", minlength)
     if length is None:
         host = known("bincount", "the array", x, "jnp.bincount(x, length=...).")
         length = max(least, int(max(host.max(), 0)) + 1 if host.size else 0)
-    length = known_int("bincount", "length", length)
+    length = static_int("bincount", "length", length)
     values = convert(1, dtypes.default_int())
     if weights is not None:
         values = as_array("bincount", weights)
@@ -163,7 +163,7 @@ def histogram_bin_edges(
     dtype = inexact_dtype(aval_of(x).dtype)
     if aval_of(edges).ndim == 1:
         return convert(edges, dtype)
-    count = known_int("histogram_bin_edges", "bins", bins)
+    count = static_int("histogram_bin_edges", "bins", bins)
     if range is None:
         low, high = smallest(x), largest(x)
     else:

@@ -27,8 +27,8 @@ class Plan:
     Attributes:
         axes: for each axis of the array a slice, a static int or an index array.
         new_axes: positions of None, counted in the entries without them.
-        ellipsis: the position of the ellipsis, counted in the same way; also an empty one parts
-            index arrays.
+        ellipsis: the position of the ellipsis, counted in the same way; even an empty one
+            separates index arrays.
     """
 
     axes: tuple[Any, ...]

@@ -18,7 +18,7 @@ from gpuflow.numpy.ranges import arange, linspace
 from gpuflow.numpy.shaping import expand_dims, transpose
 
 
-def _slice_range(name: str, entry: slice) -> Any:
+def _range(name: str, entry: slice) -> Any:
     """The values of a slice's range; an imaginary step is their count."""
     bounds = []
     for what, value in (("start", entry.start), ("stop", entry.stop), ("step", entry.step)):
@@ -45,8 +45,8 @@ class Grid:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            return _slice_range(self._name, key)
-        coordinates = [_slice_range(self._name, entry) for entry in key]
+            return _range(self._name, key)
+        coordinates = [_range(self._name, entry) for entry in key]
         if not coordinates:
             return [] if self._sparse else arange(0)
         is_real = any(dtypes.is_inexact(aval_of(values).dtype) for values in coordinates)
@@ -106,7 +106,7 @@ class Joiner:
             lambda: f"[{self._name}] a text must come first; got {entry!r} later. Fix: move it.",
             ValueError,
         )
-        x = _slice_range(self._name, entry) if isinstance(entry, slice) else array(entry, copy=False)
+        x = _range(self._name, entry) if isinstance(entry, slice) else array(entry, copy=False)
         rank_before = 0 if isinstance(entry, slice) else aval_of(x).ndim
         x = array(x, copy=False, ndmin=rank)
         if trans1d == -1 or rank <= rank_before:

@@ -55,7 +55,7 @@ def getitem(x: Any, index: IndexLike) -> Array:
     plan = plan_index(index, aval_of(x).shape)
     arrays = [d for d, entry in enumerate(plan.axes) if is_index_array(entry)]
     mode = "clip" if _is_window(plan) else "promise_in_bounds"
-    if len(arrays) > 1 or (arrays and _has_int_outside(plan, aval_of(x).shape)):
+    if len(arrays) > 1 or (arrays and _has_out_of_bounds_int(plan, aval_of(x).shape)):
         return gathered(x, plan, True, mode)
     cut = _cut(plan, aval_of(x).shape)
     for primitive, params in _cutting_steps(cut, aval_of(x).shape):
@@ -195,7 +195,7 @@ def _is_window(plan: Plan) -> bool:
     )
 
 
-def _has_int_outside(plan: Plan, shape: tuple[int, ...]) -> bool:
+def _has_out_of_bounds_int(plan: Plan, shape: tuple[int, ...]) -> bool:
     return any(
         isinstance(entry, int) and not -size <= entry < size
         for entry, size in zip(plan.axes, shape, strict=True)
@@ -221,7 +221,7 @@ def _new_axes(plan: Plan, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def _rows(x: Any, plan: Plan, axis: int, dropped: Sequence[int], mode: str) -> Any:
-    """One gather of rows for the only index array, at axis ``axis``; ints have been cut."""
+    """Row gather for the only index array, at ``axis``; ints are already sliced."""
     index = wrap_negative(plan.axes[axis], aval_of(x).shape[axis])
     advanced = sorted([axis, *dropped])
     others = [d for d in range(aval_of(x).ndim) if d not in advanced]
@@ -249,10 +249,10 @@ def gathered(
     axes = [slice(None) if isinstance(entry, slice) else entry for entry in plan.axes]
     shape = aval_of(x).shape
     layout = scatter_plan(replace(plan, axes=tuple(axes)), shape, wrap)
-    numbers = lax.GatherDimensionNumbers(layout.offsets, layout.indexed, layout.indexed)
+    dimension_numbers = lax.GatherDimensionNumbers(layout.offsets, layout.indexed, layout.indexed)
     sizes = [shape[d] if d in layout.windows else min(shape[d], 1) for d in range(len(shape))]
     out = lax.gather(
-        x, layout.indices, numbers, sizes, mode=mode, fill_value=fill_value,
+        x, layout.indices, dimension_numbers, sizes, mode=mode, fill_value=fill_value,
         indices_are_sorted=indices_are_sorted, unique_indices=unique_indices,
     )  # fmt: skip
     remaining = [k for k in range(len(layout.full_shape)) if k not in layout.new_axes]

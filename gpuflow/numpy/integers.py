@@ -77,8 +77,8 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
     def step(pair: Any) -> Any:
         a, b = pair
         done = lax.eq(b, constant(0, b))
-        rest = lax.rem(a, where(done, constant(1, b), b))
-        return where(done, a, b), where(done, b, rest)
+        remainder = lax.rem(a, where(done, constant(1, b), b))
+        return where(done, a, b), where(done, b, remainder)
 
     divisor = lax.while_loop(goes_on, step, (x1, x2))[0]
     # The absolute value of the least integer overflows, so that its divisors may be negative.

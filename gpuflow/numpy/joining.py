@@ -298,8 +298,8 @@ _cut_in_one_program = composite(_slices_between)
 
 
 def _bounds(size: int, cuts: Sequence[int]) -> list[int]:
-    inside = [max(0, min(size, cut + size if cut < 0 else cut)) for cut in cuts]
-    return [0, *inside, size]
+    clipped = [max(0, min(size, cut + size if cut < 0 else cut)) for cut in cuts]
+    return [0, *clipped, size]
 
 
 _MOST_SECTIONS = 1 << 24  # an array object takes more than 100 bytes
@@ -359,8 +359,8 @@ def array_split(
         "Fix: jnp.reshape.",
         OutOfMemoryError,
     )
-    each, rest = divmod(size, count)
-    starts = [k * each + min(k, rest) for k in range(count + 1)]
+    each, extra = divmod(size, count)
+    starts = [k * each + min(k, extra) for k in range(count + 1)]
     return _cut(ary, dim, starts)
 
 

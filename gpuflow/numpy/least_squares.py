@@ -85,20 +85,20 @@ def lstsq(
     )
     vector = aval_of(b).ndim == 1
     right = expand_dims(b, 1) if vector else b
-    real_type = real_dtype(aval_of(a).dtype)
-    x, residuals, rank, values = _least_squares(a, right, _bound(rcond, real_type, max(m, n)))
+    rtype = real_dtype(aval_of(a).dtype)
+    x, residuals, rank, values = _least_squares(a, right, _bound(rcond, rtype, max(m, n)))
     if numpy_resid and (int(rank) < n or m <= n):
-        residuals = asarray([], real_type)
+        residuals = asarray([], rtype)
     return (ravel(x) if vector else x), residuals, rank, values
 
 
-def _bound(rcond: Any, real_type: Any, size: int) -> Any:
-    """``rcond``, by default that of the dtype ``real_type``."""
-    eps = float(finfo(real_type).eps)
+def _bound(rcond: Any, rtype: Any, size: int) -> Any:
+    """``rcond``, or by default eps times the size, as an array."""
+    eps = float(finfo(rtype).eps)
     if rcond is None:
-        return asarray(eps * size, real_type)
-    bound = asarray(rcond, real_type)
-    return where(lax.lt(bound, real_type.type(0)), real_type.type(eps), bound)
+        return asarray(eps * size, rtype)
+    bound = asarray(rcond, rtype)
+    return where(lax.lt(bound, rtype.type(0)), rtype.type(eps), bound)
 
 
 @through_float32
@@ -109,15 +109,15 @@ def _least_squares(a: Any, b: Any, bound: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _minimizer(a: Any, b: Any, bound: Any) -> tuple[Any, Any, Any]:
-    dtype, real_type = aval_of(a).dtype, real_dtype(aval_of(a).dtype)
+    dtype, rtype = aval_of(a).dtype, real_dtype(aval_of(a).dtype)
     (m, n), count = aval_of(a).shape, aval_of(b).shape[1]
     if m == 0 or n == 0:
         x = asarray(np.zeros((n, count), dtype))
-        return x, asarray(0), asarray(np.zeros(0, real_type))
+        return x, asarray(0), asarray(np.zeros(0, rtype))
     u, values, vh = svd(a, full_matrices=False)
     largest = lax.squeeze(lax.slice_in_dim(values, 0, 1), (0,))
-    used = lax.bitwise_and(lax.gt(values, real_type.type(0)), lax.ge(values, lax.mul(bound, largest)))
-    inverse = where(used, lax.div(real_type.type(1), where(used, values, 1)), 0)
+    used = lax.bitwise_and(lax.gt(values, rtype.type(0)), lax.ge(values, lax.mul(bound, largest)))
+    inverse = where(used, lax.div(rtype.type(1), where(used, values, 1)), 0)
     scaled = lax.mul(expand_dims(to_dtype(inverse, dtype), 1), exact_matmul(adjoint(u), b))
     return exact_matmul(adjoint(vh), scaled), reductions.sum(used), values
 
@@ -153,14 +153,14 @@ def pinv(
         ValueError,
     )
     (a,) = matrices("pinv", a)
-    real_type = real_dtype(aval_of(a).dtype)
+    rtype = real_dtype(aval_of(a).dtype)
     bound = rcond if rtol is None else rtol
     if bound is None:
-        bound = 10.0 * max((*aval_of(a).shape[-2:], 1)) * float(finfo(real_type).eps)
+        bound = 10.0 * max((*aval_of(a).shape[-2:], 1)) * float(finfo(rtype).eps)
     bound = asarray(bound)
     if dtypes.is_complex(aval_of(bound).dtype):
         bound = lax.real(bound)
-    bound = asarray(bound, real_type)
+    bound = asarray(bound, rtype)
     if aval_of(bound).ndim > aval_of(a).ndim - 2:
         check_rank_promotion("pinv", [aval_of(bound).shape, aval_of(a).shape[:-2]])
     return through_float32(_pinv)(a, bound, hermitian)

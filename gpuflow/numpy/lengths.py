@@ -16,7 +16,7 @@ from gpuflow.base.foreign import brief
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ShapeLike
-from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int, tiled_to
+from gpuflow.numpy.arguments import as_array, as_arrays, known, static_int, tiled_to
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.logic import clip, where
@@ -89,7 +89,7 @@ def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
     """
     x = ravel(as_array("resize", a))
     sizes = tuple(new_shape) if np.ndim(new_shape) else (new_shape,)
-    sizes = tuple(known_int("resize", "new_shape", n) for n in sizes)
+    sizes = tuple(static_int("resize", "new_shape", n) for n in sizes)
     check(
         all(n >= 0 for n in sizes),
         lambda: f"[resize] sizes must not be negative; got {sizes}. Fix: new_shape=(0,).",
@@ -187,10 +187,10 @@ def _insert_run(x: Any, index: Any, values: Any, axis: int) -> Any:
     values = broadcast_to(values, shape)
     shape[axis] += aval_of(x).shape[axis]
     edges, zero = [(0, 0, 0)] * len(shape), lax.full((), 0, aval_of(x).dtype)
-    ahead, behind = [*edges], [*edges]
-    ahead[axis], behind[axis] = (0, count, 0), (count, 0, 0)
+    ahead, after = [*edges], [*edges]
+    ahead[axis], after[axis] = (0, count, 0), (count, 0, 0)
     position = lax.broadcasted_iota(aval_of(index).dtype, shape, axis)
-    shifted = where(position < index, lax.pad(x, zero, ahead), lax.pad(x, zero, behind))
+    shifted = where(position < index, lax.pad(x, zero, ahead), lax.pad(x, zero, after))
     out = lax.dynamic_update_slice_in_dim(shifted, values, index, axis)
     return lax.convert_element_type(out, aval_of(x).dtype, aval_of(x).weak_type)
 

@@ -216,7 +216,7 @@ bitwise_right_shift = right_shift
 
 
 def _classify(name: str, on_floats: Ufunc, on_others: bool, both: Ufunc, doc: str) -> Unary:
-    """A test of floats; integers give ``on_others``, complex components are combined by ``both``."""
+    """A test of floats; integers give ``on_others``, ``both`` combines complex components."""
 
     def test(x: Any) -> Any:
         dtype = aval_of(x).dtype

@@ -12,7 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, ArraysLike, DTypeLike
-from gpuflow.numpy.arguments import as_array, known_int
+from gpuflow.numpy.arguments import as_array, static_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import broadcast_shapes
 from gpuflow.numpy.ranges import arange
@@ -123,7 +123,7 @@ def fromfunction(
                [10, 11, 12]], dtype=int32)
     """
     sizes = shape if are_several(shape) else (shape,)
-    sizes = [known_int("fromfunction", "shape", n) for n in sizes]
+    sizes = [static_int("fromfunction", "shape", n) for n in sizes]
 
     def positional(*positions: Any) -> Any:
         return function(*positions, **kwargs)

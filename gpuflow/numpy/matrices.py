@@ -32,7 +32,7 @@ from gpuflow.numpy.ranges import arange, eye
 from gpuflow.numpy.shaping import expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.ufuncs import multiply, power, subtract
 
-# Exponents computed by products; larger ones are computed per element.
+# columns of vander that are computed by products; more are computed by pow
 _MOST_PRODUCTS = 8
 
 

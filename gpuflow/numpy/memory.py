@@ -70,7 +70,7 @@ def view(self: Any, dtype: DTypeLike | None = None, type: None = None) -> Array:
 
 
 def _with_last(x: Any, factor: int) -> tuple[int, ...]:
-    """The shape of ``x`` where ``factor`` elements of the last axis become one."""
+    """The shape of ``x`` if ``factor`` elements of the last axis become one."""
     *lead, size = aval_of(x).shape
     return (*lead, size // factor)
 

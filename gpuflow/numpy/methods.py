@@ -220,7 +220,7 @@ def _nonzero(
 
 
 def _flat(self: Any) -> NoReturn:
-    """Not supported: it would be a writable view."""
+    """Not there: it would be a writable view."""
     raise NotImplementedError(
         f"[flat] arrays are immutable and have no views; got {aval_of(self)}. Fix: x.ravel()."
     )

@@ -291,25 +291,25 @@ def nanvar(
     work, out_dtype = statistics.variance_dtypes("nanvar", aval_of(a).dtype, dtype)
     a = convert(a, work)
     center = nanmean(a, axis, work, None, True, where) if mean is None else mean
-    distance = lax.sub(*_alike(a, convert(as_array("nanvar", center), work)))
+    distance = lax.sub(*_with_equal_ranks(a, convert(as_array("nanvar", center), work)))
     if _can_be_nan(a):
         # Only elements that are nan; the distance of inf to an infinite mean is nan, and counts.
-        distance = _choose(isnan(a), 0, distance)
+        distance = _select(isnan(a), 0, distance)
     squared = statistics.squared_modulus(distance)
     total = reductions.sum(squared, axis, None, None, keepdims, where=where)
     count = _count(a, axis, keepdims, where, aval_of(total).dtype) - ddof
     few = count <= 0
-    result = lax.div(total, _choose(few, 1, count))
-    return convert(_choose(few, np.nan, result), out_dtype)
+    result = lax.div(total, _select(few, 1, count))
+    return convert(_select(few, np.nan, result), out_dtype)
 
 
-def _alike(a: Any, center: Any) -> tuple[Any, Any]:
+def _with_equal_ranks(a: Any, center: Any) -> tuple[Any, Any]:
     rank = aval_of(a).ndim
     missing = tuple(range(rank - aval_of(center).ndim))
     return a, lax.expand_dims(center, missing) if missing and aval_of(center).ndim else center
 
 
-def _choose(mask: Any, value: float, other: Any) -> Any:
+def _select(mask: Any, value: float, other: Any) -> Any:
     return choose(mask, convert(value, aval_of(other).dtype), other)
 
 

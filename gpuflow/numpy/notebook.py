@@ -63,11 +63,11 @@ def _distribution(host: np.ndarray) -> str:
     sample = sample.astype(np.float64)
     finite = sample[np.isfinite(sample)]
     bad = sample.size - finite.size
-    said = f", {bad:,} not finite" if bad else ""
+    summary = f", {bad:,} not finite" if bad else ""
     if not finite.size:
-        return f"<p>no finite values{said}{what}</p>"
+        return f"<p>no finite values{summary}{what}</p>"
     lowest, highest = finite.min(), finite.max()
-    text = f"{lowest:.4g} to {highest:.4g}, mean {finite.mean():.4g}{said}{what}"
+    text = f"{lowest:.4g} to {highest:.4g}, mean {finite.mean():.4g}{summary}{what}"
     return f"<p>{text}</p>{_histogram(finite, lowest, highest)}"
 
 

@@ -13,7 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_array, known_int
+from gpuflow.numpy.arguments import as_array, static_int
 from gpuflow.numpy.promotion import check_numbers, inexact_dtype
 from gpuflow.numpy.sorting import argsort, sort
 
@@ -27,7 +27,7 @@ def _prepare(name: str, a: Any, kth: Any, axis: int) -> tuple[Any, int]:
     )
     check_numbers(name, x)
     dim = canonicalize_axis(axis, aval_of(x).ndim, name)
-    canonicalize_axis(known_int(name, "kth", kth), aval_of(x).shape[dim], name)
+    canonicalize_axis(static_int(name, "kth", kth), aval_of(x).shape[dim], name)
     return x, dim
 
 
@@ -105,7 +105,7 @@ def top_k(x: Any, k: int, *, axis: int = -1) -> list[Array]:
         >>> jnp.top_k(jnp.array([3, 1, 2]), 2)
         [Array([3, 2], dtype=int32), Array([0, 2], dtype=int32)]
     """
-    return lax.top_k(as_array("top_k", x), known_int("top_k", "k", k), axis=axis)
+    return lax.top_k(as_array("top_k", x), static_int("top_k", "k", k), axis=axis)
 
 
 @composite

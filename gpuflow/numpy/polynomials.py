@@ -14,7 +14,7 @@ from gpuflow.control.composite import composite
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
+from gpuflow.numpy.arguments import as_array, as_arrays, known, static_int
 from gpuflow.numpy.convolutions import convolve
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.decompositions import eigvals
@@ -161,19 +161,19 @@ def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> 
         >>> jnp.polydiv(jnp.array([1.0, 5.0, 8.0]), jnp.array([1.0, 2.0]))
         (Array([1., 3.], dtype=float32), Array([0., 0., 2.], dtype=float32))
     """
-    rest, divisor = atleast_1d(*promote_dtypes_inexact(*as_arrays("polydiv", u, v)))
-    length, divisor_length = aval_of(rest).shape[0], aval_of(divisor).shape[0]
-    dtype = aval_of(rest).dtype
+    remainder, divisor = atleast_1d(*promote_dtypes_inexact(*as_arrays("polydiv", u, v)))
+    length, divisor_length = aval_of(remainder).shape[0], aval_of(divisor).shape[0]
+    dtype = aval_of(remainder).dtype
     quotient = []
     scale = convert(1, dtype) / divisor[0]
     for k in range(length - divisor_length + 1):
-        factor = scale * rest[k]
+        factor = scale * remainder[k]
         quotient.append(factor)
-        rest = rest.at[k : k + divisor_length].add(-factor * divisor)
+        remainder = remainder.at[k : k + divisor_length].add(-factor * divisor)
     if trim_leading_zeros:
-        rest = _trimmed(rest)
+        remainder = _trimmed(remainder)
     zero = lax.full((1,), 0, dtype)
-    return concatenate([atleast_1d(q) for q in quotient]) if quotient else zero, rest
+    return concatenate([atleast_1d(q) for q in quotient]) if quotient else zero, remainder
 
 
 def _trimmed(coefficients: Any) -> Any:
@@ -189,7 +189,7 @@ def _trimmed(coefficients: Any) -> Any:
 
 
 def _order(name: str, m: Any) -> int:
-    order = known_int(name, "m", m)
+    order = static_int(name, "m", m)
     check(
         order >= 0,
         lambda: f"[{name}] m must not be negative; got {order}. Fix: m=1.",

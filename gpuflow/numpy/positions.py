@@ -16,7 +16,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_array, known, known_int
+from gpuflow.numpy.arguments import as_array, known, static_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import stack
 from gpuflow.numpy.promotion import convert, is_arraylike
@@ -63,7 +63,7 @@ def positions(name: str, x: Any, size: Any, fill_value: Any) -> tuple[Any, ...]:
         fix = f"say how many positions to return: jnp.{name}(x, size=...)."
         indices = np.nonzero(known(name, "the array", mask, fix))
         return tuple(asarray(coordinate.astype(dtypes.default_int())) for coordinate in indices)
-    count = known_int(name, "size", size)
+    count = static_int(name, "size", size)
     flat, valid = _flat_positions(ravel(mask), count)
     sizes = [convert(prod(shape[d + 1 :]), aval_of(flat).dtype) for d in range(len(shape))]
     coordinates = []
@@ -89,8 +89,8 @@ def _flat_positions(mask: Any, count: int) -> tuple[Any, Any]:
     # The k-th True is written to index k; False goes out of bounds and is dropped.
     target = select_where(mask, lax.sub(ranks, convert(1, index)), convert(count, index))
     flat = lax.full((count,), 0, index).at[target].set(lax.iota(index, (total,)), mode="drop")
-    number = lax.slice_in_dim(ranks, total - 1, total)
-    return flat, lax.lt(lax.iota(index, (count,)), lax.broadcast_in_dim(number, (count,), (0,)))
+    true_count = lax.slice_in_dim(ranks, total - 1, total)
+    return flat, lax.lt(lax.iota(index, (count,)), lax.broadcast_in_dim(true_count, (count,), (0,)))
 
 
 def _fills(name: str, fill_value: Any, rank: int) -> Sequence[Any] | None:

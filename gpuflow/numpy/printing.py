@@ -63,11 +63,11 @@ def array_str(
 
 
 def _options(width: int | None, precision: int | None, suppress: bool | None) -> dict[str, Any]:
-    for what, number in (("max_line_width", width), ("precision", precision)):
+    for what, limit in (("max_line_width", width), ("precision", precision)):
         check(
-            number is None or abs(number) < 2**31,
-            lambda what=what, number=number: (
-                f"[array_repr] {what} must fit into 32 bits; got {number}. Fix: {what}=75."
+            limit is None or abs(limit) < 2**31,
+            lambda what=what, limit=limit: (
+                f"[array_repr] {what} must fit into 32 bits; got {limit}. Fix: {what}=75."
             ),
             ValueError,
         )

@@ -21,7 +21,7 @@ from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.scalars import SCALAR_TYPES
 
 PYTHON_SCALARS = (bool, int, float, complex)
-_numbers: Recent[Any, Array] = Recent(4096)  # by the type of the other operand
+_scalar_cache: Recent[Any, Array] = Recent(4096)  # by the type of the other operand
 
 
 def check_arraylike(name: str, *operands: Any) -> Sequence[Array]:
@@ -230,7 +230,7 @@ def promote_args(name: str, *operands: Any) -> Sequence[Array]:
         if type(first) is type(last):  # also for a single operand
             if isinstance(first, HasAval) and first.aval is last.aval:
                 return operands  # fast path: arrays of one type need no conversion
-        elif (pair := _with_number(first, last)) is not None:
+        elif (pair := _with_scalar(first, last)) is not None:
             return pair
     operands = check_arraylike(name, *operands)
     if len(operands) == 1:
@@ -238,7 +238,7 @@ def promote_args(name: str, *operands: Any) -> Sequence[Array]:
     return promote_shapes(name, promote_dtypes(*operands))
 
 
-def _with_number(first: Any, last: Any) -> tuple[Array, Array] | None:
+def _with_scalar(first: Any, last: Any) -> tuple[Array, Array] | None:
     """Eager fast path for an array and a scalar: the scalar as an array of the same type.
 
     Scalars are cached: creating an array takes as long as an addition.
@@ -246,29 +246,29 @@ def _with_number(first: Any, last: Any) -> tuple[Array, Array] | None:
     Returns:
         None for other operands, or if the common type is not that of the array.
     """
-    number = _known_number(last, first)
-    if number is not None:
-        return first, number
-    number = _known_number(first, last)
-    return None if number is None else (number, last)
+    scalar = _cached_scalar(last, first)
+    if scalar is not None:
+        return first, scalar
+    scalar = _cached_scalar(first, last)
+    return None if scalar is None else (scalar, last)
 
 
-def _number_beside(x: Array, number: Any) -> Array | None:
+def _typed_scalar(x: Array, scalar: Any) -> Array | None:
     aval = x.aval
     # 0.0 and -0.0 are equal; settings choose common types.
-    value = number if number and type(number) is not complex else repr(number)
-    key = config.trace_context(), aval.dtype, aval.weak_type, type(number), value
-    known = _numbers.get(key)
-    if known is None or known.device is not x.device:
-        dtype, is_weak = common_type([aval, aval_of(number)])
+    value = scalar if scalar and type(scalar) is not complex else repr(scalar)
+    key = config.trace_context(), aval.dtype, aval.weak_type, type(scalar), value
+    cached = _scalar_cache.get(key)
+    if cached is None or cached.device is not x.device:
+        dtype, is_weak = common_type([aval, aval_of(scalar)])
         if (dtype, is_weak) != (aval.dtype, aval.weak_type):
             return None
-        if type(number) is int:
-            check_fits(number, dtype)
-        value = np.asarray(convert(number, dtype, is_weak), dtype)
-        known = from_numpy(value, ShapedArray((), dtype, is_weak), x.device)
-        _numbers.put(key, known)
-    return known
+        if type(scalar) is int:
+            check_fits(scalar, dtype)
+        value = np.asarray(convert(scalar, dtype, is_weak), dtype)
+        cached = from_numpy(value, ShapedArray((), dtype, is_weak), x.device)
+        _scalar_cache.put(key, cached)
+    return cached
 
 
 def check_numbers(name: str, *operands: Any) -> None:
@@ -289,7 +289,7 @@ def check_strict(*operands: Any) -> None:
 def promote_args_numeric(name: str, *operands: Any) -> Sequence[Array]:
     """``promote_args``, where bools become int32."""
     operands = promote_args(name, *operands)
-    if aval_of(operands[0]).dtype is not dtypes.bool_:  # np.dtype objects of built-in types are singletons
+    if aval_of(operands[0]).dtype is not dtypes.bool_:  # built-in dtypes are singletons
         return operands
     return [convert(x, dtypes.int32) for x in operands]
 
@@ -320,7 +320,7 @@ def user_dtype(dtype: Any, name: str) -> Any:
         if isinstance(dtype, np.dtype | type):
             raise TypeError(f"[{name}] {str(error).removeprefix('[dtype] ')}") from None
         raise TypeError(
-            f"[{name}] dtype must be a dtype of numbers; got {brief(dtype)}. Fix: {_meant(dtype)}."
+            f"[{name}] dtype must be a dtype of numbers; got {brief(dtype)}. Fix: {_hint(dtype)}."
         ) from None
     if canonical.kind in "OSUMm":
         raise TypeError(
@@ -331,25 +331,25 @@ def user_dtype(dtype: Any, name: str) -> Any:
     return canonical
 
 
-def _meant(dtype: Any) -> str:
+def _hint(dtype: Any) -> str:
     """Suggested dtype for an error about an invalid one; integers were meant as sizes or axes."""
     is_size = isinstance(dtype, int | tuple | list)
     return "jnp.float32; several sizes or axes are one tuple, (2, 3)" if is_size else "jnp.float32"
 
 
-def _warn_if_narrowed(asked: Any, canonical: Any, name: str) -> None:
-    if asked.itemsize > canonical.itemsize:
+def _warn_if_narrowed(given: Any, canonical: Any, name: str) -> None:
+    if given.itemsize > canonical.itemsize:
         warn(
-            f"[{name}] 64-bit dtypes must be enabled; got {asked}, which becomes {canonical}. "
+            f"[{name}] 64-bit dtypes must be enabled; got {given}, which becomes {canonical}. "
             "Fix: config.update('enable_x64', True), or ask for the narrower dtype.",
         )
 
 
 def like(value: Any, x: Any) -> Any:
     """A scalar in the dtype of ``x``; weak if ``x`` is, like Python scalars."""
-    known = _known_number(value, x)
-    if known is not None:
-        return known
+    found = _cached_scalar(value, x)
+    if found is not None:
+        return found
     aval = aval_of(x)
     return convert(value, aval.dtype, aval.weak_type)
 
@@ -360,14 +360,14 @@ def constant(value: Any, x: Any) -> Any:
     For constants of JAX's formulas, which make weakly typed arrays strong.
     """
     aval = aval_of(x)
-    known = _known_number(value, x) if not aval.weak_type else None
-    return convert(value, aval.dtype, aval.weak_type and not aval.ndim) if known is None else known
+    found = _cached_scalar(value, x) if not aval.weak_type else None
+    return convert(value, aval.dtype, aval.weak_type and not aval.ndim) if found is None else found
 
 
-def _known_number(value: Any, x: Any) -> Array | None:
+def _cached_scalar(value: Any, x: Any) -> Array | None:
     """A Python scalar as a cached array of the type of ``x``, outside of tracing."""
     if type(x) is Array and type(value) in SCALAR_TYPES and thread_state.trace is eval_trace:
-        return _number_beside(x, value)
+        return _typed_scalar(x, value)
     return None
 
 

@@ -71,8 +71,8 @@ def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
         ZeroDivisionError,
     )
     if dtype is None:
-        said = [aval_of(v) for v in (start, stop, step) if v is not None]
-        dtype = dtypes.promote(*[(aval.dtype, aval.weak_type) for aval in said])[0]
+        avals = [aval_of(v) for v in (start, stop, step) if v is not None]
+        dtype = dtypes.promote(*[(aval.dtype, aval.weak_type) for aval in avals])[0]
     else:
         dtype = user_dtype(dtype, "arange")
     check(
@@ -89,10 +89,10 @@ def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
             f"{by}. Fix: finite bounds."
         ) from None
     if all(isinstance(v, (int, np.integer)) for v in range_args):
-        numbers = lax.iota(dtype, (count,))
+        values = lax.iota(dtype, (count,))
         if range_args[2] != 1:
-            numbers = lax.mul(numbers, convert(range_args[2], dtype))
-        return numbers if range_args[0] == 0 else lax.add(numbers, convert(range_args[0], dtype))
+            values = lax.mul(values, convert(range_args[2], dtype))
+        return values if range_args[0] == 0 else lax.add(values, convert(range_args[0], dtype))
     try:
         host = np.arange(*range_args, dtype=np.float64 if dtypes.is_floating(dtype) else dtype)
     except (MemoryError, ValueError) as error:

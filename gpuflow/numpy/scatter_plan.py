@@ -66,16 +66,16 @@ def scatter_plan(plan: Plan, shape: tuple[int, ...], wrap: bool = True) -> Scatt
         entry = plan.axes[d]
         if isinstance(entry, slice):
             dims = [batch.index(("axis", d))]
-            numbers = np.arange(*entry.indices(shape[d])).astype(dtype)
+            values = np.arange(*entry.indices(shape[d])).astype(dtype)
         elif d in entries:
             rank = aval_of(entries[d]).ndim
             first = len(common) - rank
             dims = [batch.index(("array", first + k)) for k in range(rank)]
-            numbers = convert(entries[d], dtype)
+            values = convert(entries[d], dtype)
         else:
             dims = []
-            numbers = np.asarray(entry + shape[d] if wrap and entry < 0 else entry, dtype)
-        columns.append(_column(numbers, dims, batch_shape))
+            values = np.asarray(entry + shape[d] if wrap and entry < 0 else entry, dtype)
+        columns.append(_column(values, dims, batch_shape))
     if columns:
         indices = lax.concatenate(columns, len(batch_shape))
     else:
@@ -118,10 +118,10 @@ def _is_whole(plan: Plan, d: int, shape: tuple[int, ...]) -> bool:
 
 
 def _size(plan: Plan, shape: tuple[int, ...], item: Item, common: tuple[int, ...]) -> int:
-    kind, number = item
+    kind, element = item
     if kind == "array":
-        return common[number]
-    return len(range(*plan.axes[number].indices(shape[number])))
+        return common[element]
+    return len(range(*plan.axes[element].indices(shape[element])))
 
 
 def _index_dtype(entries: dict[int, Any], shape: tuple[int, ...]) -> Any:
@@ -131,9 +131,9 @@ def _index_dtype(entries: dict[int, Any], shape: tuple[int, ...]) -> Any:
     return dtypes.index_dtype(max(shape, default=0))
 
 
-def _column(numbers: Any, dims: list[int], batch_shape: tuple[int, ...]) -> Any:
+def _column(values: Any, dims: list[int], batch_shape: tuple[int, ...]) -> Any:
     """One component of all index vectors, of shape ``batch + (1,)``."""
     column_shape = [1] * (len(batch_shape) + 1)
-    for dim, size in zip(dims, aval_of(numbers).shape, strict=True):
+    for dim, size in zip(dims, aval_of(values).shape, strict=True):
         column_shape[dim] = size
-    return broadcast_to(lax.broadcast_in_dim(numbers, column_shape, dims), (*batch_shape, 1))
+    return broadcast_to(lax.broadcast_in_dim(values, column_shape, dims), (*batch_shape, 1))

@@ -13,7 +13,7 @@ from gpuflow.base.arguments import check_choice
 from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_arrays, known, known_int
+from gpuflow.numpy.arguments import as_arrays, known, static_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.filled import full_like
 from gpuflow.numpy.joining import concatenate
@@ -137,10 +137,10 @@ def setdiff1d(
     if not assume_unique:
         limit = None if size is None else count
         unique_elements = distinct("setdiff1d", first, 0, True, limit, None)
-        first, number = unique_elements.values, unique_elements.number
+        first, valid_count = unique_elements.values, unique_elements.valid_count
         count = aval_of(first).shape[0]
         index = dtypes.default_int()
-        real = lax.lt(lax.iota(index, (count,)), convert(number, index))
+        real = lax.lt(lax.iota(index, (count,)), convert(valid_count, index))
     common = promote_dtypes(first, second)
     mask = _among(common[0], common[1], True) & real
     if size is None:
@@ -151,7 +151,7 @@ def setdiff1d(
 
 def _select_masked(name: str, x: Any, mask: Any, size: Any, fill: Any) -> Any:
     """The first ``size`` elements where ``mask`` holds, and then ``fill``."""
-    count = known_int(name, "size", size)
+    count = static_int(name, "size", size)
     total = aval_of(x).shape[0]
     indices = nonzero(mask, size=count, fill_value=total)[0]
     if not total:
@@ -193,7 +193,7 @@ def setxor1d(
 
 
 def _merged(name: str, first: Any, second: Any, assume_unique: bool, size: Any) -> Any:
-    """Both sets in one sorted vector, the source index of each element, and a mask of valid ones."""
+    """Both sets in one sorted vector, the source indices, and a mask of valid elements."""
     arrays, origins, reals = [], [], []
     index = dtypes.default_int()
     base = 0
@@ -202,10 +202,10 @@ def _merged(name: str, first: Any, second: Any, assume_unique: bool, size: Any) 
         origin = lax.iota(index, (count,))
         real = lax.full((count,), True, dtypes.bool_)
         if not assume_unique and count:
-            unique_elements = distinct(name, x, 0, True, None if size is None else count, None)
-            x, origin = unique_elements.values, unique_elements.first
+            found = distinct(name, x, 0, True, None if size is None else count, None)
+            x, origin = found.values, found.first
             unique_count = aval_of(x).shape[0]
-            real = lax.lt(lax.iota(index, (unique_count,)), convert(unique_elements.number, index))
+            real = lax.lt(lax.iota(index, (unique_count,)), convert(found.valid_count, index))
         arrays.append(x)
         origins.append(lax.add(origin, convert(base, index)))
         reals.append(real)

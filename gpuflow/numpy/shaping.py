@@ -191,15 +191,15 @@ def _check_order(order: Any, shape: Any) -> None:
 
 def _fill_in(old: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
     """``sizes`` with -1 replaced by the inferred size."""
-    count, known = prod(old), prod(n for n in sizes if n != -1)
+    count, product = prod(old), prod(n for n in sizes if n != -1)
     unknown = sizes.count(-1)
-    fits = known == count if unknown == 0 else known > 0 and count % known == 0
+    fits = product == count if unknown == 0 else product > 0 and count % product == 0
     if unknown > 1 or not fits or any(n < -1 for n in sizes):
         raise TypeError(
             f"[reshape] the sizes must hold {count} elements, with at most one -1; got shape "
             f"{sizes} for an array of shape {old}. Fix: use sizes whose product is {count}."
         )
-    return tuple(count // known if n == -1 else n for n in sizes)
+    return tuple(count // product if n == -1 else n for n in sizes)
 
 
 def ravel(a: ArrayLike, order: str = "C", *, out_sharding: ShardingLike = None) -> Array:

@@ -190,9 +190,9 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
     """
     (a,) = check_arraylike("tensorinv", a)
     count, shape = as_index(ind), aval_of(a).shape
-    first, rest = shape[:count], shape[count:]
+    first, tail = shape[:count], shape[count:]
     check(
-        count > 0 and prod(first) == prod(rest),
+        count > 0 and prod(first) == prod(tail),
         lambda: (
             f"[tensorinv] the first ind axes must hold as many elements as the others; got "
             f"{aval_of(a)} and ind={ind}. Fix: another ind."
@@ -200,7 +200,7 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
         ValueError,
     )
     size = prod(first)
-    return reshape(inv(reshape(a, (size, size))), (*rest, *first))
+    return reshape(inv(reshape(a, (size, size))), (*tail, *first))
 
 
 # --- powers and chains ---------------------------------------------------------------------
@@ -272,9 +272,9 @@ def multi_dot(arrays: Sequence[ArrayLike], *, precision: PrecisionLike = None) -
     arrays = list(arrays)
     arrays = check_arraylike("multi_dot", *arrays)
     shapes = [aval_of(x).shape for x in arrays]
-    ends_fit = len(shapes) >= 2 and all(len(shape) in (1, 2) for shape in (shapes[0], shapes[-1]))
+    ends_ok = len(shapes) >= 2 and all(len(shape) in (1, 2) for shape in (shapes[0], shapes[-1]))
     check(
-        ends_fit
+        ends_ok
         and all(len(shape) == 2 for shape in shapes[1:-1])
         and all(left[-1] == right[0] for left, right in pairwise(shapes)),
         lambda: (

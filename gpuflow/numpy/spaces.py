@@ -84,7 +84,7 @@ def geomspace(
     """
     first, last, out_dtype = _bounds("geomspace", start, stop, dtype)
     if dtypes.is_integer(out_dtype):
-        # Conversion truncates to integers, and rounded logarithms may fall below; the ratio is safe.
+        # Integers are truncated, and rounded logarithms may fall below; the ratio is safe.
         steps = linspace(lax.full_like(first, 0), lax.full_like(last, 1), num, endpoint=endpoint)
         out = first * power(last / first, steps)
     else:

@@ -197,15 +197,15 @@ def std(
     no_out("std", out)
     (a,) = check_arraylike("std", a)
     less = _correction("std", ddof, correction)
-    out_dtype = variance_dtypes("std", aval_of(a).dtype, dtype)[1]
+    target = variance_dtypes("std", aval_of(a).dtype, dtype)[1]
     check(
-        dtypes.is_inexact(out_dtype),
-        lambda: f"[std] dtype must be a float or complex dtype; got {out_dtype}. Fix: leave it out.",
+        dtypes.is_inexact(target),
+        lambda: f"[std] dtype must be a float or complex dtype; got {target}. Fix: leave it out.",
         ValueError,
     )
-    work = None if dtypes.is_complex(aval_of(a).dtype) else working_dtype(out_dtype)
+    work = None if dtypes.is_complex(aval_of(a).dtype) else working_dtype(target)
     squared = var(a, axis, work, None, less, keepdims, where=where, mean=mean)
-    return convert(sqrt_of_sum(squared), out_dtype)
+    return convert(sqrt_of_sum(squared), target)
 
 
 def _real_type(dtype: Any) -> Any:

@@ -95,12 +95,12 @@ def take(
     rows = lax.row_gather(x, entry, "fill" if fills else "clip")
     rank = aval_of(entry).ndim
     if fill_value is not None and fills:
-        inside = lax.broadcast_in_dim(_inside(entry, size), aval_of(rows).shape, range(rank))
-        rows = select_where(inside, rows, convert(fill_value, aval_of(rows).dtype))
+        in_bounds = lax.broadcast_in_dim(_in_bounds(entry, size), aval_of(rows).shape, range(rank))
+        rows = select_where(in_bounds, rows, convert(fill_value, aval_of(rows).dtype))
     return moveaxis(rows, tuple(range(rank)), tuple(range(dim, dim + rank)))
 
 
-def _inside(positions: Any, size: int) -> Any:
+def _in_bounds(positions: Any, size: int) -> Any:
     dtype = aval_of(positions).dtype
     above = lax.ge(positions, convert(0, dtype))
     return lax.bitwise_and(above, lax.lt(positions, convert(size, dtype)))
@@ -168,7 +168,7 @@ def take_along_axis(
     fills = mode in (None, "fill", "drop")
     rows = lax.row_gather(x, index, "fill" if fills else mode, batch_dims=len(lead))
     if fill_value is not None and fills:
-        rows = select_where(_inside(index, size), rows, convert(fill_value, aval_of(rows).dtype))
+        rows = select_where(_in_bounds(index, size), rows, convert(fill_value, aval_of(rows).dtype))
     return moveaxis(rows, -1, dim)
 
 

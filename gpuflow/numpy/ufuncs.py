@@ -266,8 +266,8 @@ def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
         return lax.div(x, y)
     if dtypes.is_integer(dtype):
         quotient, zero = lax.div(x, y), like(0, x)
-        rest = lax.sub(x, lax.mul(quotient, y))
-        rounded = lax.bitwise_and(lax.ne(lax.sign(x), lax.sign(y)), lax.ne(rest, zero))
+        r = lax.sub(x, lax.mul(quotient, y))
+        rounded = lax.bitwise_and(lax.ne(lax.sign(x), lax.sign(y)), lax.ne(r, zero))
         return select_where(rounded, lax.sub(quotient, like(1, x)), quotient)
     return _float_divmod(x, y)[0]
 
@@ -288,13 +288,13 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     return lax.round(quotient), _zero_like(remainder_, y)
 
 
-def _zero_like(rest: Any, y: Any) -> Any:
+def _zero_like(r: Any, y: Any) -> Any:
     """The remainder; zeros get the sign of ``y``.
 
     -(0 - r) and r + 0 equal r, but give -0 and 0 for zeros; the derivative does not change.
     """
-    zero = like(0, rest)
-    return select_where(lax.lt(y, zero), lax.neg(lax.sub(zero, rest)), lax.add(rest, zero))
+    zero = like(0, r)
+    return select_where(lax.lt(y, zero), lax.neg(lax.sub(zero, r)), lax.add(r, zero))
 
 
 @composite
@@ -318,12 +318,12 @@ def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
     zero = like(0, x)
     if dtypes.is_integer(aval_of(x).dtype):
         y = select_where(lax.eq(y, zero), like(1, y), y)
-    rest = lax.rem(x, y)
+    r = lax.rem(x, y)
     off = lax.bitwise_and(
-        lax.ne(lax.lt(rest, zero), lax.lt(y, zero)), lax.ne(rest, zero)
+        lax.ne(lax.lt(r, zero), lax.lt(y, zero)), lax.ne(r, zero)
     )
-    rest = select_where(off, lax.add(rest, y), rest)
-    return _zero_like(rest, y) if dtypes.is_floating(aval_of(x).dtype) else rest
+    r = select_where(off, lax.add(r, y), r)
+    return _zero_like(r, y) if dtypes.is_floating(aval_of(x).dtype) else r
 
 
 mod = remainder
@@ -399,7 +399,7 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
         Array([0.5 , 0.25], dtype=float32)
     """
     x, y = check_arraylike("power", x, y)
-    if _is_known_integer(y):
+    if _is_concrete_integer(y):
         (x,) = promote_args_numeric("power", x)
         return lax.integer_pow(x, as_index(y))
     x, y = promote_shapes("power", (x, y))
@@ -415,7 +415,7 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
 pow = power
 
 
-def _is_known_integer(y: Any) -> bool:
+def _is_concrete_integer(y: Any) -> bool:
     if type(y) is int or isinstance(y, bool | np.integer):
         return True
     # Arrays of rank 0 are read from their device, as in JAX.

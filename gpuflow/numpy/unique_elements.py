@@ -17,7 +17,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.numpy.arguments import as_array, known, known_int
+from gpuflow.numpy.arguments import as_array, known, static_int
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.logic import isnan, where
@@ -98,14 +98,14 @@ class Distinct(NamedTuple):
         starts: mask of the positions of the sorted array that start a new value.
         order: the positions of the sorted slices in the array.
         start_positions: the first indices of True in ``starts``, as many as values; then zeros.
-        number: the count of valid values.
+        valid_count: number of valid values.
     """
 
     values: Any
     starts: Any
     order: Any
     start_positions: Any
-    number: Any
+    valid_count: Any
 
     @property
     def first(self) -> Any:
@@ -145,21 +145,21 @@ def distinct(
         fix = f"say how many values to return: jnp.{name}(x, size=...)."
         positions = np.nonzero(known(name, "the array", starts, fix))[0]
         start_positions = asarray(positions.astype(dtypes.default_int()))
-        number = asarray(len(positions))
+        valid_count = asarray(len(positions))
     else:
-        size = known_int(name, "size", size)
+        size = static_int(name, "size", size)
         start_positions = nonzero(starts, size=size)[0]
-        number = lax.convert_element_type(lax.reduce_sum(starts.astype(int), (0,)), int)
+        valid_count = lax.convert_element_type(lax.reduce_sum(starts.astype(int), (0,)), int)
     if length:
         values = rows[start_positions]
     else:
         values = lax.full((aval_of(start_positions).shape[0], *row_shape), 0, aval_of(x).dtype)
     if size is not None and fill_value is not None:
         fill = lax.convert_element_type(asarray(fill_value), aval_of(x).dtype)
-        real = lax.lt(lax.iota(dtypes.default_int(), (size,)), lax.broadcast(number, (size,)))
+        real = lax.lt(lax.iota(dtypes.default_int(), (size,)), lax.broadcast(valid_count, (size,)))
         real = expand_dims(real, tuple(range(1, len(row_shape) + 1)))
         values = where(real, values, fill)
-    return Distinct(moveaxis(values, 0, dim), starts, order, start_positions, number)
+    return Distinct(moveaxis(values, 0, dim), starts, order, start_positions, valid_count)
 
 
 def _sorted_slices(x: Any, equal_nan: bool) -> tuple[Any, Any, Any]:

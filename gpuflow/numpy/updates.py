@@ -315,8 +315,8 @@ def _updated(
         how = replace(how, unique_indices=True)  # one window
     layout = scatter_plan(plan, aval.shape, how.wrap_negative_indices)
     updates = _in_shape_of_index(name, values, layout.full_shape, layout.new_axes)
-    numbers = lax.ScatterDimensionNumbers(layout.offsets, layout.indexed, layout.indexed)
-    return convert(scatter(x, layout.indices, updates, numbers, **how.params), aval.dtype)
+    dimension_numbers = lax.ScatterDimensionNumbers(layout.offsets, layout.indexed, layout.indexed)
+    return convert(scatter(x, layout.indices, updates, dimension_numbers, **how.params), aval.dtype)
 
 
 def _warn_of_loss(name: str, aval: Any, values: Any) -> None:

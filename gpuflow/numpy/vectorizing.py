@@ -65,9 +65,9 @@ def vectorize(
         mapped = {n: asarray(value) for n, value in kwargs.items() if n not in excluded}
 
         def function(*values: Any) -> Any:
-            rest = iter(values)
-            full = [args[k] if k in fixed else next(rest) for k in range(len(args))]
-            return pyfunc(*full, **dict(zip(mapped, rest, strict=True)), **constants)
+            remaining = iter(values)
+            full = [args[k] if k in fixed else next(remaining) for k in range(len(args))]
+            return pyfunc(*full, **dict(zip(mapped, remaining, strict=True)), **constants)
 
         inputs, outputs = _dims_of(parsed, args, excluded, len(mapped))
         return _broadcast_map(function, [*positional, *mapped.values()], inputs, outputs)
@@ -167,11 +167,11 @@ def _note_sizes(
         ValueError,
     )
     for name, size in zip(dims, shape[len(shape) - len(dims) :], strict=True):
-        known = sizes.setdefault(name, size)
+        recorded = sizes.setdefault(name, size)
         check(
-            known == size,
-            lambda name=name, known=known, size=size: (
-                f"[vectorize] axis {name!r} must have one size; got {known} and {size}. "
+            recorded == size,
+            lambda name=name, recorded=recorded, size=size: (
+                f"[vectorize] axis {name!r} must have one size; got {recorded} and {size}. "
                 "Fix: give the axes different names."
             ),
             ValueError,

@@ -13,7 +13,7 @@ from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_array, truncated_int
 from gpuflow.numpy.elementary import cos, sqrt
-from gpuflow.numpy.float_parts import i0
+from gpuflow.numpy.float_components import i0
 from gpuflow.numpy.ufuncs import abs as absolute
 
 

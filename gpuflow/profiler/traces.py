@@ -288,7 +288,7 @@ def _plain(value: Any) -> Any:
 
 
 def start_server(port: int, requires_backend: bool = True) -> NoReturn:
-    """Not supported: gpuflow's profiler writes files, without a server.
+    """Not there: gpuflow's profiler writes files, without a server.
 
     Raises:
         NotImplementedError: always.

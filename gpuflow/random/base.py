@@ -47,8 +47,8 @@ def parameters_in(name: str, dtype: Any, *values: Any) -> list[Any]:
     """Parameters of a distribution in the dtype of its samples.
 
     Raises:
-        TypePromotionError: one that promotes to a wider dtype, or, under strict promotion, to
-            another one.
+        TypePromotionError: if one promotes to a wider dtype, or, under strict promotion, to
+            another dtype.
     """
     for value in values:
         promoted, _ = common_type([aval_of(value), ShapedArray((), dtype)])
@@ -268,11 +268,11 @@ def _next_after(x: Any, towards: float) -> Any:
     # Patterns of positive floats grow with the float, those of negative ones shrink.
     grows = lax.gt(x, convert(0, dtype)) if towards > 0 else lax.lt(x, convert(0, dtype))
     step = select_where(grows, signed.type(1), signed.type(-1))
-    moved = lax.bitcast_convert_type(lax.add(pattern, step), dtype)
+    neighbor = lax.bitcast_convert_type(lax.add(pattern, step), dtype)
     smallest = np.nextafter(np.array(0, dtype), np.array(towards, dtype), dtype=dtype)[()]
-    moved = select_where(lax.eq(x, convert(0, dtype)), smallest, moved)
+    neighbor = select_where(lax.eq(x, convert(0, dtype)), smallest, neighbor)
     stays = lax.bitwise_or(lax.ne(x, x), lax.eq(x, convert(towards, dtype)))
-    return select_where(stays, x, moved)
+    return select_where(stays, x, neighbor)
 
 
 @composite

@@ -87,9 +87,9 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
         height = lax.log(v * inverse / (a / (room * room) + b))
         # Its terms are much larger than their sum, and would cancel to no digits in float32.
         bound = probabilities.log_poisson(jnp.maximum(k, 0), mean)
-        inside = (room >= 0.07) & (v <= quick)
-        outside = (k < 0) | ((room < 0.013) & (v > room))
-        taken = inside | (~outside & (height <= bound))
+        quick_accept = (room >= 0.07) & (v <= quick)
+        quick_reject = (k < 0) | ((room < 0.013) & (v > room))
+        taken = quick_accept | (~quick_reject & (height <= bound))
         return count + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 
     start = (
@@ -210,13 +210,13 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, unused: Any, most: A
         u = uniform_of(keys[1], shape, dtype, 0.0, 1.0) - 0.5
         v = uniform_of(keys[2], shape, dtype, 0.0, 1.0)
         room = 0.5 - jnp.abs(u)
-        inside = (room >= 0.07) & (v <= quick)
+        quick_accept = (room >= 0.07) & (v <= quick)
         k = jnp.floor((2 * a / room + b) * u + center)
-        outside = (k < 0) | (k > count)
+        quick_reject = (k < 0) | (k > count)
         height = jnp.log(v * alpha / (a / (room * room) + b))
         nearest = jnp.clip(k, 0, count)
         bound = probabilities.log_binomial(nearest, count - nearest, p, 1 - p) - at_mode
-        taken = inside | (~outside & (height <= bound))
+        taken = quick_accept | (~quick_reject & (height <= bound))
         return step + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 
     start = (np.zeros((), np.int32), jnp.full(shape, -1, dtype), unused, key)

@@ -138,14 +138,14 @@ def choice(
     )
     if p is None and not replace:
         shuffled = permutation(typed, array if rank else count, axis if rank else 0)
-        chosen = lax.slice_in_dim(shuffled, 0, draws, 1, axis if rank else 0)
+        indices = lax.slice_in_dim(shuffled, 0, draws, 1, axis if rank else 0)
     else:
-        chosen = _positions(typed, sizes, draws, count, replace, p, mode)
-        chosen = jnp.take(array, chosen, axis) if rank else chosen
+        indices = _positions(typed, sizes, draws, count, replace, p, mode)
+        indices = jnp.take(array, indices, axis) if rank else indices
     if not rank:
-        return jnp.reshape(chosen, sizes)
+        return jnp.reshape(indices, sizes)
     array_shape = aval_of(array).shape
-    return jnp.reshape(chosen, (*array_shape[:axis], *sizes, *array_shape[axis + 1 :]))
+    return jnp.reshape(indices, (*array_shape[:axis], *sizes, *array_shape[axis + 1 :]))
 
 
 def _positions(

@@ -107,6 +107,6 @@ def test_shardings_are_told():
 
 
 def test_a_sample_is_regular():
-    assert notebook._spread(np.arange(1 << 17) % 2 == 0) == (
+    assert notebook._distribution(np.arange(1 << 17) % 2 == 0) == (
         "<p>True: 100.0% of a sample of 65,536 of 131,072</p>"
     )

@@ -1,4 +1,4 @@
-"""``jax._src.ad_util``: the parts that libraries import."""
+"""``jax._src.ad_util``: the names that libraries import."""
 
 from gpuflow.as_jax.internals.interpreters.ad import Zero as Zero
 from gpuflow.as_jax.internals.interpreters.ad import add_jaxvals as add_jaxvals

@@ -152,7 +152,7 @@ def primal_dtype_to_tangent_dtype(dtype: Any) -> Any:
 
 @contextmanager
 def take_current_trace() -> Iterator[Trace]:
-    """The current trace; inside of the block nothing is traced."""
+    """The current trace; in the block nothing is traced."""
     before = thread_state.trace
     with set_current_trace(eval_trace):
         yield before
@@ -239,7 +239,7 @@ def get_referent(x: Any) -> Any:
 
 
 def physical_aval(aval: core_aval.ShapedArray) -> core_aval.ShapedArray:
-    """The type of the numbers inside: of keys, uint32 with a dimension more."""
+    """The aval of the stored data: for keys, uint32 with another dimension."""
     dtype = aval.dtype
     if not isinstance(dtype, core_aval.KeyDType):
         return aval
@@ -247,7 +247,7 @@ def physical_aval(aval: core_aval.ShapedArray) -> core_aval.ShapedArray:
 
 
 def is_constant_dim(d: Any) -> bool:
-    """Whether a size is a known integer, and not a symbolic one."""
+    """Whether a size is a static integer, and not a symbolic one."""
     if isinstance(d, Tracer) and not is_concrete(d):
         return False
     try:
@@ -280,12 +280,12 @@ class TraceTag:
 
 
 def is_concrete(x: Any) -> bool:
-    """Whether the values of ``x`` are known now."""
+    """Whether ``x`` has concrete values."""
     return not isinstance(x, Tracer) or x.concrete() is not None
 
 
 def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str = "") -> Any:
-    """``force(val)``, of a value that is known now.
+    """``force(val)`` of a concrete value.
 
     Raises:
         ConcretizationTypeError: it is traced.

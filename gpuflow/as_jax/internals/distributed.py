@@ -11,8 +11,8 @@ class State:
     """Information about the processes.
 
     Attributes:
-        client: a client of JAX's coordination service, which there is not: processes find each
-            other by ``gpuflow.distributed``.
+        client: None: gpuflow has no client of a coordination service; processes find each other
+            by ``gpuflow.distributed``.
     """
 
     client: Any = None
@@ -21,12 +21,12 @@ class State:
 
     @property
     def process_id(self) -> int:
-        """This process's number."""
+        """The index of this process."""
         return process.index
 
     @property
     def num_processes(self) -> int:
-        """How many there are."""
+        """The number of processes."""
         return process.count
 
 

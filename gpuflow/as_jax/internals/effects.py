@@ -1,4 +1,4 @@
-"""Effects of primitives from outside: classes whose instances libraries put into sets."""
+"""Effects of external primitives: classes whose instances libraries put into sets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``jax.extend.core.Primitive``: a primitive from outside, filled in JAX's way.
+"""``jax.extend.core.Primitive``: an external primitive, defined as in JAX.
 
-It is the record that every op is (core/primitive.py), whose rules look into tables that may be
+It is the record of every op (core/primitive.py), with rules that look into tables that may be
 filled later. See docs/design/0036-primitives-from-outside.md.
 """
 
@@ -47,7 +47,7 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
     # ``(*avals, **params) -> (aval, effects)``
     abstract_eval: Callable[..., Any] | None = None
 
-    # Unlike the record it is filled in by assignments, as ``primitive.multiple_results = True``.
+    # Unlike the record it is mutable, as ``primitive.multiple_results = True``.
     __setattr__ = object.__setattr__
 
     def def_impl(self, impl: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,7 +183,7 @@ class LoweringRuleContext:
 
 
 class RuleTable(MutableMapping[core_primitive.Primitive, Callable[..., Any]]):
-    """Rules by primitive: those of primitives from outside, and to read, gpuflow's own.
+    """Rules by primitive: those of external primitives and, read-only, gpuflow's own.
 
     Args:
         name: in JAX.

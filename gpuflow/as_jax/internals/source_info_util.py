@@ -9,7 +9,7 @@ from gpuflow.base.util import SourceLocation
 
 
 class Frame(NamedTuple):
-    """A line of a program; columns are not known."""
+    """A source location; columns are unavailable."""
 
     file_name: str
     function_name: str
@@ -20,7 +20,7 @@ class Frame(NamedTuple):
 
 
 def user_frame(traceback: SourceLocation | None) -> Frame | None:
-    """The frame of a line of the user's program."""
+    """The frame of a source location of the user's program."""
     if traceback is None:
         return None
     return Frame(traceback.file, traceback.function, traceback.line, 0, traceback.line, 0)

@@ -1,4 +1,4 @@
-"""``jax._src.tree_util``: jax.tree_util, and which classes are nodes of trees."""
+"""``jax._src.tree_util``: jax.tree_util, and the registry of node classes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gpuflow.tree_util import *  # noqa: F403
 
 @record
 class _Entry:
-    """How nodes of one class are taken apart and made."""
+    """Flattening and unflattening of nodes of one class."""
 
     cls: type
 
     def to_iter(self, node: Any) -> tuple[Iterable[Any], Any]:
-        """The children of a node, and the rest: of a dict its sorted keys."""
+        """The children of a node, and the auxiliary data: of a dict its sorted keys."""
         if self.cls is dict:
             keys = tuple(sorted(node))
             return [node[key] for key in keys], keys
         return tree.node_contents(node)
 
     def from_iter(self, aux: Any, children: Iterable[Any]) -> Any:
-        """A node of children and the rest."""
+        """A node of children and auxiliary data."""
         if self.cls is dict:
             return dict(zip(aux, children, strict=True))
         return tree.node_of(self.cls, aux, children)

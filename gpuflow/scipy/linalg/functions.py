@@ -182,7 +182,7 @@ def _columns_of(
 ) -> Any:
     """An upper triangular matrix with a given diagonal, column by column.
 
-    The elements of a column above the diagonal solves a triangular system that is made of the columns
+    The elements of a column above the diagonal solve a triangular system made of the columns
     before it. Where a pivot is 0, the right-hand side itself is taken.
 
     Args:

@@ -99,7 +99,7 @@ class Rotation(NamedTuple):
 
     @classmethod
     def random(cls, random_key: Any, num: int | None = None) -> Rotation:
-        """Not there, as in JAX.
+        """Not supported, as in JAX.
 
         Raises:
             NotImplementedError: always.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # ray(low, reach): x = low + reach (1 + t) / (1 - t); (a, b): a line, -1 is a and 1 is b.
 
-# The zeros of expi and of the cosine integral, as sums of two terms.
+# Where expi and the cosine integral are 0, in two parts.
 EI_ROOT = (0.3725074231624603, -1.2381093692686445e-08)
 CI_ROOT = (0.61650550365448, -1.8033763746671638e-08)
 

@@ -116,7 +116,7 @@ def _log_beta_fraction(a: Any, b: Any, x: Any, complement: Any) -> Any:
 
 
 def _log_beta(a: Any, b: Any, x: Any, complement: Any, p: Any, q: Any) -> Any:
-    """``log(p)``, where ``p`` is the function of ``x`` and ``q = 1 - p``; ``complement`` is 1 - x."""
+    """``log(p)``, for ``p`` the function of ``x``, ``q = 1 - p`` and ``complement = 1 - x``."""
     tiny = (p < _floor(x)) & (x > 0.0)
     log = jnp.where(x == 0.0, -jnp.inf, _log_of(p, q))
     middle = a / (a + b)

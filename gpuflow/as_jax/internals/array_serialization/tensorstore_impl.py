@@ -1,6 +1,6 @@
 """``jax.experimental.array_serialization.tensorstore_impl``: arrays in stores of tensorstore.
 
-Each process writes the shards that it has, once for each part of an array, and reads those that
+Each process writes its shards, one process for each index range, and reads those that
 its devices need. The layout on disk is JAX's: checkpoints of either are read by both.
 """
 
@@ -62,14 +62,14 @@ def __getattr__(name: str) -> Any:
 
 
 class _LimitInFlightBytes:
-    """How many bytes reads may hold at a time; one that is larger alone waits for all others."""
+    """Limit of the bytes that reads hold at a time; a larger read waits for all others."""
 
     def __init__(self, host_memory_bytes_limit: int) -> None:
         self._limit, self._in_use = host_memory_bytes_limit, 0
         self._changed = asyncio.Condition()
 
     async def wait_for_bytes(self, requested_bytes: int) -> None:
-        """Wait until there is room, and take it."""
+        """Wait until the bytes are available, and take them."""
         async with self._changed:
             await self._changed.wait_for(
                 lambda: self._in_use + requested_bytes <= max(self._limit, requested_bytes)
@@ -77,7 +77,7 @@ class _LimitInFlightBytes:
             self._in_use += requested_bytes
 
     async def release_bytes(self, requested_bytes: int) -> None:
-        """Give it back."""
+        """Return the bytes."""
         async with self._changed:
             self._in_use -= requested_bytes
             self._changed.notify_all()
@@ -87,7 +87,7 @@ class _LimitInFlightBytes:
 
 
 def _chunk(shape: Sequence[int], dtype: Any) -> list[int]:
-    """Sizes that divide those of a shard, of at most 2 GB together as far as they have divisors."""
+    """Chunk sizes that divide the shard, at most 2 GB in all unless there are no divisors."""
     sizes = [max(size, 1) for size in shape]
     while np.prod(sizes, dtype=np.int64) * np.dtype(dtype).itemsize > 1.1 * _MOST_BYTES:
         divisors = [(_least_divisor(size), axis) for axis, size in enumerate(sizes) if size > 1]
@@ -120,7 +120,7 @@ def _get_tensorstore_metadata(arr: Any, driver: str = _TS_ARRAY_DRIVER) -> dict[
 
 
 def _store(path: str) -> dict[str, Any]:
-    """Where a path is: a folder, or a bucket of a cloud."""
+    """The spec of a path: a folder, or a bucket of a cloud."""
     match = re.fullmatch(r"(gs|s3)://([^/]*)/(.*)", path, re.DOTALL)
     if match is not None:
         driver = {"gs": "gcs", "s3": "s3"}[match[1]]
@@ -141,7 +141,7 @@ def get_tensorstore_spec(
 
     Args:
         ckpt_path: a path of a file, or ``gs://`` or ``s3://``.
-        ocdbt: whether the arrays of a folder are in one store, under the last part of the path.
+        ocdbt: whether the arrays of a folder are in one store, under the last name of the path.
         process_idx: a process, for a separate folder.
         arr: an array, for metadata.
         driver: the layout of arrays: ``zarr3`` or ``zarr``.

@@ -1,4 +1,4 @@
-"""``jax.extend``: the parts that libraries import."""
+"""``jax.extend``: the names that libraries import."""
 
 from gpuflow.as_jax.internals.extend import backend as backend
 from gpuflow.as_jax.internals.extend import core as core

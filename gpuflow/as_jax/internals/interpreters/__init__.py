@@ -1,4 +1,4 @@
-"""``jax.interpreters``: the parts that libraries import."""
+"""``jax.interpreters``: the names that libraries import."""
 
 from gpuflow.as_jax.internals.interpreters import ad as ad
 from gpuflow.as_jax.internals.interpreters import batching as batching

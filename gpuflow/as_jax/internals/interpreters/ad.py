@@ -1,4 +1,4 @@
-"""``jax.interpreters.ad``: rules for derivatives of primitives from outside."""
+"""``jax.interpreters.ad``: rules for derivatives of external primitives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jax.interpreters.batching``: rules for vmap of primitives from outside."""
+"""``jax.interpreters.batching``: rules for vmap of external primitives."""
 
 from __future__ import annotations
 

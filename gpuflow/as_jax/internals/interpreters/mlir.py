@@ -1,4 +1,4 @@
-"""``jax.interpreters.mlir``: lowerings of primitives from outside are functions of arrays."""
+"""``jax.interpreters.mlir``: lowerings of external primitives are functions of arrays."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def register_lowering(
     """Register the lowering of a primitive.
 
     Args:
-        prim: a primitive from outside.
+        prim: an external primitive.
         rule: ``(context, *traced values, **params) -> traced values``, as ``lower_fun`` makes them.
-        platform: where it holds; everywhere, unless others are given for platforms.
+        platform: the platform of the rule; by default, all that have no rule of their own.
         inline, cacheable: of MLIR; they have no effect.
     """
     del inline, cacheable

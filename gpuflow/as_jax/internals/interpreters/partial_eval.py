@@ -16,14 +16,14 @@ from gpuflow.core.staging import StagingTrace, hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import current_trace, thread_state
 from gpuflow.transforms.partial_eval import PartialTrace
 
-# Unknown values of a partial evaluation are tracers of the program that is left.
+# Unknown values of a partial evaluation are tracers of the residual program.
 JaxprTracer = DynamicJaxprTracer
 DynamicJaxprTrace = StagingTrace
 TracingEqn = Eqn
 Val = Any
 
 DCERule = Callable[[list[bool], Eqn], tuple[list[bool], Eqn | None]]
-# By primitive, what ``dce_jaxpr`` makes of an equation of which some outputs are used.
+# By primitive: the rule of ``dce_jaxpr`` for an equation of which some outputs are used.
 dce_rules: dict[Primitive, DCERule] = {}
 
 
@@ -39,7 +39,7 @@ class PartialVal(tuple):
 
     @classmethod
     def unknown(cls, aval: ShapedArray) -> PartialVal:
-        """Of a value of which only the type is known."""
+        """Make an unknown value, of which only the type is known."""
         return cls((aval, None))
 
     def is_known(self) -> bool:
@@ -50,7 +50,7 @@ class PartialVal(tuple):
 def trace_to_jaxpr_nounits(
     fun: WrappedFun, pvals: Sequence[PartialVal], instantiate: bool | Sequence[bool] = False
 ) -> tuple[Jaxpr, list[PartialVal], list[Any]]:
-    """Evaluate equations with known inputs, and record the rest.
+    """Evaluate equations with known inputs, and record the others.
 
     Args:
         fun: a function of flat arguments that returns a list.
@@ -159,7 +159,7 @@ def _flags(flags: bool | Sequence[bool], count: int) -> list[bool]:
 
 
 def _dce_eqn(eqn: Eqn, used: list[bool]) -> tuple[list[bool], Eqn | None]:
-    """Which inputs an equation needs, and the equation without outputs that nobody uses."""
+    """Flags of the inputs that an equation needs, and the equation without unused outputs."""
     rule = dce_rules.get(eqn.primitive)
     if rule is not None:
         return rule(used, eqn)

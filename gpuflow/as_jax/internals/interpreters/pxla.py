@@ -33,10 +33,10 @@ thread_resources = ThreadResources()
 
 @record
 class ResultsHandler:
-    """Makes arrays of the parts that devices have.
+    """Makes arrays of their shards on devices.
 
     Attributes:
-        handlers: for each result ``parts -> array``.
+        handlers: for each result ``shards -> array``.
         out_shardings, out_avals: the shardings and types of the results.
     """
 
@@ -51,7 +51,7 @@ class ResultsHandler:
 def global_aval_to_result_handler(
     aval: ShapedArray, out_sharding: Any, committed: bool
 ) -> Callable[[Sequence[Any]], Any]:
-    """A function that makes an array of its parts, in the order of the sharding's devices."""
+    """A function that makes an array of its shards, in the order of the sharding's devices."""
     return global_result_handlers[type(aval)](aval, out_sharding, committed)
 
 
@@ -68,7 +68,7 @@ global_result_handlers: dict[type, Callable[..., Any]] = {ShapedArray: _array_ha
 def global_avals_to_results_handler(
     global_out_avals: Sequence[ShapedArray], shardings: Sequence[Any], committed: bool = True
 ) -> ResultsHandler:
-    """A function that makes the arrays of several results of their parts."""
+    """A function that makes the arrays of several results of their shards."""
     handlers = [
         global_aval_to_result_handler(aval, sharding, committed)
         for aval, sharding in safe_zip(global_out_avals, shardings)

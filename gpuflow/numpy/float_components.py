@@ -443,7 +443,7 @@ def sinc(x: ArrayLike, /) -> Array:
 
 
 def _sin_pi(x: Any) -> Any:
-    """``sin(pi x)``, exact at integers: they are subtracted before the product with pi is rounded."""
+    """``sin(pi x)``, exact at integers: they are subtracted before the product with pi."""
     x_real = lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
     nearest = lax.round(x_real, lax.RoundingMethod.TO_NEAREST_EVEN)
     half = lax.mul(like(0.5, x_real), nearest)
