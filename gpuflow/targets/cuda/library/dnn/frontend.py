@@ -130,7 +130,7 @@ def make_plan(frontend: Any, graph: Any, call: Call, deterministic: bool) -> int
         Exception: the library has no plan.
     """
     notes = frontend.numerical_note
-    # Operands and sums are never narrower than the dtype says.
+    # Operands and sums are never narrower than the dtype.
     refused = [notes.DOWN_CONVERT_INPUTS, notes.REDUCED_PRECISION_REDUCTION]
     if deterministic:
         refused.append(notes.NONDETERMINISTIC)
