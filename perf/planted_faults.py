@@ -75,13 +75,13 @@ FAULTS = (
     ),
     Fault(
         "batched dot_general", "batching", "gpuflow/ops/contractions/dot_general.py",
-        "lhs_kept = aval_of(operands[0]).ndim - len(left)\n",
-        "lhs_kept = aval_of(operands[0]).ndim - len(left) - len(left_batch)\n",
+        "lhs_dims_out = aval_of(operands[0]).ndim - len(left)\n",
+        "lhs_dims_out = aval_of(operands[0]).ndim - len(left) - len(left_batch)\n",
         ("tests/ops/test_contractions.py", "tests/transforms", "tests/ops"),
     ),
     Fault(
         "batched cumsum", "batching", "gpuflow/ops/reductions/cumulative.py",
-        "moved = axis + (axis >= dims[0])", "moved = axis + (axis > dims[0])",
+        "batched_axis = axis + (axis >= dims[0])", "batched_axis = axis + (axis > dims[0])",
         ("tests/ops/test_cumulative.py", "tests/ops/test_every_op.py", "tests/transforms"),
     ),
     Fault(
@@ -109,8 +109,8 @@ FAULTS = (
     Fault(
         "end of a split sum", "schedules",
         "gpuflow/targets/cpu/codegen/schedules/split_reductions.py",
-        "Cut(parts, each, group, rows - parts * each * group)",
-        "Cut(parts, each, group, grouped - parts * each)",
+        "Cut(chunks, each, group, rows - chunks * each * group)",
+        "Cut(chunks, each, group, grouped - chunks * each)",
         ("tests/compiler/test_split_reductions.py", "tests/compiler", "tests/targets/cpu"),
     ),
     Fault(
@@ -126,8 +126,8 @@ FAULTS = (
     ),
     Fault(
         "strided loads", "CPU emitters", "gpuflow/targets/cpu/codegen/strided_loads.py",
-        "mask = first_ones((there - 1) * step + (1 - start), width)",
-        "mask = first_ones(there * step + (1 - start), width)",
+        "mask = first_ones((active - 1) * step + (1 - start), width)",
+        "mask = first_ones(active * step + (1 - start), width)",
         ("tests/targets/cpu/test_strided_vectors.py", "tests/targets/cpu"),
     ),
     Fault(

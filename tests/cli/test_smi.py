@@ -205,7 +205,7 @@ def test_lines_are_those_of_arrays_that_live():
     assert origins.of(np.ones(100)) is None
     del data
     collect_garbage()
-    assert not origins._known
+    assert not origins._sources
 
 
 def test_lines_that_are_not_remembered():

@@ -175,7 +175,7 @@ def test_interpreters_read_jaxprs_by_jaxs_names():
             outs = eqn.primitive.bind(*map(read, eqn.invars), **params)
             outs = outs if eqn.primitive.multiple_results else [outs]
             env.update(zip(eqn.outvars, outs, strict=True))
-            assert eqn.source_info is None or "test_outside" in str(eqn.source_info)
+            assert eqn.source_info is None or "test_external_primitives" in str(eqn.source_info)
         return [read(atom) for atom in jaxpr.jaxpr.outvars]
 
     def f(x):
