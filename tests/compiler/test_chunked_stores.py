@@ -1,4 +1,4 @@
-"""Pieces that are computed for one array are stored where they lie in it, without a copy."""
+"""Slices that are computed for one array are stored in it directly, without a copy."""
 
 import numpy as np
 import pytest

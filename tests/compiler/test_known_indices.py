@@ -1,4 +1,4 @@
-"""Choices at known places, as of ``x.at[5].set``, are updates where a program keeps the array."""
+"""Selects at static indices, as of ``x.at[5].set``, become in-place updates if the program may."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Arrays with parts in several memories, which are simulated GPUs here, and meshes over them."""
+"""Arrays with shards in several memories, which are simulated GPUs here, and meshes over them."""
 
 import copy
 import warnings

@@ -1,4 +1,4 @@
-"""Loops that carry nothing: several threads take turns, each with memory of its own."""
+"""Loops with independent iterations on several threads, each with memory of its own."""
 
 import threading
 

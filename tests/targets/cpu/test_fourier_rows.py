@@ -1,4 +1,4 @@
-"""Fourier transforms of several lines at once, against NumPy in float64 and its longer floats."""
+"""Fourier transforms of several rows at once, against NumPy in float64 and its longer floats."""
 
 from __future__ import annotations
 
