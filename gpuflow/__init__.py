@@ -93,7 +93,7 @@ from gpuflow.base.tracebacks import install as _install_tracebacks
 from gpuflow.callbacks import pure_callback as pure_callback
 from gpuflow.control.checkpoint import checkpoint as checkpoint
 from gpuflow.control.custom.gradient import custom_gradient as custom_gradient
-from gpuflow.control.custom.rules import custom_jvp as custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp as custom_jvp
 from gpuflow.control.custom.vjp import custom_vjp as custom_vjp
 from gpuflow.control.linear_transpose import closure_convert as closure_convert
 from gpuflow.control.linear_transpose import linear_transpose as linear_transpose

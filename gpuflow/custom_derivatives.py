@@ -5,9 +5,9 @@ from gpuflow.base.names import publish as _publish
 from gpuflow.control.custom.calls import SymbolicZero as SymbolicZero
 from gpuflow.control.custom.calls import zero_from_primal as zero_from_primal
 from gpuflow.control.custom.gradient import custom_gradient as custom_gradient
+from gpuflow.control.custom.jvp import custom_jvp as custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp_p as _custom_jvp_p
 from gpuflow.control.custom.linear_call import linear_call as linear_call
-from gpuflow.control.custom.rules import custom_jvp as custom_jvp
-from gpuflow.control.custom.rules import custom_jvp_p as _custom_jvp_p
 from gpuflow.control.custom.vjp import CustomVJPPrimal as CustomVJPPrimal
 from gpuflow.control.custom.vjp import custom_vjp as custom_vjp
 from gpuflow.control.custom.vjp import (

@@ -25,7 +25,7 @@ COMPLEX = 0  # matrices are complex
 T_IMAG, Z, Z_IMAG, X, X_IMAG = 0, 0, 0, 0, 0  # offsets of tiles
 
 
-def shared_numbers():
+def shared_scalars():
     """The block's shared memory."""
     if DOUBLE:
         return dynamic_shared(float64)
@@ -43,28 +43,28 @@ def vanishing():
     return real(3.3e-291) if DOUBLE else real(3.2e-30)
 
 
-def size_of(value):
+def absolute(value):
     """The magnitude of a number."""
     return real(math.fabs(value))
 
 
-def root_of(value):
+def sqrt(value):
     """The square root."""
     return real(math.sqrt(value))
 
 
-def with_sign(value, sign):
+def copysign(value, sign):
     """The magnitude of one number with the sign of another."""
     return real(math.copysign(value, sign))
 
 
-def length_of(re, im):
+def hypot(re, im):
     """The absolute value of a complex number, without intermediate overflow or underflow."""
-    largest = max(size_of(re), size_of(im))
+    largest = max(absolute(re), absolute(im))
     if largest == real(0.0):
         return largest
     re, im = re / largest, im / largest
-    return largest * root_of(re * re + im * im)
+    return largest * sqrt(re * re + im * im)
 
 
 def times(a, a_imag, b, b_imag):
@@ -74,7 +74,7 @@ def times(a, a_imag, b, b_imag):
 
 def divided(a, a_imag, b, b_imag):
     """A quotient of complex numbers; exactly real for real ones. Source: Smith 1962."""
-    if size_of(b) >= size_of(b_imag):
+    if absolute(b) >= absolute(b_imag):
         ratio = b_imag / b
         total = b + b_imag * ratio
         return (a + a_imag * ratio) / total, (a_imag - a * ratio) / total
@@ -85,38 +85,38 @@ def divided(a, a_imag, b, b_imag):
 
 def complex_root(re, im):
     """The square root of a complex number, with a real part that is not negative."""
-    length = length_of(re, im)
-    larger = root_of(real(0.5) * (length + size_of(re)))
+    length = hypot(re, im)
+    larger = sqrt(real(0.5) * (length + absolute(re)))
     if larger == real(0.0):
         return larger, larger
     smaller = real(0.5) * im / larger
     if re >= real(0.0):
         return larger, smaller
-    return size_of(smaller), with_sign(larger, im)
+    return absolute(smaller), copysign(larger, im)
 
 
 def element_size(memory, index):
     """The magnitude of an element of T: of complex ones, the sum of its components'."""
     if COMPLEX:
-        return size_of(memory[index]) + size_of(memory[index + T_IMAG])
+        return absolute(memory[index]) + absolute(memory[index + T_IMAG])
     else:
-        return size_of(memory[index])
+        return absolute(memory[index])
 
 
 def distance(memory, index, other):
     """The magnitude of the difference of two elements of T."""
-    gap = size_of(memory[index] - memory[other])
+    gap = absolute(memory[index] - memory[other])
     if COMPLEX:
-        gap += size_of(memory[index + T_IMAG] - memory[other + T_IMAG])
+        gap += absolute(memory[index + T_IMAG] - memory[other + T_IMAG])
     return gap
 
 
-def highest(bits):
+def last_lane(bits):
     """The last lane of a vote; -1 if there is none."""
     return int32(31 - int32(count_leading_zeros(uint32(bits))))
 
 
-def vote(condition):
+def ballot(condition):
     """The lanes for which the condition holds, as bits; all lanes take part."""
     return uint32(cuda.ballot_sync(0xFFFFFFFF, condition))
 

@@ -20,14 +20,14 @@ from gpuflow.kernels.small_complex import (
     Z_IMAG,
     X,
     Z,
+    absolute,
+    copysign,
     divided,
     element,
     epsilon,
-    length_of,
-    size_of,
+    hypot,
     times,
     vanishing,
-    with_sign,
 )
 from gpuflow.kernels.small_matrices import PITCH, lane_of_warp, real
 
@@ -66,7 +66,7 @@ def store_vectors(memory, base, out, matrix, size, w, w_imag, is_left):
         re, im = element_of_vector(memory, base, i, low, high, is_left)
         index = start + int64(i * size) * 2
         out[index], out[index + 1] = re, im
-        length = length_of(re, im)
+        length = hypot(re, im)
         if length > scale:
             ratio = scale / length
             total = total * ratio * ratio + real(1.0)
@@ -126,19 +126,19 @@ def begin_vector(memory, base, low, high, w_imag, is_left):
     else:
         b, c = memory[element(base, low, low + 1)], memory[element(base, low + 1, low)]
         # The second vector of a pair is the first one's conjugate.
-        sign = with_sign(one, w_imag)
+        sign = copysign(one, w_imag)
         if is_left:
-            if size_of(b) >= size_of(c):
-                put(memory, base, low, size_of(w_imag) / b, zero)
+            if absolute(b) >= absolute(c):
+                put(memory, base, low, absolute(w_imag) / b, zero)
                 put(memory, base, int32(low + 1), zero, -sign)
             else:
                 put(memory, base, low, one, zero)
                 put(memory, base, int32(low + 1), zero, w_imag / c)
-        elif size_of(b) >= size_of(c):
+        elif absolute(b) >= absolute(c):
             put(memory, base, low, one, zero)
             put(memory, base, int32(low + 1), zero, w_imag / b)
         else:
-            put(memory, base, low, -size_of(w_imag) / c, zero)
+            put(memory, base, low, -absolute(w_imag) / c, zero)
             put(memory, base, int32(low + 1), zero, sign)
 
 
@@ -207,7 +207,7 @@ def known_sum(memory, base, row, first, stop, row_step, column_step):
 
 def least_gap(w, w_imag):
     """The divisor that replaces the difference of equal eigenvalues."""
-    return max(epsilon() * (size_of(w) + size_of(w_imag)), vanishing())
+    return max(epsilon() * (absolute(w) + absolute(w_imag)), vanishing())
 
 
 def rescale(memory, base, first, stop, factor):
@@ -241,38 +241,38 @@ def solve_one(memory, base, row, w, w_imag, re, im, first, stop):
     if COMPLEX:
         gap_imag = memory[index + T_IMAG] - w_imag
     least = least_gap(w, w_imag)
-    if size_of(gap) + size_of(gap_imag) < least:
+    if absolute(gap) + absolute(gap_imag) < least:
         gap, gap_imag = least, real(0.0)
-    sizes = size_of(re) + size_of(im)
-    factor = shrink(memory, base, first, stop, sizes, size_of(gap) + size_of(gap_imag))
+    sizes = absolute(re) + absolute(im)
+    factor = shrink(memory, base, first, stop, sizes, absolute(gap) + absolute(gap_imag))
     re, im = divided(re * factor, im * factor, gap, gap_imag)
     put(memory, base, row, re, im)
     first, stop = int32(min(first, row)), int32(max(stop, row + 1))
-    keep_small(memory, base, first, stop, size_of(re) + size_of(im))
+    keep_small(memory, base, first, stop, absolute(re) + absolute(im))
 
 
 def solve_pair(memory, base, row, w, up, down, b, c, first, stop):
     """Two elements from [[a - w, b], [c, d - w]] x = (up, down), by Cramer's rule."""
     index = element(base, row, row)
     a, d, imag = memory[index] - w[0], memory[index + PITCH + 1] - w[0], -w[1]
-    scale = max(max(size_of(a), size_of(d)) + size_of(imag), max(size_of(b), size_of(c)))
+    scale = max(max(absolute(a), absolute(d)) + absolute(imag), max(absolute(b), absolute(c)))
     a, b, c, d, imag = a / scale, b / scale, c / scale, d / scale, imag / scale
     det, det_imag = times(a, imag, d, imag)
     det -= b * c
     least = least_gap(w[0], w[1]) / scale
-    if size_of(det) + size_of(det_imag) < least:
+    if absolute(det) + absolute(det_imag) < least:
         det, det_imag = least, real(0.0)
-    sizes = max(size_of(up[0]) + size_of(up[1]), size_of(down[0]) + size_of(down[1]))
-    divisor = (size_of(det) + size_of(det_imag)) * scale
+    sizes = max(absolute(up[0]) + absolute(up[1]), absolute(down[0]) + absolute(down[1]))
+    divisor = (absolute(det) + absolute(det_imag)) * scale
     factor = shrink(memory, base, first, stop, sizes, divisor) / scale
     x, x_imag, y, y_imag = up[0] * factor, up[1] * factor, down[0] * factor, down[1] * factor
     re, im = times(d, imag, x, x_imag)
     re, im = divided(re - b * y, im - b * y_imag, det, det_imag)
     put(memory, base, row, re, im)
-    largest = size_of(re) + size_of(im)
+    largest = absolute(re) + absolute(im)
     re, im = times(a, imag, y, y_imag)
     re, im = divided(re - c * x, im - c * x_imag, det, det_imag)
     put(memory, base, int32(row + 1), re, im)
-    largest = max(largest, size_of(re) + size_of(im))
+    largest = max(largest, absolute(re) + absolute(im))
     first, stop = int32(min(first, row)), int32(max(stop, row + 2))
     keep_small(memory, base, first, stop, largest)

@@ -34,13 +34,13 @@ from gpuflow.kernels.small_complex import (
     T_IMAG,
     Z_IMAG,
     Z,
+    absolute,
+    ballot,
     element,
     element_size,
-    highest,
-    root_of,
-    shared_numbers,
-    size_of,
-    vote,
+    last_lane,
+    shared_scalars,
+    sqrt,
 )
 from gpuflow.kernels.small_eigenvectors import LIMIT, store_vectors
 from gpuflow.kernels.small_matrices import (
@@ -71,7 +71,7 @@ def find_general_eigenvalues(source, values, left, right, count, size):
         left, right: complex (count, size, size), vectors in columns, with LEFT and with RIGHT.
         count, size: sizes.
     """
-    memory = shared_numbers()
+    memory = shared_scalars()
     warp, lane = int32(cuda.threadIdx.x >> 5), lane_of_warp()
     base = int32(warp * (TILES * 32 * PITCH))
     matrix = int64(cuda.blockIdx.x) * WARPS + warp
@@ -132,7 +132,7 @@ def load_general(memory, base, source, start, size):
                 re, im = source[2 * index], source[2 * index + 1]
             else:
                 re = source[index]
-        largest = max(largest, max(size_of(re), size_of(im)))
+        largest = max(largest, max(absolute(re), absolute(im)))
         if re - re != real(0.0) or im - im != real(0.0):
             largest = real(math.inf)
         memory[element(base, i, lane)] = re
@@ -187,7 +187,7 @@ def balance(memory, base, size):
         for j in range(high + 1):
             if j != lane and element_size(memory, element(base, lane, j)) != real(0.0):
                 alone = False
-        row = highest(vote(alone))
+        row = last_lane(ballot(alone))
         is_found = row >= 0
         if is_found:
             source_row = exchange(memory, base, source_row, row, high)
@@ -198,7 +198,7 @@ def balance(memory, base, size):
         for i in range(low, high + 1):
             if i != lane and element_size(memory, element(base, i, lane)) != real(0.0):
                 alone = False
-        row = highest(vote(alone))
+        row = last_lane(ballot(alone))
         is_found = row >= 0
         if is_found:
             source_row = exchange(memory, base, source_row, row, low)
@@ -242,7 +242,7 @@ def scale_rows(memory, base, low, high):
             is_inside = lane >= low and lane <= high
             column = square(memory, element(base, lane, i)) if is_inside else real(0.0)
             row = square(memory, element(base, i, lane)) if is_inside else real(0.0)
-            column, row = root_of(warp_sum(column)), root_of(warp_sum(row))
+            column, row = sqrt(warp_sum(column)), sqrt(warp_sum(row))
             if column > real(0.0) and row > real(0.0):
                 change = math.log2(float64(row)) - math.log2(float64(column))
                 step = int32(math.floor(float64(0.5) * change + float64(0.5)))
@@ -305,7 +305,7 @@ def eigenvalue_of_lane(memory, base, size):
     else:
         imag = real(0.0)
         if lane + 1 < size and memory[index + PITCH] != real(0.0):
-            imag = root_of(size_of(memory[index + 1])) * root_of(size_of(memory[index + PITCH]))
+            imag = sqrt(absolute(memory[index + 1])) * sqrt(absolute(memory[index + PITCH]))
         elif lane > 0 and memory[index - 1] != real(0.0):
-            imag = -(root_of(size_of(memory[index - 1])) * root_of(size_of(memory[index - PITCH])))
+            imag = -(sqrt(absolute(memory[index - 1])) * sqrt(absolute(memory[index - PITCH])))
         return memory[index], imag

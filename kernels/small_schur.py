@@ -20,18 +20,18 @@ from gpuflow.kernels.small_complex import (
     T_IMAG,
     Z_IMAG,
     Z,
+    absolute,
+    ballot,
+    copysign,
     distance,
     divided,
     element,
     element_size,
     epsilon,
-    highest,
-    root_of,
-    size_of,
+    last_lane,
+    sqrt,
     times,
     vanishing,
-    vote,
-    with_sign,
 )
 from gpuflow.kernels.small_matrices import lane_of_warp, real, warp_largest, warp_sum
 
@@ -109,16 +109,16 @@ def to_hessenberg(memory, base, low, high):
             re = memory[element(base, lane, k)]
             if COMPLEX:
                 im = memory[element(base, lane, k) + T_IMAG]
-        below = max(size_of(re), size_of(im)) if lane > k + 1 else real(0.0)
+        below = max(absolute(re), absolute(im)) if lane > k + 1 else real(0.0)
         largest = warp_largest(below)
         cuda.syncwarp()
         if largest > real(0.0):
             head = cuda.shfl_sync(0xFFFFFFFF, re, k + 1)
             head_imag = cuda.shfl_sync(0xFFFFFFFF, im, k + 1)
-            largest = max(largest, max(size_of(head), size_of(head_imag)))
+            largest = max(largest, max(absolute(head), absolute(head_imag)))
             re, im = re / largest, im / largest
             head, head_imag = head / largest, head_imag / largest
-            new = -with_sign(root_of(warp_sum(re * re + im * im)), head)
+            new = -copysign(sqrt(warp_sum(re * re + im * im)), head)
             factor, factor_imag = (new - head) / new, -head_imag / new
             v, v_imag = divided(re, im, head - new, head_imag)
             new *= largest
@@ -165,7 +165,7 @@ def block_start(memory, base, low, high, last):
             scale = wide + larger
             limit = max(vanishing(), epsilon() * (narrow * (wide / scale)))
             is_small = smaller * (larger / scale) <= limit
-    start = highest(vote(is_small))
+    start = last_lane(ballot(is_small))
     return start if start >= 0 else low
 
 

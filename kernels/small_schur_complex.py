@@ -11,17 +11,17 @@ from gpuflow.kernels.small_complex import (
     T_IMAG,
     Z_IMAG,
     Z,
+    absolute,
+    ballot,
     complex_root,
     divided,
     element,
     element_size,
     epsilon,
-    highest,
-    length_of,
-    size_of,
+    hypot,
+    last_lane,
     times,
     vanishing,
-    vote,
 )
 from gpuflow.kernels.small_matrices import PITCH, lane_of_warp, real
 from gpuflow.kernels.small_schur import STALLED, VECTORS, block_start, cut_off, max_iterations
@@ -54,7 +54,7 @@ def shift_of(memory, base, first, last, stalled):
     gap = real(0.5) * (memory[above] - re)
     gap_imag = real(0.5) * (memory[above + T_IMAG] - im)
     scale = max(element_size(memory, above + 1), element_size(memory, corner - 1))
-    scale = max(scale, size_of(gap) + size_of(gap_imag))
+    scale = max(scale, absolute(gap) + absolute(gap_imag))
     if scale == real(0.0):
         return re, im
     gap, gap_imag = gap / scale, gap_imag / scale
@@ -81,14 +81,14 @@ def single_shift(memory, base, first, last, stalled):
     begins = lane == first
     if lane > first and lane < last:
         index, next_index = element(base, lane, lane), element(base, lane + 1, lane + 1)
-        gap = size_of(memory[index] - shift) + size_of(memory[index + T_IMAG] - shift_imag)
+        gap = absolute(memory[index] - shift) + absolute(memory[index + T_IMAG] - shift_imag)
         below = element_size(memory, next_index - 1)
         scale = gap + below
         if scale > real(0.0):
             around = element_size(memory, index) + element_size(memory, next_index)
             small = element_size(memory, index - 1) * (below / scale)
             begins = small <= epsilon() * ((gap / scale) * around)
-    start = highest(vote(begins))
+    start = last_lane(ballot(begins))
     index = element(base, start, start)
     v, v_imag = memory[index] - shift, memory[index + T_IMAG] - shift_imag
     below = element(base, start + 1, start)
@@ -122,15 +122,15 @@ def single_shift(memory, base, first, last, stalled):
 def rotation_of(v, v_imag, w, w_imag):
     """Cosine and complex sine of the rotation that takes (v, w) to (new, 0); then new."""
     zero = real(0.0)
-    scale = max(max(size_of(v), size_of(v_imag)), max(size_of(w), size_of(w_imag)))
+    scale = max(max(absolute(v), absolute(v_imag)), max(absolute(w), absolute(w_imag)))
     if w == zero and w_imag == zero:
         return real(1.0), zero, zero, v, v_imag
     # The direction of a number is lost where it is subnormal.
     v, v_imag, w, w_imag = v / scale, v_imag / scale, w / scale, w_imag / scale
-    length, length_v = length_of(w, w_imag), length_of(v, v_imag)
+    length, length_v = hypot(w, w_imag), hypot(v, v_imag)
     if length_v < vanishing():
         return zero, w / length, -w_imag / length, length * scale, zero
-    whole = length_of(length_v, length)
+    whole = hypot(length_v, length)
     re, im = v / length_v, v_imag / length_v
     sine, sine_imag = times(re, im, w / whole, -w_imag / whole)
     return length_v / whole, sine, sine_imag, re * (whole * scale), im * (whole * scale)

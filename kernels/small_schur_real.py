@@ -10,14 +10,14 @@ from __future__ import annotations
 from gpuflow.kernels.language import cuda, int32
 from gpuflow.kernels.small_complex import (
     Z,
+    absolute,
+    ballot,
+    copysign,
     element,
     epsilon,
-    highest,
-    length_of,
-    root_of,
-    size_of,
-    vote,
-    with_sign,
+    hypot,
+    last_lane,
+    sqrt,
 )
 from gpuflow.kernels.small_matrices import PITCH, lane_of_warp, real
 from gpuflow.kernels.small_schur import STALLED, VECTORS, block_start, cut_off, max_iterations
@@ -52,20 +52,20 @@ def shifts_of(memory, base, first, last, stalled):
         other = (
             element(base, last - 1, last - 2) if from_end else element(base, first + 2, first + 1)
         )
-        c = size_of(memory[one]) + size_of(memory[other])
+        c = absolute(memory[one]) + absolute(memory[other])
         a = real(0.75) * c + memory[index]
         b, d = real(-0.4375) * c, a
-    scale = size_of(a) + size_of(b) + size_of(c) + size_of(d)
+    scale = absolute(a) + absolute(b) + absolute(c) + absolute(d)
     if scale == real(0.0):
         return scale, scale, scale, scale
     a, b, c, d = a / scale, b / scale, c / scale, d / scale
     middle = real(0.5) * (a + d)
     product = (a - middle) * (d - middle) - b * c
-    root = root_of(size_of(product))
+    root = sqrt(absolute(product))
     if product >= real(0.0):
         return middle * scale, root * scale, middle * scale, -root * scale
     one, other = middle + root, middle - root
-    shift = (one if size_of(one - d) <= size_of(other - d) else other) * scale
+    shift = (one if absolute(one - d) <= absolute(other - d) else other) * scale
     return shift, real(0.0), shift, real(0.0)
 
 
@@ -79,21 +79,21 @@ def double_shift(memory, base, first, last, stalled):
     if lane >= first and lane <= last - 2:
         index, next_index = element(base, lane, lane), element(base, lane + 1, lane + 1)
         a, d, c = memory[index], memory[next_index], memory[next_index - 1]
-        scale = size_of(a - other) + size_of(other_imag) + size_of(c)
+        scale = absolute(a - other) + absolute(other_imag) + absolute(c)
         ratio = c / scale
         v = ratio * memory[index + 1] + (a - one) * ((a - other) / scale)
         v -= one_imag * (other_imag / scale)
         v2 = ratio * (a + d - one - other)
         v3 = ratio * memory[element(base, lane + 2, lane + 1)]
-        total = size_of(v) + size_of(v2) + size_of(v3)
+        total = absolute(v) + absolute(v2) + absolute(v3)
         v, v2, v3 = v / total, v2 / total, v3 / total
         begins = lane == first
         if lane > first:
             above = element(base, lane - 1, lane - 1)
-            around = size_of(memory[above]) + size_of(a) + size_of(d)
-            small = size_of(memory[index - 1]) * (size_of(v2) + size_of(v3))
-            begins = small <= epsilon() * size_of(v) * around
-    start = highest(vote(begins))
+            around = absolute(memory[above]) + absolute(a) + absolute(d)
+            small = absolute(memory[index - 1]) * (absolute(v2) + absolute(v3))
+            begins = small <= epsilon() * absolute(v) * around
+    start = last_lane(ballot(begins))
     v = cuda.shfl_sync(0xFFFFFFFF, v, start)
     v2 = cuda.shfl_sync(0xFFFFFFFF, v2, start)
     v3 = cuda.shfl_sync(0xFFFFFFFF, v3, start)
@@ -104,12 +104,12 @@ def double_shift(memory, base, first, last, stalled):
             v, v2 = memory[index], memory[element(base, k + 1, k - 1)]
             v3 = memory[element(base, k + 2, k - 1)] if has_third else real(0.0)
         new, factor = real(0.0), real(0.0)
-        largest = max(size_of(v2), size_of(v3))
+        largest = max(absolute(v2), absolute(v3))
         if largest > real(0.0):
             # Subnormal values would lose digits.
-            largest = max(largest, size_of(v))
+            largest = max(largest, absolute(v))
             v, v2, v3 = v / largest, v2 / largest, v3 / largest
-            new = -with_sign(root_of(v * v + v2 * v2 + v3 * v3), v)
+            new = -copysign(sqrt(v * v + v2 * v2 + v3 * v3), v)
             factor = (new - v) / new
             v2, v3 = v2 / (v - new), v3 / (v - new)
             new *= largest
@@ -183,19 +183,19 @@ def standard_block(a, b, c, d):
     if gap == zero and (b < zero) != (c < zero):
         return a, b, c, d, one, zero
     p = half * gap
-    larger, smaller = max(size_of(b), size_of(c)), min(size_of(b), size_of(c))
+    larger, smaller = max(absolute(b), absolute(c)), min(absolute(b), absolute(c))
     smaller = smaller if (b < zero) == (c < zero) else -smaller
-    scale = max(size_of(p), larger)
+    scale = max(absolute(p), larger)
     z = p / scale * p + larger / scale * smaller
     if z >= real(4.0) * epsilon():
-        z = p + with_sign(root_of(scale) * root_of(z), p)
-        length = length_of(c, z)
+        z = p + copysign(sqrt(scale) * sqrt(z), p)
+        length = hypot(c, z)
         return d + z, b - c, zero, d - larger / z * smaller, z / length, c / length
     # Complex, or real and almost equal: first make the diagonal equal.
     total = b + c
-    length = length_of(total, gap)
-    cosine = root_of(half * (one + size_of(total) / length))
-    sine = -(p / (length * cosine)) * with_sign(one, total)
+    length = hypot(total, gap)
+    cosine = sqrt(half * (one + absolute(total) / length))
+    sine = -(p / (length * cosine)) * copysign(one, total)
     a, b, c, d = (
         a * cosine + b * sine, b * cosine - a * sine, c * cosine + d * sine, d * cosine - c * sine,
     )  # fmt: skip
@@ -207,9 +207,9 @@ def standard_block(a, b, c, d):
         return middle, b, c, middle, cosine, sine
     if b == zero:
         return middle, -c, zero, middle, -sine, cosine
-    left, right = root_of(size_of(b)), root_of(size_of(c))
-    p = with_sign(left * right, c)
-    shrink = one / root_of(size_of(b + c))
+    left, right = sqrt(absolute(b)), sqrt(absolute(c))
+    p = copysign(left * right, c)
+    shrink = one / sqrt(absolute(b + c))
     left, right = left * shrink, right * shrink
     new_cosine = cosine * left - sine * right
     return middle + p, b - c, zero, middle - p, new_cosine, cosine * right + sine * left

@@ -18,7 +18,7 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import Jaxpr, evaluate
 from gpuflow.core.refs import Ref
 from gpuflow.core.rules import UndefinedPrimal, Zero
-from gpuflow.core.trace import Tracer, check_not_leaked, thread_state
+from gpuflow.core.trace import Tracer, raise_leaked_tracer, thread_state
 from gpuflow.ops.collectives.varying import entered, vary_along
 from gpuflow.ops.elementwise.convert import convert, convert_element_type
 from gpuflow.ops.zeros import instantiate, ones_of
@@ -53,7 +53,7 @@ class FlatFunction:
         outs, self.out_tree = tree.flatten(out)
         for value in outs:
             if isinstance(value, Tracer) and value._trace.finished:
-                check_not_leaked(value, "differentiation")
+                raise_leaked_tracer(value, "differentiation")
             if not is_value(value):
                 raise TypeError(
                     "[differentiation] outputs must be arrays, numbers or trees of them; got "

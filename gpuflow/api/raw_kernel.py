@@ -17,8 +17,8 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.control.custom.linear_call import linear_call
-from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.control.custom.vmap import custom_vmap, sequential_vmap
 from gpuflow.control.jit_options import check_callable, name_of

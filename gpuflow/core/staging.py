@@ -15,9 +15,9 @@ from gpuflow.core.jaxpr import ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var, c
 from gpuflow.core.trace import (
     Trace,
     Tracer,
-    check_not_leaked,
     current_trace,
     made_at,
+    raise_leaked_tracer,
     source_location,
     thread_state,
     with_trace,
@@ -96,7 +96,7 @@ class StagingTrace(Trace):
 
     def _const(self, value: Any) -> Var | Literal:
         if isinstance(value, Tracer) and value._trace.finished:
-            check_not_leaked(value, "staging")
+            raise_leaked_tracer(value, "staging")
         var = self.consts.get(id(value))
         if var is None:
             var = self.consts[id(value)] = Var(aval_of(value))
@@ -130,7 +130,7 @@ class StagingTrace(Trace):
     def _raise_finished(self, operands: Sequence[Any], name: str) -> None:
         for value in operands:
             if self.owns(value):
-                check_not_leaked(value, name)
+                raise_leaked_tracer(value, name)
 
     def finish(
         self, arguments: Sequence[StagedTracer], outs: Sequence[Any]

@@ -358,7 +358,7 @@ def _tracers_of(trace: Trace | None) -> list[Tracer]:
     return [x for x in referring if isinstance(x, Tracer) and x._trace is trace]
 
 
-def check_not_leaked(tracer: Tracer, where: str) -> None:
+def raise_leaked_tracer(tracer: Tracer, where: str) -> None:
     """Raise for a tracer that outlived its trace or that was used as an array.
 
     Raises:

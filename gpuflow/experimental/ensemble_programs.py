@@ -15,8 +15,8 @@ from gpuflow.api.vmap import vmap
 from gpuflow.base import dtypes
 from gpuflow.control.checkpoint import checkpoint
 from gpuflow.control.custom.calls import SymbolicZero
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.control.custom.linear_call import linear_call
-from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.experimental.ensemble_steps import (
     RK4,

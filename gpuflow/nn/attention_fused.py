@@ -15,8 +15,8 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow.api.derivatives import jvp, vjp
 from gpuflow.control.custom.calls import SymbolicZero
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.control.custom.linear_call import linear_call
-from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.nn.attention_composed import Settings, composed_attention, very_negative
 from gpuflow.ops.contractions import attention as attention_ops

@@ -10,7 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api.derivatives import jvp
 from gpuflow.base import dtypes
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert
 from gpuflow.ops.special.gelu import gelu_limited, gelu_share, gelu_share_slope, gelu_slope

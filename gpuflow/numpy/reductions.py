@@ -13,7 +13,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.arguments import canonicalize_axes, canonicalize_axis
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Axes, DTypeLike
 from gpuflow.numpy.logic import as_bool

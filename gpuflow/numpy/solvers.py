@@ -12,7 +12,7 @@ from typing import Any
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, PrecisionLike
 from gpuflow.lax import linalg as lax_linalg

@@ -16,7 +16,7 @@ from gpuflow.api.vmap import vmap
 from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.control.composite import composite
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, DTypeLike, ShardingLike
 from gpuflow.numpy.promotion import convert

@@ -17,7 +17,7 @@ from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Sharding
-from gpuflow.core.trace import Tracer, check_not_leaked, source_location
+from gpuflow.core.trace import Tracer, raise_leaked_tracer, source_location
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, common_device, default_device, in_use
 from gpuflow.runtime.distributed import programs, runs_distributed
@@ -255,7 +255,7 @@ def _new_call(
 def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:
     for value in operands:
         if isinstance(value, Tracer):
-            check_not_leaked(value, primitive.name)
+            raise_leaked_tracer(value, primitive.name)
 
 
 def _examine(

@@ -14,7 +14,7 @@ from gpuflow.base.progress import building
 from gpuflow.base.recording import span
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
-from gpuflow.core.trace import Tracer, check_not_leaked
+from gpuflow.core.trace import Tracer, raise_leaked_tracer
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, default_device, in_use, target_of
 from gpuflow.runtime.driver import Driver
@@ -115,7 +115,7 @@ class Executable:
                 arrays.append(value.data)
             else:
                 if isinstance(value, Tracer):
-                    check_not_leaked(value, "jit")
+                    raise_leaked_tracer(value, "jit")
                 arrays.append(driver.from_host(as_numpy(value, aval)))
         if in_use.several:
             device, arrays = on_common_device("jit", operands, arrays, counted)

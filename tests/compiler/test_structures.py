@@ -121,7 +121,7 @@ def test_the_oldest_structure_goes(monkeypatch):
         plan = plan_of(norms, (30, columns))
         (template,) = pipeline._templates.values()
         assert meaning(plan) == meaning_alone(norms, (30, columns))
-        assert template.structures[0].choice is not None and len(template.structures) <= 4
+        assert template.structures[0].recipes is not None and len(template.structures) <= 4
     assert len(template.structures) == 4
 
 

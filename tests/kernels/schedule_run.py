@@ -15,7 +15,7 @@ import numpy as np
 
 import gpuflow as gf
 from gpuflow.targets.cuda.library.launch_binding import block_launch
-from gpuflow.targets.cuda.library.launch_sequence import Schedule
+from gpuflow.targets.cuda.library.launch_sequence import LaunchSequence
 from gpuflow.targets.cuda.runtime.program import driver_text
 
 SIZES = [0, 1, 31, 33, 1025, 257]
@@ -35,14 +35,14 @@ def gpu_device() -> Any:
     return device
 
 
-def run_schedule(schedule: Schedule, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run_schedule(sequence: LaunchSequence, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The arrays, operands and then outputs, after a schedule has run on copies of them."""
     driver = gpu_device().driver
     driver.api.activate()
     held = [driver.copy(driver.from_host(array)) for array in arrays]
-    workspace = driver.empty((max(schedule.workspace_bytes, 1),), np.dtype(np.uint8))
+    workspace = driver.empty((max(sequence.workspace_bytes, 1),), np.dtype(np.uint8))
     places = [(None, data.address) for data in [*held, workspace]]
-    for one in schedule.launches:
+    for one in sequence.launches:
         block_launch(one, places, driver)[0]()
     return [driver.to_host(data) for data in held]
 

@@ -16,7 +16,7 @@ from gpuflow.core.jaxpr import all_eqns
 from gpuflow.kernels import attention_reference as reference
 from gpuflow.ops.contractions.precision import Precision
 from gpuflow.targets.cuda.library.attention import add_attention
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
 
 pytestmark = requires_cuda_tools
 
@@ -38,17 +38,17 @@ def attention_of(batch, queries, keys, heads, key_heads, size, gradient=False, *
 
 
 def schedule_of(what, kinds, outs):
-    schedule = Schedule(len(kinds) + outs)
+    sequence = LaunchSequence(len(kinds) + outs)
     places = [At(number) for number in range(len(kinds) + outs)]
-    assert add_attention(schedule, what, places[: len(kinds)], places[len(kinds) :], kinds)
-    return schedule
+    assert add_attention(sequence, what, places[: len(kinds)], places[len(kinds) :], kinds)
+    return sequence
 
 
 def run(what, operands, outs):
     """Outputs of the kernels."""
-    schedule = schedule_of(what, [x.dtype for x in operands], len(outs))
+    sequence = schedule_of(what, [x.dtype for x in operands], len(outs))
     arrays = [*operands, *[np.full(shape, 7, kind) for shape, kind in outs]]
-    return run_schedule(schedule, arrays)[len(operands) :]
+    return run_schedule(sequence, arrays)[len(operands) :]
 
 
 def assert_near(got, want, dtype):
@@ -168,11 +168,11 @@ def test_operands_at_any_address():
     whole = [rng.normal(size=37 * 48 + 1).astype(np.float16) for _ in range(3)]
     parts = [x[1:].reshape(1, 37, 1, 48) for x in whole]
     what = attention_of(1, 37, 37, 1, 1, 48)
-    schedule = Schedule(5)
+    sequence = LaunchSequence(5)
     places = [At(k, 2) for k in range(3)]
-    add_attention(schedule, what, places, [At(3), At(4)], [x.dtype for x in whole])
+    add_attention(sequence, what, places, [At(3), At(4)], [x.dtype for x in whole])
     outs = [np.zeros_like(parts[0]), np.zeros((1, 1, 37), np.float32)]
-    out = run_schedule(schedule, [*whole, *outs])[3]
+    out = run_schedule(sequence, [*whole, *outs])[3]
     seen = reference.seen_keys(37, 37, 1, 1)
     assert_near(out, reference.attention(*parts, seen, what.scale)[0], "float16")
 

@@ -19,7 +19,7 @@ from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import convolution_reference as reference
 from gpuflow.ops.contractions.convolution_calls import conv_dimension_numbers
 from gpuflow.targets.cuda.library import convolution_forms, convolutions
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
 from gpuflow.targets.cuda.library.target import gpu_target
 
 pytestmark = requires_cuda_tools
@@ -383,7 +383,7 @@ def test_operands_are_read_where_they_lie(layout, launches):
         return out, *back(jnp.ones_like(out))
 
     schedules = [step.choice for step in calls_of(function, *case.operands)]
-    kernels = [one.kernel.__name__ for schedule in schedules for one in schedule.launches]
+    kernels = [one.kernel.__name__ for sequence in schedules for one in sequence.launches]
     assert kernels.count("convolve_tiles") == launches
     assert set(kernels) <= {"convolve_tiles", "sum_partials"}
 
@@ -545,11 +545,11 @@ def test_transposed_copies(shape, order, size):
     view = View(
         tuple(shape[d] for d in order), tuple(strides[d] for d in order), 0, (False,) * len(shape)
     )
-    schedule = Schedule(2)
-    schedule.copy(At(0), At(1), view, dtype)
-    (one,) = schedule.launches
+    sequence = LaunchSequence(2)
+    sequence.copy(At(0), At(1), view, dtype)
+    (one,) = sequence.launches
     assert one.kernel.__name__ == "copy_transposed"
-    copied = run_schedule(schedule, [x, np.zeros(view.shape, dtype)])[1]
+    copied = run_schedule(sequence, [x, np.zeros(view.shape, dtype)])[1]
     np.testing.assert_array_equal(copied, x.transpose(order))
 
 
@@ -589,15 +589,15 @@ def test_operands_at_any_address(few_builds):
     x, w = case.operands
     roles = (((), (0,), (3,), (1, 2)), ((), (2,), (3,), (0, 1)), ((), (0,), (3,), (1, 2)))
     what = Convolution(*roles, (1, 1), ((0, 0),) * 2, (1, 1), (1, 1))
-    schedule = Schedule(3)
+    sequence = LaunchSequence(3)
     aval = ShapedArray((1, 5, 7, 32), np.dtype(np.float32))
     assert convolutions.add_convolution(
-        schedule, what, [At(0, 4), At(1)], [contiguous(x.shape), contiguous(w.shape)],
+        sequence, what, [At(0, 4), At(1)], [contiguous(x.shape), contiguous(w.shape)],
         [x.dtype, w.dtype], (At(2), aval),
     )  # fmt: skip
-    assert dict(schedule.launches[0].constants)["LEFT_VECTOR"]
+    assert dict(sequence.launches[0].constants)["LEFT_VECTOR"]
     moved = np.concatenate([np.zeros(1, np.float32), x.ravel()])
-    out = run_schedule(schedule, [moved, w, np.zeros(aval.shape, np.float32)])[2]
+    out = run_schedule(sequence, [moved, w, np.zeros(aval.shape, np.float32)])[2]
     case.assert_near(out, case.wanted())
 
 
@@ -606,15 +606,15 @@ def test_halves_across_at_any_address(few_builds):
     x, w = case.operands
     roles = ((), (0,), (1,), (2, 3))
     what = Convolution(roles, roles, roles, (1, 1), ((0, 0),) * 2, (1, 1), (1, 1))
-    schedule, aval = Schedule(3), ShapedArray((3, 48, 8, 9), x.dtype)
+    sequence, aval = LaunchSequence(3), ShapedArray((3, 48, 8, 9), x.dtype)
     assert convolutions.add_convolution(
-        schedule, what, [At(0, 2), At(1)], [contiguous(x.shape), contiguous(w.shape)],
+        sequence, what, [At(0, 2), At(1)], [contiguous(x.shape), contiguous(w.shape)],
         [x.dtype, w.dtype], (At(2), aval),
     )  # fmt: skip
-    assert dict(schedule.launches[0].constants)["LEFT_ACROSS"]
+    assert dict(sequence.launches[0].constants)["LEFT_ACROSS"]
     moved = np.concatenate([np.zeros(1, x.dtype), x.ravel()]).view(np.uint16)
     arrays = [moved, w.view(np.uint16), np.zeros(aval.shape, np.uint16)]
-    case.assert_near(run_schedule(schedule, arrays)[2].view(x.dtype), case.wanted())
+    case.assert_near(run_schedule(sequence, arrays)[2].view(x.dtype), case.wanted())
 
 
 def test_what_stays_with_the_library():

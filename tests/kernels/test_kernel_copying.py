@@ -10,7 +10,7 @@ from schedule_run import run_schedule
 import gpuflow.kernels.copying as copying
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, uint_pointer
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, uint_pointer
 
 pytestmark = requires_cuda_tools
 
@@ -29,8 +29,8 @@ def test_take(dtype, index, is_selected):
     want = np.take_along_axis(source, order[:, :kept], 1)
     rows = np.moveaxis(order, 1, 2)[..., : kept if is_selected else length]
     pointer, count = uint_pointer(source.itemsize), want.size
-    schedule = Schedule(4)
-    schedule.for_each(
+    sequence = LaunchSequence(4)
+    sequence.for_each(
         copying.take,
         [
             (pointer, At(0)), ("*uint32", At(1)), (pointer, At(2)), ("*int32", At(3)),
@@ -43,7 +43,7 @@ def test_take(dtype, index, is_selected):
         },
     )  # fmt: skip
     arrays = [source, rows.astype(np.uint32), np.zeros_like(want), np.zeros(want.shape, np.int32)]
-    *_, taken, positions = run_schedule(schedule, arrays)
+    *_, taken, positions = run_schedule(sequence, arrays)
     np.testing.assert_array_equal(taken, want)
     np.testing.assert_array_equal(positions, order[:, :kept])
 

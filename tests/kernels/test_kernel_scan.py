@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.blocks import Scan
 from gpuflow.targets.cuda.library import scans
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, number_kind
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, number_kind
 from gpuflow.targets.cuda.library.scans import add_scan
 
 pytestmark = requires_cuda_tools
@@ -35,9 +35,9 @@ def reference(scan, x):
 
 
 def run_scan(scan, x):
-    schedule = Schedule(2)
-    add_scan(schedule, scan, *number_kind(x.dtype), At(0), At(1))
-    return run_schedule(schedule, [x, np.zeros_like(x)])[1], schedule
+    sequence = LaunchSequence(2)
+    add_scan(sequence, scan, *number_kind(x.dtype), At(0), At(1))
+    return run_schedule(sequence, [x, np.zeros_like(x)])[1], sequence
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -100,8 +100,8 @@ def test_rows_in_chunks(reverse, monkeypatch):
     monkeypatch.setattr(scans, "ROW_CHUNK", 1 << 11)
     x = RNG.integers(-9, 9, size=(2, 5003)).astype(np.int32)
     scan = Scan("add", 2, 5003, 1, reverse)
-    got, schedule = run_scan(scan, x)
-    assert [one.kernel for one in schedule.launches] == [
+    got, sequence = run_scan(scan, x)
+    assert [one.kernel for one in sequence.launches] == [
         kernels.scan_rows, kernels.scan_columns, kernels.scan_rows,
     ]  # fmt: skip
     np.testing.assert_array_equal(got, reference(scan, x))
@@ -111,8 +111,8 @@ def test_columns_in_chunks_of_chunks(monkeypatch):
     monkeypatch.setattr(scans, "LONGEST_COLUMN", 4)
     x = RNG.integers(0, 9, size=(2, 31)).astype(np.uint8)
     scan = Scan("max", 2, 31, 1, True)
-    got, schedule = run_scan(scan, x)
-    assert len(schedule.launches) == 7  # 16 chunks, 8 of them, and 4 of those
+    got, sequence = run_scan(scan, x)
+    assert len(sequence.launches) == 7  # 16 chunks, 8 of them, and 4 of those
     np.testing.assert_array_equal(got, reference(scan, x))
 
 

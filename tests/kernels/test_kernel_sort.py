@@ -14,7 +14,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.blocks import Sort
 from gpuflow.targets.cuda.library import sorts
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
 from ptxsim.checks import THOROUGH
 from ptxsim.kernel import PtxKernel
 
@@ -76,11 +76,11 @@ def test_long_rows_in_passes(monkeypatch):
     monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
     monkeypatch.setattr(sorts, "_MOST_CHUNKS", 2)  # of the five tiles: three, and two
     x = keys_of("float32", (2, 1031))
-    schedule = Schedule(2)
+    sequence = LaunchSequence(2)
     sort = Sort(2, 1031, 1, 1, 1031)
-    assert sorts.add_sort(schedule, sort, [At(0)], [At(1)], [x.dtype])
-    assert len(schedule.launches) == 2 + 4
-    got = run_schedule(schedule, [x, np.zeros_like(x)])[1]
+    assert sorts.add_sort(sequence, sort, [At(0)], [At(1)], [x.dtype])
+    assert len(sequence.launches) == 2 + 4
+    got = run_schedule(sequence, [x, np.zeros_like(x)])[1]
     assert_same_bits(got, np.asarray(lax.sort(x, 1)))
 
 
@@ -91,9 +91,9 @@ def test_keys_alone(dtype, length, inner, descending, monkeypatch):
     """Bits move as they are: zeros and nan of both signs keep their order."""
     monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
     x = keys_of(dtype, (2, length, inner))
-    schedule, sort = Schedule(2), Sort(2, length, inner, 1, length, descending)
-    assert sorts.add_sort(schedule, sort, [At(0)], [At(1)], [x.dtype])
-    got = run_schedule(schedule, [x, np.zeros_like(x)])[1]
+    sequence, sort = LaunchSequence(2), Sort(2, length, inner, 1, length, descending)
+    assert sorts.add_sort(sequence, sort, [At(0)], [At(1)], [x.dtype])
+    got = run_schedule(sequence, [x, np.zeros_like(x)])[1]
     if x.dtype.kind in "biu":
         keys = [~x if descending else x]
     else:
@@ -124,12 +124,12 @@ def test_blocks_in_any_order(alone, seed, monkeypatch):
     sort, arrays = Sort(2, 1500, 1, 1, 1500), [x]
     if not alone:
         arrays.append(np.tile(np.arange(1500, dtype=np.int32), (2, 1)))
-    schedule, count = Schedule(2 * len(arrays)), len(arrays)
+    sequence, count = LaunchSequence(2 * len(arrays)), len(arrays)
     places = [At(number) for number in range(2 * count)]
     assert sorts.add_sort(
-        schedule, sort, places[:count], places[count:], [array.dtype for array in arrays]
+        sequence, sort, places[:count], places[count:], [array.dtype for array in arrays]
     )
-    got = run_schedule(schedule, [*arrays, *map(np.zeros_like, arrays)])[count:]
+    got = run_schedule(sequence, [*arrays, *map(np.zeros_like, arrays)])[count:]
     value = x.astype(np.float64)
     order = np.lexsort([np.where(np.isnan(value), 0, value), np.isnan(value)], axis=1)
     for array, out in zip(arrays, got, strict=True):
@@ -174,11 +174,11 @@ def test_long_columns_by_several_keys(monkeypatch):
     first, second = keys_of("int8", (257, 2)), keys_of("int8", (257, 2))
     payload = RNG.normal(size=(257, 2))
     arrays = [first, second, payload]
-    schedule = Schedule(6)
+    sequence = LaunchSequence(6)
     sort = Sort(1, 257, 2, 2, 257)
     places = [At(k) for k in range(6)]
-    assert sorts.add_sort(schedule, sort, places[:3], places[3:], [x.dtype for x in arrays])
-    got = run_schedule(schedule, [*arrays, *map(np.zeros_like, arrays)])[3:]
+    assert sorts.add_sort(sequence, sort, places[:3], places[3:], [x.dtype for x in arrays])
+    got = run_schedule(sequence, [*arrays, *map(np.zeros_like, arrays)])[3:]
     order = np.lexsort((second, first), axis=0)
     for x, out in zip(arrays, got, strict=True):
         np.testing.assert_array_equal(out, np.take_along_axis(x, order, 0))

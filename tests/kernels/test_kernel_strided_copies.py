@@ -10,7 +10,7 @@ from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 from gpuflow.targets.cuda.library import copy_forms
 from gpuflow.targets.cuda.library.copy_forms import copy_form
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, uint_pointer
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, uint_pointer
 
 DTYPES = ["uint8", "uint16", "uint32", "uint64", "complex128"]
 # What is taken of an array of (4, 40, 48) elements.
@@ -49,10 +49,10 @@ def view_of(name, dtype):
 
 def check_copy(name, dtype):
     x, part, view = view_of(name, dtype)
-    schedule = Schedule(2)
+    sequence = LaunchSequence(2)
     source = At(0, view.offset * x.itemsize)
-    schedule.copy(source, At(1), view, np.dtype(dtype))
-    got = run_schedule(schedule, [x, np.zeros(part.shape, dtype)])[1]
+    sequence.copy(source, At(1), view, np.dtype(dtype))
+    got = run_schedule(sequence, [x, np.zeros(part.shape, dtype)])[1]
     np.testing.assert_array_equal(got.view(np.uint8), np.ascontiguousarray(part).view(np.uint8))
 
 

@@ -12,7 +12,7 @@ import gpuflow as gf
 from gpuflow import lax
 from gpuflow.core.blocks import Sort
 from gpuflow.targets.cuda.library import sorts
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
 
 pytestmark = requires_cuda_tools
 
@@ -42,21 +42,21 @@ def schedule_for(x, axis, k):
     """The launches of a top_k, and the shape of its results."""
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    schedule = Schedule(3)
+    sequence = LaunchSequence(3)
     sort = Sort(outer, x.shape[axis], inner, 1, k, descending=True, total_order=True)
-    assert sorts.add_sort(schedule, sort, [At(0)], [At(1), At(2)], [x.dtype])
-    return schedule, shape
+    assert sorts.add_sort(sequence, sort, [At(0)], [At(1), At(2)], [x.dtype])
+    return sequence, shape
 
 
-def names(schedule):
-    return [one.kernel.__name__ for one in schedule.launches]
+def names(sequence):
+    return [one.kernel.__name__ for one in sequence.launches]
 
 
 def assert_top_k(x, axis, k):
-    schedule, shape = schedule_for(x, axis, k)
-    assert "gather_selected" in names(schedule)
+    sequence, shape = schedule_for(x, axis, k)
+    assert "gather_selected" in names(sequence)
     outs = [np.zeros(shape, x.dtype), np.zeros(shape, np.int32)]
-    _, values, positions = run_schedule(schedule, [x, *outs])
+    _, values, positions = run_schedule(sequence, [x, *outs])
     with gf.enable_x64():
         want = [np.asarray(out) for out in lax.top_k(x, k, axis=axis)]
     np.testing.assert_array_equal(positions, want[1])

@@ -12,11 +12,11 @@ from gpuflow.core.views import contiguous
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
-from gpuflow.targets.cuda.library.atomic_sums import add_atomic_sums
 from gpuflow.targets.cuda.library.convolutions import add_convolution
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence
 from gpuflow.targets.cuda.library.runs import add_runs
 from gpuflow.targets.cuda.library.scans import add_running
+from gpuflow.targets.cuda.library.scatter_add import add_atomic_sums
 from gpuflow.targets.cuda.library.small_matrices import add_matrices
 from gpuflow.targets.cuda.library.sorts import add_sort
 
@@ -46,11 +46,11 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_no_kernel_spills(name, architecture):
     add, what, kinds, outputs = CALLS[name]
-    schedule = Schedule(len(kinds) + outputs)
+    sequence = LaunchSequence(len(kinds) + outputs)
     sources = [At(k) for k in range(len(kinds))]
     outs = [At(len(kinds) + k) for k in range(outputs)]
-    assert add(schedule, what, sources, outs, kinds)
-    for one in schedule.launches:
+    assert add(sequence, what, sources, outs, kinds)
+    for one in sequence.launches:
         built = build_handwritten(
             one.kernel, one.signature, dict(one.constants), one.bounds, kernel_cache(),
             architecture,
@@ -78,11 +78,11 @@ LINKED = {
 @pytest.mark.parametrize("name", LINKED)
 def test_no_linked_kernel_spills(name):
     add, what, kinds, outputs = LINKED[name]
-    schedule = Schedule(len(kinds) + outputs)
+    sequence = LaunchSequence(len(kinds) + outputs)
     sources = [At(k) for k in range(len(kinds))]
     outs = [At(len(kinds) + k) for k in range(outputs)]
-    assert add(schedule, what, sources, outs, kinds)
-    for one in {(one.kernel, one.constants): one for one in schedule.launches}.values():
+    assert add(sequence, what, sources, outs, kinds)
+    for one in {(one.kernel, one.constants): one for one in sequence.launches}.values():
         built = build_handwritten(
             one.kernel, one.signature, dict(one.constants), one.bounds, kernel_cache(), (8, 0)
         ).built
@@ -150,11 +150,11 @@ def test_no_convolution_spills(name):
     lhs, rhs, out, roles, margin, dtype = CONVOLUTIONS[name]
     reduced = name.startswith("tensorfloat32")
     what = Convolution(*roles, (1, 1), ((margin, margin),) * 2, (1, 1), (1, 1), reduced)
-    kind, schedule = np.dtype(dtype), Schedule(3)
+    kind, sequence = np.dtype(dtype), LaunchSequence(3)
     target = (At(2), ShapedArray(out, kind))
     views = [contiguous(lhs), contiguous(rhs)]
-    assert add_convolution(schedule, what, [At(0), At(1)], views, [kind, kind], target)
-    for one in schedule.launches:
+    assert add_convolution(sequence, what, [At(0), At(1)], views, [kind, kind], target)
+    for one in sequence.launches:
         if one.kernel.__name__.startswith("convolve"):
             assert dict(one.constants)["LONG"] == name.startswith("64 bits")
         built = build_handwritten(

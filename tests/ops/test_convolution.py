@@ -229,6 +229,12 @@ def test_layouts():
     assert numbers == ((0, 3, 1, 2), (3, 2, 0, 1), (0, 1, 2, 3))
 
 
+@pytest.mark.parametrize("numbers", [("NHHC", "HHIO", "NHHC"), ("NHWC", "HWIO", "NHHC")])
+def test_letters_of_dimensions_that_repeat_are_refused(numbers):
+    with pytest.raises(ValueError, match="4 different letters"):
+        lax.conv_dimension_numbers((1, 8, 8, 3), (3, 3, 3, 16), numbers)
+
+
 def test_patches_are_the_elements_under_the_kernel():
     x = np.random.default_rng(0).normal(size=(2, 3, 6, 5)).astype(np.float32)
     w = np.random.default_rng(1).normal(size=(4, 3, 3, 2)).astype(np.float32)

@@ -34,8 +34,8 @@ from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import Element
 from gpuflow.kir.builder import Builder, Pair
+from gpuflow.kir.clone import Replay
 from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store, Value
-from gpuflow.kir.replay import Replay
 from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype
 
 Values = tuple[Value, ...]

@@ -22,7 +22,7 @@ from gpuflow.kir.text import kernel_text
 Calls = dict[int, KernelCall]  # by group
 
 
-class Conditions(NamedTuple):
+class Guard(NamedTuple):
     """Conditions under which lowering gives the same kernel, on values of sources by ordinal.
 
     Attributes:
@@ -35,7 +35,7 @@ class Conditions(NamedTuple):
     written: tuple[tuple[int, int], ...]
     equal: tuple[tuple[int, int, bool], ...]
 
-    def hold(self, values: Sequence[int]) -> bool:
+    def holds(self, values: Sequence[int]) -> bool:
         """Whether they hold for the values of all sources."""
         for ordinal, expected in self.short:
             size = values[ordinal]
@@ -55,7 +55,7 @@ class Recipe:
         use: the kernel, and its use of buffers.
         slots, extent, points: of the call; size expressions.
         buffers: of the call.
-        conditions: when it applies.
+        guard: when it applies.
     """
 
     use: Use
@@ -63,7 +63,7 @@ class Recipe:
     buffers: tuple[int, ...]
     extent: int
     points: int
-    conditions: Conditions
+    guard: Guard
 
     def call(self, values: Sequence[int]) -> KernelCall:
         """The kernel with its arguments."""
@@ -84,7 +84,7 @@ def make_recipe(
     return Recipe(
         use, tuple([ordinal(slot) for slot in lowered.slots]), call.buffers,
         ordinal(lowered.extent), ordinal(lowered.points),
-        Conditions(
+        Guard(
             tuple([(ordinal(size), value) for size, value in facts.short.items()]),
             tuple([(ordinal(of), value) for of, value in facts.written.items()]),
             tuple([(ordinal(a), ordinal(b), answer) for (a, b), answer in facts.equal.items()]),
@@ -93,17 +93,17 @@ def make_recipe(
 
 
 @record
-class Choice:
+class MergedRecipes:
     """The merged recipes of all kernels of a program.
 
     Attributes:
-        conditions: of all recipes, each once.
+        guard: the conditions of all recipes, each once.
         take: selects the arguments of all calls from the values of sources.
         layout: of each call the group, kernel and buffers, the range of its arguments, and the
             sources of its extent and points.
     """
 
-    conditions: Conditions
+    guard: Guard
     take: Callable[[Sequence[int]], tuple[int, ...]]
     layout: tuple[tuple[int, Kernel, tuple[int, ...], int, int, int, int], ...]
 
@@ -116,7 +116,7 @@ class Choice:
         }
 
 
-def chosen(recipes: Sequence[Recipe | None]) -> Choice:
+def merge_recipes(recipes: Sequence[Recipe | None]) -> MergedRecipes:
     """Merge the recipes of all groups that have a kernel."""
     layout, slots = [], []
     for group, recipe in enumerate(recipes):
@@ -125,19 +125,19 @@ def chosen(recipes: Sequence[Recipe | None]) -> Choice:
             slots += recipe.slots
             layout.append((group, recipe.use.kernel, recipe.buffers, start, len(slots),
                           recipe.extent, recipe.points))  # fmt: skip
-    tables = zip(*[recipe.conditions for recipe in recipes if recipe is not None], strict=True)
+    tables = zip(*[recipe.guard for recipe in recipes if recipe is not None], strict=True)
     merged = [tuple(dict.fromkeys(chain.from_iterable(table))) for table in tables]
-    return Choice(
-        Conditions(*merged) if merged else NO_CONDITIONS,
-        taker(slots),
+    return MergedRecipes(
+        Guard(*merged) if merged else EMPTY_GUARD,
+        selector(slots),
         tuple(layout),
     )
 
 
-NO_CONDITIONS = Conditions((), (), ())
+EMPTY_GUARD = Guard((), (), ())
 
 
-def taker(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+def selector(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """Return a function that selects the values at some indices, as a tuple."""
     if len(indices) > 1:
         return itemgetter(*indices)

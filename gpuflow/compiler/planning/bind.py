@@ -16,7 +16,7 @@ from gpuflow.compiler.fusion.space import Program, Space
 from gpuflow.compiler.lowering.donation import Readers, choose_in_place, readers_of
 from gpuflow.compiler.lowering.excess_precision import unrounded_values
 from gpuflow.compiler.lowering.lower import KernelCall, Lowered, Use, lower_group
-from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, chosen, make_recipe
+from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, make_recipe, merge_recipes
 from gpuflow.compiler.lowering.symbols import Facts, Numbers
 from gpuflow.compiler.lowering.word_sources import BoundSizes, Symbols
 from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases
@@ -116,9 +116,9 @@ class _Binder:
     def cached_structure(self, kind: Kind) -> tuple[Structure, Calls] | None:
         """The cached structure of an earlier program, and the arguments of its kernels."""
         for structure in self.structures:
-            choice = structure.choice
-            if structure.kind == kind and choice.conditions.hold(self.values):
-                return structure, choice.calls(self.values)
+            recipes = structure.recipes
+            if structure.kind == kind and recipes.guard.holds(self.values):
+                return structure, recipes.calls(self.values)
         return None
 
     def new_structure(self, kind: Kind) -> tuple[Structure, Calls]:
@@ -130,17 +130,17 @@ class _Binder:
         for index, group in enumerate(groups):
             if group.space is not None:
                 recipes[index], uses[index], calls[index] = self._kernel(index, group)
-        choice = chosen(recipes)
+        merged = merge_recipes(recipes)
         structure = make_structure(
             self.program, self.donations, self.inner_aliases, groups, uses, self.number_of, kind,
-            choice,
+            merged,
         )  # fmt: skip
         return structure, calls
 
     def _kernel(self, index: int, group: Group) -> tuple[Recipe, Use, KernelCall]:
         """The recipe of a group, its kernel and the arguments."""
         for recipe in self.recipes.get(index, ()):
-            if recipe.conditions.hold(self.values):
+            if recipe.guard.holds(self.values):
                 use, call = recipe.use, recipe.call(self.values)
                 if self.check:
                     check_same((use, call), self._lowered(index, group).numbered(self.number_of))

@@ -15,7 +15,7 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.fuse import Group
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, Use
-from gpuflow.compiler.lowering.recipes import Choice
+from gpuflow.compiler.lowering.recipes import MergedRecipes
 from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases, updated_pairs
 from gpuflow.compiler.planning.buffers import Arrangement
 from gpuflow.compiler.planning.segments import join_equal
@@ -48,7 +48,7 @@ class Structure:
 
     Attributes:
         kind: the key of the structure, except for the kernels.
-        choice: the recipes of its kernels.
+        recipes: the recipes of its kernels.
         steps: in order.
         groups: the equations of each group.
         outputs: buffers; None for a literal.
@@ -59,7 +59,7 @@ class Structure:
     """
 
     kind: Kind
-    choice: Choice
+    recipes: MergedRecipes
     steps: tuple[Shape, ...]
     groups: tuple[tuple[int, ...], ...]
     outputs: tuple[int | None, ...]
@@ -132,7 +132,7 @@ def _is_row_major_copy(eqn: Eqn) -> bool:
 
 def make_structure(
     program: Program, donations: Donations, inner_aliases: InnerAliases, groups: Sequence[Group],
-    uses: Sequence[Use | None], number_of: Mapping[Var, int], kind: Kind, choice: Choice,
+    uses: Sequence[Use | None], number_of: Mapping[Var, int], kind: Kind, recipes: MergedRecipes,
 ) -> Structure:  # fmt: skip
     """The structure of a program.
 
@@ -143,10 +143,10 @@ def make_structure(
         uses: for each group its kernel, if it has one.
         number_of: the buffers.
         kind: see there.
-        choice: the recipes of the kernels.
+        recipes: the recipes of the kernels.
     """
     maker = _Maker(program, donations, inner_aliases, groups, number_of)
-    return maker.structure(uses, kind, choice)
+    return maker.structure(uses, kind, recipes)
 
 
 class _Maker:
@@ -161,7 +161,7 @@ class _Maker:
         self.in_temporaries: dict[int, int] = {}  # outputs, and the temporaries that become them
 
     def structure(
-        self, uses: Sequence[Use | None], kind: Kind, choice: Choice
+        self, uses: Sequence[Use | None], kind: Kind, recipes: MergedRecipes
     ) -> Structure:
         steps: list[Shape] = []
         in_place, inputs = self._updated_inputs(), len(self.jaxpr.invars)
@@ -184,7 +184,7 @@ class _Maker:
         new = tuple([out for out in written if out not in in_place])
         owned, destinations = ((), new) if kind.into_destinations else (new, ())
         return Structure(
-            kind, choice, (*join_equal(steps), *copies),
+            kind, recipes, (*join_equal(steps), *copies),
             tuple([group.members for group in self.groups]), outputs,
             in_place, owned, destinations, self.owners,
         )  # fmt: skip

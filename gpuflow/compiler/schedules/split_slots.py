@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpuflow.base.records import record
 from gpuflow.compiler.lowering.call_layout import Distance, distances_of
-from gpuflow.compiler.lowering.recipes import taker
+from gpuflow.compiler.lowering.recipes import selector
 from gpuflow.compiler.schedules.split import CHUNK_AXIS, SplitKernels, split_kernel
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments, remembered
@@ -113,7 +113,7 @@ def _slot_map(
         elif axis in (CHUNK_AXIS, split.rows):
             down.append((slot, distances[name, split.rows], axis == CHUNK_AXIS))
     return _SlotMap(
-        taker(buffers), taker(same), tuple(extents), tuple(grouped), tuple(scratch),
+        selector(buffers), selector(same), tuple(extents), tuple(grouped), tuple(scratch),
         tuple(strides), tuple(down), tuple(shifted),
     )  # fmt: skip
 

@@ -9,8 +9,8 @@ from typing import Any
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.control.custom.linear_solve import Solve, bind_solve
-from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.control.linear_transpose import transpose_program
 from gpuflow.control.programs import Program, trace_program
 from gpuflow.core.argument_kinds import explained

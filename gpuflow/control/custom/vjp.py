@@ -27,7 +27,7 @@ from gpuflow.control.custom.calls import (
     with_refs,
     without_refs,
 )
-from gpuflow.control.custom.rules import without_rule
+from gpuflow.control.custom.jvp import without_rule
 from gpuflow.control.custom.vjp_call import custom_vjp_p
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef, Ref, type_of

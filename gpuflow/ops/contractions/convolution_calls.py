@@ -89,7 +89,7 @@ def conv_dimension_numbers(
     specs = []
     for spec, letters in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
         check(
-            len(spec) == rank and sorted(spec) == sorted([*letters, *space]),
+            len(set(spec)) == rank and sorted(spec) == sorted([*letters, *space]),
             lambda spec=spec, letters=letters: (
                 f"[conv] a dimension string must have {rank} different letters, {letters[0]}, "
                 f"{letters[1]} and those of space; got {spec!r} in {dimension_numbers!r}. "

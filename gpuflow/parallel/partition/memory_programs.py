@@ -9,7 +9,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.communicator import PROCESSES
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.sharding import Sharding
-from gpuflow.core.trace import Tracer, check_not_leaked
+from gpuflow.core.trace import Tracer, raise_leaked_tracer
 from gpuflow.parallel.collectives.memory_threads import in_threads
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
@@ -28,7 +28,7 @@ def placed(value: Any, sharding: Sharding) -> DistributedArray:
         ValueError: the sharding does not divide it.
     """
     if isinstance(value, Tracer):
-        check_not_leaked(value, "device_put")
+        raise_leaked_tracer(value, "device_put")
     value = whole_of(value)
     aval = aval_of(value)
     if type(value) is DistributedArray:

@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.arguments import check_choice
 from gpuflow.base.errors import check
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.control.loops.branches import cond
 from gpuflow.control.loops.fori import fori_loop
 from gpuflow.core.argument_kinds import explained

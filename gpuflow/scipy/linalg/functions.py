@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.api.derivatives import jvp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.control.loops.branches import cond
 from gpuflow.control.loops.fori import fori_loop
 from gpuflow.control.loops.scan_and_map import scan

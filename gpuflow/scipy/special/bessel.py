@@ -9,7 +9,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.control.composite import composite
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.ops.special.bessel import small_enough

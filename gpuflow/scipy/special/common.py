@@ -18,7 +18,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api.programs import jit
 from gpuflow.base import dtypes, tree
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array
 from gpuflow.numpy.promotion import convert, promote_args_inexact, strong

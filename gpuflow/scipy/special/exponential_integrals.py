@@ -7,7 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (

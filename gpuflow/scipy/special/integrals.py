@@ -9,7 +9,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.control.custom.rules import custom_jvp
+from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.promotion import strong

@@ -19,8 +19,8 @@ from gpuflow.runtime.driver import Driver, FlagReader
 from gpuflow.runtime.holders import Holders
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
 from gpuflow.runtime.origins import origins
+from gpuflow.targets.cpu.runtime.eager_ops import plan_of_op
 from gpuflow.targets.cpu.runtime.program import CpuProgram
-from gpuflow.targets.cpu.runtime.single_ops import plan_of_op
 from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 

@@ -19,7 +19,7 @@ from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Scalar
 from gpuflow.targets.cuda.library.launch_sequence import (
     At,
     BlockLaunch,
-    Schedule,
+    LaunchSequence,
     on_rows,
     one_launch,
 )
@@ -67,13 +67,13 @@ SHAPES: dict[str, tuple[_Shapes, _Shapes]] = {
 
 
 def add_attention(
-    schedule: Schedule, what: Attention, sources: Sequence[At], outs: Sequence[At],
+    sequence: LaunchSequence, what: Attention, sources: Sequence[At], outs: Sequence[At],
     kinds: Sequence[Any],
 ) -> bool:  # fmt: skip
     """Add the launches of attention or of its gradients.
 
     Args:
-        schedule: the target schedule. what: the operation. sources, outs: operands and outputs,
+        sequence: receives the launches. what: the operation. sources, outs: operands and outputs,
             row-major.
         kinds: the operands' dtypes.
     """
@@ -94,7 +94,7 @@ def add_attention(
                 {**constants, "ALIGNED": False}, one,
             )  # fmt: skip
         assert one is not None, kernel
-        schedule.launches.append(one)
+        sequence.launches.append(one)
 
     if not what.gradient:
         launch(forward.attention_forward, outs, what.queries, what.heads)

@@ -35,7 +35,7 @@ from gpuflow.targets.cuda.library.convolution_forms import (
     skip,
     without_still_slides,
 )
-from gpuflow.targets.cuda.library.launch_sequence import WIDE, At, Schedule, number_kind
+from gpuflow.targets.cuda.library.launch_sequence import WIDE, At, LaunchSequence, number_kind
 from gpuflow.targets.layouts.convolution_axes import Problem, as_problem
 
 ENOUGH_BLOCKS = 256  # that keep a GPU busy
@@ -92,13 +92,13 @@ class _Call:
 
 
 def add_convolution(
-    schedule: Schedule, what: Convolution, locations: Sequence[At], views: Sequence[View],
+    sequence: LaunchSequence, what: Convolution, locations: Sequence[At], views: Sequence[View],
     kinds: Sequence[Any], out: tuple[At, ShapedArray],
 ) -> bool:  # fmt: skip
     """Add the launches of a convolution; False, and no launch, if kernels do not support it.
 
     Args:
-        schedule: the target schedule. what: the operation.
+        sequence: receives the launches. what: the operation.
         locations, views, kinds: both operands, their layouts, and their dtypes.
         out: the result, row-major.
     """
@@ -116,9 +116,9 @@ def add_convolution(
     call = _Call(*operand_kind, size, locations, target, *out_kind, aval.size, what.reduced, long)
     best = _best_tiles(forms, call) if 0 not in spans else None
     if best is not None:
-        _add_tiles(schedule, call, *best)
+        _add_tiles(sequence, call, *best)
     else:
-        _add_direct(schedule, call, direct_form(forms[0]))
+        _add_direct(sequence, call, direct_form(forms[0]))
     return True
 
 
@@ -148,33 +148,33 @@ def _split_count(requested: int, most: int, call: _Call) -> int:
     return max(min(requested, most, _MOST_PARTIAL_BYTES // (call.count * size)), 1)
 
 
-def _sums(schedule: Schedule, call: _Call, splits: int) -> tuple[tuple[str, At], int]:
+def _sums(sequence: LaunchSequence, call: _Call, splits: int) -> tuple[tuple[str, At], int]:
     """Destination and form of sums: the result, or partial sums in the workspace."""
     if splits == 1:
         return (call.out_pointer, call.out), call.out_kind
     wide = np.dtype(WIDE[call.kind])
     kind, pointer = number_kind(wide) or (call.kind, call.pointer)
-    return (pointer, schedule.memory(splits * call.count * wide.itemsize)), kind
+    return (pointer, sequence.memory(splits * call.count * wide.itemsize)), kind
 
 
-def _add_sums(schedule: Schedule, call: _Call, splits: int, partial: tuple[str, At]) -> None:
+def _add_sums(sequence: LaunchSequence, call: _Call, splits: int, partial: tuple[str, At]) -> None:
     """Add the partial sums of each element, in order."""
     if splits > 1:
         arguments = [
             partial, (call.out_pointer, call.out), ("int64", call.count), ("int64", splits)
         ]  # fmt: skip
         constants = {"OUT_KIND": call.out_kind}
-        schedule.for_each(direct.sum_partials, arguments, call.count, constants)
+        sequence.for_each(direct.sum_partials, arguments, call.count, constants)
 
 
-def _operands(schedule: Schedule, call: _Call, form: Form) -> list[tuple[str, At]]:
+def _operands(sequence: LaunchSequence, call: _Call, form: Form) -> list[tuple[str, At]]:
     """The pointer type and location of both operands or of their copies."""
     size, operands = call.itemsize, []
     for location, offset, view in zip(call.locations, form.offsets, form.copied, strict=True):
         if view is not None:
             source = location.plus(view.offset * size)
-            location = schedule.memory(prod(view.shape) * size)
-            schedule.copy(source, location, view, np.dtype(f"u{size}"))
+            location = sequence.memory(prod(view.shape) * size)
+            sequence.copy(source, location, view, np.dtype(f"u{size}"))
         operands.append((call.pointer, location.plus(offset * size)))
     return operands
 
@@ -182,7 +182,7 @@ def _operands(schedule: Schedule, call: _Call, form: Form) -> list[tuple[str, At
 # --- a thread for each element -------------------------------------------------------------
 
 
-def _add_direct(schedule: Schedule, call: _Call, form: Form) -> None:
+def _add_direct(sequence: LaunchSequence, call: _Call, form: Form) -> None:
     most = [-(-slide.taps // skip(slide)) for slide in form.slides]
     passes = form.depth[0] * most[0] * most[1]
     fewest = max(FEWEST_PRODUCTS // max(most[2], 1), 1)
@@ -190,13 +190,13 @@ def _add_direct(schedule: Schedule, call: _Call, form: Form) -> None:
     split_passes = -(-passes // splits)
     splits = -(-passes // split_passes) if passes else 1
     numbers = call.numbers((splits, split_passes, call.count, *form.numbers()))
-    target, out_kind = _sums(schedule, call, splits)
-    schedule.for_each(
+    target, out_kind = _sums(sequence, call, splits)
+    sequence.for_each(
         direct.convolve_directly,
-        [*_operands(schedule, call, form), target, *numbers], call.count * splits,
+        [*_operands(sequence, call, form), target, *numbers], call.count * splits,
         {"KIND": call.kind, "OUT_KIND": out_kind, "LONG": call.long},
     )  # fmt: skip
-    _add_sums(schedule, call, splits, target)
+    _add_sums(sequence, call, splits, target)
 
 
 # --- tiles of matrices ---------------------------------------------------------------------
@@ -303,11 +303,11 @@ def tile_constants(form: Form, call: _Call, how: Tiling) -> dict[str, Scalar]:
     return constants
 
 
-def _add_tiles(schedule: Schedule, call: _Call, form: Form, how: Tiling) -> None:
+def _add_tiles(sequence: LaunchSequence, call: _Call, form: Form, how: Tiling) -> None:
     slices = -(-how.slices // how.splits)
     how = replace(how, splits=-(-how.slices // slices))
-    operands = _operands(schedule, call, form)
-    target, _ = _sums(schedule, call, how.splits)
+    operands = _operands(sequence, call, form)
+    target, _ = _sums(sequence, call, how.splits)
     # Neighboring lanes read neighboring elements; of vectors it does not matter.
     modes = zip(form.read_modes(_chunk(call)), form.chunk_steps, strict=True)
     by_rows = [mode == ACROSS or abs(step) != 1 for mode, step in modes]
@@ -319,19 +319,19 @@ def _add_tiles(schedule: Schedule, call: _Call, form: Form, how: Tiling) -> None
     plain = None
     if any(constants[name] for name in _IN_VECTORS):
         plain = {**constants, **dict.fromkeys(_IN_VECTORS, False)}
-    schedule.launch(
+    sequence.launch(
         tiled.convolve_tiles, [*operands, target, *numbers], (how.blocks * how.splits, 1, 1),
         tiles.THREADS, constants, plain,
     )  # fmt: skip
-    _add_sums(schedule, call, how.splits, target)
+    _add_sums(sequence, call, how.splits, target)
 
 
-def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
+def _choose(block: Convolution, step: CallStep, target: Any) -> LaunchSequence | None:
     """Kernels read operands in their own layout."""
     del target
-    schedule, out = Schedule(3), (At(2), step.eqn.outputs[0].aval)
+    sequence, out = LaunchSequence(3), (At(2), step.eqn.outputs[0].aval)
     views, kinds = zip(*[(x.layout, x.aval.dtype) for x in step.operands], strict=True)
-    return schedule if add_convolution(schedule, block, [At(0), At(1)], views, kinds, out) else None
+    return sequence if add_convolution(sequence, block, [At(0), At(1)], views, kinds, out) else None
 
 
 PROVIDER = Provider("kernels of ours", _choose)

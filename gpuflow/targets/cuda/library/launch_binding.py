@@ -1,4 +1,4 @@
-"""Launches of a schedule as functions of addresses, on one device."""
+"""Launches of a launch sequence as functions of addresses, on one device."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     BlockLaunch,
     EpilogueLaunch,
     GemmLaunch,
+    LaunchSequence,
     LibraryLaunch,
-    Schedule,
     UserLaunch,
 )
 from gpuflow.targets.cuda.runtime.driver.handwritten_kernels import load, prepare
-from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, BufferLocation, Launch
+from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, BoundLaunch, BufferLocation
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 _ALIGNED = 16  # bytes, for copies of 128 bits
@@ -39,14 +39,14 @@ _SHARED_BYTES = {
 _SHARED_BYTES_AT_LEAST = 163 << 10
 
 
-def copy_schedule(step: CopyStep) -> Schedule | None:
+def copy_sequence(step: CopyStep) -> LaunchSequence | None:
     """The launch of a copy; None if it has too many dimensions."""
     view, dtype = step.source.layout, storage_dtype(step.source.aval.dtype)
-    schedule = Schedule(2)
+    sequence = LaunchSequence(2)
     if len(collapsed(view)) > MOST_DIMS:
         return None
-    schedule.copy(At(0, view.offset * dtype.itemsize), At(1), view, dtype)
-    return schedule
+    sequence.copy(At(0, view.offset * dtype.itemsize), At(1), view, dtype)
+    return sequence
 
 
 def most_shared_bytes(compute_capability: tuple[int, int]) -> int:
@@ -67,7 +67,7 @@ def largest_fitting(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, H
 
 def block_launch(
     one: BlockLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
-) -> tuple[Launch, list[int]]:
+) -> tuple[BoundLaunch, list[int]]:
     """A launch, and the registers whose addresses it is called with.
 
     Args:
@@ -79,7 +79,7 @@ def block_launch(
     slots, registers, fixups = _argument_slots(one.arguments, buffers)
     run = prepare(kernel, device, one.grid, one.block, slots)
     if one.plain is None:
-        return Launch(run, lambda: run, slots, fixups), list(registers)
+        return BoundLaunch(run, lambda: run, slots, fixups), list(registers)
 
     @cache
     def plain() -> Callable[[], None]:
@@ -95,7 +95,7 @@ def block_launch(
     if any(address % _ALIGNED for address in fixed):
         run = plain()
     aligned = [(launch_register, start, _ALIGNED) for _, launch_register, start in fixups]
-    return Launch(run, plain, slots, fixups, aligned), list(registers)
+    return BoundLaunch(run, plain, slots, fixups, aligned), list(registers)
 
 
 def _argument_slots(
@@ -118,7 +118,7 @@ def _argument_slots(
 
 def user_launch(
     one: UserLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
-) -> tuple[Launch, list[int]]:
+) -> tuple[BoundLaunch, list[int]]:
     """A launch of a user's kernel, and the registers whose addresses it is called with.
 
     Raises:
@@ -146,7 +146,7 @@ def user_launch(
         run = device.prepare(
             user, kernel.grid, kernel.block, slots, kernel.shared_bytes, one.touches
         )
-    return Launch(run, lambda: run, slots, fixups), list(registers)
+    return BoundLaunch(run, lambda: run, slots, fixups), list(registers)
 
 
 def library_launch(

@@ -133,11 +133,11 @@ class EpilogueLaunch:
     locations: tuple[At | None, ...]
 
 
-# One of the launches of a schedule.
+# One of the launches of a sequence.
 AnyLaunch = BlockLaunch | LibraryLaunch | GemmLaunch | EpilogueLaunch | UserLaunch
 
 
-class Schedule:
+class LaunchSequence:
     """Launches in order, and their workspace.
 
     Args:
@@ -170,13 +170,13 @@ class Schedule:
             one = replace(one, bounds=(threads, resident))
         self.launches.append(one)
 
-    def instead(self) -> Schedule:
-        """An empty schedule of an alternative to the next call, in the same memory."""
-        return Schedule(self._workspace, self.workspace_bytes)
+    def instead(self) -> LaunchSequence:
+        """An empty sequence for an alternative to the next call, in the same memory."""
+        return LaunchSequence(self._workspace, self.workspace_bytes)
 
     def call(
         self, what: PlannedCall, locations: tuple[At, ...],
-        plain: Schedule | None = None,
+        plain: LaunchSequence | None = None,
     ) -> None:  # fmt: skip
         """Add a call of a library.
 
@@ -244,28 +244,28 @@ def uint_pointer(itemsize: int) -> str:
     return f"*uint{8 * min(itemsize, 8)}"
 
 
-# Adds the launches of an operation to a schedule, given the locations of operands and outputs and
+# Adds the launches of an operation to a sequence, given the locations of operands and outputs and
 # the operands' dtypes; False if kernels do not support it.
-Add = Callable[[Schedule, Any, Sequence[At], Sequence[At], Sequence[Any]], bool]
+Add = Callable[[LaunchSequence, Any, Sequence[At], Sequence[At], Sequence[Any]], bool]
 
 
 def on_rows(name: str, add: Add) -> Provider:
     """A provider whose launches take row-major operands, copied if they are not."""
 
-    def choose(block: Block, step: CallStep, target: Any) -> Schedule | None:
+    def choose(block: Block, step: CallStep, target: Any) -> LaunchSequence | None:
         del target
         count = len(step.operands)
-        schedule, kinds = Schedule(count + len(step.outputs)), []
+        sequence, kinds = LaunchSequence(count + len(step.outputs)), []
         sources: list[At] = []
         for number, operand in enumerate(step.operands):
             dtype = operand.aval.dtype
-            location = schedule.row_major(At(number), operand.layout, storage_dtype(dtype))
+            location = sequence.row_major(At(number), operand.layout, storage_dtype(dtype))
             if location is None:
                 return None
             sources.append(location)
             kinds.append(dtype)
         outs = [At(number) for number in range(count, count + len(step.outputs))]
-        return schedule if add(schedule, block, sources, outs, kinds) else None
+        return sequence if add(sequence, block, sources, outs, kinds) else None
 
     return Provider(name, choose)
 

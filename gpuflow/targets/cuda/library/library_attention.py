@@ -19,7 +19,7 @@ from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Attention
 from gpuflow.targets.cuda.library.attention import add_attention
 from gpuflow.targets.cuda.library.dnn.calls import AttentionCall, PlannedCall
-from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, Schedule, on_rows
+from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, LaunchSequence, on_rows
 
 _DTYPES = (np.dtype(np.float16), bfloat16)
 _STEP = 8  # sizes of vectors are multiples of it
@@ -52,7 +52,7 @@ def call_of(what: Attention, dtype: Any) -> AttentionCall | None:
     )  # fmt: skip
 
 
-def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
+def _choose(block: Attention, step: CallStep, target: Any) -> LaunchSequence | None:
     call = call_of(block, step.operands[0].aval.dtype)
     if call is None or target.deep_library is None:
         return None
@@ -61,21 +61,21 @@ def _choose(block: Attention, step: CallStep, target: Any) -> Schedule | None:
         return None
 
     def add(
-        schedule: Schedule, what: Attention, sources: Sequence[At], outs: Sequence[At],
+        sequence: LaunchSequence, what: Attention, sources: Sequence[At], outs: Sequence[At],
         kinds: Sequence[Any],
     ) -> bool:  # fmt: skip
         if any(location.offset % _ALIGNED for location in sources):
             return False
-        plain = schedule.instead()
+        plain = sequence.instead()
         add_attention(plain, what, sources, outs, kinds)
         operands = sources
         if what.gradient:
             query, key, value, cotangent, sums, _, result = sources
             operands = (query, key, value, result, cotangent, sums)
-        schedule.call(chosen, (*operands, *outs), plain)
+        sequence.call(chosen, (*operands, *outs), plain)
         return True
 
-    rows: Schedule | None = on_rows("cuDNN", add).choose(block, step, target)
+    rows: LaunchSequence | None = on_rows("cuDNN", add).choose(block, step, target)
     return rows
 
 

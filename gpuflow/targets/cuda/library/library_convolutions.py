@@ -40,7 +40,7 @@ from gpuflow.targets.cuda.library.dnn.calls import (
     PlannedCall,
 )
 from gpuflow.targets.cuda.library.dnn.frontend import TYPES
-from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, Schedule
+from gpuflow.targets.cuda.library.launch_sequence import NOT_IN_USE, At, LaunchSequence
 from gpuflow.targets.layouts.convolution_axes import MOST_SPACE
 
 _LONGEST = (1 << 31) - 1  # elements of an array
@@ -98,13 +98,13 @@ def planned(
 
 
 def add_planned(
-    schedule: Schedule, plan: LibraryPlan, locations: Sequence[At], out: At, shape: Dims,
-    add_plain: Callable[[Schedule], object],
+    sequence: LaunchSequence, plan: LibraryPlan, locations: Sequence[At], out: At, shape: Dims,
+    add_plain: Callable[[LaunchSequence], object],
 ) -> None:  # fmt: skip
     """Add the call, and copies around it.
 
     Args:
-        schedule: the target schedule.
+        sequence: receives the launches.
         plan: from ``planned``.
         locations: both operands' buffers.
         out: location of the result, row-major.
@@ -117,19 +117,19 @@ def add_planned(
         for location, offset in zip(locations, plan.offsets, strict=True)
     )
     if plan.copied is not None:
-        packed = schedule.memory(prod(plan.copied.shape) * dtype.itemsize)
-        schedule.copy(right, packed, plan.copied, dtype)
+        packed = sequence.memory(prod(plan.copied.shape) * dtype.itemsize)
+        sequence.copy(right, packed, plan.copied, dtype)
         right = packed
     written = out
     if plan.out_copied is not None:
-        written = schedule.memory(prod(shape) * dtype.itemsize)
-    plain = schedule.instead()
+        written = sequence.memory(prod(shape) * dtype.itemsize)
+    plain = sequence.instead()
     add_plain(plain)
     if plain.launches and plan.out_copied is not None:
         plain.copy(out, written, _inverse(plan.out_copied), dtype)  # it is copied back below
-    schedule.call(plan.chosen, (left, right, written), plain)
+    sequence.call(plan.chosen, (left, right, written), plain)
     if plan.out_copied is not None:
-        schedule.copy(written, out, plan.out_copied, dtype)
+        sequence.copy(written, out, plan.out_copied, dtype)
 
 
 def _inverse(packed: View) -> View:
@@ -273,18 +273,18 @@ def _plan_by(
     )  # fmt: skip
 
 
-def _choose(block: Convolution, step: CallStep, target: Any) -> Schedule | None:
+def _choose(block: Convolution, step: CallStep, target: Any) -> LaunchSequence | None:
     plan = plan_of(block, step, target)
     if plan is None:
         return None
-    schedule = Schedule(3)
+    sequence = LaunchSequence(3)
     locations, out = [At(0), At(1)], step.eqn.outputs[0].aval
     views, kinds = zip(*[(x.layout, x.aval.dtype) for x in step.operands], strict=True)
     add_planned(
-        schedule, plan, locations, At(2), out.shape,
+        sequence, plan, locations, At(2), out.shape,
         lambda plain: add_convolution(plain, block, locations, views, kinds, (At(2), out)),
     )  # fmt: skip
-    return schedule
+    return sequence
 
 
 @record

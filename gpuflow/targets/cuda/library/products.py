@@ -20,7 +20,7 @@ from gpuflow.targets.cuda.library.launch_sequence import (
     At,
     EpilogueLaunch,
     GemmLaunch,
-    Schedule,
+    LaunchSequence,
 )
 from gpuflow.targets.cuda.runtime.driver.api import Gemm
 from gpuflow.targets.layouts.product_axes import (
@@ -37,7 +37,7 @@ _ROUNDED = (_FLOAT32, np.dtype(np.complex64))  # to TF32, where that is allowed
 _MOST_CALLS = 64  # of a batch with two axes; more go to the library
 
 
-def _choose(product: Product, step: CallStep, target: Any) -> Schedule | None:
+def _choose(product: Product, step: CallStep, target: Any) -> LaunchSequence | None:
     """Accumulate in float32 for operands of 16 bits, else in the operands' dtype."""
     del target
     left, right, *others = step.operands
@@ -48,24 +48,24 @@ def _choose(product: Product, step: CallStep, target: Any) -> Schedule | None:
     if gemm is None:
         return None
     count = len(step.operands)
-    schedule = Schedule(count + len(step.outputs))
+    sequence = LaunchSequence(count + len(step.outputs))
     if product.epilogue is None:
-        schedule.multiply(gemm)
-        return schedule
+        sequence.multiply(gemm)
+        return sequence
     (left_at, right_at, _), *_ = gemm.locations
     # The bias, or its gradient; and the auxiliary buffer, written forward and read backward.
     extras: dict[bool, At] = {}
     is_gradient = product.epilogue.gradient
     for index, other in enumerate(others, 2):
-        location = schedule.row_major(At(index), other.layout, storage_dtype(other.aval.dtype))
+        location = sequence.row_major(At(index), other.layout, storage_dtype(other.aval.dtype))
         if location is None:
             return None
         extras[is_gradient] = location
     if len(step.outputs) == 2:
         extras[not is_gradient] = At(count + 1)
     locations = (At(0, left_at), At(1, right_at), At(count), extras.get(False), extras.get(True))
-    schedule.launches.append(EpilogueLaunch(gemm.gemm, product.epilogue, locations))
-    return schedule
+    sequence.launches.append(EpilogueLaunch(gemm.gemm, product.epilogue, locations))
+    return sequence
 
 
 def _has_gemm(dtype: np.dtype, out_dtype: np.dtype) -> bool:

@@ -16,7 +16,7 @@ from gpuflow.targets.cuda.library.copy_forms import index_reaching
 from gpuflow.targets.cuda.library.launch_sequence import (
     WIDE,
     At,
-    Schedule,
+    LaunchSequence,
     number_kind,
     on_rows,
     uint_pointer,
@@ -30,12 +30,13 @@ FEW = 128  # pairs that one thread scans
 
 
 def add_runs(
-    schedule: Schedule, runs: Runs, sources: Sequence[At], outs: Sequence[At], kinds: Sequence[Any]
+    sequence: LaunchSequence, runs: Runs, sources: Sequence[At], outs: Sequence[At],
+    kinds: Sequence[Any],
 ) -> bool:  # fmt: skip
     """Add the launches; False, and no launch, if kernels do not support the rows.
 
     Args:
-        schedule: the target schedule. runs: the operation. kinds: the operands' dtypes.
+        sequence: receives the launches. runs: the operation. kinds: the operands' dtypes.
         sources: indices, validity and rows, row-major. outs: indices, their validity, and rows.
     """
     stored = storage_dtype(kinds[2])
@@ -50,7 +51,7 @@ def add_runs(
         kind, pointer = scalar_kind
     if runs.count >= LONGEST_ROW:
         return False
-    keys, key_pointer, order = _add_sorted_indices(schedule, runs, sources[0], sources[1])
+    keys, key_pointer, order = _add_sorted_indices(sequence, runs, sources[0], sources[1])
     constants: dict[str, int] = {"KIND": kind, "LAST": 1, "CONTINUED": 0}
     if runs.combine is not None:
         constants = {"KIND": kind, "LAST": 0, "COMBINE": COMBINES[runs.combine]}
@@ -60,16 +61,16 @@ def add_runs(
     elements = [(pointer, sources[2]), (key_pointer, keys), (_ORDER, order)]
     wide, totals = f"*{WIDE[kind]}", At(0)
     if runs.combine is not None and chunks > 1:
-        totals, begins = schedule.memory(8 * chunks * width), schedule.memory(chunks)
-        schedule.for_each(
+        totals, begins = sequence.memory(8 * chunks * width), sequence.memory(chunks)
+        sequence.for_each(
             kernels.chunk_totals,
             [*elements, (wide, totals), (_FLAG, begins), *numbers], chunks * width, constants,
         )  # fmt: skip
-        _add_pairs(schedule, totals, begins, (chunks, width), wide, constants)
+        _add_pairs(sequence, totals, begins, (chunks, width), wide, constants)
     if runs.combine is not None:
         constants["CONTINUED"] = int(chunks > 1)
     results = [(pointer, outs[2]), ("*int64", outs[0]), (_FLAG, outs[1])]
-    schedule.for_each(
+    sequence.for_each(
         kernels.combine_runs,
         [*elements, (wide, totals), *results, *numbers, (_INDEX, runs.limit)], chunks * width,
         constants,
@@ -78,23 +79,23 @@ def add_runs(
 
 
 def _add_sorted_indices(
-    schedule: Schedule, runs: Runs, indices: At, is_valid: At
+    sequence: LaunchSequence, runs: Runs, indices: At, is_valid: At
 ) -> tuple[At, str, At]:
     """Sorted keys, the type of a pointer to them, and the row index of each."""
     bits = next(b for b in (8, 16, 24, 32, 40, 48, 64) if runs.limit < 1 << b)
     size = 4 if bits <= 32 else 8
     key_pointer, count = uint_pointer(size), runs.count
-    keys, in_order = schedule.memory(size * count), schedule.memory(size * count)
+    keys, in_order = sequence.memory(size * count), sequence.memory(size * count)
     numbers = [(_INDEX, count), (_INDEX, runs.limit)]
-    schedule.for_each(
+    sequence.for_each(
         kernels.keep_inside,
         [("*int64", indices), (_FLAG, is_valid), (key_pointer, keys), *numbers], count, {},
     )  # fmt: skip
     key = Key(keys, key_pointer, sorting.UNSIGNED, bits)
-    order = add_order(schedule, [key], (1, count, 1), {"DESCENDING": 0, "TOTAL_ORDER": 0})
+    order = add_order(sequence, [key], (1, count, 1), {"DESCENDING": 0, "TOTAL_ORDER": 0})
     index, is_long = index_reaching(count)
     sizes = [(index, n) for n in (count, count, 1, count)]
-    schedule.for_each(
+    sequence.for_each(
         copying.take,
         [(key_pointer, keys), (_ORDER, order), (key_pointer, in_order), ("*int32", order), *sizes],
         count, {"SIZE": size, "POSITIONS": 0, "LONG": is_long},
@@ -103,7 +104,7 @@ def _add_sorted_indices(
 
 
 def _add_pairs(
-    schedule: Schedule, values: At, begins: At, shape: tuple[int, int], wide: str,
+    sequence: LaunchSequence, values: At, begins: At, shape: tuple[int, int], wide: str,
     constants: dict[str, int],
 ) -> None:  # fmt: skip
     """Scan pairs (chunks, width) in place, recursively if there are many."""
@@ -115,13 +116,13 @@ def _add_pairs(
     pairs = [(wide, values), (_FLAG, begins)]
     totals = values
     if not few:
-        totals, above = schedule.memory(8 * chunks * width), schedule.memory(chunks)
-        schedule.for_each(
+        totals, above = sequence.memory(8 * chunks * width), sequence.memory(chunks)
+        sequence.for_each(
             kernels.pair_totals,
             [*pairs, (wide, totals), (_FLAG, above), *sizes], chunks * width, constants,
         )  # fmt: skip
-        _add_pairs(schedule, totals, above, (chunks, width), wide, constants)
-    schedule.for_each(
+        _add_pairs(sequence, totals, above, (chunks, width), wide, constants)
+    sequence.for_each(
         kernels.scan_pairs, [*pairs, (wide, totals), *sizes], chunks * width,
         {**constants, "CONTINUED": int(not few)},
     )  # fmt: skip

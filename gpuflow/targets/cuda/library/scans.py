@@ -15,7 +15,7 @@ from gpuflow.targets.cuda.library.copy_forms import rows_grid
 from gpuflow.targets.cuda.library.launch_sequence import (
     WIDE,
     At,
-    Schedule,
+    LaunchSequence,
     number_kind,
     on_rows,
 )
@@ -42,12 +42,13 @@ _WIDE_KINDS = {kernels.BFLOAT16: kernels.FLOAT32, kernels.FLOAT16: kernels.FLOAT
 
 
 def add_running(
-    schedule: Schedule, scan: Scan, sources: Sequence[At], outs: Sequence[At], kinds: Sequence[Any]
+    sequence: LaunchSequence, scan: Scan, sources: Sequence[At], outs: Sequence[At],
+    kinds: Sequence[Any],
 ) -> bool:  # fmt: skip
     """Add the launches of a cumulative op; False if kernels do not support the dtype.
 
     Args:
-        schedule: the target schedule. scan: the operation. sources, outs: the operand and the
+        sequence: receives the launches. scan: the operation. sources, outs: the operand and the
             output, row-major.
         kinds: the operand's dtype.
     """
@@ -60,15 +61,15 @@ def add_running(
         scan = Scan("add", scan.outer, scan.length, 2 * scan.inner, scan.reverse)
     scalar_kind = number_kind(stored)
     if scalar_kind is not None:
-        add_scan(schedule, scan, *scalar_kind, sources[0], outs[0])
+        add_scan(sequence, scan, *scalar_kind, sources[0], outs[0])
     return scalar_kind is not None
 
 
-def add_scan(schedule: Schedule, scan: Scan, kind: int, pointer: str, x: At, y: At) -> None:
+def add_scan(sequence: LaunchSequence, scan: Scan, kind: int, pointer: str, x: At, y: At) -> None:
     """Add the launches of a scan.
 
     Args:
-        schedule: the target schedule. scan: the operation. kind, pointer: see ``number_kind``.
+        sequence: receives the launches. scan: the operation. kind, pointer: see ``number_kind``.
         x, y: locations of the elements and of the results, which may be the same.
     """
     in_rows = scan.inner == 1 and scan.length > _LONG
@@ -76,14 +77,14 @@ def add_scan(schedule: Schedule, scan: Scan, kind: int, pointer: str, x: At, y: 
     chunks = -(-scan.length // chunk)
     add = _add_rows if in_rows else _add_columns
     if chunks == 1:
-        add(schedule, scan, kind, (pointer, x), (pointer, y), None, chunk, {})
+        add(sequence, scan, kind, (pointer, x), (pointer, y), None, chunk, {})
         return
     wide = f"*{WIDE[kind]}"
-    totals = schedule.memory(8 * scan.outer * chunks * scan.inner)
-    add(schedule, scan, kind, (pointer, x), (pointer, x), totals, chunk, {"ONLY_TOTALS": 1})
+    totals = sequence.memory(8 * scan.outer * chunks * scan.inner)
+    add(sequence, scan, kind, (pointer, x), (pointer, x), totals, chunk, {"ONLY_TOTALS": 1})
     above = Scan(scan.combine, scan.outer, chunks, scan.inner, False)
-    add_scan(schedule, above, _WIDE_KINDS.get(kind, kind), wide, totals, totals)
-    add(schedule, scan, kind, (pointer, x), (pointer, y), totals, chunk, {"CONTINUED": 1})
+    add_scan(sequence, above, _WIDE_KINDS.get(kind, kind), wide, totals, totals)
+    add(sequence, scan, kind, (pointer, x), (pointer, y), totals, chunk, {"CONTINUED": 1})
 
 
 def _row_chunk(scan: Scan) -> int:
@@ -110,14 +111,14 @@ def _constants(scan: Scan, kind: int, more: dict[str, int]) -> dict[str, int]:
 
 
 def _add_rows(
-    schedule: Schedule, scan: Scan, kind: int, x: tuple[str, At], y: tuple[str, At],
+    sequence: LaunchSequence, scan: Scan, kind: int, x: tuple[str, At], y: tuple[str, At],
     totals: At | None, chunk: int, more: dict[str, int],
 ) -> None:  # fmt: skip
     items = _FEW_ITEMS if scan.combine == "logaddexp" else _ITEMS
     threads = min(256, 32 * -(-chunk // (32 * items)))
     sizes = [(_INDEX, scan.outer), (_INDEX, scan.length), (_INDEX, chunk)]
     sums = (f"*{WIDE[kind]}", 0 if totals is None else totals)
-    schedule.launch(
+    sequence.launch(
         kernels.scan_rows, [x, y, sums, *sizes],
         rows_grid(-(-scan.length // chunk), scan.outer), threads,
         {**_constants(scan, kind, more), "ITEMS": items},
@@ -125,14 +126,14 @@ def _add_rows(
 
 
 def _add_columns(
-    schedule: Schedule, scan: Scan, kind: int, x: tuple[str, At], y: tuple[str, At],
+    sequence: LaunchSequence, scan: Scan, kind: int, x: tuple[str, At], y: tuple[str, At],
     totals: At | None, chunk: int, more: dict[str, int],
 ) -> None:  # fmt: skip
     chunks = -(-scan.length // chunk)
     threads = scan.outer * chunks * scan.inner
     sizes = [threads, scan.length, scan.inner, chunk, chunks]
     sums = (f"*{WIDE[kind]}", 0 if totals is None else totals)
-    schedule.for_each(
+    sequence.for_each(
         kernels.scan_columns, [x, y, sums, *[(_INDEX, number) for number in sizes]], threads,
         _constants(scan, kind, more),
     )  # fmt: skip

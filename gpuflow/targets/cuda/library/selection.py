@@ -8,7 +8,7 @@ import gpuflow.kernels.radix_sort as sorting
 import gpuflow.kernels.selection as kernels
 from gpuflow.core.blocks import Scan
 from gpuflow.targets.cuda.library.copy_forms import rows_grid
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, number_kind
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, number_kind
 from gpuflow.targets.cuda.library.scans import add_scan
 
 _INDEX, _ORDER = "int64", "*uint32"
@@ -18,13 +18,13 @@ FEWEST_BITS = 16  # of keys: a sort by one digit is as short
 
 
 def add_selected(
-    schedule: Schedule, key: tuple[str, At], rows: tuple[int, int, int], k: int,
+    sequence: LaunchSequence, key: tuple[str, At], rows: tuple[int, int, int], k: int,
     constants: dict[str, int],
 ) -> tuple[At, At]:  # fmt: skip
     """Add the launches that find the ``k`` smallest keys of rows.
 
     Args:
-        schedule: to which. key: the type of a pointer to the keys, and where they are.
+        sequence: receives the launches. key: the type of a pointer to the keys, and where they are.
         rows: (outer, length, inner). kept: how many, less than the length.
         constants: of radix_sort.py, for blocks of 256 threads.
 
@@ -37,11 +37,11 @@ def add_selected(
     tiles = -(-length // constants["TILE"])
     shifts = range(bits - _DIGIT, -1, -_DIGIT)
     # State before each digit, and after the last one: the prefix found, and the remaining count.
-    prefixes = schedule.memory((len(shifts) + 2) * count * size)
-    remaining = schedule.memory((len(shifts) + 2) * count * 4)
-    counts = schedule.memory((len(shifts) + 1) * count * 1024)
-    sums = schedule.memory(8 * count * tiles)
-    target, selected = schedule.memory(size * count * k), schedule.memory(4 * count * k)
+    prefixes = sequence.memory((len(shifts) + 2) * count * size)
+    remaining = sequence.memory((len(shifts) + 2) * count * 4)
+    counts = sequence.memory((len(shifts) + 1) * count * 1024)
+    sums = sequence.memory(8 * count * tiles)
+    target, selected = sequence.memory(size * count * k), sequence.memory(4 * count * k)
     grid = rows_grid(tiles, count)
     sizes = [(_INDEX, count), (_INDEX, length), (_INDEX, inner)]
 
@@ -54,20 +54,20 @@ def add_selected(
 
     every = len(shifts) * count * 256
     cleared = [(_ORDER, counts.plus(count * 1024)), (_INDEX, every)]
-    schedule.for_each(kernels.clear, cleared, every, {})
+    sequence.for_each(kernels.clear, cleared, every, {})
     for digit, shift in enumerate(shifts):
         digit_arguments = [(_INDEX, k), (_INDEX, shift)]
-        schedule.launch(
+        sequence.launch(
             kernels.count_candidates, [key, *state(digit), *sizes, *digit_arguments], grid,
             _THREADS, {**constants, "FIRST": int(digit == 0)},
         )  # fmt: skip
     arguments = [key, *state(len(shifts)), (_ORDER, sums), *sizes]
-    schedule.launch(kernels.count_selected, arguments, grid, _THREADS, constants)
+    sequence.launch(kernels.count_selected, arguments, grid, _THREADS, constants)
     kind, pointer = number_kind(np.dtype(np.uint32)) or (0, "")
-    add_scan(schedule, Scan("add", count, 2 * tiles, 1, False), kind, pointer, sums, sums)
+    add_scan(sequence, Scan("add", count, 2 * tiles, 1, False), kind, pointer, sums, sums)
     final_state = state(len(shifts) + 1)[1:]
     outs = [(_ORDER, sums), (key_pointer, target), (_ORDER, selected)]
-    schedule.launch(
+    sequence.launch(
         kernels.gather_selected, [key, *final_state, *outs, *sizes, (_INDEX, k)], grid, _THREADS,
         constants,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from gpuflow.core.blocks import (
     Triangular,
 )
 from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, on_rows
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, on_rows
 
 _INDEX = "int64"
 _LANES = 32  # threads of a warp
@@ -29,18 +29,18 @@ _AREA = _LANES * kernels.PITCH  # elements of shared memory for a matrix
 
 
 def add_matrices(
-    schedule: Schedule, matrices: Decomposition | Triangular, sources: Sequence[At],
+    sequence: LaunchSequence, matrices: Decomposition | Triangular, sources: Sequence[At],
     outs: Sequence[At], kinds: Sequence[Any],
 ) -> bool:  # fmt: skip
     """Add the launch of an op on a batch of matrices; False if they are too large for a warp.
 
     Args:
-        schedule: the target schedule. matrices: the operation.
+        sequence: receives the launches. matrices: the operation.
         sources, outs: operands and outputs, row-major. kinds: the operands' dtypes.
     """
     del kinds
     if matrices.fits_a_warp:
-        _LAUNCHES[type(matrices)](schedule, matrices, sources, outs)
+        _LAUNCHES[type(matrices)](sequence, matrices, sources, outs)
     return matrices.fits_a_warp
 
 
@@ -52,7 +52,7 @@ def _real(call: _Matrices) -> Callable[..., None]:
     """A function that adds the launch of a kernel for real matrices."""
 
     def add(
-        schedule: Schedule, matrices: Any, sources: Sequence[At], outs: Sequence[At]
+        sequence: LaunchSequence, matrices: Any, sources: Sequence[At], outs: Sequence[At]
     ) -> None:
         is_double = matrices.dtype.itemsize == 8
         warps = 2 if is_double else 4
@@ -65,7 +65,7 @@ def _real(call: _Matrices) -> Callable[..., None]:
             "LIMIT": 1000 if is_double else 120,
         }  # fmt: skip
         grid = (-(-count // warps), 1, 1)
-        schedule.launch(kernel, numbers, grid, warps * _LANES, constants)
+        sequence.launch(kernel, numbers, grid, warps * _LANES, constants)
 
     return add
 
@@ -116,7 +116,7 @@ ITERATIONS_PER_ROW = 30  # of the iteration, for each row
 
 
 def _add_eig(
-    schedule: Schedule, matrices: Eig, sources: Sequence[At], outs: Sequence[At]
+    sequence: LaunchSequence, matrices: Eig, sources: Sequence[At], outs: Sequence[At]
 ) -> None:
     """Eigenvalues, then the requested left and right vectors."""
     dtype = matrices.dtype
@@ -139,7 +139,7 @@ def _add_eig(
     arguments = [(pointer, location) for location in [sources[0], outs[0], *vectors]]
     arguments += [(_INDEX, matrices.count), (_INDEX, matrices.rows)]
     grid = (-(-matrices.count // warps), 1, 1)
-    schedule.launch(general.find_general_eigenvalues, arguments, grid, warps * _LANES, constants)
+    sequence.launch(general.find_general_eigenvalues, arguments, grid, warps * _LANES, constants)
 
 
 def _tiles(is_complex: bool, has_vectors: bool) -> dict[str, int]:

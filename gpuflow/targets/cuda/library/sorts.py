@@ -18,7 +18,7 @@ from gpuflow.kernels.selection import clear
 from gpuflow.targets.cuda.library.copy_forms import index_reaching, rows_grid
 from gpuflow.targets.cuda.library.launch_sequence import (
     At,
-    Schedule,
+    LaunchSequence,
     number_kind,
     on_rows,
     uint_pointer,
@@ -107,13 +107,13 @@ def _largest_magnitude(dtype: np.dtype) -> int | None:
 
 
 def add_order(
-    schedule: Schedule, keys: Sequence[Key], rows: tuple[int, int, int],
+    sequence: LaunchSequence, keys: Sequence[Key], rows: tuple[int, int, int],
     constants: dict[str, int],
 ) -> At:  # fmt: skip
     """Add the launches that find the order of rows by keys, the first one primary.
 
     Args:
-        schedule: the target schedule. keys: the sort keys. rows: (outer, length, inner).
+        sequence: receives the launches. keys: the sort keys. rows: (outer, length, inner).
         constants of the sort keys: ``DESCENDING`` and ``TOTAL_ORDER``.
 
     Returns:
@@ -121,14 +121,14 @@ def add_order(
     """
     shape = _Rows(*rows)
     size = 4 * shape.count * shape.length
-    order, spare = schedule.memory(size), None
+    order, spare = sequence.memory(size), None
     for number, key in enumerate(reversed(keys)):
         key_constants = {**_key_constants(key), "ORDERED": int(number > 0), **constants}
         if shape.length <= LONGEST_TILE[key.storage_bits]:
-            _add_tile(schedule, key, order, shape, key_constants)
+            _add_tile(sequence, key, order, shape, key_constants)
             continue
-        spare = schedule.memory(size) if spare is None else spare
-        order, spare = _add_passes(schedule, key, (order, spare), shape, key_constants)
+        spare = sequence.memory(size) if spare is None else spare
+        order, spare = _add_passes(sequence, key, (order, spare), shape, key_constants)
     return order
 
 
@@ -140,11 +140,11 @@ def _key_constants(key: Key) -> dict[str, int]:
 
 
 def _add_tile(
-    schedule: Schedule, key: Key, order: At, shape: _Rows, constants: dict[str, int]
+    sequence: LaunchSequence, key: Key, order: At, shape: _Rows, constants: dict[str, int]
 ) -> None:
     """Short rows: one launch."""
     threads, items = _tile_shape(key, shape)
-    schedule.launch(
+    sequence.launch(
         kernels.sort_tile,
         [(key.pointer, key.location), (_ORDER, order), (_ORDER, order), *_sizes(shape)],
         rows_grid(1, shape.count),
@@ -160,24 +160,24 @@ def _tile_shape(key: Key, shape: _Rows) -> tuple[int, int]:
 
 
 def _add_keys_alone(
-    schedule: Schedule, key: Key, out: At, shape: _Rows, constants: dict[str, int]
+    sequence: LaunchSequence, key: Key, out: At, shape: _Rows, constants: dict[str, int]
 ) -> None:
     """Sort keys alone, without an order of the rows."""
     constants = {**_key_constants(key), "ORDERED": 0, **constants}
     if shape.length <= LONGEST_TILE[key.storage_bits]:
         threads, items = _tile_shape(key, shape)
-        schedule.launch(
+        sequence.launch(
             kernels.sort_tile_of_keys,
             [(key.pointer, key.location), (key.pointer, out), *_sizes(shape)],
             rows_grid(1, shape.count), threads, {**constants, **_block(threads, items)},
         )  # fmt: skip
         return
-    passes = _Passes(schedule, key, shape, constants)
+    passes = _Passes(sequence, key, shape, constants)
     shifts = range(0, key.bits, _DIGIT)
     size = int(key.pointer.removeprefix("*uint")) // 8 * shape.count * shape.length
     # Passes alternate between two buffers, the last of which is the result; if the rows of the
     # result are not contiguous, a third buffer has them until the last pass.
-    spare = [schedule.memory(size) for _ in range(min(len(shifts) - 1, 1 + (shape.inner > 1)))]
+    spare = [sequence.memory(size) for _ in range(min(len(shifts) - 1, 1 + (shape.inner > 1)))]
     if shape.inner == 1:
         spare.append(out)
     source, inner = key.location, shape.inner
@@ -190,7 +190,7 @@ def _add_keys_alone(
             (_INDEX, shape.count), (_INDEX, shape.length), (_INDEX, inner), (_INDEX, target_inner),
             (_INDEX, shift),
         ]  # fmt: skip
-        schedule.launch(
+        sequence.launch(
             kernels.move_keys, arguments, passes.grid, _THREADS, passes.constants,
             resident=_RESIDENT,
         )  # fmt: skip
@@ -206,7 +206,7 @@ class _Passes:
     """
 
     def __init__(
-        self, schedule: Schedule, key: Key, shape: _Rows, constants: dict[str, int]
+        self, sequence: LaunchSequence, key: Key, shape: _Rows, constants: dict[str, int]
     ) -> None:
         items = LONGEST_TILE[key.storage_bits] // _THREADS
         count = -(-key.bits // _DIGIT)
@@ -215,15 +215,15 @@ class _Passes:
         self.grid = (shape.count * tiles, 1, 1)
         self._row_bytes, sum_count = 4 * 256 * shape.count, 256 * shape.count * tiles
         zeros = count * 256 * shape.count + sum_count + count
-        self._totals = schedule.memory(4 * zeros)
+        self._totals = sequence.memory(4 * zeros)
         first = self._totals.plus(count * self._row_bytes)
-        self._sums = (first, schedule.memory(4 * sum_count))
+        self._sums = (first, sequence.memory(4 * sum_count))
         self._tickets = first.plus(4 * sum_count)
         cleared = [(_ORDER, self._totals), (_INDEX, zeros)]
-        schedule.for_each(clear, cleared, zeros, {})
+        sequence.for_each(clear, cleared, zeros, {})
         chunk = -(-tiles // _MOST_CHUNKS)
         arguments = [(key.pointer, key.location), (_ORDER, self._totals), *_sizes(shape)]
-        schedule.launch(
+        sequence.launch(
             kernels.count_digits, [*arguments, (_INDEX, chunk)],
             rows_grid(-(-tiles // chunk), shape.count), _THREADS, self.constants,
         )  # fmt: skip
@@ -238,13 +238,14 @@ class _Passes:
 
 
 def _add_passes(
-    schedule: Schedule, key: Key, orders: tuple[At, At], shape: _Rows, constants: dict[str, int]
+    sequence: LaunchSequence, key: Key, orders: tuple[At, At], shape: _Rows,
+    constants: dict[str, int],
 ) -> tuple[At, At]:  # fmt: skip
     """Long rows: count all digits, then a pass for each. Returns the order and the spare buffer."""
     bits = key.storage_bits
     size = bits // 8 * shape.count * shape.length
-    key_buffers = [schedule.memory(size), schedule.memory(size)]
-    passes = _Passes(schedule, key, shape, constants)
+    key_buffers = [sequence.memory(size), sequence.memory(size)]
+    passes = _Passes(sequence, key, shape, constants)
     source, source_type = key.location, key.pointer
     order, target = orders
     pass_constants = passes.constants
@@ -255,7 +256,7 @@ def _add_passes(
             (f"*uint{bits}", key_buffers[0]), (_ORDER, target), *_sizes(shape), (_INDEX, shift),
         ]  # fmt: skip
         move_constants = {**pass_constants, "STORE_CODES": int(not is_last)}
-        schedule.launch(
+        sequence.launch(
             kernels.move_digits, arguments, passes.grid, _THREADS, move_constants,
             resident=_RESIDENT if number else 1,  # preparing keys takes more registers
         )  # fmt: skip
@@ -280,13 +281,13 @@ def _block(threads: int, items: int) -> dict[str, int]:
 
 
 def add_sort(
-    schedule: Schedule, sort: Sort, sources: Sequence[At], outs: Sequence[At],
+    sequence: LaunchSequence, sort: Sort, sources: Sequence[At], outs: Sequence[At],
     kinds: Sequence[Any],
 ) -> bool:  # fmt: skip
     """Add the launches of a sort; False, and no launch, if kernels do not support its keys.
 
     Args:
-        schedule: the target schedule. sort: the operation.
+        sequence: receives the launches. sort: the operation.
         sources: row-major operands. outs: outputs. kinds: the operands' dtypes.
     """
     keys: list[Key] = []
@@ -304,13 +305,13 @@ def add_sort(
     rows = (sort.outer, sort.length, sort.inner)
     is_alone = len(sources) == len(outs) == len(keys) == 1 and sort.out_length == sort.length
     if is_alone and keys[0].components == 1:
-        _add_keys_alone(schedule, keys[0], outs[0], _Rows(*rows), constants)
+        _add_keys_alone(sequence, keys[0], outs[0], _Rows(*rows), constants)
         return True
     is_selected = len(keys) == 1 and _is_selected(sort, keys[0])
     if is_selected:
-        order = _add_selected_order(schedule, keys[0], rows, sort.out_length, constants)
+        order = _add_selected_order(sequence, keys[0], rows, sort.out_length, constants)
     else:
-        order = add_order(schedule, keys, rows, constants)
+        order = add_order(sequence, keys, rows, constants)
     count = sort.outer * sort.out_length * sort.inner
     index, is_long = index_reaching(sort.outer * sort.length * sort.inner)
     sizes = [(index, n) for n in (count, sort.length, sort.inner, sort.out_length)]
@@ -324,7 +325,7 @@ def add_sort(
             "POSITIONS": int(has_positions and number == 0), "SELECTED": int(is_selected),
             "LONG": is_long,
         }  # fmt: skip
-        schedule.for_each(copying.take, [*arguments, *sizes], count, take_constants)
+        sequence.for_each(copying.take, [*arguments, *sizes], count, take_constants)
     return True
 
 
@@ -335,15 +336,16 @@ def _is_selected(sort: Sort, key: Key) -> bool:
 
 
 def _add_selected_order(
-    schedule: Schedule, key: Key, rows: tuple[int, int, int], k: int, constants: dict[str, int]
-) -> At:
+    sequence: LaunchSequence, key: Key, rows: tuple[int, int, int], k: int,
+    constants: dict[str, int],
+) -> At:  # fmt: skip
     """The first ``k`` of the order, (rows, k)."""
     items = LONGEST_TILE[key.storage_bits] // _THREADS
     key_constants = {**_key_constants(key), "ORDERED": 0, **constants, **_block(_THREADS, items)}
-    least_keys, order = add_selected(schedule, (key.pointer, key.location), rows, k, key_constants)
+    least_keys, order = add_selected(sequence, (key.pointer, key.location), rows, k, key_constants)
     selected_key = Key(least_keys, uint_pointer(key.storage_bits // 8), kernels.CODES, key.bits)
     shape = _Rows(rows[0] * rows[2], k, 1)
-    _add_tile(schedule, selected_key, order, shape, prepared_key_constants(key_constants))
+    _add_tile(sequence, selected_key, order, shape, prepared_key_constants(key_constants))
     return order
 
 

@@ -20,7 +20,6 @@ from gpuflow.core.blocks import (
     UserKernel,
 )
 from gpuflow.targets.cuda.library import (
-    atomic_sums,
     attention,
     convolutions,
     library_attention,
@@ -32,6 +31,7 @@ from gpuflow.targets.cuda.library import (
     sorts,
     user_kernels,
 )
+from gpuflow.targets.cuda.library import scatter_add as atomic_sums
 
 PROVIDERS: Providers = {
     Product: (products.PROVIDER,),

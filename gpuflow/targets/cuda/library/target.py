@@ -16,7 +16,7 @@ from gpuflow.core.lowering import block_of
 from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 from gpuflow.targets.cuda.codegen.schedules.pipeline import CUDA_SCHEDULES
 from gpuflow.targets.cuda.library.dnn.calls import DeepLibrary
-from gpuflow.targets.cuda.library.launch_sequence import Schedule
+from gpuflow.targets.cuda.library.launch_sequence import LaunchSequence
 from gpuflow.targets.cuda.library.table import PROVIDERS
 from gpuflow.targets.cuda.runtime.driver.api import Epilogues
 from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
@@ -45,11 +45,11 @@ class GpuTarget(PlainTarget):
         self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
         self.deep_library = deep_library
 
-    def choice_of(self, step: CallStep) -> Schedule | None:
+    def choice_of(self, step: CallStep) -> LaunchSequence | None:
         """The launches of a call; None if a library computes it."""
         block = block_of(step.eqn)
         if block is not None and not any([var.aval.size for var in step.eqn.outputs]):
-            return Schedule(len(step.operands) + len(step.outputs))
+            return LaunchSequence(len(step.operands) + len(step.outputs))
         choice: Any = chosen(PROVIDERS, block, step, self)
         return choice
 

@@ -14,18 +14,18 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.blocks import CudaText, UserKernel
 from gpuflow.targets.cuda.codegen.build import Touched
 from gpuflow.targets.cuda.codegen.user_kernels import ArrayType, NumberType, ParameterType
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, UserLaunch
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, UserLaunch
 
 
-def _choose(kernel: UserKernel, step: CallStep, target: Any) -> Schedule:
+def _choose(kernel: UserKernel, step: CallStep, target: Any) -> LaunchSequence:
     del target
     avals = [operand.aval for operand in step.operands]
     count = len(avals)
-    schedule = Schedule(count + len(step.outputs))
+    sequence = LaunchSequence(count + len(step.outputs))
     locations = [At(number) for number in range(count + len(step.outputs))]
     avals += [var.aval for var in step.eqn.outputs]
-    schedule.launches.append(_launch(kernel, locations, avals, count))
-    return schedule
+    sequence.launches.append(_launch(kernel, locations, avals, count))
+    return sequence
 
 
 def _launch(

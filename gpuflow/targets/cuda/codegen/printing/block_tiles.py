@@ -20,13 +20,13 @@ from gpuflow.kir.scalar import storage_bytes
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrinter
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
-from gpuflow.targets.cuda.codegen.schedules.launch_config import Launch, PointLoop
+from gpuflow.targets.cuda.codegen.schedules.launch_config import LaunchConfig, PointLoop
 
 
 class BlockTilePrinter(CudaPrinter):
     """Prints the code of a block for its tile; the point emitter determines the tile."""
 
-    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+    def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel, launch)
         self.tile_sizes: dict[str, int] = {}  # by axis of an open Strip
 

@@ -10,7 +10,7 @@ from gpuflow.kir.walk import all_uses, results_of
 from gpuflow.targets.cuda.codegen.printing import combining, segments
 from gpuflow.targets.cuda.codegen.printing.groups import GroupPrinter
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrintError
-from gpuflow.targets.cuda.codegen.schedules.launch_config import Launch
+from gpuflow.targets.cuda.codegen.schedules.launch_config import LaunchConfig
 
 
 class FullPrinter(GroupPrinter):
@@ -29,7 +29,7 @@ class FullPrinter(GroupPrinter):
         block_counters   the address of uint32[segments], each as above
     """
 
-    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+    def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel, launch)
         self.stages = split_stages(kernel)
         # The term to add to an index in the scratch memory.

@@ -37,7 +37,7 @@ from gpuflow.targets.cuda.codegen.printing.scalar_text import (
     widen,
 )
 from gpuflow.targets.cuda.codegen.schedules.launch_config import (
-    Launch,
+    LaunchConfig,
     PointLoop,
     axes_of,
     is_point_loop,
@@ -71,7 +71,7 @@ class CudaPrinter(KernelPrinter):
     target_name = "cuda"
     comment = "A gpuflow kernel for CUDA; its names: targets/cuda/codegen/intrinsics/namespace.py"
 
-    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+    def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel)
         self.names = CudaNames()
         self.launch = launch

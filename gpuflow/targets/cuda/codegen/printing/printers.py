@@ -13,7 +13,7 @@ from gpuflow.targets.cuda.codegen.printing.columns import ColumnPrinter
 from gpuflow.targets.cuda.codegen.printing.full import FullPrinter
 from gpuflow.targets.cuda.codegen.printing.groups import GroupPrinter
 from gpuflow.targets.cuda.codegen.printing.points import PointPrinter
-from gpuflow.targets.cuda.codegen.schedules.launch_config import Launch, schedule_cuda
+from gpuflow.targets.cuda.codegen.schedules.launch_config import LaunchConfig, schedule_cuda
 
 EMITTERS = {
     "point": PointPrinter, "row": GroupPrinter, "column": ColumnPrinter, "full": FullPrinter,
@@ -34,7 +34,7 @@ class CudaSource:
     text: str
     entry: str
     signature: tuple[str, ...]
-    launch: Launch
+    launch: LaunchConfig
 
 
 def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
@@ -53,7 +53,7 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
     return print_scheduled(kernel, schedule_cuda(kernel, vectorize))
 
 
-def print_scheduled(kernel: Kernel, launch: Launch) -> CudaSource:
+def print_scheduled(kernel: Kernel, launch: LaunchConfig) -> CudaSource:
     """Print a kernel for one of its schedules; raises as ``print_cuda``."""
     printer = EMITTERS[launch.strategy](kernel, launch)
     source = printer.source()

@@ -35,7 +35,7 @@ from gpuflow.targets.cuda.codegen.printing.computed_loads import ComputedLoad, c
 from gpuflow.targets.cuda.codegen.printing.phases import moves_as_vector
 from gpuflow.targets.cuda.codegen.printing.point_printer import CudaPrintError, Nest
 from gpuflow.targets.cuda.codegen.printing.scalar_text import STORAGE_BITS, narrow, widen
-from gpuflow.targets.cuda.codegen.schedules.launch_config import Launch, axes_of
+from gpuflow.targets.cuda.codegen.schedules.launch_config import LaunchConfig, axes_of
 from gpuflow.targets.printer import constant
 
 
@@ -53,7 +53,7 @@ class Element:
 class VectorPrinter(BlockTilePrinter):
     """Prints the points of a launch of ``width`` > 1."""
 
-    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+    def __init__(self, kernel: Kernel, launch: LaunchConfig) -> None:
         super().__init__(kernel, launch)
         self._computed: list[ComputedLoad] = []
         self._stored: dict[int, int] = {}  # values that are printed as stored: their elements

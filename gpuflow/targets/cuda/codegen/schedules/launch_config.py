@@ -67,7 +67,7 @@ PointLoop = nodes.For | nodes.Strip
 
 
 @record
-class Launch:
+class LaunchConfig:
     """The rule by which the grid and block of a printed kernel follow from its extents.
 
     Attributes:
@@ -121,7 +121,7 @@ class Launch:
 
 
 def launch_shape(
-    launch: Launch, extents: Mapping[str, int], processors: int, segment_points: int = 0
+    launch: LaunchConfig, extents: Mapping[str, int], processors: int, segment_points: int = 0
 ) -> tuple[Dim, Dim]:
     """The grid (x, y) and block (x, y) for given extents.
 
@@ -166,7 +166,7 @@ def full_blocks(members: int, processors: int) -> int:
     return max(1, min(needed, FULL_BLOCKS_PER_PROCESSOR * processors))
 
 
-def _row_shape(launch: Launch, points: int, members: int, most: int) -> tuple[Dim, Dim]:
+def _row_shape(launch: LaunchConfig, points: int, members: int, most: int) -> tuple[Dim, Dim]:
     if launch.tile:
         # The fewest threads that hold the row; or all of them, which then read a longer one again.
         warps = _ceil(members, WARP * launch.width * launch.tile)
@@ -181,7 +181,7 @@ def _row_shape(launch: Launch, points: int, members: int, most: int) -> tuple[Di
 
 
 def may_launch(
-    launch: Launch,
+    launch: LaunchConfig,
     kernel: Kernel,
     addresses: Mapping[str, int],
     extents: Mapping[str, int],
@@ -214,7 +214,7 @@ def may_launch(
     return has_tail or _extent(axes[-1], extents) % launch.width == 0
 
 
-def leaves_idle(launch: Launch, extents: Mapping[str, int], processors: int) -> bool:
+def leaves_idle(launch: LaunchConfig, extents: Mapping[str, int], processors: int) -> bool:
     """Whether pairs of columns are fewer blocks than a device has multiprocessors.
 
     Without pairs there are twice as many, and the results have the same bits.
@@ -224,7 +224,7 @@ def leaves_idle(launch: Launch, extents: Mapping[str, int], processors: int) -> 
     return launch_shape(launch, extents, processors)[0][0] < processors
 
 
-def scratch_bytes(launch: Launch, grid: Dim) -> int:
+def scratch_bytes(launch: LaunchConfig, grid: Dim) -> int:
     """Size of scratch memory of a launch in addition to its 4-byte counter; 0 if not full."""
     return 8 * launch.components * grid[0]
 
@@ -239,7 +239,7 @@ def _ceil(number: int, divisor: int) -> int:
 
 def schedule_cuda(
     kernel: Kernel, vectorize: bool, small_tile: bool = False, max_tile: int = MAX_REGISTER_VECTORS
-) -> Launch:
+) -> LaunchConfig:
     """Choose the strategy of ``kernel``, from its kind and the roles of its axes.
 
     Args:
@@ -252,7 +252,7 @@ def schedule_cuda(
     axes = {axis.name: axis for axis in kernel.axes}
     if strategy == "full":
         components = _components(kernel.body)
-        launch = Launch(
+        launch = LaunchConfig(
             strategy, (), kernel.axes, components=components, segmented=kernel.segmented
         )
         return _with_vectors(launch, kernel, kernel.body, vectorize, 0)
@@ -261,7 +261,7 @@ def schedule_cuda(
     points = axes_of(nest, axes)
     if strategy != "point":
         members = tuple(axis for axis in kernel.axes if axis.role in MEMBER_ROLES)
-        launch = Launch(strategy, points, members, small_tile=small_tile)
+        launch = LaunchConfig(strategy, points, members, small_tile=small_tile)
         alone = loop is None or sum(isinstance(s, nodes.For) for s in kernel.body.body) == 1
         block = nest[-1].body if nest else kernel.body
         if strategy == "column":
@@ -269,18 +269,18 @@ def schedule_cuda(
         return _with_vectors(launch, kernel, block, vectorize and alone, max_tile if points else 0)
     if any(isinstance(s, nodes.Strip) for s in nest):
         block_tile = tuple(s.size if isinstance(s, nodes.Strip) else 1 for s in nest)
-        return Launch(strategy, points, block_tile=block_tile)
+        return LaunchConfig(strategy, points, block_tile=block_tile)
     if has_long_loops(kernel):
-        return Launch(strategy, points, segmented=kernel.segmented, lanes=True)
+        return LaunchConfig(strategy, points, segmented=kernel.segmented, lanes=True)
     if vectorize and loop and not kernel.segmented:
         width, operands = _vector_width(kernel, loop, axes)
-        return Launch(strategy, points, (), width, operands)
-    return Launch(strategy, points, segmented=kernel.segmented)
+        return LaunchConfig(strategy, points, (), width, operands)
+    return LaunchConfig(strategy, points, segmented=kernel.segmented)
 
 
 def _with_vectors(
-    launch: Launch, kernel: Kernel, block: Block, vectorize: bool, max_tile: int
-) -> Launch:
+    launch: LaunchConfig, kernel: Kernel, block: Block, vectorize: bool, max_tile: int
+) -> LaunchConfig:
     """The launch of a group, with vectors if its phases allow them."""
     if not vectorize or launch.segmented:
         return launch
@@ -292,7 +292,7 @@ def _with_vectors(
     )  # fmt: skip
 
 
-def _with_pairs(launch: Launch, kernel: Kernel, block: Block) -> Launch:
+def _with_pairs(launch: LaunchConfig, kernel: Kernel, block: Block) -> LaunchConfig:
     """The launch of columns, two for each thread if they are 16-bit floats."""
     if launch.segmented or not launch.points or launch.points[-1] is not kernel.axes[-1]:
         return launch
@@ -300,7 +300,7 @@ def _with_pairs(launch: Launch, kernel: Kernel, block: Block) -> Launch:
     return replace(launch, width=vectors.width, vector_operands=vectors.operands)
 
 
-def schedule_alone(kernel: Kernel) -> Launch | None:
+def schedule_alone(kernel: Kernel) -> LaunchConfig | None:
     """The schedule of a kernel that is a step of a program of one block, of ALONE_THREADS.
 
     Its text is a device function without a grid, and its operands may have been written by the same
@@ -310,11 +310,11 @@ def schedule_alone(kernel: Kernel) -> Launch | None:
     if launch.block_tile and launch.tile_threads != ALONE_THREADS:
         return None
     if launch.strategy == "full":
-        launch = Launch("row", (), kernel.axes)
+        launch = LaunchConfig("row", (), kernel.axes)
     return replace(launch, alone=True, segmented=False)
 
 
-def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[Launch]:
+def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[LaunchConfig]:
     """The preferred schedule, then ones that leave a thread more registers, for kernels that spill.
 
     A thread of a smaller tile holds less of its row, or nothing; one of the scalar variant has one

@@ -44,8 +44,8 @@ from gpuflow.targets.cuda.runtime.driver.flags import Flags
 from gpuflow.targets.cuda.runtime.driver.loaded_kernels import LoadedKernels
 from gpuflow.targets.cuda.runtime.driver.side_stream import SideWork
 from gpuflow.targets.cuda.runtime.driver.transfers import SMALL, Transfers
+from gpuflow.targets.cuda.runtime.program.eager_ops import OneOpPrograms
 from gpuflow.targets.cuda.runtime.program.program import GpuProgram
-from gpuflow.targets.cuda.runtime.program.single_ops import OneOpPrograms
 
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
 _MOST_SCALARS = 1024

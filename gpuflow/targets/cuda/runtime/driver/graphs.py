@@ -21,7 +21,7 @@ from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.runtime.driver.api import LibraryWork, Recorded
-from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, Launch
+from gpuflow.targets.cuda.runtime.driver.launch import AlignedCall, BoundLaunch
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 # All of these values but the alignment are guesses: nothing was measured on a GPU.
@@ -49,7 +49,7 @@ class Call:
     """One kernel, or a call of a library that only launches some.
 
     Attributes:
-        run: a ``Launch``, or a function of addresses and of the stream, as in ``LibraryWork``.
+        run: a ``BoundLaunch``, or a function of addresses and of the stream, as in ``LibraryWork``.
         arguments: for each, its index among all addresses and 0, or None and a scalar.
     """
 
@@ -59,12 +59,12 @@ class Call:
     @property
     def is_kernel(self) -> bool:
         """Whether it is one launch of ours, whose parameters are known."""
-        return isinstance(self.run, Launch)
+        return isinstance(self.run, BoundLaunch)
 
     @property
     def has_table(self) -> bool:
         """Whether addresses go through a table in device memory."""
-        return isinstance(self.run, Launch) and self.run.has_table
+        return isinstance(self.run, BoundLaunch) and self.run.has_table
 
     def may_record(self, addresses: Sequence[int]) -> bool:
         """Whether it can be recorded: not if launches of ours replace a library."""
@@ -77,7 +77,7 @@ class Call:
     def prepared(self, addresses: Sequence[int]) -> Callable[[], Any] | LibraryWork:
         """The call without arguments; a table is up to date."""
         run = self.run
-        if isinstance(run, Launch):
+        if isinstance(run, BoundLaunch):
             return run.prepared(*self.at(addresses))
         return LibraryWork(partial(run, *self.at(addresses)))
 

@@ -32,7 +32,7 @@ BufferLocation = tuple[Register | None, int]
 Run = Callable[[], None]
 
 
-class Launch:
+class BoundLaunch:
     """One launch, as a function of the addresses in the registers that it uses, in their order.
 
     Args:
@@ -179,7 +179,7 @@ def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kern
 
 def make_launch(
     calls: Sequence[KernelCall], kernel: Kernel, registers: Registers, device: GpuDevice
-) -> Launch | None:
+) -> BoundLaunch | None:
     """The launch of a kernel, or of several calls of a segmented one; None if it is empty."""
     if len(calls) > 1:
         return _segments(calls, kernel, registers, device)
@@ -208,7 +208,8 @@ def make_launch(
         shape = launch_shape(other.source.launch, sizes, device.processors)
         return device.prepare(other, *shape, slots)
 
-    return Launch(device.prepare(cuda_kernel, grid, block, slots), plain, slots, fixups, aligned)
+    prepared = device.prepare(cuda_kernel, grid, block, slots)
+    return BoundLaunch(prepared, plain, slots, fixups, aligned)
 
 
 def _alignment_conditions(
@@ -234,7 +235,7 @@ def _alignment_conditions(
 
 def _segments(
     calls: Sequence[KernelCall], kernel: Kernel, registers: Registers, device: GpuDevice
-) -> Launch | None:
+) -> BoundLaunch | None:
     cuda_kernel = _build(kernel, device, vectorize=False)
     launch = cuda_kernel.source.launch
     is_full = launch.strategy == "full"
@@ -265,7 +266,7 @@ def _segments(
         parameters.append(device.scratch(scratch_bytes(launch, shape[0])))
         parameters.append(device.counters(len(calls)))
     run = device.prepare(cuda_kernel, *shape, parameters)
-    return Launch(
+    return BoundLaunch(
         run, lambda: run, slots, fixups, upload=partial(device.upload, table, slots)
     )
 

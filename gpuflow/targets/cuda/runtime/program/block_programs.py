@@ -32,7 +32,7 @@ from gpuflow.targets.cuda.codegen.block_printer import (
 from gpuflow.targets.cuda.codegen.block_text import loop_text, parallel_scan_text
 from gpuflow.targets.cuda.codegen.handwritten import build_text
 from gpuflow.targets.cuda.codegen.schedules.launch_config import ALONE_THREADS
-from gpuflow.targets.cuda.runtime.driver.launch import Launch
+from gpuflow.targets.cuda.runtime.driver.launch import BoundLaunch
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 # Seconds, all estimated: a launch, a wait of the host, a step of a block with its barrier, and an
@@ -108,7 +108,7 @@ def _pays(step: ProgramStep, trip_count: int, blocks: int, processors: int) -> b
 
 def block_launch(
     step: ProgramStep, device: GpuDevice, keep: Callable[[Any], None]
-) -> tuple[Launch, list[int]] | None:
+) -> tuple[BoundLaunch, list[int]] | None:
     """The launch that runs a loop, and the operands and outputs whose addresses it takes.
 
     Args:
@@ -141,7 +141,7 @@ def block_launch(
 
 def _launch(
     text: BlockText, blocks: int, device: GpuDevice, keep: Callable[[Any], None]
-) -> tuple[Launch, list[int]]:
+) -> tuple[BoundLaunch, list[int]]:
     operand_indices: list[int] = []
     slots, fixups = array("q"), []
     for operand in text.operands:
@@ -164,4 +164,4 @@ def _launch(
         lineinfo=False,
     )  # fmt: skip
     run = device.prepare(kernel, (blocks, 1), ALONE_THREADS, slots, kernel.shared_bytes)
-    return Launch(run, lambda: run, slots, fixups), operand_indices
+    return BoundLaunch(run, lambda: run, slots, fixups), operand_indices

@@ -23,8 +23,8 @@ from gpuflow.runtime.device_array import DeviceArray, described
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
-from gpuflow.targets.cuda.library.launch_binding import bound, copy_schedule
-from gpuflow.targets.cuda.library.launch_sequence import Schedule
+from gpuflow.targets.cuda.library.launch_binding import bound, copy_sequence
+from gpuflow.targets.cuda.library.launch_sequence import LaunchSequence
 from gpuflow.targets.cuda.runtime.driver.arena import DeviceArena
 from gpuflow.targets.cuda.runtime.driver.graphs import may_record
 from gpuflow.targets.cuda.runtime.driver.launch import (
@@ -156,10 +156,10 @@ class _DeviceArrays(NamedArrays):
     def copy_step(self, step: CopyStep) -> None:
         """Print a copy of a view."""
         if step.source.aval.size:
-            schedule = copy_schedule(step)
-            if schedule is not None:
+            sequence = copy_sequence(step)
+            if sequence is not None:
                 locations = [self._location(step.source), self.locate(step.target)]
-                self._launches(step, schedule, locations)
+                self._launches(step, sequence, locations)
                 return
             target, source = self.array(step.target), self.operand(step.source)
             self.work.statement(f"copyto({target}, {source})")
@@ -178,13 +178,14 @@ class _DeviceArrays(NamedArrays):
         self.work.statement(f"{call}([{outs}], {', '.join(operands)})  # {step.name}")
 
     def _launches(
-        self, step: CallStep | CopyStep, schedule: Schedule, locations: Sequence[BufferLocation]
-    ) -> bool:
-        """Print the launches of a schedule; False, and no text, if the device lacks a library.
+        self, step: CallStep | CopyStep, sequence: LaunchSequence,
+        locations: Sequence[BufferLocation],
+    ) -> bool:  # fmt: skip
+        """Print the launches of a sequence; False, and no text, if the device lacks a library.
 
         Its arrays are at ``locations``.
         """
-        launches = [bound(one, locations, self.device) for one in schedule.launches]
+        launches = [bound(one, locations, self.device) for one in sequence.launches]
         if None in launches:
             return False
         writes = self._variables(writes_of(step))

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep, Step
 from gpuflow.targets.cuda.codegen.cached import GeneratedBuild, generated_build
 from gpuflow.targets.cuda.codegen.handwritten import TextBuild, handwritten_build
-from gpuflow.targets.cuda.library.launch_binding import copy_schedule
-from gpuflow.targets.cuda.library.launch_sequence import BlockLaunch, Schedule
+from gpuflow.targets.cuda.library.launch_binding import copy_sequence
+from gpuflow.targets.cuda.library.launch_sequence import BlockLaunch, LaunchSequence
 from gpuflow.targets.cuda.runtime.driver.launch import launched_kernel
 
 
@@ -23,12 +23,12 @@ def builds_of(
     """
     steps = list(steps)
     for step in steps:
-        schedule: Schedule | None = None
+        sequence: LaunchSequence | None = None
         if isinstance(step, CallStep):
-            schedule = step.choice
+            sequence = step.choice
         elif isinstance(step, CopyStep) and step.source.aval.size:
-            schedule = copy_schedule(step)
-        for launch in [] if schedule is None else schedule.launches:
+            sequence = copy_sequence(step)
+        for launch in [] if sequence is None else sequence.launches:
             if isinstance(launch, BlockLaunch):
                 yield handwritten_build(
                     launch.kernel, launch.signature, dict(launch.constants), launch.bounds,

@@ -17,7 +17,7 @@ from gpuflow.targets.cuda.runtime.driver.graphs import (
     Call,
     RecordedLaunches,
 )
-from gpuflow.targets.cuda.runtime.driver.launch import Launch
+from gpuflow.targets.cuda.runtime.driver.launch import BoundLaunch
 from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 
 # A variable that holds an address, or None and the address.
@@ -72,7 +72,7 @@ class Work:
             fills: those of them that it writes completely, and does not read before.
         """
         texts = [str(number) if name is None else name for name, number in arguments]
-        if isinstance(run, Launch):
+        if isinstance(run, BoundLaunch):
             statements = run.text(self._text.constant, texts)
         else:
             statements = [f"{self._text.constant(stem, run)}({', '.join(texts)})"]

@@ -10,20 +10,20 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import AtomicSums
 from gpuflow.core.views import contiguous
-from gpuflow.targets.cuda.library.launch_sequence import At, Schedule, on_rows
+from gpuflow.targets.cuda.library.launch_sequence import At, LaunchSequence, on_rows
 
 _INDEX = "int64"
 _MOST_DIMS = 3  # of windows
 
 
 def add_atomic_sums(
-    schedule: Schedule, sums: AtomicSums, sources: Sequence[At], outs: Sequence[At],
+    sequence: LaunchSequence, sums: AtomicSums, sources: Sequence[At], outs: Sequence[At],
     kinds: Sequence[Any],
 ) -> bool:  # fmt: skip
     """Add the launches: copy the array, or clear it, and add all rows to it.
 
     Args:
-        schedule: the target schedule. sums: the operation. kinds: the operands' dtypes.
+        sequence: receives the launches. sums: the operation. kinds: the operands' dtypes.
         sources: the array, unless it is fresh; indices, validity and rows. outs: the result.
     """
     dtype, (out,) = storage_dtype(kinds[-1]), outs
@@ -32,9 +32,9 @@ def add_atomic_sums(
     pointer, constants = f"*{name}", {"COMPONENTS": components}
     if sums.is_fresh:
         count = components * sums.size
-        schedule.for_each(kernels.clear, [(pointer, out), (_INDEX, count)], count, {})
+        sequence.for_each(kernels.clear, [(pointer, out), (_INDEX, count)], count, {})
     else:
-        schedule.copy(sources[0], out, contiguous((sums.size,)), dtype)
+        sequence.copy(sources[0], out, contiguous((sums.size,)), dtype)
     indices, is_valid, rows = sources[-3:]
     dims = [(1, 0)] * (_MOST_DIMS - len(sums.window)) + list(sums.window)
     width = 1
@@ -43,7 +43,7 @@ def add_atomic_sums(
     threads = sums.count * width
     sizes = [threads, width, dims[1][0], dims[2][0], *[step for _, step in dims]]
     arrays = [(pointer, rows), ("*int64", indices), ("*uint8", is_valid), (pointer, out)]
-    schedule.for_each(
+    sequence.for_each(
         kernels.add_rows, [*arrays, *[(_INDEX, n) for n in sizes]], threads, constants
     )
     return True
