@@ -174,3 +174,16 @@ def test_derivatives_and_vmap():
     got = gf.jit(gf.vmap(gf.grad(loss), (None, 0)))(W, np.stack([X, X + 1]))
     for row, x in zip(got, (X, X + 1), strict=True):
         np.testing.assert_allclose(row, gf.grad(loss)(W, x), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [-4, 0, 3])
+def test_a_copied_update_takes_no_temporary(value):
+    """The copy of the operand would be in the update's own buffer, and not in the temporary."""
+
+    def both(x):
+        index = lax.reduce_max(x, axes=[0])
+        return lax.dynamic_update_slice(x, x, (index,)), lax.dynamic_slice(x, (index,), (1,))
+
+    x = jnp.array([value], jnp.int32)
+    for result in gf.jit(both)(x):
+        np.testing.assert_array_equal(result, x)

@@ -28,6 +28,7 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Program, Space
 from gpuflow.compiler.lowering.access import Strides, read_access, write_access
 from gpuflow.compiler.lowering.symbols import Numbers
+from gpuflow.compiler.passes.updates_in_place import NO_INNER_ALIASES, updated_pairs
 from gpuflow.core.jaxpr import Literal, Var
 
 
@@ -100,6 +101,8 @@ def choose_in_place(
         eqn = program.jaxpr.eqns[program.producer[out]]
         if eqn.primitive.lower.stores(eqn, out):
             continue  # it is stored in another order
+        if any(eqn.outputs[k] is out for _, k in updated_pairs(eqn, NO_INNER_ALIASES)):
+            continue  # a copy of the operand is in its own buffer, before the kernel reads others
         for var in sorted(free, key=program.jaxpr.invars.index) if out in program.outputs else ():
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
             if not same or last.get(var, -1) > number or free[var] not in (None, out):
