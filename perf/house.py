@@ -63,11 +63,9 @@ NO_CODE = frozenset(
 FORMS = {
     "jaxpr": "_trace",
     "group": "fuse",
-    "template": "make_template",
     "KernelIR": "lower_group",
-    "recipe": "make_recipe",
-    "structure": "make_structure",
-    "plan": "filled",
+    "symbolic plan": "specialize",
+    "plan": "bound_plan",
     "loop program": "print_cpu",
     "LLVM module": "module_of",
     "LLVM text": "_optimized",

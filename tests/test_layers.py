@@ -223,6 +223,32 @@ def rooms_of_targets(tree: Tree) -> list[str]:
     return complaints
 
 
+def unregistered_caches(tree: Tree) -> list[str]:
+    """Module-level functions that functools caches: those of base/caches.py are registered."""
+    complaints = []
+    for path, source in tree.items():
+        if path == "gpuflow/base/caches.py" or "cache" not in source:
+            continue
+        module = ast.parse(source)
+        methods = [node.body for node in module.body if isinstance(node, ast.ClassDef)]
+        from_functools = {
+            alias.asname or alias.name
+            for node in module.body
+            if isinstance(node, ast.ImportFrom) and node.module == "functools"
+            for alias in node.names
+            if alias.name in ("cache", "lru_cache")
+        }
+        spelled = {"functools.cache", "functools.lru_cache", *from_functools}
+        for node in [node for body in (module.body, *methods) for node in body]:
+            used = list(getattr(node, "decorator_list", ()))
+            if isinstance(node, ast.Assign):
+                used = [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]
+            functions = [one.func if isinstance(one, ast.Call) else one for one in used]
+            if any(dotted(function) in spelled for function in functions):
+                complaints.append(f"{path}:{node.lineno}: import it from gpuflow.base.caches")
+    return complaints
+
+
 def import_cycles(tree: Tree) -> list[str]:
     """Each cycle once, as `a -> b -> a`; imports for type checkers only do not count."""
     edges: dict[str, list[str]] = {module_name(path): [] for path in tree}
@@ -333,7 +359,7 @@ def test_tree_is_found(tree):
     "rule",
     [
         upward_imports, imports_between_rooms, import_cycles, function_imports, environment_uses,
-        folders_without_init, rooms_of_targets,
+        folders_without_init, rooms_of_targets, unregistered_caches,
     ],
     ids=lambda rule: rule.__name__,
 )
@@ -439,6 +465,21 @@ def test_rule_of_rooms(importer, imported, allowed):
 )
 def test_rule_of_rooms_of_targets(path, allowed):
     assert (not rooms_of_targets({f"gpuflow/{path}": ""})) == allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("from gpuflow.base.caches import cache\n@cache\ndef f(): pass", True),
+        ("from functools import cache\ndef f():\n    @cache\n    def g(): pass", True),
+        ("from functools import cache\n@cache\ndef f(): pass", False),
+        ("from functools import lru_cache as c\nf = c(4)(len)", False),
+        ("import functools\n@functools.lru_cache(maxsize=4)\ndef f(): pass", False),
+        ("import functools\nclass A:\n    @functools.cache\n    def f(self): pass", False),
+    ],
+)
+def test_rule_of_caches(text, allowed):
+    assert (not unregistered_caches({"gpuflow/base/a.py": text})) == allowed
 
 
 @pytest.mark.parametrize(

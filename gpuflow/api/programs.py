@@ -27,11 +27,11 @@ from gpuflow.core.trace import ConcreteTrace, current_trace, thread_state
 from gpuflow.runtime.device import Device
 
 if TYPE_CHECKING:
-    from gpuflow.compiler import pipeline
+    from gpuflow.compiler.planning import symbolic_program
     from gpuflow.explaining import explanation, measuring
     from gpuflow.explaining.explanation import Explanation
 else:
-    pipeline = LazyModule("gpuflow.compiler.pipeline")
+    symbolic_program = LazyModule("gpuflow.compiler.planning.symbolic_program")
     explanation = LazyModule("gpuflow.explaining.explanation")
     measuring = LazyModule("gpuflow.explaining.measuring")
 
@@ -155,7 +155,7 @@ def clear_caches() -> None:
     clear_functions()
     forget_composites()
     forget_programs()
-    pipeline.forget_templates()
+    symbolic_program.forget_symbolic_programs()
 
 
 @contextmanager

@@ -5,12 +5,12 @@ Source: the lattice is JAX's "Type promotion semantics"; tests compare every pai
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.errors import TypePromotionError
 from gpuflow.base.foreign import brief

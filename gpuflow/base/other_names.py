@@ -9,11 +9,11 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base import removed
+from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +29,13 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def selector(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return a function that selects the values at some indices, as a tuple."""
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda values: tuple([values[index] for index in indices])
 
 
 @record

@@ -10,9 +10,9 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 
 _NUMBERED = re.compile(r"([0-9]{4,})_.*\.txt")

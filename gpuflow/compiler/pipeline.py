@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from gpuflow.compiler.fusion.shared_memory import shared_memory
 from gpuflow.compiler.lanes.fold_transposes import fold_transposes
 from gpuflow.compiler.lanes.loops import lane_loops
 from gpuflow.compiler.lowering.excess_precision import all_rounded, unrounded_within
-from gpuflow.compiler.lowering.word_sources import Symbols
 from gpuflow.compiler.passes.epilogues import fuse_epilogues
 from gpuflow.compiler.passes.guarded_updates import guarded_updates
 from gpuflow.compiler.passes.join_calls import join_calls
@@ -33,11 +32,10 @@ from gpuflow.compiler.passes.program import (
     simplify_with_atomics,
 )
 from gpuflow.compiler.passes.reads_first import reads_first
-from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases, carry_donations
+from gpuflow.compiler.passes.updates_in_place import Donations, carry_donations
 from gpuflow.compiler.planning.ahead import has_no_effect, is_short
-from gpuflow.compiler.planning.bind import bind
 from gpuflow.compiler.planning.plan import Inner, Plan, Programs, inner_aliases_of
-from gpuflow.compiler.planning.template import Template, erase_sizes, make_template
+from gpuflow.compiler.planning.symbolic_program import bound_plan
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import ScanForm, WhileForm
@@ -61,9 +59,6 @@ ATOMIC_PASSES = (PASSES[0], ("simplify", simplify_with_atomics), *PASSES[2:])
 # Not for GPUs: there coalesced stores and a copy are faster than stores in another order, and one
 # launch for all chunks of an array is better than one for each.
 CPU_PASSES = (*PASSES, ("parts", chunked_stores), ("stored order", fold_transposes))
-
-_templates: dict[Hashable, Template] = {}
-_MOST_TEMPLATES = 1024
 
 
 def compile_plan(
@@ -111,8 +106,7 @@ def _bound_with(
 ) -> Plan:  # fmt: skip
     inner_aliases = inner_aliases_of(programs)
     program = selects_to_updates(program, donations, inner_aliases)
-    template, symbols = _template(program, donations, inner_aliases, target)
-    return bind(template, program, programs, donations, into_destinations, target, symbols)
+    return bound_plan(program, programs, donations, into_destinations, target)
 
 
 def rewritten(
@@ -233,31 +227,6 @@ def _appended(form: WhileForm, takes_flag: bool) -> ClosedJaxpr:
             eqns=(*body.eqns, *eqns), effects=body.effects | test.effects, argument_names=(),
         )
     )  # fmt: skip
-
-
-def forget_templates() -> None:
-    """Drop the cached templates of all programs."""
-    _templates.clear()
-
-
-def _template(
-    program: Jaxpr, donations: Donations, inner_aliases: InnerAliases, target: Target
-) -> tuple[Template, Symbols]:
-    key, symbols = erase_sizes(program, donations, inner_aliases)
-    if key is not None:
-        key = (target.excess_precision, target.on_gpu, key)
-    template = _templates.get(key) if key is not None else None
-    if template is None:
-        # A recorded call on a GPU has fixed addresses, but results get new ones each time.
-        in_temporaries = not target.on_gpu
-        template = make_template(
-            program, donations, inner_aliases, target.excess_precision, in_temporaries
-        )  # fmt: skip
-        if key is not None:
-            if len(_templates) >= _MOST_TEMPLATES:
-                _templates.clear()
-            _templates[key] = template
-    return template, symbols
 
 
 def _report(name: str, program: Jaxpr) -> None:

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gpuflow.base import tree
+from gpuflow.base.caches import register_table
 from gpuflow.base.config import config
 from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.recent import Recent
@@ -60,6 +61,7 @@ class Program:
 
 
 _programs: WeakKeyDictionary[Any, Recent[Any, Program]] = WeakKeyDictionary()
+register_table("functions with programs of inner functions", _programs)
 _MOST_PROGRAMS = 1024  # of one function, some 20 kB each
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from gpuflow.base import tree
+from gpuflow.base.caches import register_table
 from gpuflow.base.recent import Recent
 from gpuflow.base.records import record
 from gpuflow.core.jaxpr import ClosedJaxpr
@@ -44,6 +45,7 @@ class _Cached:
 
 
 _cache: WeakKeyDictionary[FunctionType, Recent[tuple[Any, ...], _Cached]] = WeakKeyDictionary()
+register_table("functions with shared traces", _cache)
 
 
 def find(function: Callable[..., Any], key: tuple[Any, ...]) -> Any:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.caches import cache, register_table
 from gpuflow.base.foreign import brief, fix_for
 from gpuflow.base.records import record
 from gpuflow.core.mesh import AbstractMesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
 
 _interned: dict[tuple[Any, ...], ShapedArray] = {}
+register_table("types of arrays", _interned)
 
 
 @record

@@ -11,10 +11,10 @@ import os
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 

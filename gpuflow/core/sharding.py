@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base.cached import cached_property
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.mesh import AbstractMesh, DeviceOrder, Mesh

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.util import row_major_strides
 
 

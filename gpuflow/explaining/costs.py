@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gpuflow.api.devices import default_device, device_put
-from gpuflow.api.programs import jit
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
 from gpuflow.base.tables import Table, scaled
 from gpuflow.base.util import SourceLocation
 from gpuflow.compiler.explain import eqns_of
 from gpuflow.compiler.planning.plan import Plan, ProgramStep, Step, bytes_of, flops_of
+from gpuflow.control.jit_function import JitFunction
+from gpuflow.control.jit_options import JitOptions
 from gpuflow.timing import format_seconds, three_digits
 
 _MOST_LETTERS = 44  # of a name in a table
@@ -182,7 +183,7 @@ _ENOUGH = 3e-3  # seconds: a call that takes longer is not all overhead
 _RUNS = 4
 
 
-@lru_cache
+@lru_cache(128)
 def ceilings_of(device: Any) -> Ceilings:
     """Return the peak rates of a device.
 
@@ -190,8 +191,8 @@ def ceilings_of(device: Any) -> Ceilings:
     takes long enough, so that a simulated device ends early.
     """
     with default_device(device):
-        copy = _best_rate(jit(lambda x: -x), [1 << k for k in (14, 19, 24)], _copied_bytes)
-        product = _best_rate(jit(lambda x: x @ x), [1 << k for k in (5, 9)], _product_flops)
+        copy = _best_rate(lambda x: -x, [1 << k for k in (14, 19, 24)], _copied_bytes)
+        product = _best_rate(lambda x: x @ x, [1 << k for k in (5, 9)], _product_flops)
     return Ceilings(copy, product)
 
 
@@ -204,15 +205,16 @@ def _product_flops(size: int) -> tuple[np.ndarray, float]:
 
 
 def _best_rate(
-    function: Any, sizes: Sequence[int], operand: Callable[[int], tuple[np.ndarray, float]]
-) -> float:
+    function: Callable[[Any], Any], sizes: Sequence[int],
+    operand: Callable[[int], tuple[np.ndarray, float]],
+) -> float:  # fmt: skip
     """The work of a second, at the last size that was tried."""
-    rate = 1.0
+    jitted, rate = JitFunction(function, JitOptions()), 1.0
     for size in sizes:
         value, work = operand(size)
         x = device_put(value)
-        function(x).block_until_ready()
-        seconds = min(_timed(function, x) for _ in range(_RUNS))
+        jitted(x).block_until_ready()
+        seconds = min(_timed(jitted, x) for _ in range(_RUNS))
         rate = work / max(seconds, 1e-9)
         if seconds > _ENOUGH:
             break

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from gpuflow.api.devices import block_until_ready, device_put
-from gpuflow.api.programs import ShapeDtypeStruct
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.recording import Recording, state
 from gpuflow.compiler.planning.plan import Plan
+from gpuflow.control.stages import ShapeDtypeStruct
 from gpuflow.numpy.filled import zeros
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device

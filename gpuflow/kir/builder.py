@@ -18,6 +18,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Operand, Stride, Value
@@ -122,7 +123,7 @@ class Builder:
         """
         if fn not in FUNCTIONS:
             raise KeyError(f"[kir] fn must be a scalar function; got {fn!r}. Fix: see kir.scalar.")
-        dtypes = FUNCTIONS[fn].results(tuple(arg.dtype for arg in args))
+        dtypes = _result_dtypes(fn, tuple([arg.dtype for arg in args]))
         key = ("apply", fn, args)
         outs = self._pure(key, dtypes, lambda outs: nodes.Apply(outs, fn, args))
         if fn in CLOSED:
@@ -361,6 +362,11 @@ class Builder:
         first = self._next
         self._next += len(dtypes)
         return tuple(Value(first + index, dtype) for index, dtype in enumerate(dtypes))
+
+
+@lru_cache(4096)
+def _result_dtypes(fn: str, dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    return FUNCTIONS[fn].results(dtypes)
 
 
 def simple_combine(block: Block) -> str | None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import field
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gpuflow.base.records import record
 
@@ -308,7 +308,8 @@ class Kernel:
     ``axes`` are ordered from outermost to innermost. ``body`` runs once; its PARALLEL loops are
     ``For`` statements, nested in axis order, and the first PARALLEL axis is the one whose range
     a launch splits into chunks. A ``segmented`` kernel has one axis and runs over a table of
-    argument blocks instead of one. ``index_bits`` is the width of index arithmetic.
+    argument blocks instead of one. ``index_bits`` is the width of index arithmetic. ``derived``
+    caches what follows from the kernel alone, see ``remembered``.
     """
 
     name: str
@@ -319,6 +320,7 @@ class Kernel:
     index_bits: int = 64
     kind: str = field(default="map")
     locals: tuple[Local, ...] = ()
+    derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def remembered(kernel: Kernel, make: Callable[..., Derived], *arguments: Hashable) -> Derived:
@@ -331,10 +333,9 @@ def remembered(kernel: Kernel, make: Callable[..., Derived], *arguments: Hashabl
     """
     key = (make, *arguments) if arguments else make
     try:
-        return kernel.__dict__["_remembered"][key]
+        return kernel.derived[key]
     except KeyError:
-        derived = make(kernel, *arguments)
-        return kernel.__dict__.setdefault("_remembered", {}).setdefault(key, derived)
+        return kernel.derived.setdefault(key, make(kernel, *arguments))
 
 
 class Argument(NamedTuple):

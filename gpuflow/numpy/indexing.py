@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from gpuflow import lax
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.records import record

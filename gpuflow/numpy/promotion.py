@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.caches import register_table
 from gpuflow.base.config import config
 from gpuflow.base.foreign import brief, fix_for, is_array
 from gpuflow.base.recent import Recent
@@ -112,6 +113,7 @@ def promote_dtypes(*operands: Any) -> list[Array]:
 
 _MAX_COMMON_TYPES = 4096
 _common_types: dict[Any, tuple[Any, bool]] = {}
+register_table("common types", _common_types, _MAX_COMMON_TYPES)
 
 
 def common_type(avals: Sequence[ShapedArray]) -> tuple[Any, bool]:

@@ -8,16 +8,16 @@ with their neighbors. Sizes determine their number, so they are in a program's k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.config import config
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Literal, Var
 from gpuflow.core.staging import trace_closed
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def traced_once(
     function: Callable[..., Any], avals: tuple[ShapedArray, ...], params: tuple[Any, ...] = ()
 ) -> ClosedJaxpr:

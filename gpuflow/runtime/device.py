@@ -6,10 +6,10 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cache
 from typing import Any, ClassVar
 
 from gpuflow.base.cached import cached_property
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.base.variables import MOST_DEVICES

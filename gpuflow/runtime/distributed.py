@@ -7,11 +7,11 @@ shards: parallel/partition/programs.py makes them, and wiring.py installs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NoReturn, cast
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.compiler.shardings import requested_shardings

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.caches import register_table
 from gpuflow.base.config import Settings, config
 from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -53,6 +54,7 @@ class Call:
 
 
 _calls: dict[Hashable, Call] = {}
+register_table("eager calls", _calls, _MAX_CALLS)
 # Contexts in which NumPy warns of nothing. To enter one costs a tenth of ``np.errstate``; it
 # serves one call at a time.
 _quiet: list[Context] = []

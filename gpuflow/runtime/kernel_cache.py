@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import TYPE_CHECKING
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
 
@@ -36,7 +36,7 @@ def cache_stats() -> disk.CacheStats:
     """Return the counts of kernels compiled and loaded in this process, and the compile time.
 
     Returns:
-        CacheStats.
+        CacheStats; its ``caches`` lists the caches in memory with their bounds and sizes.
 
     Example:
         >>> sorted(vars(gf.cache_stats()))[:2]

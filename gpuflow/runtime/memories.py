@@ -7,13 +7,13 @@ along it, and the neighbors in a block (docs/design/0016-many-devices.md).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from functools import cache
 from math import prod
 from typing import Any, cast
 
 import numpy as np
 
 from gpuflow.base.cached import cached_property
+from gpuflow.base.caches import cache
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within

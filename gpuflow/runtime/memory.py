@@ -12,12 +12,12 @@ import threading
 import weakref
 from collections import OrderedDict
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.errors import OutOfMemoryError
 from gpuflow.runtime.origins import SMALLEST, origins
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import lru_cache
 from types import CodeType
 from typing import Any
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.compiler.debugging import show
 
 

@@ -7,9 +7,9 @@ like any other value; code that depends on shardings uses ``whole`` and wraps it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.recent import Recent
 from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type

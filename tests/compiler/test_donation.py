@@ -7,8 +7,8 @@ from cpu_harness import calls_of
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler import pipeline
 from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.compiler.planning import symbolic_program
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
@@ -224,8 +224,8 @@ def test_a_row_that_is_read_again_keeps_nothing():
     check_values(function, (normals(30, 400),), (0,))
 
 
-def test_new_sizes_take_recipes(monkeypatch):
-    monkeypatch.setattr(pipeline, "_templates", {})
+def test_new_sizes_take_plans(monkeypatch):
+    monkeypatch.setattr(symbolic_program, "_programs", {})
     jitted = gf.jit(gradient_and_bias, donate_argnums=(0, 2))
     rows = gf.jit(two_rows, donate_argnums=(0, 1))
     for n, m in ((20, 30), (40, 50), (6, 9), (300, 70)):
@@ -234,8 +234,8 @@ def test_new_sizes_take_recipes(monkeypatch):
         assert stated.alias_size_in_bytes == x.nbytes + b.nbytes
         stated = rows.lower(x, y).compile().memory_analysis()
         assert stated.alias_size_in_bytes == 2 * x.nbytes
-    assert len(pipeline._templates) == 2
-    assert all(len(own) <= 2 for t in pipeline._templates.values() for own in t.recipes.values())
+    programs = symbolic_program._programs.values()
+    assert len(programs) == 2 and all(len(program.plans) <= 2 for program in programs)
 
 
 def test_a_loop_keeps_a_carry_that_rows_overwrite():

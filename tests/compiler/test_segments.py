@@ -23,8 +23,8 @@ from cpu_harness import (
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler import pipeline
 from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.compiler.planning import symbolic_program
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen.schedules.split_reductions import SMALLEST_SPLIT
@@ -355,17 +355,15 @@ def test_scratch_memory_is_part_of_the_plan():
     assert compiled.memory_analysis().temp_size_in_bytes == plan.arena_bytes
 
 
-def test_new_sizes_take_the_recipes(monkeypatch):
-    monkeypatch.setattr(pipeline, "_templates", {})
+def test_new_sizes_take_the_plan(monkeypatch):
+    monkeypatch.setattr(symbolic_program, "_programs", {})
     norm = gf.jit(norm_of_list)
     norm(normals((30, 20), (40,), (50,), (6, 70)))
-    (template,) = pipeline._templates.values()
-    before = {k: len(own) for k, own in template.recipes.items()}
+    (program,) = symbolic_program._programs.values()
     arrays = normals((31, 21), (44,), (90000,), (3, 5))
     want = np.sqrt(sum((x.astype(np.float64) ** 2).sum() for x in arrays))
     np.testing.assert_allclose(norm(arrays), want, rtol=1e-6)
-    assert len(pipeline._templates) == 1
-    assert {k: len(own) for k, own in template.recipes.items()} == before
+    assert len(symbolic_program._programs) == len(program.plans) == 1
 
 
 def test_loops_run_joined_reductions():

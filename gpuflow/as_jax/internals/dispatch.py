@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from gpuflow.api.programs import jit
+from gpuflow.base.caches import lru_cache
 from gpuflow.core.primitive import Primitive
 
 
@@ -40,6 +41,6 @@ def apply_primitive(prim: Primitive, *args: Any, **params: Any) -> Any:
     return compiled(*args)
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _compiled(prim: Primitive, params: tuple[tuple[str, Any], ...]) -> Any:
     return jit(functools.partial(prim.bind, **dict(params)))

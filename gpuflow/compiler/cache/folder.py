@@ -11,9 +11,9 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.errors import CacheWarning
 from gpuflow.base.private_files import folder_problem

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpuflow.base.caches import CacheSize, cache_sizes
 from gpuflow.base.errors import CacheWarning
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.private_files import parse_json, read_private, replace_file
@@ -67,11 +68,21 @@ class Entry:
 
 @record(frozen=False)
 class CacheStats:
-    """Statistics of a cache in this process."""
+    """Statistics of the caches of this process.
+
+    Attributes:
+        built, loaded: counts of kernels that were compiled, and read from the disk.
+        build_seconds: the time of compiling, in seconds.
+    """
 
     built: int = 0
     loaded: int = 0
     build_seconds: float = 0.0
+
+    @property
+    def caches(self) -> list[CacheSize]:
+        """The caches in memory that are not empty, the largest first: name, entries and bound."""
+        return cache_sizes()
 
 
 def source_digest(modules: Iterable[ModuleType]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from functools import cache
 from typing import TYPE_CHECKING
 
+from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 
 if TYPE_CHECKING:

@@ -310,7 +310,7 @@ def fuse(program: Program) -> list[Group]:
     for k, kernel in zip(groups, kernels, strict=True):
         if kernel is None:
             result.append(Group((k,), None))
-        elif kernel[0].waiting:
+        elif kernel[0].escaping:
             space = space_of_region(*kernel)
             result.append(Group(space.members, space))
     return result

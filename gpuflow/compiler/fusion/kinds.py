@@ -24,7 +24,7 @@ class Form:
         largest: the first equation that has them all.
         lead: the first reduction, if there is one.
         classes: the region's axes, some of which are united because they read one array.
-        real: axes of size 1 that are not broadcast.
+        used_units: axes of size 1 that are not broadcast.
     """
 
     kind: Kind
@@ -33,7 +33,7 @@ class Form:
     largest: int
     lead: int | None
     classes: Classes
-    real: frozenset[Key]
+    used_units: frozenset[Key]
 
 
 def form_of(group: Region | MergedRegion) -> Form:
@@ -59,7 +59,7 @@ class _Judge:
         self.classes = group.classes
         if self.outline.shared_reads:
             self._unite_shared()
-        self.real = frozenset(map(self.classes.find, self.outline.real))
+        self.used_units = frozenset(map(self.classes.find, self.outline.used_units))
 
     def _unite_shared(self) -> None:
         """Unite axes along which one array is read, in program order, if possible."""
@@ -74,7 +74,7 @@ class _Judge:
     def _axes(self, axes: Axes) -> Axes:
         """Axes without those of size 1 that are broadcast."""
         names = map(self.classes.find, axes)
-        return frozenset([a for a in names if a in self.real or self.classes.size(a) != 1])
+        return frozenset([a for a in names if a in self.used_units or self.classes.size(a) != 1])
 
     def form(self) -> Form:
         """The form of the kernel, if no equation is repeated."""
@@ -104,10 +104,10 @@ class _Judge:
         if not reduced:
             self._check_map(domain)
             nothing = frozenset[Key]()
-            return Form(Kind.MAP, domain, nothing, largest, None, self.classes, self.real)
+            return Form(Kind.MAP, domain, nothing, largest, None, self.classes, self.used_units)
         ((red, lead),) = reduced.items()
         kind = self._kind_of_reduction(domain, red, lead)
-        return Form(kind, domain, red, largest, lead, self.classes, self.real)
+        return Form(kind, domain, red, largest, lead, self.classes, self.used_units)
 
     def _check_map(self, domain: Axes) -> None:
         if any(self._axes(axes) != domain for axes in self.outline.stored):
@@ -124,15 +124,15 @@ class _Judge:
                 raise NotOneKernelError("it would read what it overwrites")
 
     def _kind_of_reduction(self, domain: Axes, red: Axes, lead: int) -> Kind:
-        lead_axes = ordered_axes(self.group, lead, self.classes, self.real)
+        lead_axes = ordered_axes(self.group, lead, self.classes, self.used_units)
         if frozenset(lead_axes) != domain:
             raise NotOneKernelError("it would loop over more axes than the reduction has")
         retained = [key for key in lead_axes if key not in red]
         is_minor = lead_axes == [*retained, *(key for key in lead_axes if key in red)]
-        late = self.outline.late
-        if self.outline.may_reduce:
-            late = frozenset(map(self.group.axes_of, self.dependents()))
-        consumed = any(self._axes(axes) & red for axes in late)
+        dependent = self.outline.dependent_domains
+        if self.outline.maybe_unreduced:
+            dependent = frozenset(map(self.group.axes_of, self.dependents()))
+        consumed = any(self._axes(axes) & red for axes in dependent)
         retained_axes = domain - red
         if any(self._axes(axes) not in (domain, retained_axes) for axes in self.outline.stored):
             raise NotOneKernelError("it would store arrays of different axes")
@@ -157,15 +157,15 @@ class _Judge:
         """Equations that use the result of a reduction that reduces something."""
         program = self.program
         dependents: set[int] = set()
-        late: set[int] = set()
+        from_reduction: set[int] = set()  # reductions and their dependents
         for e in self.members():
             eqn, iteration = program.jaxpr.eqns[e], program.iterations[e]
             assert iteration is not None
             sources = (program.producer.get(a) for a in eqn.inputs if type(a) is not Literal)
-            if any(source in late for source in sources):
+            if any(source in from_reduction for source in sources):
                 dependents.add(e)
             if e in dependents or self._axes(self.group.axes(e, iteration.reduced)):
-                late.add(e)
+                from_reduction.add(e)
         return dependents
 
     def repeated(self, form: Form) -> int | None:
@@ -195,7 +195,7 @@ class _Judge:
 
 
 def ordered_axes(
-    group: Region | MergedRegion, position: int, classes: Classes, real: Iterable[Key],
+    group: Region | MergedRegion, position: int, classes: Classes, used_units: Iterable[Key],
     dims: Sequence[int] | None = None,
 ) -> list[Key]:  # fmt: skip
     """The axes of an equation's dimensions, without broadcast ones of size 1."""
@@ -203,18 +203,18 @@ def ordered_axes(
     assert iteration is not None
     dims = range(len(iteration.sizes)) if dims is None else dims
     names = [classes.find(group.find((position, d))) for d in dims]
-    return [axis for axis in names if axis in real or classes.size(axis) != 1]
+    return [axis for axis in names if axis in used_units or classes.size(axis) != 1]
 
 
 def order_of(group: Region | MergedRegion, form: Form) -> list[Key]:
     """The axes in the order of the loops."""
     if form.lead is not None:
-        return ordered_axes(group, form.lead, form.classes, form.real)
+        return ordered_axes(group, form.lead, form.classes, form.used_units)
     # Loops follow the first stored array, so that stores are contiguous.
     first = min(group.stored(), default=form.largest)
     iteration = group.program.iterations[first]
     assert iteration is not None
-    return ordered_axes(group, first, form.classes, form.real, iteration.out)
+    return ordered_axes(group, first, form.classes, form.used_units, iteration.out)
 
 
 def space_of_region(region: Region, form: Form) -> Space:
@@ -229,7 +229,7 @@ def space_of_region(region: Region, form: Form) -> Space:
         for d in range(len(iteration.sizes)):
             classes[e, d] = form.classes.find(region.find((e, d)))
     sizes = {axis: form.classes.size(axis) for axis in dict.fromkeys(classes.values())}
-    units = frozenset(a for a, size in sizes.items() if size == 1 and a not in form.real)
+    units = frozenset(a for a, size in sizes.items() if size == 1 and a not in form.used_units)
     domains = {}
     for e in members:
         iteration = program.iterations[e]
@@ -244,7 +244,7 @@ def space_of_region(region: Region, form: Form) -> Space:
             serial = frozenset(key for key in keys if key not in units)
     dependent = frozenset[int]()
     if form.lead is not None:
-        judged = _Judge(region).dependents() if region.outline.may_reduce else region.dependent
+        judged = _Judge(region).dependents() if region.outline.maybe_unreduced else region.dependent
         dependent = frozenset(judged)
     return Space(
         members, classes, sizes, units, domains, form.kind, tuple(order_of(region, form)),

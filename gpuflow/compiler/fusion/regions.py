@@ -46,14 +46,14 @@ class Outline:
         reduced: the axes that its reductions reduce, with the first reduction of each.
         stored: the axes of arrays that are read outside, with the count of these arrays.
         costly: the axes of equations that should not be computed again.
-        late: the axes of equations that use the results of its reductions.
-        real: for axes of size 1, the count of uses in memory or as an index, so that it is not
-            broadcast.
+        dependent_domains: the axes of equations that use the results of its reductions.
+        used_units: for axes of size 1 that are not broadcast, the count of uses in memory or as an
+            index.
         updates: equations that update in place.
         shared_reads: of arrays in memory that are read along several axes, the first read of each.
         arrays: count of external arrays that are read.
         in_loops: count of equations with axes.
-        may_reduce: some reduction's axes all have size 1, so that it may be none.
+        maybe_unreduced: some reduction's axes all have size 1, so that it may be none.
         loops: some equation is a loop of each lane.
     """
 
@@ -61,13 +61,13 @@ class Outline:
     reduced: dict[Axes, int] = field(default_factory=dict)
     stored: dict[Axes, int] = field(default_factory=dict)
     costly: frozenset[Axes] = frozenset()
-    late: frozenset[Axes] = frozenset()
-    real: dict[Key, int] = field(default_factory=dict)
+    dependent_domains: frozenset[Axes] = frozenset()
+    used_units: dict[Key, int] = field(default_factory=dict)
     updates: tuple[int, ...] = ()
     shared_reads: dict[Shared, dict[Key, Order]] = field(default_factory=dict)
     arrays: int = 0
     in_loops: int = 0
-    may_reduce: bool = False
+    maybe_unreduced: bool = False
     loops: bool = False
 
 
@@ -81,7 +81,7 @@ class Region:
         eqns: of each axis the equations that have it.
         reads: external arrays that are read.
         shared: of each of their dimensions the axes along which it is read, with the first read.
-        waiting: arrays that are read outside, with the count of reads.
+        escaping: arrays that are read outside, with the count of reads.
         dependent: equations that use the result of a reduction of the region.
         unstored: equations whose outputs are recomputed by their readers.
     """
@@ -97,7 +97,7 @@ class Region:
         self.eqns: dict[Key, set[int]] = {key: {position} for key in keys}
         self.reads: set[Var] = set()
         self.shared: dict[Shared, dict[Key, Order]] = {}
-        self.waiting: dict[Var, int] = {}
+        self.escaping: dict[Var, int] = {}
         self.dependent: set[int] = set()
         self.unstored: set[int] = set() if is_stored else {position}
         domain = frozenset(keys)
@@ -105,7 +105,7 @@ class Region:
         if iteration.reduced:
             reduced = [(position, d) for d in iteration.reduced]
             outline.reduced[frozenset(reduced)] = position
-            outline.may_reduce = all(iteration.sizes[d] == 1 for d in iteration.reduced)
+            outline.maybe_unreduced = all(iteration.sizes[d] == 1 for d in iteration.reduced)
         rule = eqn.primitive.lower
         outline.loops = rule.is_lane_program
         if rule.costly:
@@ -113,18 +113,19 @@ class Region:
         if rule.is_update:
             outline.updates = (position,)
         if rule.has_addresses(eqn):
-            outline.real = {(position, d): 1 for d, n in enumerate(iteration.sizes) if n == 1}
+            units = [d for d, n in enumerate(iteration.sizes) if n == 1]
+            outline.used_units = {(position, d): 1 for d in units}
         self._add_reads(position, iteration)
         if is_stored:
             for var in eqn.outputs:
                 count = len(program.readers.get(var, ())) + (var in program.outputs)
                 if count:
-                    self.waiting[var] = count
+                    self.escaping[var] = count
                     axes = frozenset((position, d) for d in iteration.out)
                     outline.stored[axes] = outline.stored.get(axes, 0) + 1
 
     def _add_reads(self, position: int, iteration: Iteration) -> None:
-        program, real = self.program, self.outline.real
+        program, used_units = self.program, self.outline.used_units
         inputs = program.jaxpr.eqns[position].inputs
         for operand, (atom, links) in enumerate(zip(inputs, iteration.reads, strict=True)):
             if type(atom) is Literal:
@@ -134,7 +135,7 @@ class Region:
             for k, (dim, axis) in enumerate(links):
                 key = (position, axis)
                 if iteration.sizes[axis] == 1 and not (view and view[1].broadcast[dim]):
-                    real[key] = real.get(key, 0) + 1
+                    used_units[key] = used_units.get(key, 0) + 1
                 first_reads = self.shared.setdefault((atom, dim), {})
                 first_reads.setdefault(key, (position, operand, k))
         self.outline.arrays = len(self.reads)
@@ -166,16 +167,19 @@ class Region:
 
     def stored(self) -> set[int]:
         """The equations with results that are read outside."""
-        return {self.program.producer[var] for var in self.waiting}
+        return {self.program.producer[var] for var in self.escaping}
 
     def without(self, var: Var) -> Region:
-        """The same region, if external readers compute ``var``, an equation's only output."""
+        """The same region, if external readers compute ``var``, an equation's only output.
+
+        It shares its sets with this one, so only one of both may be merged with others later.
+        """
         result = copy(self)
         position = self.program.producer[var]
         iteration = self.program.iterations[position]
         assert iteration is not None
         result.unstored = self.unstored | {position}
-        result.waiting = {other: n for other, n in self.waiting.items() if other is not var}
+        result.escaping = {other: n for other, n in self.escaping.items() if other is not var}
         axes = self.axes(position, iteration.out)
         stored = {domain: n - (domain == axes) for domain, n in self.outline.stored.items()}
         stored = {domain: n for domain, n in stored.items() if n}
@@ -274,7 +278,7 @@ class MergedRegion:
             raise NotOneKernelError(f"it would have more than {MOST_IN_LOOPS} equations in loops")
         self.classes = Classes(program, (first, second))
         self._removed_reads: set[Var] = set()  # arrays that are internal now
-        self._removed_real: dict[Key, int] = {}
+        self._removed_units: dict[Key, int] = {}
         self._internal_reads: dict[Var, int] = {}
         self._crossing_readers: set[int] = set()  # readers of the other region's values
         for reader, operand, source in self._crossing():
@@ -339,7 +343,7 @@ class MergedRegion:
             if not self.classes.unite(reader_axis, producer_axis):
                 raise NotOneKernelError(f"{name} would read an array along two axes at once")
             if iteration.sizes[axis] == 1:
-                self._removed_real[reader_axis] = self._removed_real.get(reader_axis, 0) + 1
+                self._removed_units[reader_axis] = self._removed_units.get(reader_axis, 0) + 1
         var = eqn.inputs[operand]
         assert isinstance(var, Var)
         self._removed_reads.add(var)
@@ -394,14 +398,15 @@ class MergedRegion:
             for axes, count in outline.stored.items():
                 name = renamed(axes)
                 result.stored[name] = result.stored.get(name, 0) + count
-            for axis, count in outline.real.items():
+            for axis, count in outline.used_units.items():
                 axis = self.classes.find(axis)
-                result.real[axis] = result.real.get(axis, 0) + count
+                result.used_units[axis] = result.used_units.get(axis, 0) + count
         result.costly = frozenset(map(renamed, large.costly | small.costly))
-        result.late = frozenset(map(renamed, large.late | small.late))
-        result.late |= {self.axes_of(e) for e in self.new_dependent}
+        dependent_domains = large.dependent_domains | small.dependent_domains
+        result.dependent_domains = frozenset(map(renamed, dependent_domains))
+        result.dependent_domains |= {self.axes_of(e) for e in self.new_dependent}
         result.updates = large.updates + small.updates
-        result.may_reduce = large.may_reduce or small.may_reduce
+        result.maybe_unreduced = large.maybe_unreduced or small.maybe_unreduced
         result.loops = large.loops or small.loops
         self._leave_out(result)
         both = sum(var in self.large.reads for var in self.small.reads)
@@ -417,14 +422,14 @@ class MergedRegion:
 
     def _leave_out(self, outline: Outline) -> None:
         """Remove reads and stores that are now internal."""
-        for axis, count in self._removed_real.items():
+        for axis, count in self._removed_units.items():
             axis = self.classes.find(axis)
-            outline.real[axis] -= count
-            if not outline.real[axis]:
-                del outline.real[axis]
+            outline.used_units[axis] -= count
+            if not outline.used_units[axis]:
+                del outline.used_units[axis]
         for var in self._internal_reads:
-            is_stored = any(var in region.waiting for region in (self.large, self.small))
-            if is_stored and not self._is_waited_for(var):
+            is_stored = any(var in region.escaping for region in (self.large, self.small))
+            if is_stored and not self._is_escaping(var):
                 iteration = self.program.iterations[self.program.producer[var]]
                 assert iteration is not None
                 axes = self.axes(self.program.producer[var], iteration.out)
@@ -432,11 +437,11 @@ class MergedRegion:
                 if not outline.stored[axes]:
                     del outline.stored[axes]
 
-    def _is_waited_for(self, var: Var) -> bool:
+    def _is_escaping(self, var: Var) -> bool:
         """Whether an array of one of the regions is still read outside."""
         internal = self._internal_reads.get(var, 0)
         regions = self.large, self.small
-        return any(region.waiting.get(var, internal) > internal for region in regions)
+        return any(region.escaping.get(var, internal) > internal for region in regions)
 
     def _first_reads(self, shared: Shared) -> dict[Key, Order]:
         """The axes along which an external array is read, with the first read of each."""
@@ -452,8 +457,8 @@ class MergedRegion:
     def stored(self) -> set[int]:
         """The equations with results that are read outside."""
         producer, regions = self.program.producer, (self.large, self.small)
-        waiting = (var for region in regions for var in region.waiting)
-        return {producer[var] for var in waiting if self._is_waited_for(var)}
+        escaping = (var for region in regions for var in region.escaping)
+        return {producer[var] for var in escaping if self._is_escaping(var)}
 
     def commit(self) -> Region:
         """Merge the smaller region into the larger, which is changed and returned."""
@@ -475,12 +480,12 @@ class MergedRegion:
         for var in self._removed_reads:
             for dim in range(var.aval.ndim):
                 large.shared.pop((var, dim), None)
-        large.waiting.update(small.waiting)
+        large.escaping.update(small.escaping)
         for var, count in self._internal_reads.items():
-            if var in large.waiting:
-                large.waiting[var] -= count
-                if not large.waiting[var]:
-                    del large.waiting[var]
+            if var in large.escaping:
+                large.escaping[var] -= count
+                if not large.escaping[var]:
+                    del large.escaping[var]
         large.dependent |= small.dependent | self.new_dependent
         large.unstored |= small.unstored
         large.outline = self.outline

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import Enum
-from functools import cache
 from typing import Any
 
 from gpuflow.base import dtypes
+from gpuflow.base.caches import cache
 from gpuflow.base.records import record
 from gpuflow.compiler.passes.updates_in_place import InMemory
 from gpuflow.core.aval import storage_dtype

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.compiler.lanes.arrays import NotLanesError
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.kir.builder import Builder, Pair
@@ -49,12 +50,11 @@ class FoldingBuilder(Builder):
         return out
 
     def apply(self, fn: str, *args: Value) -> Any:
-        static = [self._static.get(arg) for arg in args]
-        if all(value is not None for value in static):
-            arrays = [np.asarray(v, arg.dtype) for v, arg in zip(static, args, strict=True)]
-            results = FUNCTIONS[fn](*arrays)
-            if len(results) == 1 and dtype_kind(results[0].dtype.name) != "float":
-                return self.const(results[0].dtype.name, results[0].item())
+        static = tuple([self._static.get(arg) for arg in args])
+        if None not in static:
+            folded = _folded(fn, tuple([arg.dtype for arg in args]), static)
+            if folded is not None:
+                return self.const(*folded)
         if len(args) == 2:
             if (fn, static[1]) in _NEUTRAL:
                 return args[0]
@@ -119,3 +119,16 @@ def storage_of(aval: ShapedArray) -> str:
     if name not in (*COMPUTE_DTYPES, *NARROW_DTYPES, *COMPONENT_DTYPES):
         raise NotLanesError(f"kernels do not hold {aval.dtype}")
     return name
+
+
+@lru_cache(16384)
+def _folded(
+    fn: str, dtypes: tuple[str, ...], numbers: tuple[int, ...]
+) -> tuple[str, bool | int] | None:
+    """The dtype and value of a function of static numbers; None for floats and several results."""
+    arrays = [np.asarray(n, dtype) for n, dtype in zip(numbers, dtypes, strict=True)]
+    results = FUNCTIONS[fn](*arrays)
+    dtype = results[0].dtype.name
+    if len(results) > 1 or dtype_kind(dtype) == "float":
+        return None
+    return dtype, results[0].item()

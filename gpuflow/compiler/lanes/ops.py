@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product as cartesian
-from typing import TYPE_CHECKING
 
 from gpuflow.base.dtypes import is_complex
 from gpuflow.compiler.lanes.arrays import (
@@ -21,6 +20,7 @@ from gpuflow.compiler.lanes.arrays import (
     object_array,
     viewed,
 )
+from gpuflow.compiler.lanes.context import LaneContext
 from gpuflow.core import views
 from gpuflow.core.aval import storage_name
 from gpuflow.core.blocks import Product
@@ -30,11 +30,8 @@ from gpuflow.core.views import View
 from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import compute_dtype
 
-if TYPE_CHECKING:
-    from gpuflow.compiler.lanes.evaluate import Evaluator
 
-
-def layout(of: Evaluator, eqn: Eqn, array: Array) -> Array:
+def layout(of: LaneContext, eqn: Eqn, array: Array) -> Array:
     """A rearrangement; values that are not computed yet are read at their new position."""
     out = eqn.outputs[0].aval
     view = eqn.primitive.lower.view(views.contiguous(array.shape), out, **eqn.params)
@@ -78,7 +75,7 @@ def _view_steps(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple
 
 
 def _read_elsewhere(
-    of: Evaluator, array: MemoryArray | ComputedArray, shape: tuple[int, ...],
+    of: LaneContext, array: MemoryArray | ComputedArray, shape: tuple[int, ...],
     first: Sequence[int], steps: Sequence[tuple[int, int]],
 ) -> ComputedArray:  # fmt: skip
     builder = of.builder
@@ -94,7 +91,7 @@ def _read_elsewhere(
     return ComputedArray(shape, element)
 
 
-def product(of: Evaluator, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
+def product(of: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
     """A product of small matrices, summed in order."""
     block = block_of(eqn)
     out = eqn.outputs[0].aval

@@ -7,7 +7,6 @@ in kernels of groups; dimensions of lanes have the lane's index.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from gpuflow.compiler.lanes.arrays import (
     joined_kind,
     object_array,
 )
+from gpuflow.compiler.lanes.context import LaneContext
 from gpuflow.compiler.lanes.folding import zero
 from gpuflow.core import views
 from gpuflow.core.aval import storage_name
@@ -30,14 +30,11 @@ from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import Element, Iteration, has_complex
 from gpuflow.kir.nodes import Value
 
-if TYPE_CHECKING:
-    from gpuflow.compiler.lanes.evaluate import Evaluator
-
 Kinds = tuple[int, ...]
 SmallIndex = dict[int, int]  # index along each small dimension of an iteration
 
 
-def emitted(of: Evaluator, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
+def emitted(of: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
     """The outputs of an equation; elements that are computed on demand stay so."""
     rule = eqn.primitive.lower
     is_on_demand = not operands or (rule.is_elementwise and is_computed(operands))
@@ -72,7 +69,7 @@ def emitted(of: Evaluator, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
     return [LaneArray(shape, out_kinds, object_array(result, sizes)) for result in results]
 
 
-def computed(of: Evaluator, eqn: Eqn, operands: Sequence[Array]) -> ComputedArray:
+def computed(of: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> ComputedArray:
     """The output of an equation whose elements are computed on demand.
 
     Its operands are such arrays of its shape, and scalars; or there are none.
@@ -102,7 +99,7 @@ def _elements(point: LanePoint, eqn: Eqn) -> Sequence[Element]:
     return (results,) if isinstance(results, Element) else results
 
 
-def _folded(of: Evaluator, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
+def _folded(of: LaneContext, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
     """A reduction over points, from the first to the last."""
     rule, total = eqn.primitive.lower, None
     for point in points:
@@ -156,7 +153,7 @@ class LanePoint:
     """
 
     def __init__(
-        self, of: Evaluator, eqn: Eqn, operands: Sequence[Array], iteration: Iteration,
+        self, of: LaneContext, eqn: Eqn, operands: Sequence[Array], iteration: Iteration,
         kinds: Kinds, small_index: SmallIndex,
     ) -> None:  # fmt: skip
         self._of, self._eqn, self._operands = of, eqn, operands
@@ -250,7 +247,7 @@ class AnyPoint(LanePoint):
     """The same at any indices, of an op whose operands are computed on demand."""
 
     def __init__(
-        self, of: Evaluator, eqn: Eqn, operands: Sequence[Array], iteration: Iteration,
+        self, of: LaneContext, eqn: Eqn, operands: Sequence[Array], iteration: Iteration,
         indices: Sequence[Value],
     ) -> None:  # fmt: skip
         super().__init__(of, eqn, operands, iteration, (SMALL,) * len(indices), {})

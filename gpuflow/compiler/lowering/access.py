@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Key, Space
-from gpuflow.compiler.lowering.symbols import Number, Numbers
+from gpuflow.compiler.lowering.size_exprs import SizeExpr, SizeExprs
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.kir.nodes import Mode, Operand
 
-Pairs = Iterable[tuple[Key, Number]]
-Strides = tuple[tuple[Key, Number], ...]
+Pairs = Iterable[tuple[Key, SizeExpr]]
+Strides = tuple[tuple[Key, SizeExpr], ...]
 
 
 @record
@@ -25,7 +25,7 @@ class Access:
     """
 
     buffer: Var | None
-    offset: Number
+    offset: SizeExpr
     strides: Strides
     dtype: str
     mode: Mode
@@ -75,7 +75,7 @@ class Accesses:
             self._enter(access, self._new_name(prefix), access)
         return self.names[access]
 
-    def scalar(self, dtype: str, value: Number, slot: Hashable) -> str:
+    def scalar(self, dtype: str, value: SizeExpr, slot: Hashable) -> str:
         """The operand name of a size expression; ``slot`` distinguishes equal ones."""
         key = ("scalar", dtype, slot)
         if key not in self.names:
@@ -83,13 +83,13 @@ class Accesses:
         return self.names[key]
 
 
-def read_access(numbers: Numbers, space: Space, reader: int, operand: int) -> Access:
+def read_access(exprs: SizeExprs, space: Space, reader: int, operand: int) -> Access:
     """The access of an array operand that comes from memory."""
-    program = numbers.program
+    program = exprs.program
     eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
     atom = eqn.inputs[operand]
     assert iteration is not None and isinstance(atom, Var)
-    layout = numbers.layout(atom)
+    layout = exprs.layout(atom)
     strides = []
     for dim, axis in iteration.reads[operand]:
         key = space.classes[reader, axis]
@@ -99,43 +99,43 @@ def read_access(numbers: Numbers, space: Space, reader: int, operand: int) -> Ac
     return Access(layout.buffer, layout.offset, tuple(sorted(strides)), dtype, Mode.IN)
 
 
-def memory_reads(numbers: Numbers, space: Space) -> Iterator[tuple[int, Access]]:
+def memory_reads(exprs: SizeExprs, space: Space) -> Iterator[tuple[int, Access]]:
     """Each array that an equation of the group reads from memory at its own index.
 
     Operands from which ops gather elements are skipped.
     """
-    program, members = numbers.program, frozenset(space.members)
+    program, members = exprs.program, frozenset(space.members)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
         for k in range(eqn.primitive.lower.operands_in_memory(eqn), len(eqn.inputs)):
             atom = eqn.inputs[k]
             if type(atom) is not Literal and program.producer.get(atom) not in members:
-                yield e, read_access(numbers, space, e, k)
+                yield e, read_access(exprs, space, e, k)
 
 
-def write_access(numbers: Numbers, space: Space, var: Var) -> Access:
+def write_access(exprs: SizeExprs, space: Space, var: Var) -> Access:
     """The access of a stored output: its own buffer, row-major. Updates have their own offsets."""
-    program, dtype = numbers.program, storage_name(var.aval.dtype)
+    program, dtype = exprs.program, storage_name(var.aval.dtype)
     position = program.producer[var]
     eqn = program.jaxpr.eqns[position]
     if eqn.primitive.lower.is_update:
-        return Access(program.storage(var)[0], numbers.zero, (), dtype, Mode.INOUT)
+        return Access(program.storage(var)[0], exprs.zero, (), dtype, Mode.INOUT)
     if eqn.primitive.lower.stores(eqn, var):
         number = eqn.outputs.index(var)
-        return lane_writes(numbers, space, position)[number]
+        return lane_writes(exprs, space, position)[number]
     keys = space.axes_of_output(program, position)
-    pairs = zip(keys, numbers.strides(var.aval.shape), strict=True)
-    return Access(var, numbers.zero, _without_units(space, pairs), dtype, Mode.OUT)
+    pairs = zip(keys, exprs.strides(var.aval.shape), strict=True)
+    return Access(var, exprs.zero, _without_units(space, pairs), dtype, Mode.OUT)
 
 
-def lane_reads(numbers: Numbers, space: Space, position: int) -> list[Access]:
+def lane_reads(exprs: SizeExprs, space: Space, position: int) -> list[Access]:
     """The reads of a program of one lane from memory, without its own offsets."""
-    eqn = numbers.program.jaxpr.eqns[position]
-    keys = space.axes_of_output(numbers.program, position)
+    eqn = exprs.program.jaxpr.eqns[position]
+    keys = space.axes_of_output(exprs.program, position)
     accesses = []
     for k, kinds in enumerate(eqn.primitive.lower.program(eqn.params).reads):
-        access = read_access(numbers, space, position, k)
-        layout = numbers.layout(eqn.inputs[k])
+        access = read_access(exprs, space, position, k)
+        layout = exprs.layout(eqn.inputs[k])
         pairs = [
             (keys[kind], layout.strides[d])
             for d, kind in enumerate(kinds)
@@ -145,37 +145,37 @@ def lane_reads(numbers: Numbers, space: Space, position: int) -> list[Access]:
     return accesses
 
 
-def lane_writes(numbers: Numbers, space: Space, position: int) -> dict[int, Access]:
+def lane_writes(exprs: SizeExprs, space: Space, position: int) -> dict[int, Access]:
     """The same for the outputs that it stores, by their indices."""
-    eqn = numbers.program.jaxpr.eqns[position]
-    keys = space.axes_of_output(numbers.program, position)
+    eqn = exprs.program.jaxpr.eqns[position]
+    keys = space.axes_of_output(exprs.program, position)
     accesses = {}
     for k, kinds in enumerate(eqn.primitive.lower.program(eqn.params).writes):
         if kinds is None:
             continue
         var = eqn.outputs[k]
-        strides = numbers.strides(var.aval.shape)
+        strides = exprs.strides(var.aval.shape)
         pairs = [(keys[kind], strides[d]) for d, kind in enumerate(kinds) if kind >= 0]
         dtype = storage_name(var.aval.dtype)
         accesses[k] = Access(
-            var, numbers.zero, _without_units(space, pairs), dtype, Mode.OUT
+            var, exprs.zero, _without_units(space, pairs), dtype, Mode.OUT
         )
     return accesses
 
 
-def window_access(numbers: Numbers, space: Space, position: int) -> Access:
+def window_access(exprs: SizeExprs, space: Space, position: int) -> Access:
     """The position of an element of an update's window in the array."""
-    eqn = numbers.program.jaxpr.eqns[position]
-    keys = space.axes_of_output(numbers.program, position)[eqn.inputs[1].aval.ndim :]
-    strides = numbers.strides(eqn.outputs[0].aval.shape)
+    eqn = exprs.program.jaxpr.eqns[position]
+    keys = space.axes_of_output(exprs.program, position)[eqn.inputs[1].aval.ndim :]
+    strides = exprs.strides(eqn.outputs[0].aval.shape)
     dims = eqn.primitive.lower.window(eqn.params)
     pairs = ((key, strides[d]) for key, d in zip(keys, dims, strict=True))
-    return index_access(numbers, space, pairs)
+    return index_access(exprs, space, pairs)
 
 
-def index_access(numbers: Numbers, space: Space, pairs: Pairs) -> Access:
+def index_access(exprs: SizeExprs, space: Space, pairs: Pairs) -> Access:
     """The sum of the indices along axes times their strides."""
-    return Access(None, numbers.zero, _without_units(space, pairs), "int64", Mode.INDEX)
+    return Access(None, exprs.zero, _without_units(space, pairs), "int64", Mode.INDEX)
 
 
 def _without_units(space: Space, pairs: Pairs) -> Strides:

@@ -27,7 +27,7 @@ from dataclasses import field
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Program, Space
 from gpuflow.compiler.lowering.access import Strides, read_access, write_access
-from gpuflow.compiler.lowering.symbols import Numbers
+from gpuflow.compiler.lowering.size_exprs import SizeExprs
 from gpuflow.compiler.passes.updates_in_place import NO_INNER_ALIASES, updated_pairs
 from gpuflow.core.jaxpr import Literal, Var
 
@@ -81,7 +81,7 @@ def readers_of(program: Program, groups: Sequence[Sequence[int]]) -> Readers:
 
 
 def choose_in_place(
-    numbers: Numbers,
+    exprs: SizeExprs,
     space: Space,
     number: int,
     readers: Readers,
@@ -93,7 +93,7 @@ def choose_in_place(
     Assigned inputs are removed from ``free``, which maps each to the single output that may reuse
     it, or None for any. ``in_temporaries`` is whether temporaries may be reused, too.
     """
-    program, last = numbers.program, readers.last
+    program, last = exprs.program, readers.last
     reused: dict[Var, Var] = {}
     for out in space.escaping:
         if out in program.views:
@@ -107,17 +107,17 @@ def choose_in_place(
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
             if not same or last.get(var, -1) > number or free[var] not in (None, out):
                 continue
-            if last.get(var, -1) == number and not _reads_where_it_writes(numbers, space, var, out):
+            if last.get(var, -1) == number and not _reads_where_it_writes(exprs, space, var, out):
                 continue
             reused[out] = var
             del free[var]
             break
         if out not in reused and in_temporaries:
-            temporary = _temporary(numbers, space, out, number, readers, reused.values())
+            temporary = _temporary(exprs, space, out, number, readers, reused.values())
             if temporary is not None:
                 reused[out] = temporary
     strides = {
-        var: write_access(numbers, space, out).strides
+        var: write_access(exprs, space, out).strides
         for out, var in reused.items()
         if last.get(var, -1) == number
     }
@@ -125,14 +125,14 @@ def choose_in_place(
 
 
 def _temporary(
-    numbers: Numbers, space: Space, out: Var, number: int, readers: Readers,
+    exprs: SizeExprs, space: Space, out: Var, number: int, readers: Readers,
     taken: Collection[Var],
 ) -> Var | None:  # fmt: skip
     """A temporary that group ``number`` reads as the last one, and whose memory ``out`` may take.
 
     Only if no group reads the output: arguments of kernels name buffers, not outputs.
     """
-    program = numbers.program
+    program = exprs.program
     if out in readers.internal:
         return None
     updated = {program.storage(var)[0] for var in program.updated()}
@@ -149,14 +149,14 @@ def _temporary(
                 and var not in updated
                 and readers.last[var] == number
                 and (var.aval.size, var.aval.dtype) == (out.aval.size, out.aval.dtype)
-                and _reads_where_it_writes(numbers, space, var, out)
+                and _reads_where_it_writes(exprs, space, var, out)
             ):
                 return var
     return None
 
 
-def _reads_where_it_writes(numbers: Numbers, space: Space, var: Var, out: Var) -> bool:
-    program, write = numbers.program, write_access(numbers, space, out)
+def _reads_where_it_writes(exprs: SizeExprs, space: Space, var: Var, out: Var) -> bool:
+    program, write = exprs.program, write_access(exprs, space, out)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
         for k, atom in enumerate(eqn.inputs):
@@ -164,7 +164,7 @@ def _reads_where_it_writes(numbers: Numbers, space: Space, var: Var, out: Var) -
                 continue
             if k < eqn.primitive.lower.operands_in_memory(eqn):
                 return False
-            access = read_access(numbers, space, e, k)
+            access = read_access(exprs, space, e, k)
             if access.offset != write.offset:
                 return False
             if not _same_strides(access.strides, write.strides, space):

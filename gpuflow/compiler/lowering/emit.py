@@ -29,7 +29,7 @@ from gpuflow.compiler.lowering.access import (
     write_access,
 )
 from gpuflow.compiler.lowering.loops import is_written_short
-from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers
+from gpuflow.compiler.lowering.size_exprs import SizeExpr, SizeExprs, SizeQueries
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import Element
@@ -60,8 +60,8 @@ class Emitter:
     """Emits one kernel.
 
     Args:
-        numbers, space: of the program, and the group.
-        facts: receives the facts that the text depends on.
+        exprs, space: of the program, and the group.
+        queries: receives the queries that the text depends on.
         operands: the operands that are requested; see ``access.Accesses``.
         axes: names of the kernel's axes in order.
         axis_of: the kernel axis of each axis key.
@@ -69,19 +69,19 @@ class Emitter:
 
     def __init__(
         self,
-        numbers: Numbers,
+        exprs: SizeExprs,
         space: Space,
-        facts: Facts,
+        queries: SizeQueries,
         operands: Accesses,
         axes: Sequence[str],
         axis_of: dict[Key, str],
     ) -> None:
-        self.numbers, self.program, self.facts = numbers, numbers.program, facts
+        self.exprs, self.program, self.queries = exprs, exprs.program, queries
         self.space, self.operands = space, operands
         self.axes, self.axis_of = tuple(axes), axis_of
         self.builder = Builder({}, axes)
         self.members = frozenset(space.members)
-        self.reads = tuple(memory_reads(numbers, space))
+        self.reads = tuple(memory_reads(exprs, space))
         # Values of variables, and of operands that are read before their elements are written.
         self.memo: list[dict[Var | str, Element]] = [{}]
         self.reduced_axes = tuple(
@@ -255,7 +255,7 @@ class Emitter:
 
     def _store(self, var: Var) -> None:
         position = self.program.producer[var]
-        access = write_access(self.numbers, self.space, var)
+        access = write_access(self.exprs, self.space, var)
         eqn = self.program.jaxpr.eqns[position]
         if eqn.primitive.lower.is_update:
             self._store_update(position, access)
@@ -277,7 +277,7 @@ class Emitter:
         name = self.operands.array(access)
         builder.declare(self.operands.table[name])
         offset = _real(self._operand(position, 1))
-        within = window_access(self.numbers, self.space, position)
+        within = window_access(self.exprs, self.space, position)
         if within.strides:
             offset = builder.apply("add", offset, _real(self._load(within)))
         predicate = eqn.inputs[2]
@@ -347,7 +347,7 @@ class Emitter:
             return self.literal(atom, position, operand)
         if self._is_member(atom):
             return self._variable(atom)
-        return self._load(read_access(self.numbers, self.space, position, operand))
+        return self._load(read_access(self.exprs, self.space, position, operand))
 
     def _load(
         self, access: Access, offset: Value | None = None, where: Value | None = None
@@ -377,9 +377,9 @@ class Emitter:
             if access.buffer in self.operands.inout_strides and varies is in_rows:
                 self._load(access)
 
-    def index(self, strides: Sequence[tuple[Key, Number]]) -> Value:
+    def index(self, strides: Sequence[tuple[Key, SizeExpr]]) -> Value:
         """The sum of the indices along axes times their strides, as int64."""
-        access = index_access(self.numbers, self.space, strides)
+        access = index_access(self.exprs, self.space, strides)
         return _real(self._load(access)) if access.strides else self.builder.const("int64", 0)
 
     def literal(self, atom: Literal, position: int, operand: int) -> Element:
@@ -394,7 +394,7 @@ class Emitter:
             return self.builder.const(compute_dtype(storage), kind(value))
 
         def scalar(dtype: str, value: Any, number: int | None = None) -> Value:
-            symbol = self.numbers.literal(position, operand, dtype, value, number)
+            symbol = self.exprs.literal(position, operand, dtype, value, number)
             return self.scalar(dtype, symbol, symbol.source)
 
         if storage not in COMPONENT_DTYPES:
@@ -402,7 +402,7 @@ class Emitter:
         dtype = COMPONENT_DTYPES[storage]
         return Pair(scalar(dtype, value.real, 0), scalar(dtype, value.imag, 1))
 
-    def scalar(self, storage: str, value: Number, slot: Hashable) -> Value:
+    def scalar(self, storage: str, value: SizeExpr, slot: Hashable) -> Value:
         """A scalar passed at run time; one operand for each ``slot``."""
         name = self.operands.scalar(storage, value, slot)
         self.builder.declare(self.operands.table[name])
@@ -425,7 +425,7 @@ class Point:
 
     def __init__(self, emitter: Emitter, position: int) -> None:
         self._emitter, self._position = emitter, position
-        self._eqn, self._numbers = emitter.program.jaxpr.eqns[position], emitter.numbers
+        self._eqn, self._exprs = emitter.program.jaxpr.eqns[position], emitter.exprs
         self.builder = emitter.builder
 
     @cached_property
@@ -439,21 +439,21 @@ class Point:
     def reduced_index(self) -> Value:
         """The index along the axis that the equation reduces."""
         keys = self._emitter._reduced_keys(self._position)
-        return self._emitter.index([(key, self._numbers.one) for key in keys])
+        return self._emitter.index([(key, self._exprs.one) for key in keys])
 
     def index(self, dim: int) -> Value:
         """The output index along ``dim``."""
-        return self._emitter.index([(self._keys[dim], self._numbers.one)])
+        return self._emitter.index([(self._keys[dim], self._exprs.one)])
 
     def linear_index(self, first_dim: int = 0) -> Value:
         """The row-major index over output dimensions ``first_dim`` and later."""
         shape = self._eqn.outputs[0].aval.shape[first_dim:]
-        strides = self._numbers.strides(shape)
+        strides = self._exprs.strides(shape)
         return self._emitter.index(list(zip(self._keys[first_dim:], strides, strict=True)))
 
     def number(self, k: int) -> Value:
         """The k-th size expression that the op declares, passed at run time."""
-        number = self._numbers.declared(self._position)[k]
+        number = self._exprs.declared(self._position)[k]
         return self._emitter.scalar("int64", number, (self._position, "number", k))
 
     def bound(self, dim: int, k: int) -> Value:
@@ -461,13 +461,13 @@ class Point:
 
         The loop has a separate text for each size, and comparisons cost nothing.
         """
-        shape, facts = self._eqn.outputs[0].aval.shape, self._emitter.facts
-        if not is_written_short(self._numbers, shape, dim, facts):
+        shape, queries = self._eqn.outputs[0].aval.shape, self._emitter.queries
+        if not is_written_short(self._exprs, shape, dim, queries):
             return self.number(k)
-        number = facts.write(self._numbers.declared(self._position)[k])
+        number = queries.write(self._exprs.declared(self._position)[k])
         return self.builder.const("int64", number)
 
-    def _stride(self, operand: int, dim: int, stride: Number) -> Value:
+    def _stride(self, operand: int, dim: int, stride: SizeExpr) -> Value:
         """An operand's stride, the same argument in all of its loads."""
         slot = (self._position, "stride", operand, dim)
         return self._emitter.scalar("int64", stride, slot)
@@ -479,12 +479,12 @@ class Point:
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:
             return self._emitter.literal(atom, self._position, operand)
-        access = read_access(self._numbers, self._emitter.space, self._position, operand)
-        strides = self._numbers.layout(atom).strides
+        access = read_access(self._exprs, self._emitter.space, self._position, operand)
+        strides = self._exprs.layout(atom).strides
         offset: Value | None = None
         for d, (index, stride) in enumerate(zip(indices, strides, strict=True)):
             term = index
-            if stride != self._numbers.one:
+            if stride != self._exprs.one:
                 term = self.builder.apply("mul", index, self._stride(operand, d, stride))
             offset = term if offset is None else self.builder.apply("add", offset, term)
         return self._emitter._load(access, offset, where)
@@ -496,8 +496,8 @@ class Point:
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:
             return self._emitter.literal(atom, self._position, operand)
-        access = read_access(self._numbers, self._emitter.space, self._position, operand)
-        layout = self._numbers.layout(atom)
+        access = read_access(self._exprs, self._emitter.space, self._position, operand)
+        layout = self._exprs.layout(atom)
         pairs = [
             (self._keys[d], stride)
             for d, stride, repeats in zip(dims, layout.strides, layout.broadcast, strict=True)
@@ -508,9 +508,9 @@ class Point:
     def replay(self, program: LaneProgram) -> list[Element]:
         """The results of a program of one lane, which stores some outputs itself."""
         emitter, eqn, position = self._emitter, self._eqn, self._position
-        numbers, builder, operands = self._numbers, self.builder, emitter.operands
-        reads = lane_reads(numbers, emitter.space, position)
-        writes = lane_writes(numbers, emitter.space, position)
+        exprs, builder, operands = self._exprs, self.builder, emitter.operands
+        reads = lane_reads(exprs, emitter.space, position)
+        writes = lane_writes(exprs, emitter.space, position)
 
         def argument(source: tuple[Any, ...]) -> Value:
             kind, *details = source
@@ -524,9 +524,9 @@ class Point:
                 return self.number(details[0])
             index, dim = details
             if kind == "stride":
-                stride = numbers.layout(eqn.inputs[index]).strides[dim]
+                stride = exprs.layout(eqn.inputs[index]).strides[dim]
             else:
-                stride = numbers.strides(eqn.outputs[index].aval.shape)[dim]
+                stride = exprs.strides(eqn.outputs[index].aval.shape)[dim]
             return emitter.scalar("int64", stride, (position, kind, index, dim))
 
         def load(s: Load, offset: Value | None, where: Value | None) -> Value:

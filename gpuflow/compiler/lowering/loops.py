@@ -18,76 +18,78 @@ from gpuflow.compiler.lowering.access import (
     window_access,
     write_access,
 )
-from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers, may_be_equal
+from gpuflow.compiler.lowering.size_exprs import SizeExpr, SizeExprs, SizeQueries, may_be_equal
 from gpuflow.kir.nodes import Axis, Role
 
 Axes = tuple[tuple[Key, ...], ...]
 
 
 def schedule(
-    numbers: Numbers, space: Space, facts: Facts
+    exprs: SizeExprs, space: Space, queries: SizeQueries
 ) -> tuple[Axes, tuple[Axis, ...]]:
     """The axis keys that each loop runs over, from the outermost, and the kernel's axes."""
-    axes = tuple(_collapse(numbers, space, _all_accesses(numbers, space), facts))
-    return axes, _kernel_axes(numbers, space, axes, facts)
+    axes = tuple(_collapse(exprs, space, _all_accesses(exprs, space), queries))
+    return axes, _kernel_axes(exprs, space, axes, queries)
 
 
-def extent(numbers: Numbers, space: Space, keys: Sequence[Key]) -> Number:
+def extent(exprs: SizeExprs, space: Space, keys: Sequence[Key]) -> SizeExpr:
     """The count of points of some axes."""
-    return numbers.product([numbers.size(space.sizes[key]) for key in keys])
+    return exprs.product([exprs.size(space.sizes[key]) for key in keys])
 
 
-def is_written_short(numbers: Numbers, shape: Sequence[int], dim: int, facts: Facts) -> bool:
+def is_written_short(
+    exprs: SizeExprs, shape: Sequence[int], dim: int, queries: SizeQueries
+) -> bool:
     """Whether a dimension is a short innermost one, with a size that may be in a kernel's text."""
     # Whether a size is 0 or 1 is part of the key.
     is_innermost = prod(shape[dim + 1 :]) == 1 and prod(shape[:dim]) > 1
-    return is_innermost and facts.if_short(numbers.size(shape[dim])) is not None
+    return is_innermost and queries.if_short(exprs.size(shape[dim])) is not None
 
 
-def _all_accesses(numbers: Numbers, space: Space) -> list[Access]:
+def _all_accesses(exprs: SizeExprs, space: Space) -> list[Access]:
     """Every access whose strides decide which axes collapse."""
-    result = [write_access(numbers, space, var) for var in space.escaping]
-    result += [access for _, access in memory_reads(numbers, space)]
+    result = [write_access(exprs, space, var) for var in space.escaping]
+    result += [access for _, access in memory_reads(exprs, space)]
     for e in space.members:
-        eqn = numbers.program.jaxpr.eqns[e]
+        eqn = exprs.program.jaxpr.eqns[e]
         rule = eqn.primitive.lower
         if rule.is_lane_program:
-            result += lane_reads(numbers, space, e)
+            result += lane_reads(exprs, space, e)
         if rule.is_update:
-            result.append(window_access(numbers, space, e))
+            result.append(window_access(exprs, space, e))
         elif rule.linear:
-            result.append(_linear_index(numbers, space, e))
+            result.append(_linear_index(exprs, space, e))
         elif rule.uses_indices(eqn):
-            result += _each_index(numbers, space, e)
+            result += _each_index(exprs, space, e)
     return result
 
 
-def _linear_index(numbers: Numbers, space: Space, position: int) -> Access:
+def _linear_index(exprs: SizeExprs, space: Space, position: int) -> Access:
     """The linear index of an op's output: the layout of a contiguous array."""
-    keys = space.axes_of_output(numbers.program, position)
-    strides = numbers.strides(numbers.program.jaxpr.eqns[position].outputs[0].aval.shape)
-    return index_access(numbers, space, zip(keys, strides, strict=True))
+    keys = space.axes_of_output(exprs.program, position)
+    strides = exprs.strides(exprs.program.jaxpr.eqns[position].outputs[0].aval.shape)
+    return index_access(exprs, space, zip(keys, strides, strict=True))
 
 
-def _each_index(numbers: Numbers, space: Space, position: int) -> list[Access]:
+def _each_index(exprs: SizeExprs, space: Space, position: int) -> list[Access]:
     """Indices along the dimensions of an op's output.
 
     Each varies along one axis alone, and so keeps that axis from collapsing with any other.
     """
-    keys = space.axes_of_output(numbers.program, position)
+    keys = space.axes_of_output(exprs.program, position)
     looped = [key for key in keys if key not in space.units]
-    return [index_access(numbers, space, [(key, numbers.one)]) for key in looped]
+    return [index_access(exprs, space, [(key, exprs.one)]) for key in looped]
 
 
 def _collapse(
-    numbers: Numbers, space: Space, accesses: Sequence[Access], facts: Facts
+    exprs: SizeExprs, space: Space, accesses: Sequence[Access], queries: SizeQueries
 ) -> list[tuple[Key, ...]]:
     """Neighbouring axes that are contiguous in every access, collapsed."""
     tables = [dict(access.strides) for access in accesses]
     axes: list[tuple[Key, ...]] = []
     for key in space.order:
-        pairs = _equalities(numbers, space, tables, axes[-1][-1], key) if axes else None
-        if pairs is not None and all(facts.are_equal(*pair) for pair in pairs):
+        pairs = _equalities(exprs, space, tables, axes[-1][-1], key) if axes else None
+        if pairs is not None and all(queries.are_equal(*pair) for pair in pairs):
             axes[-1] = (*axes[-1], key)
         else:
             axes.append((key,))
@@ -95,20 +97,20 @@ def _collapse(
 
 
 def _equalities(
-    numbers: Numbers, space: Space, tables: Sequence[Mapping[Key, Number]], outer: Key, inner: Key
-) -> list[tuple[Number, Number]] | None:
+    exprs: SizeExprs, space: Space, tables: Sequence[Mapping[Key, SizeExpr]], outer: Key, inner: Key
+) -> list[tuple[SizeExpr, SizeExpr]] | None:
     """The size expressions that must be equal to collapse two axes; None: they never are."""
     if (outer in space.reduced) != (inner in space.reduced):
         return None
     if (outer in space.serial) != (inner in space.serial):
         return None
-    step, pairs = numbers.size(max(space.sizes[inner], 1)), []
+    step, pairs = exprs.size(max(space.sizes[inner], 1)), []
     for table in tables:
         if (outer in table) != (inner in table):
             return None
         if outer not in table:
             continue
-        expected = numbers.product([table[inner], step])
+        expected = exprs.product([table[inner], step])
         if table[outer] != expected:
             if not may_be_equal(table[outer], expected):
                 return None
@@ -117,7 +119,7 @@ def _equalities(
 
 
 def _kernel_axes(
-    numbers: Numbers, space: Space, axes: Sequence[tuple[Key, ...]], facts: Facts
+    exprs: SizeExprs, space: Space, axes: Sequence[tuple[Key, ...]], queries: SizeQueries
 ) -> tuple[Axis, ...]:
     inner_role = {Kind.ROW: Role.ROW}.get(space.kind, Role.REDUCE)
     point_role = Role.VECTOR if space.serial else Role.PARALLEL
@@ -126,6 +128,6 @@ def _kernel_axes(
         role = inner_role if keys[0] in space.reduced else point_role
         role = Role.SERIAL if keys[0] in space.serial else role
         is_inner = position == len(axes) - 1 and position > 0
-        exact = facts.if_short(extent(numbers, space, keys)) if is_inner else None
+        exact = queries.if_short(extent(exprs, space, keys)) if is_inner else None
         result.append(Axis(f"i{position}", role, exact or None))  # an empty loop is not exact
     return tuple(result)

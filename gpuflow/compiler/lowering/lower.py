@@ -1,8 +1,8 @@
-"""Lowering: one group of equations becomes one kernel and the recipe for its arguments."""
+"""Lowering: one group of equations becomes one kernel, with arguments that follow from sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from gpuflow.compiler.lowering.access import Access, Accesses
 from gpuflow.compiler.lowering.donation import InPlace
 from gpuflow.compiler.lowering.emit import Emitter
 from gpuflow.compiler.lowering.loops import extent, schedule
-from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers
+from gpuflow.compiler.lowering.size_exprs import SizeExpr, SizeExprs, SizeQueries
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Var
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments, remembered
@@ -39,84 +39,56 @@ class KernelCall(NamedTuple):
     points: int
 
 
-@record(eq=False)
-class Use:
-    """The use of buffers by a group's kernel, for any sizes; compared by identity.
+@record
+class Lowered:
+    """The kernel of a group, and its arguments as size expressions.
 
     Attributes:
         kernel: the kernel.
-        reads, writes: the buffers; an output in place has its own id.
+        slots: its argument block.
+        buffers: the buffer of each operand, if it has one.
+        extent, points: see ``KernelCall``.
+        reads, writes: the buffers; an output in place has its own name.
         overwrites: buffers with older values: donated inputs whose memory outputs take, and
             arrays that are updated.
         in_place: pairs of an output and the donated input whose memory it takes.
-    """
-
-    kernel: Kernel
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    overwrites: tuple[int, ...]
-    in_place: tuple[tuple[int, int], ...] = ()
-
-
-@record
-class Lowered:
-    """The kernel of a group, its arguments and its buffers, which are still variables.
-
-    Attributes:
         operands: of the kernel.
-        facts: conditions under which other sizes have the same kernel.
     """
 
     kernel: Kernel
-    slots: tuple[Number, ...]
+    slots: tuple[SizeExpr, ...]
     buffers: tuple[Var | None, ...]
-    extent: Number
-    points: Number
+    extent: SizeExpr
+    points: SizeExpr
     reads: tuple[Var, ...]
     writes: tuple[Var, ...]
     overwrites: tuple[Var, ...]
     in_place: tuple[tuple[Var, Var], ...]
     operands: Accesses
-    facts: Facts
-
-    def numbered(self, number_of: Mapping[Var, int]) -> tuple[Use, KernelCall]:
-        """The use and the arguments of the kernel, with buffers by their ids."""
-
-        def numbers(variables: Iterable[Var]) -> tuple[int, ...]:
-            return tuple([number_of[var] for var in variables])
-
-        use = Use(
-            self.kernel, numbers(self.reads), numbers(self.writes), numbers(self.overwrites),
-            tuple([(number_of[out], number_of[var]) for out, var in self.in_place]),
-        )  # fmt: skip
-        buffers = tuple([NO_BUFFER if var is None else number_of[var] for var in self.buffers])
-        slots = tuple([slot.value for slot in self.slots])
-        extent, points = self.extent.value, self.points.value
-        return use, KernelCall(self.kernel, slots, buffers, extent, points)
 
 
 def lower_group(
-    numbers: Numbers, space: Space, in_place: InPlace, facts: Facts
+    exprs: SizeExprs, space: Space, in_place: InPlace, queries: SizeQueries
 ) -> Lowered:
     """The kernel of a group, and its arguments.
 
     Args:
-        numbers: of the program.
+        exprs: of the program.
         space: of the group.
         in_place: the donated inputs that it overwrites.
-        facts: receives the facts that the kernel depends on.
+        queries: receives the queries that the kernel depends on.
     """
-    program = numbers.program
-    axes, kernel_axes = schedule(numbers, space, facts)
+    program = exprs.program
+    axes, kernel_axes = schedule(exprs, space, queries)
     axis_of = {key: axis.name for keys, axis in zip(axes, kernel_axes, strict=True) for key in keys}
     operands = Accesses(
-        lambda name, access: _operand(name, access, axes, numbers.one),
+        lambda name, access: _operand(name, access, axes, exprs.one),
         in_place.buffer_of, in_place.read,
     )  # fmt: skip
     emitter = Emitter(
-        numbers,
+        exprs,
         space,
-        facts,
+        queries,
         operands,
         tuple(axis.name for axis in kernel_axes),
         axis_of,
@@ -133,16 +105,15 @@ def lower_group(
     parallel = [keys_of[axis.name] for axis in kernel.axes if axis.role is Role.PARALLEL]
     return Lowered(
         kernel,
-        tuple(_slots(kernel, operands, keys_of, numbers, space)),
+        tuple(_slots(kernel, operands, keys_of, exprs, space)),
         tuple(operands.accesses[operand.name].buffer for operand in kernel.operands),
-        extent(numbers, space, parallel[0] if parallel else ()),
-        extent(numbers, space, space.order),
+        extent(exprs, space, parallel[0] if parallel else ()),
+        extent(exprs, space, space.order),
         _reads(kernel, operands),
         tuple(program.storage(var)[0] for var in space.escaping),
         (*in_place.buffer_of.values(), *_updated(program, space)),
         tuple(in_place.buffer_of.items()),
         operands,
-        facts,
     )
 
 
@@ -151,7 +122,7 @@ def _updated(program: Program, space: Space) -> list[Var]:
 
 
 def _operand(
-    name: str, access: Access, axes: Sequence[tuple[Key, ...]], one: Number
+    name: str, access: Access, axes: Sequence[tuple[Key, ...]], one: SizeExpr
 ) -> Operand:
     if access.mode is Mode.SCALAR:
         return Operand(name, access.dtype, access.mode, (Stride.ZERO,) * len(axes))
@@ -168,12 +139,12 @@ def _operand(
 
 
 def _slots(
-    kernel: Kernel, operands: Accesses, keys_of: Mapping[str, tuple[Key, ...]], numbers: Numbers,
+    kernel: Kernel, operands: Accesses, keys_of: Mapping[str, tuple[Key, ...]], exprs: SizeExprs,
     space: Space,
-) -> Iterator[Number]:  # fmt: skip
+) -> Iterator[SizeExpr]:  # fmt: skip
     for argument in arguments(kernel):
         if argument.kind == "extent":
-            yield extent(numbers, space, keys_of[argument.axis])
+            yield extent(exprs, space, keys_of[argument.axis])
             continue
         access = operands.accesses[argument.operand]
         if argument.kind == "stride":
@@ -183,7 +154,7 @@ def _slots(
         else:
             assert access.buffer is not None
             itemsize = storage_dtype(access.buffer.aval.dtype).itemsize
-            yield numbers.bytes(access.offset, itemsize)
+            yield exprs.bytes(access.offset, itemsize)
 
 
 def _reads(kernel: Kernel, operands: Accesses) -> tuple[Var, ...]:

@@ -1,10 +1,10 @@
 """Plans: the steps of a compiled program, over buffers with known lifetimes.
 
-A template contains the data that does not depend on sizes. ``bind.bind`` adds the sizes of one
-program: kernels with their arguments, and offsets of buffers in one arena.
+A symbolic plan holds for many sizes; bound to those of one program it is a plan: kernels with their
+arguments, and offsets of buffers in one arena.
 
-A buffer has an id: that of the variable in it (``word_sources.Symbols``), so that input k is buffer
-k; copies and scratch memory have later ids.
+A buffer has an id: that of the variable in it (``ErasedSizes``), so that input k is buffer k;
+copies and scratch memory have later ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuflow.compiler.fusion.fuse import describe_program
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases, Pairs
-from gpuflow.compiler.planning.step_shapes import KernelShape
+from gpuflow.compiler.planning.symbolic_steps import SymbolicKernelStep
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.views import View, contiguous
@@ -55,7 +55,7 @@ class KernelStep(NamedTuple):
     """One use of a kernel; several calls of a segmented one.
 
     Attributes:
-        shape: the data that is the same for all sizes.
+        symbolic: the step without sizes.
         jaxpr: the program.
         calls: of the kernel.
         launches: the launches of the platform, in order: each is one kernel for one call or
@@ -63,7 +63,7 @@ class KernelStep(NamedTuple):
         scratch: buffers that only the launches use.
     """
 
-    shape: KernelShape
+    symbolic: SymbolicKernelStep
     jaxpr: Jaxpr
     calls: tuple[KernelCall, ...]
     launches: tuple[tuple[KernelCall, ...], ...]
@@ -74,12 +74,12 @@ class KernelStep(NamedTuple):
     @property
     def kernel(self) -> Kernel:
         """The kernel as lowering made it."""
-        return self.shape.kernel
+        return self.symbolic.kernel
 
     @property
     def eqns(self) -> tuple[Eqn, ...]:
         """The equations of the step."""
-        return tuple([self.jaxpr.eqns[position] for position in self.shape.members])
+        return tuple([self.jaxpr.eqns[position] for position in self.symbolic.members])
 
     @property
     def name(self) -> str:
@@ -323,7 +323,7 @@ def workspace_bytes(eqn: Eqn, programs: Sequence[Inner]) -> int:
 def reads_of(step: Step) -> tuple[int, ...]:
     """The buffers that a step reads."""
     if isinstance(step, KernelStep):
-        return step.shape.reads
+        return step.symbolic.reads
     operands = (step.source,) if isinstance(step, CopyStep) else step.operands
     return tuple(operand.buffer for operand in operands if operand.buffer != NO_BUFFER)
 
@@ -331,7 +331,7 @@ def reads_of(step: Step) -> tuple[int, ...]:
 def writes_of(step: Step) -> tuple[int, ...]:
     """The buffers that a step writes."""
     if isinstance(step, KernelStep):
-        return step.shape.writes
+        return step.symbolic.writes
     if isinstance(step, ProgramStep):
         return (*step.outputs, step.workspace)
     return step.outputs if isinstance(step, CallStep) else (step.target,)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.compiler.lowering.lower import KernelCall, can_be_segmented, segmented
-from gpuflow.compiler.planning.step_shapes import KernelShape, Shape
+from gpuflow.compiler.planning.symbolic_steps import SymbolicKernelStep, SymbolicStep
 from gpuflow.kir.text import kernel_text
 
 
@@ -21,7 +22,7 @@ class _Joint:
     """Equal steps, which run at the position of the last one."""
 
     text: str
-    steps: list[KernelShape]
+    steps: list[SymbolicKernelStep]
     position: int
 
 
@@ -33,7 +34,7 @@ class _Joints:
         self.writer: dict[int, _Joint] = {}
         self.readers: dict[int, list[_Joint]] = {}
 
-    def close_before(self, step: Shape) -> None:
+    def close_before(self, step: SymbolicStep) -> None:
         """Close the steps that must be complete before ``step``."""
         for buffer in (*step.reads, *step.overwrites):
             if buffer in self.writer:
@@ -46,7 +47,7 @@ class _Joints:
         if self.open.get(joint.text) is joint:
             del self.open[joint.text]
 
-    def add(self, step: KernelShape, position: int) -> _Joint:
+    def add(self, step: SymbolicKernelStep, position: int) -> _Joint:
         """The joint of a step: an open one that moves to its position, or a new one."""
         text = kernel_text(step.kernel)
         joint = self.open.get(text)
@@ -60,7 +61,7 @@ class _Joints:
         return joint
 
 
-def join_equal(steps: Sequence[Shape]) -> list[Shape]:
+def join_equal(steps: Sequence[SymbolicStep]) -> list[SymbolicStep]:
     """Run equal kernels that do not depend on each other as one segmented step.
 
     Args:
@@ -72,11 +73,11 @@ def join_equal(steps: Sequence[Shape]) -> list[Shape]:
         position.
     """
     joints = _Joints()
-    alone: dict[int, Shape] = {}
+    alone: dict[int, SymbolicStep] = {}
     kernel_joints: dict[_Joint, None] = {}
     for position, step in enumerate(steps):
         joints.close_before(step)
-        if isinstance(step, KernelShape) and can_be_segmented(step.kernel):
+        if isinstance(step, SymbolicKernelStep) and can_be_segmented(step.kernel):
             kernel_joints[joints.add(step, position)] = None
         else:
             alone[position] = step
@@ -84,15 +85,15 @@ def join_equal(steps: Sequence[Shape]) -> list[Shape]:
     return [placed[position] for position in sorted(placed)]
 
 
-def _joined(steps: Sequence[KernelShape]) -> KernelShape:
+def _joined(steps: Sequence[SymbolicKernelStep]) -> SymbolicKernelStep:
     if len(steps) == 1:
         return steps[0]
 
-    def concatenated(name: str) -> tuple[int, ...]:
+    def concatenated(name: str) -> tuple[Any, ...]:
         return tuple(chain.from_iterable([getattr(step, name) for step in steps]))
 
-    return KernelShape(
-        concatenated("groups"), segmented(steps[0].kernel), concatenated("members"),
+    return SymbolicKernelStep(
+        concatenated("calls"), segmented(steps[0].kernel), concatenated("members"),
         concatenated("reads"), concatenated("writes"), concatenated("overwrites"),
         all([step.is_plain for step in steps]),
     )  # fmt: skip

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuflow.base.records import record
+from gpuflow.base.util import selector
 from gpuflow.compiler.lowering.call_layout import Distance, distances_of
-from gpuflow.compiler.lowering.recipes import selector
 from gpuflow.compiler.schedules.split import CHUNK_AXIS, SplitKernels, split_kernel
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments, remembered

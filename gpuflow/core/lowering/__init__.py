@@ -5,6 +5,7 @@ attributes; it dispatches neither on the op nor on the class. Bodies emit Kernel
 ``Builder``. See docs/design/0047-lowering-classes.md.
 """
 
+from gpuflow.core.lowering.base import AsyncCall as AsyncCall
 from gpuflow.core.lowering.base import Context as Context
 from gpuflow.core.lowering.base import Element as Element
 from gpuflow.core.lowering.base import Iteration as Iteration
@@ -25,7 +26,6 @@ from gpuflow.core.lowering.fused import Update as Update
 from gpuflow.core.lowering.reductions import Folded as Folded
 from gpuflow.core.lowering.reductions import Reduction as Reduction
 from gpuflow.core.lowering.reductions import TupleReduction as TupleReduction
-from gpuflow.core.lowering.steps import AsyncCall as AsyncCall
 from gpuflow.core.lowering.steps import Barrier as Barrier
 from gpuflow.core.lowering.steps import Branch as Branch
 from gpuflow.core.lowering.steps import Distributed as Distributed

@@ -8,32 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.records import record
 from gpuflow.core.blocks import Block
-from gpuflow.core.lowering.base import Lowering
+from gpuflow.core.lowering.base import AsyncCall, Lowering
 from gpuflow.core.lowering.forms import BranchForm, Form, LaneForm, ProgramForm, ScanForm, WhileForm
 
 if TYPE_CHECKING:
     from gpuflow.core.jaxpr import Eqn
-
-
-@record
-class AsyncCall:
-    """The components of a call that may overlap with later steps.
-
-    Attributes:
-        begin: a primitive with the operand and params of the call, and its result, which may not
-            be read yet.
-        end: a primitive of the operand and that result; it returns a scalar when both are usable.
-        barrier: optimization_barrier, after which the result is read.
-        merged: ``(build, operands, params) -> outputs``: several calls on operands of one dtype
-            as one.
-        small: the most bytes of an operand whose call is worth merging.
-    """
-
-    begin: Any
-    end: Any
-    barrier: Any
-    merged: Callable[..., Any]
-    small: int
 
 
 @record

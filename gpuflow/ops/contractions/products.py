@@ -6,7 +6,6 @@ Shared by the ops ``dot_general`` and ``dot_general_epilogue``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import are_dimensions
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
@@ -164,7 +164,7 @@ class _Plan:
     out: ShapedArray
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _plan(
     lhs: ShapedArray,
     rhs: ShapedArray,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.arguments import as_integer
+from gpuflow.base.caches import cache
 from gpuflow.base.errors import check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray

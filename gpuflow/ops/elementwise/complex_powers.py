@@ -11,13 +11,13 @@ Source: M. H. Payne and R. N. Hanek, Radian reduction for trigonometric function
 
 from __future__ import annotations
 
-from functools import cache
 from math import log, pi
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ transformations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.caches import cache
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.blocks import Kernels, Launch, Launches
 from gpuflow.core.jaxpr import Atom

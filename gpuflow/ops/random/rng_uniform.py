@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from functools import cache
 from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.caches import cache
 from gpuflow.base.errors import OutOfMemoryError, check
 from gpuflow.core.argument_kinds import explained
 from gpuflow.core.aval import ShapedArray, aval_of

@@ -15,10 +15,10 @@ the last result of a block is the start of the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from math import prod
 from typing import Any
 
+from gpuflow.base.caches import cache
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.blocks import Launch, Launches

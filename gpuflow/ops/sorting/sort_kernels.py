@@ -14,10 +14,10 @@ Source: Knuth, The Art of Computer Programming 3, section 5.2.5 (radix sort).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from math import prod
 
 from gpuflow.base import dtypes
+from gpuflow.base.caches import cache
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.blocks import Launch, Launches

@@ -9,11 +9,11 @@ additions depends on sizes and ranks only, so that results are the same each tim
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.core.communicator import Groups, Immediate, Pairs
 from gpuflow.parallel.collectives.checked import shortened
 from gpuflow.parallel.collectives.combine import (
@@ -178,7 +178,7 @@ class SocketCommunicator(Immediate):
         return communicator
 
 
-@lru_cache(maxsize=512)
+@lru_cache(512)
 def _described(dtype: np.dtype, shape: tuple[int, ...]) -> str:
     return f" of {dtype.name}{list(shape)}"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
+from gpuflow.base.caches import cache, register_table
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.shardings import requested_shardings, result_shardings
@@ -27,6 +27,7 @@ from gpuflow.runtime.sharded import with_sharding
 
 _MOST_OPS = 4096
 _ops: dict[Any, ClosedJaxpr] = {}
+register_table("programs of single ops over a mesh", _ops, _MOST_OPS)
 
 
 @record(eq=False)

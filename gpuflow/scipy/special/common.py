@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api.programs import jit
 from gpuflow.base import dtypes, tree
+from gpuflow.base.caches import cache
 from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array

@@ -12,12 +12,13 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.recording import clock
 from gpuflow.core.epilogues import Epilogue, aux_type, with_epilogue

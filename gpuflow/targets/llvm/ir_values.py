@@ -8,9 +8,9 @@ takes less time to compile than calls of helper functions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from gpuflow.base.caches import cache, lru_cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 

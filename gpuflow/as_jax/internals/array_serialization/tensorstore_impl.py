@@ -7,7 +7,6 @@ its devices need. The layout on disk is JAX's: checkpoints of either are read by
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import tree
+from gpuflow.base.caches import cache
 from gpuflow.base.dtypes import canonicalize
 from gpuflow.base.installation import pip_install
 from gpuflow.core.sharding import Sharding
@@ -46,7 +46,7 @@ def tensorstore() -> Any:
     return tensorstore
 
 
-@functools.cache
+@cache
 def _context() -> Any:
     memory = {"total_bytes_limit": 10_000_000_000}
     return tensorstore().Context({

@@ -14,9 +14,9 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed

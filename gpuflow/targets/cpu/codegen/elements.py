@@ -6,9 +6,9 @@ which of them do not overlap.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen import narrow_floats
 from gpuflow.targets.cpu.codegen.opaque import opaque_constant

@@ -15,11 +15,11 @@ import json
 import sys
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.address_space import require_address_space
+from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.private_files import parse_json, read_private, replace_file
 from gpuflow.base.records import record

@@ -14,9 +14,9 @@ import ctypes
 import os
 import platform
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
+from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.llvm.ir_values import Instruction, IRValue, intrinsic

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING
 
+from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen import functions

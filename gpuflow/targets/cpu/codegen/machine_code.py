@@ -12,9 +12,9 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpuflow.base.caches import cache
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.base.undisturbed import undisturbed

@@ -8,8 +8,8 @@ be filled for a mixed cluster.
 from __future__ import annotations
 
 import platform
-from functools import cache
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.records import record

@@ -14,13 +14,14 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base.address_space import require_address_space
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config, library_environment
 from gpuflow.base.errors import CacheWarning
 from gpuflow.base.private_files import opened, replace_file

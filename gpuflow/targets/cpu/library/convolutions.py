@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.compiler.planning.plan import CallStep, nbytes
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Convolution

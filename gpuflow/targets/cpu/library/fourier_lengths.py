@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.targets.cpu.library.fourier_passes import LARGEST_RADIX, lanes_of, roots
 from gpuflow.targets.cpu.library.fourier_rows import rows_of_lanes
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN
 from gpuflow.targets.cpu.runtime.native.function_text import FunctionText, Value

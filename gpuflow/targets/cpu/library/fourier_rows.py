@@ -20,8 +20,8 @@ whose imaginary parts are 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 
+from gpuflow.base.caches import cache
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN
 from gpuflow.targets.cpu.library.fourier_passes import (

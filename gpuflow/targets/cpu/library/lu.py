@@ -6,12 +6,13 @@ into the result. Threads share the matrices of a stack.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core import views

@@ -6,12 +6,13 @@ the blocks, each with its own workspace. Products with vectors read operands dir
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.caches import lru_cache
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.aval import storage_dtype

@@ -8,12 +8,13 @@ strides. Products with vectors read each element once, which BLAS does faster by
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Product

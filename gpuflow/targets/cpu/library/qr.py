@@ -6,11 +6,12 @@ R is copied from there, and then Q, of which reflectors become the columns. Thre
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.records import record
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider

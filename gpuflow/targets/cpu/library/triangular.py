@@ -7,9 +7,10 @@ depends on the shapes only.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
+from gpuflow.base.caches import cache
 from gpuflow.compiler.planning.plan import CallStep, nbytes
 from gpuflow.compiler.target import Provider
 from gpuflow.core.blocks import Triangular

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.records import record
 from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.memory import has_known_layout

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from math import prod
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.util import SourceLocation
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target

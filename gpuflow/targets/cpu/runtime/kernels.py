@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache as cached
 from pathlib import Path
 
 from gpuflow import kir
+from gpuflow.base.caches import cache as cached
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.debugging import show

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache as cached
 from pathlib import Path
 from typing import Any
 
 from gpuflow import kir
+from gpuflow.base.caches import cache as cached
 from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest

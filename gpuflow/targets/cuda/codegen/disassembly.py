@@ -7,8 +7,9 @@ import re
 import shutil
 import subprocess
 import tempfile
-from functools import cache
 from pathlib import Path
+
+from gpuflow.base.caches import cache
 
 INSTALL = "pip install nvidia-cuda-nvdisasm"
 

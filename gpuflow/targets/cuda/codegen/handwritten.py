@@ -13,10 +13,10 @@ import copy
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
 from gpuflow.compiler.debugging import show
@@ -153,7 +153,7 @@ def _loaded(build: TextBuild, shared_bytes: int, cache: KernelCache) -> Handwrit
     return cache.once(build.key, load)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _source(kernel: Callable[..., None], constants: tuple[tuple[str, Scalar], ...]) -> str:
     return kernel_source(kernel, dict(constants))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuflow.base.caches import register_table
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _Resolved = tuple[Any, Callable[..., Any]]
 # By function and argument types, without literals where none is needed: a signature, and a function
 # that emits the instructions.
 _calls: dict[tuple[Any, tuple[Any, ...]], _Resolved] = {}
+register_table("overloads that Numba has resolved", _calls)
 
 
 class Unsupported(Exception):

@@ -9,12 +9,12 @@ import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.versions import version_of
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
 from gpuflow.compiler.debugging import show
@@ -98,7 +98,7 @@ def build_user_kernel(
     return cache.once(key, lambda: BuiltUserKernel(object_of(cache.get(key, build))))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(512)
 def _ptx(
     name: str, code: Callable[..., None] | CudaText, types: tuple[ParameterType, ...],
     threads: int, compute_capability: tuple[int, int],

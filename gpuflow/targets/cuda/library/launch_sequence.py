@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import gpuflow.kernels.scan as scan
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.compiler.target import Provider
@@ -282,7 +282,7 @@ WIDE = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def number_kind(dtype: Any) -> tuple[int, str] | None:
     """``scan.KIND`` of a dtype and the type of its pointers; None if kernels do not support it."""
     stored = storage_dtype(dtype)

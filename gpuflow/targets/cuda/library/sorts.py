@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 import gpuflow.kernels.copying as copying
 import gpuflow.kernels.radix_sort as kernels
 from gpuflow.base import dtypes
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.blocks import Sort
@@ -74,7 +74,7 @@ class _Rows:
 # --- keys ----------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def key_form(dtype: Any) -> tuple[int, int, int, int] | None:
     """Kind, bits, largest magnitude other than nan, and components; None if unsupported."""
     stored = storage_dtype(dtype)

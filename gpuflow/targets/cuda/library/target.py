@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 from typing import Any
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.compiler.schedules.schedule import KernelRewrites

@@ -21,8 +21,8 @@ import platform
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 
+from gpuflow.base.caches import cache
 from gpuflow.base.private_files import parse_json
 from gpuflow.base.records import record
 

@@ -11,9 +11,9 @@ Source: K. Goto, R. van de Geijn, "Anatomy of high-performance matrix multiplica
 
 from __future__ import annotations
 
-from functools import cache
 from textwrap import indent
 
+from gpuflow.base.caches import cache
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.loops.text import LoopSource

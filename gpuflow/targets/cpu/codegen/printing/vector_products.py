@@ -6,8 +6,7 @@ contiguous axis, or of a row of results at a time.
 
 from __future__ import annotations
 
-from functools import cache
-
+from gpuflow.base.caches import cache
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.targets.cpu.codegen.loops.parser import parsed_source
 from gpuflow.targets.cpu.codegen.loops.text import LoopSource

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.base.util import row_major_strides
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.lowering.symbols import LONGEST_EXACT
+from gpuflow.compiler.lowering.size_table import LONGEST_EXACT
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.nodes import (
     Axis,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from pathlib import Path
 
+from gpuflow.base.caches import cache
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of

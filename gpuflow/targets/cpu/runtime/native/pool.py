@@ -12,10 +12,10 @@ import ctypes
 import os
 import sys
 import threading
-from functools import cache
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.util import warn
 from gpuflow.runtime.kernel_cache import kernel_cache

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.errors import OutOfMemoryError
 from gpuflow.base.records import record
 from gpuflow.runtime.memory import address, has_known_layout

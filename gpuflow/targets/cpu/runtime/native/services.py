@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.undisturbed import start_call
 from gpuflow.kir.nodes import Kernel

@@ -15,11 +15,11 @@ because Numba's own half types call functions that exist only inside Numba.
 
 from __future__ import annotations
 
-import functools
 import math
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gpuflow.base.caches import lru_cache
 from gpuflow.targets.cuda.codegen.intrinsics.arithmetic import arithmetic_intrinsics
 from gpuflow.targets.cuda.codegen.intrinsics.atomics import atomic_intrinsics
 from gpuflow.targets.cuda.codegen.intrinsics.matrices import call_convergent, matrix_intrinsics
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SHARED_ALIGNMENT = 16
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(1)
 def _intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     return {
         **memory_intrinsics(tools),

@@ -10,12 +10,13 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
 
+from gpuflow.base.caches import cache
 from gpuflow.base.config import config
 from gpuflow.base.installation import pip_install
 from gpuflow.compiler.debugging import show

@@ -1,4 +1,4 @@
-"""What lowering computes with: numbers, which decide nothing by accident, and facts."""
+"""Size expressions, which decide nothing by accident, and queries of their values."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler import pipeline
 from gpuflow.compiler.fusion.fuse import describe_program
-from gpuflow.compiler.lowering.symbols import Facts, Numbers, may_be_equal
-from gpuflow.compiler.planning import bind
+from gpuflow.compiler.lowering.size_exprs import SizeExprs, SizeQueries, may_be_equal
+from gpuflow.compiler.planning import specialize, symbolic_program
+from gpuflow.compiler.planning.key import erase_sizes
 from gpuflow.compiler.planning.plan import KernelStep
-from gpuflow.compiler.planning.template import erase_sizes
 from gpuflow.kir.text import kernel_text
 
 
 @pytest.fixture(autouse=True)
-def fresh_templates(monkeypatch):
-    """No templates of earlier tests."""
-    monkeypatch.setattr(pipeline, "_templates", {})
+def fresh_programs(monkeypatch):
+    """No symbolic programs of earlier tests."""
+    monkeypatch.setattr(symbolic_program, "_programs", {})
 
 
 def described(function, *shapes):
@@ -30,38 +29,38 @@ def described(function, *shapes):
     return describe_program(jaxpr, {}), erase_sizes(jaxpr, {})[1]
 
 
-def numbers_of(*shapes):
-    return Numbers(*described(lambda *xs: [x + 1 for x in xs], *shapes))
+def exprs_of(*shapes):
+    return SizeExprs(*described(lambda *xs: [x + 1 for x in xs], *shapes))
 
 
-# --- numbers ------------------------------------------------------------------------------------
+# --- expressions --------------------------------------------------------------------------------
 
 
-def test_there_is_one_number_for_each_source():
-    numbers = numbers_of((3, 4), (12,))
-    assert numbers.size(3) is numbers.size(3)
-    product = numbers.product([numbers.size(4), numbers.size(3)])
-    assert product is numbers.product([numbers.size(3), numbers.size(4)])
-    assert product.value == numbers.size(12).value and product != numbers.size(12)
+def test_there_is_one_expression_for_each_source():
+    exprs = exprs_of((3, 4), (12,))
+    assert exprs.size(3) is exprs.size(3)
+    product = exprs.product([exprs.size(4), exprs.size(3)])
+    assert product is exprs.product([exprs.size(3), exprs.size(4)])
+    assert product.value == exprs.size(12).value and product != exprs.size(12)
 
 
 def test_0_and_1_are_constants():
-    numbers = numbers_of((3, 1, 0))
-    assert numbers.size(0) is numbers.zero and numbers.size(1) is numbers.one
-    assert numbers.product([]) is numbers.one
-    assert numbers.product([numbers.size(3), numbers.zero]) is numbers.zero
-    assert numbers.product([numbers.size(3), numbers.one]) is numbers.size(3)
+    exprs = exprs_of((3, 1, 0))
+    assert exprs.size(0) is exprs.zero and exprs.size(1) is exprs.one
+    assert exprs.product([]) is exprs.one
+    assert exprs.product([exprs.size(3), exprs.zero]) is exprs.zero
+    assert exprs.product([exprs.size(3), exprs.one]) is exprs.size(3)
 
 
 def test_factors_are_kept_apart_from_sizes():
-    numbers = numbers_of((2, 3))
-    two = numbers.constant(2)
-    assert numbers.product([two, numbers.size(3)]) != numbers.product(
-        [numbers.size(2), numbers.size(3)]
+    exprs = exprs_of((2, 3))
+    two = exprs.constant(2)
+    assert exprs.product([two, exprs.size(3)]) != exprs.product(
+        [exprs.size(2), exprs.size(3)]
     )
-    once = numbers.product([numbers.constant(-1), numbers.size(3)])
+    once = exprs.product([exprs.constant(-1), exprs.size(3)])
     assert once.value == -3
-    assert numbers.product([once, numbers.constant(-1)]) is numbers.size(3)
+    assert exprs.product([once, exprs.constant(-1)]) is exprs.size(3)
 
 
 @pytest.mark.parametrize(
@@ -73,29 +72,29 @@ def test_factors_are_kept_apart_from_sizes():
 )  # fmt: skip
 def test_nothing_is_decided_by_accident(ask):
     with pytest.raises(TypeError):
-        ask(numbers_of((3,)).size(3))
+        ask(exprs_of((3,)).size(3))
 
 
-def test_facts_keep_what_was_asked_but_of_constants():
-    numbers, facts = numbers_of((3, 40)), Facts()
-    short, long = numbers.size(3), numbers.size(40)
-    assert facts.if_short(short) == 3 and facts.if_short(long) is None
-    assert facts.if_short(numbers.one) == 1 and facts.write(numbers.constant(5)) == 5
-    assert facts.write(long) == 40
-    assert facts.short == {short: 3, long: None} and facts.written == {long: 40}
+def test_queries_of_constants_are_not_recorded():
+    exprs, queries = exprs_of((3, 40)), SizeQueries()
+    short, long = exprs.size(3), exprs.size(40)
+    assert queries.if_short(short) == 3 and queries.if_short(long) is None
+    assert queries.if_short(exprs.one) == 1 and queries.write(exprs.constant(5)) == 5
+    assert queries.write(long) == 40
+    assert queries.short == {short: 3, long: None} and queries.written == {long: 40}
 
 
 def test_only_multiples_of_different_steps_are_worth_a_question():
-    numbers, facts = numbers_of((3, 4), (12,)), Facts()
-    rows, twelve = numbers.product([numbers.size(3), numbers.size(4)]), numbers.size(12)
+    exprs, queries = exprs_of((3, 4), (12,)), SizeQueries()
+    rows, twelve = exprs.product([exprs.size(3), exprs.size(4)]), exprs.size(12)
     assert not may_be_equal(rows, twelve)  # for other sizes of this key they are not
-    thirds = numbers.product([numbers.constant(3), numbers.size(4)])
-    assert may_be_equal(thirds, twelve) and facts.are_equal(thirds, twelve)
-    assert may_be_equal(thirds, numbers.size(3)) and not facts.are_equal(thirds, numbers.size(3))
-    assert [*facts.equal.values()] == [True, False]
+    thirds = exprs.product([exprs.constant(3), exprs.size(4)])
+    assert may_be_equal(thirds, twelve) and queries.are_equal(thirds, twelve)
+    assert may_be_equal(thirds, exprs.size(3)) and not queries.are_equal(thirds, exprs.size(3))
+    assert [*queries.equal.values()] == [True, False]
 
 
-# --- places -------------------------------------------------------------------------------------
+# --- layouts ------------------------------------------------------------------------------------
 
 
 def layouts(x):
@@ -111,11 +110,11 @@ def layouts(x):
 @pytest.mark.parametrize("shape", [(7, 8), (5, 5), (40, 30)])
 def test_strides_of_views_are_multiples_of_sizes(shape):
     """And only a place from which elements are taken is a number of its own."""
-    program, symbols = described(lambda x: list(layouts(x)), shape)
-    numbers = Numbers(program, symbols)
+    program, erased = described(lambda x: list(layouts(x)), shape)
+    exprs = SizeExprs(program, erased)
     assert len(program.views) >= 12
     for var, (buffer, view) in program.views.items():
-        place = numbers.layout(var)
+        place = exprs.layout(var)
         assert place.buffer is buffer and place.broadcast == view.broadcast
         assert [stride.value for stride in place.strides] == [*view.strides]
         assert place.offset.value == view.offset
@@ -138,11 +137,11 @@ def test_steps_join_axes_where_rows_are_whole_numbers_of_them():
     joined, apart = texts(thirds, (5, 60)), texts(thirds, (5, 61))
     assert joined != apart
     assert texts(thirds, (9, 90)) == joined and texts(thirds, (9, 100)) == apart
-    (template,) = pipeline._templates.values()
-    assert [len(recipes) for recipes in template.recipes.values()] == [2]
+    (program,) = symbolic_program._programs.values()
+    assert len(program.plans) == 2
 
 
-# --- every group has a recipe -------------------------------------------------------------------
+# --- one plan for many sizes ---------------------------------------------------------------------
 
 
 def update(x):
@@ -166,11 +165,11 @@ def donated(x):
 )  # fmt: skip
 def test_a_new_size_lowers_nothing(function, rows, monkeypatch):
     # Checks would lower each group to compare.
-    monkeypatch.setattr(bind, "config", SimpleNamespace(environment=SimpleNamespace(check=False)))
+    check_off = SimpleNamespace(environment=SimpleNamespace(check=False))
+    monkeypatch.setattr(symbolic_program, "config", check_off)
     jitted = gf.jit(function, donate_argnums=(0,) if function is donated else ())
     for number, (n, m) in enumerate(zip(rows, (40, 50, 60), strict=True)):
         if number:
-            monkeypatch.setattr(bind, "lower_group", None)
+            monkeypatch.setattr(specialize, "lower_group", None)
         jitted.lower(np.ones((n, m), np.float32)).compile()
-    kernels = sum(g.space is not None for t in pipeline._templates.values() for g in t.groups)
-    assert kernels == sum(len(t.recipes) for t in pipeline._templates.values())
+    assert [len(program.plans) for program in symbolic_program._programs.values()] == [1]

@@ -1,4 +1,4 @@
-"""Structures: plans of new sizes are those that binding without a structure gives."""
+"""Symbolic plans: bound to new sizes they are the plans that each program alone has."""
 
 import threading
 from types import SimpleNamespace
@@ -10,8 +10,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler import pipeline
-from gpuflow.compiler.planning import bind
-from gpuflow.compiler.planning import template as templates
+from gpuflow.compiler.planning import key, symbolic_program
 from gpuflow.compiler.planning.plan import CopyStep, KernelStep, reads_of, scratch_of, writes_of
 from gpuflow.compiler.target import PLAIN_TARGET
 from gpuflow.kir.text import kernel_text
@@ -52,9 +51,9 @@ PROGRAMS = [norms, products, update, looped]
 
 
 @pytest.fixture(autouse=True)
-def fresh_templates(monkeypatch):
-    """No templates of earlier tests."""
-    monkeypatch.setattr(pipeline, "_templates", {})
+def fresh_programs(monkeypatch):
+    """No symbolic programs of earlier tests."""
+    monkeypatch.setattr(symbolic_program, "_programs", {})
 
 
 def plan_of(function, shape, donated=(), target=None):
@@ -84,65 +83,67 @@ def meaning(plan):
 
 
 def meaning_alone(*args):
-    """The same for a program whose template is new."""
-    known, pipeline._templates = pipeline._templates, {}
+    """The same for a program without earlier ones."""
+    known, symbolic_program._programs = symbolic_program._programs, {}
     try:
         return meaning(plan_of(*args))
     finally:
-        pipeline._templates = known
+        symbolic_program._programs = known
 
 
 @pytest.mark.parametrize("function", PROGRAMS)
 @pytest.mark.parametrize("donated", [(), (0,)])
-def test_plans_are_those_without_a_structure(function, donated):
+def test_plans_are_those_of_each_program_alone(function, donated):
     for shape in SHAPES:
         assert meaning(plan_of(function, shape, donated)) == meaning_alone(function, shape, donated)
-    assert all(template.structures for template in pipeline._templates.values())
+    assert all(program.plans for program in symbolic_program._programs.values())
 
 
-def test_one_structure_serves_a_class_of_sizes(monkeypatch):
-    made, make = [], bind.make_structure
-    monkeypatch.setattr(bind, "make_structure", lambda *args: made.append(1) or make(*args))
-    # Checks make structures to compare.
-    monkeypatch.setattr(bind, "config", SimpleNamespace(environment=SimpleNamespace(check=False)))
+def test_one_plan_serves_a_class_of_sizes(monkeypatch):
+    made, make = [], symbolic_program.specialize
+    monkeypatch.setattr(
+        symbolic_program, "specialize", lambda *args: made.append(1) or make(*args)
+    )
+    # Checks specialize to compare.
+    check_off = SimpleNamespace(environment=SimpleNamespace(check=False))
+    monkeypatch.setattr(symbolic_program, "config", check_off)
     for rows in (20, 33, 50, 97, 1000):
         plan_of(norms, (rows, 40))
     assert len(made) == 1
     for columns in (8, 16, 40, 8, 16, 41):  # those up to 16 stand in the text
         plan_of(norms, (30, columns))
     assert len(made) == 3
-    (template,) = pipeline._templates.values()
-    assert len(template.structures) == 3
+    (program,) = symbolic_program._programs.values()
+    assert len(program.plans) == 3
 
 
-def test_the_oldest_structure_goes(monkeypatch):
-    monkeypatch.setattr(templates, "MOST_STRUCTURES", 4)
+def test_the_oldest_plan_goes(monkeypatch):
+    monkeypatch.setattr(symbolic_program, "MOST_PLANS", 4)
     for columns in (*range(2, 18), 5, 2, 100, 9):
         plan = plan_of(norms, (30, columns))
-        (template,) = pipeline._templates.values()
+        (program,) = symbolic_program._programs.values()
         assert meaning(plan) == meaning_alone(norms, (30, columns))
-        assert template.structures[0].recipes is not None and len(template.structures) <= 4
-    assert len(template.structures) == 4
+        assert len(program.plans) <= 4
+    assert len(program.plans) == 4
 
 
 def test_arrangements_follow_split_reductions():
-    """How many buffers there are depends on the sizes; the structure is one."""
+    """How many buffers there are depends on the sizes; the symbolic plan is one."""
     for rows in (20, 70001, 30, 80021, 70001):
         assert meaning(plan_of(norms, (rows, 40))) == meaning_alone(norms, (rows, 40))
-    (template,) = pipeline._templates.values()
-    (structure,) = template.structures
-    assert len(structure.arrangements) == 2
+    (program,) = symbolic_program._programs.values()
+    (plan,) = program.plans
+    assert len(plan.arrangements) == 2
 
 
-def test_platforms_have_structures_of_their_own():
+def test_platforms_have_programs_of_their_own():
     for _ in range(2):
         for target in (NATIVE_TARGET, PLAIN_TARGET):
             wanted = meaning_alone(norms, (70001, 40), (), target)
             assert meaning(plan_of(norms, (70001, 40), (), target)) == wanted
-    (template,) = pipeline._templates.values()
-    assert [structure.kind.target for structure in template.structures] == [
-        PLAIN_TARGET, NATIVE_TARGET
-    ]  # fmt: skip
+    programs = symbolic_program._programs.values()
+    assert [program.target for program in programs] == [NATIVE_TARGET, PLAIN_TARGET]
+    assert [len(program.plans) for program in programs] == [1, 1]
 
 
 def test_threads_bind_at_once():
@@ -167,10 +168,10 @@ def test_threads_bind_at_once():
 
 
 def test_a_program_without_a_key_leaves_nothing(monkeypatch):
-    params = templates._params
-    monkeypatch.setattr(templates, "_params", lambda eqn, kept: [params(eqn, kept)])  # not hashable
+    params = key._params
+    monkeypatch.setattr(key, "_params", lambda eqn, kept: [params(eqn, kept)])  # not hashable
     wanted = meaning(plan_of(norms, (30, 40)))
-    assert not pipeline._templates
+    assert not symbolic_program._programs
     monkeypatch.undo()
     assert meaning_alone(norms, (30, 40)) == wanted
 
@@ -179,7 +180,7 @@ def test_a_size_of_0_is_another_program():
     for rows, columns in ((0, 7), (5, 7), (0, 20), (0, 21)):
         shape = (rows, columns)
         assert meaning(plan_of(update, shape)) == meaning_alone(update, shape)
-    assert [len(template.structures) for template in pipeline._templates.values()] == [1, 1]
+    assert [len(program.plans) for program in symbolic_program._programs.values()] == [1, 1]
 
 
 def test_buffers_are_numbers_in_order_of_appearance():

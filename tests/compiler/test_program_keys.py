@@ -8,8 +8,8 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler import pipeline
-from gpuflow.compiler.planning import template
+from gpuflow.compiler.planning import symbolic_program
+from gpuflow.compiler.planning.key import erase_sizes
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.text import kernel_text
 
@@ -99,9 +99,9 @@ ORDERS = {
 
 
 @pytest.fixture
-def fresh_templates(monkeypatch):
-    """No templates of earlier tests."""
-    monkeypatch.setattr(pipeline, "_templates", {})
+def fresh_programs(monkeypatch):
+    """No symbolic programs of earlier tests."""
+    monkeypatch.setattr(symbolic_program, "_programs", {})
 
 
 def test_there_are_fifty_sizes():
@@ -109,7 +109,7 @@ def test_there_are_fifty_sizes():
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_fifty_batch_sizes_need_no_kernel_after_the_fourth(order, fresh_templates):
+def test_fifty_batch_sizes_need_no_kernel_after_the_fourth(order, fresh_programs):
     step, state = gf.jit(train_step), initial_state()
     sizes = ORDERS[order]
     texts = [kernel_texts(step, state, size) for size in sizes]
@@ -123,13 +123,11 @@ def test_fifty_batch_sizes_need_no_kernel_after_the_fourth(order, fresh_template
     assert not late, "\n".join(f"batch size {size}:\n{text}" for size, text in late)
 
 
-def test_sizes_share_texts_and_templates(fresh_templates, monkeypatch):
-    """One template serves all sizes that do not coincide with a layer's or with 1."""
+def test_sizes_share_texts_and_programs(fresh_programs, monkeypatch):
+    """One symbolic program serves all sizes that do not coincide with a layer's or with 1."""
     made = []
-    make = pipeline.make_template
-    monkeypatch.setattr(
-        pipeline, "make_template", lambda *given: made.append(1) or make(*given)
-    )
+    fuse = symbolic_program.fuse
+    monkeypatch.setattr(symbolic_program, "fuse", lambda given: made.append(1) or fuse(given))
     step, state = gf.jit(train_step), initial_state()
     first = kernel_texts(step, state, 17)
     assert len(made) == 1
@@ -160,7 +158,7 @@ def test_results_are_right_at_each_size(size):
 
 def key_of(function, *shapes):
     avals = [gf.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
-    return template.template_key(gf.jit(function).lower(*avals).jaxpr.jaxpr, {})
+    return erase_sizes(gf.jit(function).lower(*avals).jaxpr.jaxpr, {})[0]
 
 
 def test_key_forgets_sizes_but_not_which_of_them_are_equal():
@@ -189,8 +187,8 @@ def test_key_of_size_params_forgets_only_sizes():
 
 
 @pytest.mark.parametrize("sizes", [(3, 5), (5, 3), (4, 4), (1, 5), (5, 1), (0, 3), (17, 16)])
-def test_templates_of_other_sizes_give_right_results(sizes, fresh_templates):
-    """Whichever sizes come first make the template; the others must not suffer from it."""
+def test_programs_of_other_sizes_give_right_results(sizes, fresh_programs):
+    """Whichever sizes come first are fused; the others must not suffer from it."""
 
     def function(x):
         y = jnp.concatenate([x, x * 2], 0)[1:]
@@ -207,7 +205,7 @@ def test_templates_of_other_sizes_give_right_results(sizes, fresh_templates):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_complex_literals_warn_of_nothing(fresh_templates):
+def test_complex_literals_warn_of_nothing(fresh_programs):
     """The key took the real part of a complex literal, with NumPy's ComplexWarning for the user."""
     z = np.array([1 + 2j, 3j], np.complex64)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""A new size takes the kernels of a template, and its words are those that lowering would give."""
+"""A new size takes the plan of another; arguments of kernels are those that lowering would give."""
 
 import threading
 from types import SimpleNamespace
@@ -8,8 +8,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler import pipeline
-from gpuflow.compiler.planning import bind
+from gpuflow.compiler.planning import specialize, symbolic_program
 from gpuflow.compiler.planning.plan import KernelStep
 
 SHAPES = [(5, 7), (6, 8), (33, 20), (20, 33), (9, 9), (17, 40), (2, 3), (40, 16), (7, 5), (64, 100)]
@@ -70,9 +69,14 @@ PROGRAMS = [
 
 @pytest.fixture
 def checked(monkeypatch):
-    """Every recipe is compared with lowering; no templates of earlier tests."""
-    monkeypatch.setattr(pipeline, "_templates", {})
-    monkeypatch.setattr(bind, "config", SimpleNamespace(environment=SimpleNamespace(check=True)))
+    """Every plan is compared with lowering; no programs of earlier tests."""
+    set_check(monkeypatch, True)
+
+
+def set_check(monkeypatch, check):
+    monkeypatch.setattr(symbolic_program, "_programs", {})
+    config = SimpleNamespace(environment=SimpleNamespace(check=check))
+    monkeypatch.setattr(symbolic_program, "config", config)
 
 
 def arrays(shape):
@@ -81,7 +85,7 @@ def arrays(shape):
 
 @pytest.mark.parametrize("function", PROGRAMS)
 @pytest.mark.parametrize("donates", [False, True])
-def test_recipes_give_what_lowering_does(function, donates, checked):
+def test_plans_are_those_of_lowering(function, donates, checked):
     jitted = gf.jit(function, donate_argnums=(0,) if donates else ())
     for shape in SHAPES:
         x = arrays(shape)
@@ -91,10 +95,8 @@ def test_recipes_give_what_lowering_does(function, donates, checked):
         for got, want in zip(found, wanted, strict=True):
             # Sums of up to 6400 terms of order 1.
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
-    templates = pipeline._templates.values()
-    with_recipes = sum(len(template.recipes) for template in templates)
-    kernels = sum(sum(g.space is not None for g in template.groups) for template in templates)
-    assert with_recipes == kernels
+    programs = symbolic_program._programs.values()
+    assert sum(len(program.plans) for program in programs) < len(SHAPES) * 2
 
 
 @pytest.mark.parametrize("function", [softmax_of_slices, counted, padded, looped, reductions])
@@ -111,15 +113,13 @@ def test_sizes_of_0_and_1(function, checked):
 
 
 def test_a_new_size_prints_schedules_and_lowers_nothing(monkeypatch):
-    monkeypatch.setattr(pipeline, "_templates", {})
-    # Checks would lower each group to compare.
-    monkeypatch.setattr(bind, "config", SimpleNamespace(environment=SimpleNamespace(check=False)))
+    set_check(monkeypatch, False)  # checks would lower each group to compare
     jitted = gf.jit(lambda x: gf.nn.softmax(x * 2 + 1) @ x.T)
     kernels = []
     for number, rows in enumerate((20, 33, 50)):
         if number:
-            monkeypatch.setattr(bind, "lower_group", None)
-            monkeypatch.setattr(pipeline, "make_template", None)
+            monkeypatch.setattr(specialize, "lower_group", None)
+            monkeypatch.setattr(symbolic_program, "fuse", None)
         steps = jitted.lower(arrays((rows, 40))).compile().steps
         kernels.append([step.kernel for step in steps if isinstance(step, KernelStep)])
     assert kernels[0]
@@ -128,25 +128,25 @@ def test_a_new_size_prints_schedules_and_lowers_nothing(monkeypatch):
 
 
 def test_a_short_innermost_axis_has_kernels_of_its_own(checked):
-    """Sizes up to 16 stand in the text; each is a recipe, and longer ones share one."""
+    """Sizes up to 16 stand in the text; each has a plan, and longer ones share one."""
     jitted = gf.jit(lambda x: x - x.max(1, keepdims=True))
     for columns in (40, 8, 50, 16, 8, 17, 100):
         x = arrays((30, columns))
         np.testing.assert_array_equal(jitted(x), x - x.max(1, keepdims=True))
-    (template,) = pipeline._templates.values()
-    assert [len(recipes) for recipes in template.recipes.values()] == [3]
+    (program,) = symbolic_program._programs.values()
+    assert len(program.plans) == 3
 
 
 @pytest.mark.usefixtures("loops_of_steps")
-def test_programs_with_loops_have_templates(checked):
+def test_programs_with_loops_share_plans(checked):
     """The key of a program forgets the sizes inside its loops, whose programs have their own."""
     jitted = gf.jit(lambda x: looped(x)[0] * 2)
     for rows in (4, 9, 30):
         jitted.lower(arrays((rows, 20 + rows))).compile()
-    assert len(pipeline._templates) == 2
+    assert [len(program.plans) for program in symbolic_program._programs.values()] == [1, 1]
 
 
-def test_threads_share_recipes(checked):
+def test_threads_share_plans(checked):
     """Several threads bind new sizes of one program at once."""
 
     def function(x):
@@ -172,7 +172,7 @@ def test_threads_share_recipes(checked):
 
 
 def test_literals_follow_the_program(checked):
-    """Numbers that are not in the text may differ between programs of one template."""
+    """Numbers that are not in the text may differ between programs of one key."""
     for number in (2.0, 3.0, 3, 2.5):
         np.testing.assert_array_equal(
             gf.jit(lambda x, c=number: x * c)(np.arange(4, dtype=np.float32)), np.arange(4) * number

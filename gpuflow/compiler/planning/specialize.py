@@ -1,0 +1,297 @@
+"""Specialization: a symbolic plan from a program with given sizes, and the guard of these.
+
+Groups become kernels with size expressions as arguments. Whether an operand is copied depends on
+sizes as well, and is asked in the same way as everything that lowering asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+from gpuflow.base.caches import register_table
+from gpuflow.base.util import selector
+from gpuflow.compiler.fusion.fuse import Group
+from gpuflow.compiler.fusion.space import Program, Space
+from gpuflow.compiler.lowering.donation import choose_in_place, readers_of
+from gpuflow.compiler.lowering.lower import NO_BUFFER, Lowered, lower_group
+from gpuflow.compiler.lowering.size_exprs import SizeExpr, SizeExprs, SizeQueries
+from gpuflow.compiler.lowering.size_table import ErasedSizes, SizeTable
+from gpuflow.compiler.passes.updates_in_place import Donations, InnerAliases, updated_pairs
+from gpuflow.compiler.planning.segments import join_equal
+from gpuflow.compiler.planning.symbolic_plan import SymbolicPlan, added_buffer
+from gpuflow.compiler.planning.symbolic_steps import (
+    SymbolicCallStep,
+    SymbolicCopyStep,
+    SymbolicKernelCall,
+    SymbolicKernelStep,
+    SymbolicOperand,
+    SymbolicStep,
+)
+from gpuflow.compiler.schedules.schedule import is_plain
+from gpuflow.compiler.target import Target
+from gpuflow.core.jaxpr import Atom, Eqn, Literal, Var
+from gpuflow.core.views import contiguous
+from gpuflow.kir.in_place import overwritten_early
+from gpuflow.kir.nodes import Kernel
+from gpuflow.kir.text import kernel_text
+
+# Kernels in use by their texts, so that what is derived from one is derived once.
+_kernels: WeakValueDictionary[str, Kernel] = WeakValueDictionary()
+register_table("kernels in use", _kernels)
+
+
+def specialize(
+    program: Program, erased: ErasedSizes, donations: Donations, inner_aliases: InnerAliases,
+    groups: Sequence[Group], table: SizeTable, target: Target, into_destinations: bool,
+) -> SymbolicPlan:  # fmt: skip
+    """The symbolic plan of a program, for its sizes and all others with the same kernels.
+
+    Args:
+        program: the program, described for fusion.
+        erased: its sizes.
+        donations, inner_aliases: of the program.
+        groups: its groups, whose spaces may have the sizes of another program of the key.
+        table: receives the size expressions.
+        target: the platform.
+        into_destinations: outputs are written into arrays that a call passes.
+    """
+    return _Specializer(
+        program, erased, donations, inner_aliases, groups, table, target
+    ).plan(into_destinations)  # fmt: skip
+
+
+class _Specializer:
+    def __init__(
+        self, program: Program, erased: ErasedSizes, donations: Donations,
+        inner_aliases: InnerAliases, groups: Sequence[Group], table: SizeTable, target: Target,
+    ) -> None:  # fmt: skip
+        self.program, self.jaxpr, self.groups = program, program.jaxpr, groups
+        self.donations, self.inner_aliases = donations, inner_aliases
+        self.table, self.target = table, target
+        self.exprs, self.queries = SizeExprs(program, erased), SizeQueries()
+        self.readers = readers_of(program, [group.members for group in groups])
+        self.id_of = {var: k for k, var in enumerate(erased.variables)}
+        self.owners = len(groups) + len(self.jaxpr.outvars)
+        updated = {program.storage(var)[0] for var in program.updated()}
+        self.free = {var: out for var, out in donations.items() if var not in updated}
+        self.in_temporaries: dict[int, int] = {}  # outputs, and the temporaries that become them
+
+    def plan(self, into_destinations: bool) -> SymbolicPlan:
+        """The symbolic plan."""
+        steps: list[SymbolicStep] = []
+        in_place, inputs = self._updated_inputs(), len(self.jaxpr.invars)
+        for index, group in enumerate(self.groups):
+            if group.space is None:
+                steps += self._call(index, group.members[0])
+                continue
+            lowered = self._lowered(index, group.space)
+            steps += self._copied_operands(group.members)
+            for out, buffer in lowered.in_place:
+                taken = in_place if self.id_of[buffer] < inputs else self.in_temporaries
+                taken[self.id_of[out]] = self.id_of[buffer]
+            steps.append(self._kernel_step(index, group.members, lowered))
+        outputs, copies = self._outputs(into_destinations)
+        written = dict.fromkeys([out for out in outputs if out is not None and out >= inputs])
+        new = tuple([out for out in written if out not in in_place])
+        owned, destinations = ((), new) if into_destinations else (new, ())
+        return SymbolicPlan(
+            self.queries.guard(self.table), self.target, (*join_equal(steps), *copies),
+            tuple([group.members for group in self.groups]), outputs, in_place, owned,
+            destinations, self.owners,
+        )  # fmt: skip
+
+    def _lowered(self, index: int, space: Space) -> Lowered:
+        """The kernel of a group."""
+        space = _with_sizes(self.program, space)
+        in_place = choose_in_place(
+            self.exprs, space, index, self.readers, self.free.copy(), not self.target.on_gpu
+        )
+        lowered = lower_group(self.exprs, space, in_place, self.queries)
+        early = overwritten_early(lowered.kernel)
+        if early:
+            accesses = lowered.operands.accesses
+            in_place = in_place.without([accesses[e.operand].buffer for e in early])
+            lowered = lower_group(self.exprs, space, in_place, self.queries)
+        for _, buffer in lowered.in_place:
+            self.free.pop(buffer, None)
+        return lowered
+
+    def _kernel_step(
+        self, index: int, members: tuple[int, ...], lowered: Lowered
+    ) -> SymbolicKernelStep:
+        ordinal = self.table.ordinal
+        kernel = _kernels.setdefault(kernel_text(lowered.kernel), lowered.kernel)
+        call = SymbolicKernelCall(
+            index, kernel, selector([ordinal(slot.source) for slot in lowered.slots]),
+            tuple([NO_BUFFER if var is None else self.id_of[var] for var in lowered.buffers]),
+            ordinal(lowered.extent.source), ordinal(lowered.points.source),
+        )  # fmt: skip
+        writes = self._ids(lowered.writes)
+        return SymbolicKernelStep(
+            (call,), kernel, members, self._ids(lowered.reads),
+            tuple([self.in_temporaries.get(out, out) for out in writes]),
+            self._ids(lowered.overwrites), is_plain(kernel, self.target.schedules),
+        )  # fmt: skip
+
+    def _ids(self, variables: Sequence[Var]) -> tuple[int, ...]:
+        return tuple([self.id_of[var] for var in variables])
+
+    def _added(self, owner: int, k: int) -> int:
+        return added_buffer(len(self.id_of), self.owners, owner, k)
+
+    def _operand(self, position: int | None, index: int) -> SymbolicOperand:
+        if position is None:
+            atom = self.jaxpr.outvars[index]
+        else:
+            atom = self.jaxpr.eqns[position].inputs[index]
+        if type(atom) is Literal:
+            return SymbolicOperand(position, index, NO_BUFFER, False)
+        buffer = self._buffer_of(atom)
+        buffer = self.in_temporaries.get(buffer, buffer)
+        return SymbolicOperand(position, index, buffer, atom in self.program.views)
+
+    def _buffer_of(self, var: Var) -> int:
+        """The buffer of a variable: for an updated array its operand's, or that of a copy."""
+        return self.id_of[self.program.storage(var)[0]]
+
+    def _call(self, group: int, position: int) -> Iterator[SymbolicStep]:
+        """A library or host call, a loop or branch, with copies that it needs before."""
+        eqn = self.jaxpr.eqns[position]
+        rule = eqn.primitive.lower
+        if rule.is_unwritten:
+            return
+        operands = [self._operand(position, k) for k in range(len(eqn.inputs))]
+        outputs = [self.id_of[var] for var in eqn.outputs]
+        if self._is_row_major_copy(eqn):
+            yield SymbolicCopyStep(operands[0], outputs[0])
+            return
+        yield from self._copied_operands([position])
+        for k, out in updated_pairs(eqn, self.inner_aliases):
+            outputs[out] = self._buffer_of(eqn.outputs[out])
+            operands[k] = SymbolicOperand(position, k, outputs[out], False)
+        must_be_rows = rule.runs_programs or rule.row_major
+        for k, operand in enumerate(operands if must_be_rows else ()):
+            if operand.is_view and not self._is_row_major(eqn.inputs[k]):
+                row_major = self._added(group, 1 + k)
+                yield SymbolicCopyStep(operand, row_major)
+                operands[k] = SymbolicOperand(position, k, row_major, False)
+        if not rule.runs_programs:
+            kind = "host" if rule.is_host_call else "library"
+            yield SymbolicCallStep(group, position, tuple(operands), tuple(outputs), kind)
+            return
+        workspace = self._added(group, 0)
+        writes = (*outputs, workspace)
+        yield SymbolicCallStep(group, position, tuple(operands), writes, "program")
+
+    def _are_strides(self, strides: Sequence[SizeExpr], shape: Sequence[int]) -> bool:
+        """Whether strides are those of a row-major array; along axes of size 1 they do not matter.
+
+        Whether a size is 1 is part of the key.
+        """
+        expected = self.exprs.strides(shape)
+        return all(
+            size == 1 or self.queries.are_equal(stride, want)
+            for size, stride, want in zip(shape, strides, expected, strict=True)
+        )
+
+    def _is_row_major(self, atom: Atom) -> bool:
+        """Whether the elements of an array are in row-major order, without gaps."""
+        assert type(atom) is Var  # a literal is not a view
+        layout = self.exprs.layout(atom)
+        return True not in layout.broadcast and self._are_strides(layout.strides, atom.aval.shape)
+
+    def _is_whole(self, var: Var) -> bool:
+        """Whether an alias is all elements of its buffer, in order."""
+        layout, sizes = self.exprs.layout(var), []
+        for aval in (var.aval, layout.buffer.aval):
+            sizes.append(self.exprs.product([self.exprs.size(size) for size in aval.shape]))
+        return (
+            self.queries.are_equal(*sizes)
+            and self.queries.are_equal(layout.offset, self.exprs.zero)
+            and self._is_row_major(var)
+        )
+
+    def _is_row_major_copy(self, eqn: Eqn) -> bool:
+        """Whether the output is the operand's elements in row-major order, as of a reshape."""
+        rule = eqn.primitive.lower
+        if rule.view is None or rule.steps is not None or type(eqn.inputs[0]) is Literal:
+            return False
+        operand, out = eqn.inputs[0].aval, eqn.outputs[0].aval
+        view = rule.view(contiguous(operand.shape), out, **eqn.params)
+        if view is None or True in view.broadcast:
+            return False
+        strides = self.exprs.view_strides(eqn, self.exprs.strides(operand.shape), view)
+        return self._are_strides(strides, out.shape)
+
+    def _copied_operands(self, members: Sequence[int]) -> Iterator[SymbolicCopyStep]:
+        """Copies of operands that updates of a group may not overwrite, in separate buffers."""
+        for e in members:
+            eqn, done = self.jaxpr.eqns[e], self.program.updates.get(e)
+            for operand, out in updated_pairs(eqn, self.inner_aliases):
+                if done is None or (operand, out) not in done.pairs:
+                    target = self.id_of[eqn.outputs[out]]
+                    yield SymbolicCopyStep(self._operand(e, operand), target)
+
+    def _updated_inputs(self) -> dict[int, int]:
+        """Outputs that are donated inputs: updated, or returned unmodified."""
+        same = [self.id_of[var] for var, out in self.donations.items() if out is var]
+        taken = dict(zip(same, same, strict=True))
+        for var in self.program.updated():
+            buffer = self._buffer_of(var)
+            if var in self.program.outputs and buffer < len(self.jaxpr.invars):
+                taken[self.id_of[var]] = buffer
+        return taken
+
+    def _outputs(
+        self, into_destinations: bool
+    ) -> tuple[tuple[int | None, ...], list[SymbolicCopyStep]]:
+        """The buffer of each output, and copies for aliases and repeated outputs.
+
+        An alias of a whole array that is not an input is that array, in another shape.
+        """
+        jaxpr, program = self.jaxpr, self.program
+        inputs = len(jaxpr.invars)
+        updated = set(program.updated())
+        outputs: list[int | None] = []
+        copies: list[SymbolicCopyStep] = []
+        taken: set[int] = set()
+        for k, atom in enumerate(jaxpr.outvars):
+            number = None if type(atom) is Literal else self.id_of[atom]
+            is_alias = atom in program.views
+            if type(atom) is Var and is_alias:
+                base = program.views[atom][0]
+                if self.id_of[base] >= inputs and base not in updated and self._is_whole(atom):
+                    number, is_alias = self.id_of[base], False
+            if number is not None:
+                number = self.in_temporaries.get(number, number)
+            fixed = number is None or number < inputs
+            is_unchanged = type(atom) is Var and self.donations.get(atom) is atom
+            if fixed and (is_unchanged or not into_destinations):
+                outputs.append(number)
+                continue
+            buffer = self._buffer_of(atom) if atom in updated else None
+            if buffer is not None and buffer not in taken:
+                # The array that was updated is the output, under its own or the input's name.
+                taken.add(buffer)
+                outputs.append(number if buffer < inputs else buffer)
+            elif fixed or is_alias or number in taken:
+                target = self._added(len(self.groups) + k, 0)
+                copies.append(SymbolicCopyStep(self._operand(None, k), target))
+                outputs.append(target)
+            else:
+                assert number is not None  # literals are fixed
+                taken.add(number)
+                outputs.append(number)
+        return tuple(outputs), copies
+
+
+def _with_sizes(program: Program, space: Space) -> Space:
+    """A space with the sizes and variables of this program."""
+    sizes = {}
+    for key in space.sizes:
+        iteration = program.iterations[key[0]]
+        assert iteration is not None
+        sizes[key] = iteration.sizes[key[1]]
+    return replace(space, sizes=sizes, escaping=program.escaping(space.members, space.unstored))
