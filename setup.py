@@ -30,7 +30,10 @@ setup(
     package_dir={"gpuflow.kernels": "kernels"},
     package_data={
         "gpuflow": [
-            "py.typed", "base/*.txt", "core/*.pyi", "explaining/page.*",
+            "py.typed",
+            "base/*.txt",
+            "core/*.pyi",
+            "explaining/page.*",
             "targets/cpu/runtime/native/*.ll",
         ],
         "gpuflow.kernels": ["*.cu", "*.cuh"],

@@ -1,7 +1,7 @@
 """Write the benchmark tables of README.md and benchmarks.md from one file of results.
 
-    python docs/make_benchmarks.py              # writes both pages
-    python docs/make_benchmarks.py --check      # fails if that would change one
+python docs/make_benchmarks.py              # writes both pages
+python docs/make_benchmarks.py --check      # fails if that would change one
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ def _shown(cell: str) -> str:
     """A median such as "1365 ms ± 91" with three digits and the unit that fits: "1.36 s"."""
     match = _VALUE.match(cell)
     if match is None:
-        raise ValueError(f"[benchmarks] a cell must start with a time or memory; got {cell!r}. "
-                         "Fix: a row of perf/compare.py")  # fmt: skip
+        raise ValueError(
+            f"[benchmarks] a cell must start with a time or memory; got {cell!r}. "
+            "Fix: a row of perf/compare.py"
+        )
     value, unit = float(match[1]), match[2]
     if unit == "ms":
         factor, unit = (1e-3, "s") if value >= 1000 else (1e3, "µs") if value < 1 else (1.0, "ms")
@@ -97,9 +99,7 @@ def sections(text: str) -> list[Section]:
         title, *lines = part.splitlines()
         facts = tuple(line[2:] for line in lines if line.startswith("- "))
         cells = [line.strip("|").split(" | ") for line in lines if line.startswith("| ")]
-        rows = tuple(
-            Row(row[0].strip(), _shown(row[1]), _shown(row[2])) for row in cells[2:]
-        )
+        rows = tuple(Row(row[0].strip(), _shown(row[1]), _shown(row[2])) for row in cells[2:])
         found.append(Section(title, facts, rows))
     return found
 
@@ -172,9 +172,12 @@ def every_plot(found: list[Section], page: Path) -> str:
 
 
 BLOCKS: dict[str, Callable[[list[Section], Path], str]] = {
-    "headlines": headlines, "slower": slower, "every row": every_row, "not faster": not_faster,
+    "headlines": headlines,
+    "slower": slower,
+    "every row": every_row,
+    "not faster": not_faster,
     "plots": every_plot,
-}  # fmt: skip
+}
 
 
 def begin(name: str) -> str:

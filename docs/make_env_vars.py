@@ -1,7 +1,7 @@
 """Write the tables of env_vars.md from the table of variables in gpuflow/base/variables.py.
 
-    python docs/make_env_vars.py              # writes docs/env_vars.md
-    python docs/make_env_vars.py --check      # fails if that would change it
+python docs/make_env_vars.py              # writes docs/env_vars.md
+python docs/make_env_vars.py --check      # fails if that would change it
 """
 
 from __future__ import annotations

@@ -62,11 +62,21 @@ def explain() -> Image.Image:
     with tempfile.TemporaryDirectory() as folder:
         page, picture = found.to_html(f"{folder}/page.html"), Path(folder, "page.png")
         subprocess.run(
-            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-             f"--user-data-dir={folder}/browser", f"--window-size={WIDTH},{TALL}",
-             f"--screenshot={picture}", f"{page.as_uri()}{STEP}"],
-            check=True, capture_output=True, timeout=120,
-        )  # fmt: skip
+            [
+                browser,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                f"--user-data-dir={folder}/browser",
+                f"--window-size={WIDTH},{TALL}",
+                f"--screenshot={picture}",
+                f"{page.as_uri()}{STEP}",
+            ],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
         return Image.open(picture).convert("RGB").crop((0, 0, WIDTH, SHOWN))
 
 
@@ -188,8 +198,16 @@ def graph_network(program: Any) -> Image.Image:
 
 
 DRAWN: tuple[Callable[[Any], Image.Image], ...] = (
-    mandelbrot, lorenz_ensemble, images, vae, gpt, cnn, neural_ode, gaussian_process, graph_network,
-)  # fmt: skip
+    mandelbrot,
+    lorenz_ensemble,
+    images,
+    vae,
+    gpt,
+    cnn,
+    neural_ode,
+    gaussian_process,
+    graph_network,
+)
 
 
 def main(names: Sequence[str]) -> None:

@@ -61,9 +61,10 @@ def missing() -> dict[str, int]:
     finally:
         as_jax.uninstall()
     return {
-        name: count for name, count in absent.items()
+        name: count
+        for name, count in absent.items()
         if not any(name.startswith(f"{other}.") for other in absent)
-    }  # fmt: skip
+    }
 
 
 def table(names: dict[str, int]) -> str:

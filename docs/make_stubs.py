@@ -49,15 +49,19 @@ def stub() -> str:
         class_of("ArrayMethods", HasAval, METHODS, PROPERTIES, imports),
         class_of("RefMethods", HasShape, ref.METHODS, ref.PROPERTIES, imports),
     ]
-    lines = [f"from {module} import {', '.join(sorted(imports[module]))}\n"
-             for module in sorted(imports)]  # fmt: skip
+    lines = [
+        f"from {module} import {', '.join(sorted(imports[module]))}\n" for module in sorted(imports)
+    ]
     return HEAD + "".join(lines) + "\n" + "\n".join(classes)
 
 
 def class_of(
-    name: str, base: type, methods: Mapping[str, Any], properties: Mapping[str, Any],
+    name: str,
+    base: type,
+    methods: Mapping[str, Any],
+    properties: Mapping[str, Any],
     imports: Imports,
-) -> str:  # fmt: skip
+) -> str:
     """One class: its methods and properties, in the order of the tables."""
     need(base, base.__name__, base.__module__, imports)
     text = [f"class {name}({base.__name__}):\n"]

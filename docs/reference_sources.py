@@ -122,10 +122,12 @@ def signature_of(value: Any) -> str:
         for one in found.parameters.values()
     ]
     result = found.return_annotation
-    return str(found.replace(
-        parameters=parameters,
-        return_annotation=result if result is inspect.Signature.empty else readable(result),
-    ))  # fmt: skip
+    return str(
+        found.replace(
+            parameters=parameters,
+            return_annotation=result if result is inspect.Signature.empty else readable(result),
+        )
+    )
 
 
 def docstring_of(value: Any, indent: str) -> str:
@@ -161,8 +163,9 @@ def class_source(name: str, value: type) -> str:
         if isinstance(member, property):
             lines.append("    @property\n" + function_source(key, member.fget, "    "))
         elif callable(getattr(value, key, None)) and ours.startswith("gpuflow"):
-            lines.append(function_source(key, member if callable(member) else member.__func__,
-                                         "    "))  # fmt: skip
+            lines.append(
+                function_source(key, member if callable(member) else member.__func__, "    ")
+            )
     return "\n".join(lines) + "\n"
 
 

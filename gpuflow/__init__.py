@@ -169,9 +169,20 @@ remat = checkpoint
 P = _PartitionSpec
 
 _MODULES = (
-    "ad_checkpoint", "custom_batching", "custom_derivatives", "debug", "errors", "experimental",
-    "flatten_util", "lax", "numpy", "random", "ref", "tree", "tree_util",
-)  # fmt: skip
+    "ad_checkpoint",
+    "custom_batching",
+    "custom_derivatives",
+    "debug",
+    "errors",
+    "experimental",
+    "flatten_util",
+    "lax",
+    "numpy",
+    "random",
+    "ref",
+    "tree",
+    "tree_util",
+)
 # Imported when they are first asked for, so that programs without them start faster.
 _LATER = (
     "as_jax", "checkpointing", "data", "distributed", "dlpack", "dtypes", "example_libraries",

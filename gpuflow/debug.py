@@ -25,9 +25,12 @@ else:
 
 
 def callback(
-    callback: Callable[..., Any] | None = None, *args: Any, ordered: bool = False,
-    partitioned: bool = False, **kwargs: Any,
-) -> Any:  # fmt: skip
+    callback: Callable[..., Any] | None = None,
+    *args: Any,
+    ordered: bool = False,
+    partitioned: bool = False,
+    **kwargs: Any,
+) -> Any:
     """Call a Python function on the host at this point of the program.
 
     It also runs under jit, and once for each element under vmap. Derivatives ignore it.
@@ -79,9 +82,13 @@ def _call(ordered: bool, callback: Callable[..., Any], /, *args: Any, **kwargs: 
 
 
 def breakpoint(
-    *, backend: str | None = None, filter_frames: bool = True, num_frames: int | None = None,
-    ordered: bool = False, token: Any = None,
-) -> None:  # fmt: skip
+    *,
+    backend: str | None = None,
+    filter_frames: bool = True,
+    num_frames: int | None = None,
+    ordered: bool = False,
+    token: Any = None,
+) -> None:
     """Open Python's debugger at this point of the program, also under jit.
 
     It shows the frame of the call. Under jit, arrays are tracers in that frame; ``debug.print`` and
@@ -114,9 +121,13 @@ def breakpoint(
 
 
 def print(
-    fmt: str | None = None, *args: Any, ordered: bool = False, partitioned: bool = False,
-    skip_format_check: bool = False, **kwargs: Any,
-) -> Any:  # fmt: skip
+    fmt: str | None = None,
+    *args: Any,
+    ordered: bool = False,
+    partitioned: bool = False,
+    skip_format_check: bool = False,
+    **kwargs: Any,
+) -> Any:
     """Print values when the program runs, also under jit, grad and vmap.
 
     Args:
@@ -143,9 +154,13 @@ def print(
 
 
 def log(
-    fmt: str | None = None, *args: Any, ordered: bool = False, partitioned: bool = False,
-    skip_format_check: bool = False, **kwargs: Any,
-) -> Any:  # fmt: skip
+    fmt: str | None = None,
+    *args: Any,
+    ordered: bool = False,
+    partitioned: bool = False,
+    skip_format_check: bool = False,
+    **kwargs: Any,
+) -> Any:
     """``print`` to the logger ``gpuflow.debug`` of Python's ``logging``, at level INFO."""
     del partitioned
     logger = logging.getLogger("gpuflow.debug")
@@ -157,9 +172,14 @@ def log(
 
 
 def _show(
-    write: Callable[[str], None], ordered: bool, checked: bool, fmt: str, /, *args: Any,
+    write: Callable[[str], None],
+    ordered: bool,
+    checked: bool,
+    fmt: str,
+    /,
+    *args: Any,
     **kwargs: Any,
-) -> None:  # fmt: skip
+) -> None:
     if checked:
         _check_fields(fmt, args, kwargs)
 

@@ -91,7 +91,20 @@ def itemsize_bits(dtype: DTypeLike) -> int:
 
 
 publish(
-    globals(), "dtypes",
-    ["bfloat16", "canonicalize_dtype", "extended", "finfo", "float0", "iinfo", "issubdtype",
-     "itemsize_bits", "prng_key", "result_type", "scalar_type_of", "TypePromotionError"],
-)  # fmt: skip
+    globals(),
+    "dtypes",
+    [
+        "bfloat16",
+        "canonicalize_dtype",
+        "extended",
+        "finfo",
+        "float0",
+        "iinfo",
+        "issubdtype",
+        "itemsize_bits",
+        "prng_key",
+        "result_type",
+        "scalar_type_of",
+        "TypePromotionError",
+    ],
+)

@@ -22,8 +22,11 @@ from gpuflow.tree_util import register_dataclass
 
 _Tree = TypeVar("_Tree")
 _NAMES = {
-    "float32": ("f32", "full"), "float64": ("f64",), "float16": ("f16",), "bfloat16": ("bf16",),
-}  # fmt: skip
+    "float32": ("f32", "full"),
+    "float64": ("f64",),
+    "float16": ("f16",),
+    "bfloat16": ("bf16",),
+}
 _DTYPES = {short: name for name, shorts in _NAMES.items() for short in (name, *shorts)}
 _FIELDS = {"p": "param_dtype", "c": "compute_dtype", "o": "output_dtype"}
 _LONG_KEYS = {"params": "p", "compute": "c", "output": "o"}

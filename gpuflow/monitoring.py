@@ -117,5 +117,4 @@ def clear_event_listeners() -> None:
         listeners.clear()
 
 
-
 publish(globals(), "monitoring", public_names(globals(), __name__))

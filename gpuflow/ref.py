@@ -56,8 +56,10 @@ def new_ref(init_val: ArrayLike, *, memory_space: Any = None, kind: str | None =
     del kind
     check(
         memory_space is None,
-        lambda: "[new_ref] memory_space must be None, the memory of the device; got "
-        f"{memory_space!r}. Fix: None.",
+        lambda: (
+            "[new_ref] memory_space must be None, the memory of the device; got "
+            f"{memory_space!r}. Fix: None."
+        ),
         NotImplementedError,
     )
     _check_no_ref("new_ref", init_val)
@@ -256,9 +258,10 @@ def _shape_at(op: str, aval: ShapedArray, idx: Any) -> tuple[int, ...]:
     entries = idx if isinstance(idx, tuple) else (idx,)
     plain = tuple(
         np.zeros(aval_of(e).shape, np.int32)
-        if is_value(e) and not isinstance(e, bool | int) and aval_of(e).dtype != np.bool_ else e
+        if is_value(e) and not isinstance(e, bool | int) and aval_of(e).dtype != np.bool_
+        else e
         for e in entries
-    )  # fmt: skip
+    )
     if any(isinstance(entry, Tracer) for entry in plain):
         return aval_of(getitem(lax.full(aval.shape, 0), idx)).shape  # its error
     try:

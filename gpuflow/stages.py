@@ -34,7 +34,16 @@ class Wrapped(Protocol):
 
 
 publish(
-    globals(), "stages",
-    ["ArgInfo", "Compiled", "CompilerOptions", "Lowered", "MemoryAnalysis", "Stage", "Traced",
-     "Wrapped"],
-)  # fmt: skip
+    globals(),
+    "stages",
+    [
+        "ArgInfo",
+        "Compiled",
+        "CompilerOptions",
+        "Lowered",
+        "MemoryAnalysis",
+        "Stage",
+        "Traced",
+        "Wrapped",
+    ],
+)

@@ -18,17 +18,25 @@ from gpuflow.core.aval import aval_of
 EPS = 1e-4
 # By the names of dtypes: how far a derivative may be from a difference with a step of EPS.
 _TOLERANCES = {
-    "bfloat16": 1e-1, "float16": 1e-2, "float32": 2e-3, "float64": 1e-5,
-    "complex64": 1e-3, "complex128": 1e-5,
-}  # fmt: skip
+    "bfloat16": 1e-1,
+    "float16": 1e-2,
+    "float32": 2e-3,
+    "float64": 1e-5,
+    "complex64": 1e-3,
+    "complex128": 1e-5,
+}
 Tolerance = float | dict[Any, float] | None
 
 
 def check_grads(
-    f: Callable[..., Any], args: Sequence[Any], order: int,
-    modes: str | Sequence[str] = ("fwd", "rev"), atol: Tolerance = None, rtol: Tolerance = None,
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    order: int,
+    modes: str | Sequence[str] = ("fwd", "rev"),
+    atol: Tolerance = None,
+    rtol: Tolerance = None,
     eps: float | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Compare derivatives of ``f`` at ``args`` with finite differences, in a random direction.
 
     Args:
@@ -53,9 +61,13 @@ def check_grads(
 
 
 def _check_order(
-    f: Callable[..., Any], args: tuple[Any, ...], order: int, modes: Sequence[str],
-    limits: tuple[Any, Any, float], what: str,
-) -> None:  # fmt: skip
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    order: int,
+    modes: Sequence[str],
+    limits: tuple[Any, Any, float],
+    what: str,
+) -> None:
     def forward(*both: Any) -> Any:
         half = len(both) // 2
         return jvp(f, both[:half], both[half:])
@@ -76,9 +88,14 @@ def _check_order(
 
 
 def check_jvp(
-    f: Callable[..., Any], f_jvp: Callable[..., Any], args: Sequence[Any],
-    atol: Tolerance = None, rtol: Tolerance = None, eps: float = EPS, err_msg: str = "",
-) -> None:  # fmt: skip
+    f: Callable[..., Any],
+    f_jvp: Callable[..., Any],
+    args: Sequence[Any],
+    atol: Tolerance = None,
+    rtol: Tolerance = None,
+    eps: float = EPS,
+    err_msg: str = "",
+) -> None:
     """Compare ``f_jvp`` with finite differences of ``f``, in a random direction.
 
     Args:
@@ -103,9 +120,14 @@ def check_jvp(
 
 
 def check_vjp(
-    f: Callable[..., Any], f_vjp: Callable[..., Any], args: Sequence[Any],
-    atol: Tolerance = None, rtol: Tolerance = None, eps: float = EPS, err_msg: str = "",
-) -> None:  # fmt: skip
+    f: Callable[..., Any],
+    f_vjp: Callable[..., Any],
+    args: Sequence[Any],
+    atol: Tolerance = None,
+    rtol: Tolerance = None,
+    eps: float = EPS,
+    err_msg: str = "",
+) -> None:
     """Compare ``f_vjp`` with finite differences of ``f``, in a random direction.
 
     Args:
@@ -124,9 +146,12 @@ def check_vjp(
     cotangents = _random_like(rng, out)
     back = _conjugate(pull(_conjugate(cotangents)))
     _check_close(
-        _inner_product(tangents, back), _inner_product(slope, cotangents), atol, rtol,
+        _inner_product(tangents, back),
+        _inner_product(slope, cotangents),
+        atol,
+        rtol,
         f"{err_msg} cotangent projection".strip(),
-    )  # fmt: skip
+    )
 
 
 # --- arithmetic of trees, in NumPy ---------------------------------------------------------

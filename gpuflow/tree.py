@@ -17,9 +17,20 @@ from gpuflow.tree_util import tree_transpose as transpose
 from gpuflow.tree_util import tree_unflatten as unflatten
 
 __all__ = [
-    "all", "broadcast", "flatten", "flatten_with_path", "leaves", "leaves_with_path", "map",
-    "map_with_path", "reduce", "reduce_associative", "static", "structure",
-    "transpose", "unflatten",
-]  # fmt: skip
+    "all",
+    "broadcast",
+    "flatten",
+    "flatten_with_path",
+    "leaves",
+    "leaves_with_path",
+    "map",
+    "map_with_path",
+    "reduce",
+    "reduce_associative",
+    "static",
+    "structure",
+    "transpose",
+    "unflatten",
+]
 
 _publish(globals(), "tree", __all__)

@@ -99,8 +99,10 @@ def _check_methods(op: str, cls: Any, *names: str) -> None:
     for name in names:
         check(
             isinstance(cls, type) and hasattr(cls, name),
-            lambda name=name: f"[{op}] a class with a method {name} is needed; got {brief(cls)}. "
-            f"Fix: def {name} in the class.",
+            lambda name=name: (
+                f"[{op}] a class with a method {name} is needed; got {brief(cls)}. "
+                f"Fix: def {name} in the class."
+            ),
             AttributeError if isinstance(cls, type) else TypeError,
         )
 

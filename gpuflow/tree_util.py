@@ -34,7 +34,6 @@ IsLeaf = Callable[[Any], bool] | None
 _Node = TypeVar("_Node")
 
 
-
 @explained
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
     """Return the leaves and the structure of ``tree``.
@@ -214,9 +213,11 @@ _NOTHING = object()
 
 @explained
 def tree_reduce(
-    function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _NOTHING,
+    function: Callable[[Any, Any], Any],
+    tree: Any,
+    initializer: Any = _NOTHING,
     is_leaf: IsLeaf = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Reduce the leaves from left to right.
 
     Args:
@@ -304,9 +305,12 @@ def tree_transpose(
 
 @explained
 def tree_reduce_associative(
-    operation: Callable[[Any, Any], Any], tree: Any, *, identity: Any = _NOTHING,
+    operation: Callable[[Any, Any], Any],
+    tree: Any,
+    *,
+    identity: Any = _NOTHING,
     is_leaf: IsLeaf = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Reduce the leaves with an associative operation, as a balanced tree of calls.
 
     Args:

@@ -161,14 +161,14 @@ def sees_nothing(t, state, flag, queries):
 def attention_forward(
     query, key, value, bias, mask, query_lengths, key_lengths, out, sums, heads, group, queries,
     keys, bias_b, bias_n, bias_t, bias_s, mask_b, mask_n, mask_t, mask_s, left, right, scale,
-):
+):  # fmt: skip
     """out and sums of a tile of queries of one head."""
     pair, batch, head, t = queries_of_block(heads, queries)
     limits = limits_of(batch, queries, keys, query_lengths, key_lengths)
     task = task_of(
         batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t, mask_s,
         limits, left, right, scale,
-    )
+    )  # fmt: skip
     own_at, key_at, stride = offsets_of(batch, head, heads, group, queries, keys)
     load_rows(own_shared(), 0, query, own_at, heads * D, t, ROWS, queries)
     state = local_array(float32, 4 * M_TILES)

@@ -145,7 +145,7 @@ def attention_keys(
     query, key, value, dout, bias, mask, query_lengths, key_lengths, sums, dots, dkey, dvalue,
     heads, group, queries, keys, bias_b, bias_n, bias_t, bias_s, mask_b, mask_n, mask_t, mask_s,
     left, right, scale,
-):
+):  # fmt: skip
     """dkey and dvalue of a tile of keys of one key head, over the queries of its whole group."""
     tiles = (keys + ROWS - 1) // ROWS
     pair = cuda.blockIdx.x // tiles
@@ -161,7 +161,7 @@ def attention_keys(
     task = task_of(
         batch, key_head * group, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n,
         mask_t, mask_s, limits, left, right, scale,
-    )
+    )  # fmt: skip
     row_at = (batch * heads + key_head * group) * queries
     first, end = queries_of_group(s, task, sums, row_at, group, queries)
     columns = shared_array(float32, 6 * COLUMNS)
@@ -180,7 +180,7 @@ def attention_keys(
         load_queries(
             shared, stage, columns, 0, query, dout, sums, dots, batch, head, heads, queries, t,
             limits,
-        )
+        )  # fmt: skip
     copy_commit()
     while head < after_last:
         copy_wait(0)
@@ -194,13 +194,13 @@ def attention_keys(
             load_queries(
                 shared, other, columns, other_column, query, dout, sums, dots, batch, next_head,
                 heads, queries, next_t, limits,
-            )
+            )  # fmt: skip
         copy_commit()
         multiply_both(scores, slopes, shared, warp_row, stage)
         task = task_of(
             batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t,
             mask_s, limits, left, right, scale,
-        )
+        )  # fmt: skip
         to_slopes_by_column(scores, slopes, columns, column, t, s, task)
         add_mixed(of_values, scores, shared, stage + COLUMNS * PITCH)
         add_mixed(of_keys, slopes, shared, stage)
@@ -226,14 +226,14 @@ def attention_queries(
     query, key, value, dout, bias, mask, query_lengths, key_lengths, sums, dots, dquery, heads,
     group, queries, keys, bias_b, bias_n, bias_t, bias_s, mask_b, mask_n, mask_t, mask_s, left,
     right, scale,
-):
+):  # fmt: skip
     """dquery of a tile of queries of one head."""
     pair, batch, head, t = queries_of_block(heads, queries)
     limits = limits_of(batch, queries, keys, query_lengths, key_lengths)
     task = task_of(
         batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t, mask_s,
         limits, left, right, scale,
-    )
+    )  # fmt: skip
     own_at, key_at, stride = offsets_of(batch, head, heads, group, queries, keys)
     shared, (warp_row, lane_row) = own_shared(), warp_first()
     streams = 2 * ROWS * PITCH

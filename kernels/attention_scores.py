@@ -84,13 +84,13 @@ def offsets_of(batch, head, heads, group, queries, keys):
 def task_of(
     batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t, mask_s,
     limits, left, right, scale,
-):
+):  # fmt: skip
     """The arguments of ``score`` and the functions below for one head."""
     return (
         bias, batch * bias_b + head * bias_n, bias_t, bias_s,
         mask, batch * mask_b + head * mask_n, mask_t, mask_s,
         limits, (left, right), scale * float32(LOG2_E),
-    )
+    )  # fmt: skip
 
 
 def all_seen(t, t_count, s, s_count, task):

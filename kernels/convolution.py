@@ -262,7 +262,7 @@ def convolve_tiles(
     out_at = as_index(
         i0 * a0_o + i1 * a1_o + i2 * a2_o + phase0 * out0 + phase1 * out1 + phase2 * out2
         + partial * partial_size
-    )
+    )  # fmt: skip
     if LONG:
         row_table, row_outs = shared_array(int64, 4 * ROWS), shared_array(int64, ROWS)
         column_table = shared_array(int64, 2 * COLUMNS)

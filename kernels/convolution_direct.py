@@ -95,20 +95,20 @@ def convolve_directly(
     first0, own0, _, _, near0, start0 = without_holes(
         taps0, positions0, step0, pad0, hole0, gap0, every0, skip0,
         coordinate(element, out0, positions0),
-    )
+    )  # fmt: skip
     first1, own1, _, _, near1, start1 = without_holes(
         taps1, positions1, step1, pad1, hole1, gap1, every1, skip1,
         coordinate(element, out1, positions1),
-    )
+    )  # fmt: skip
     first2, own2, _, _, near2, start2 = without_holes(
         taps2, positions2, step2, pad2, hole2, gap2, every2, skip2,
         coordinate(element, out2, positions2),
-    )
+    )  # fmt: skip
     lhs_at = as_index(i0 * a0_l + i1 * a1_l + i2 * a2_l + j0 * m0_l + j1 * m1_l + start2 * lhs2)
     rhs_at = as_index(
         i0 * a0_r + i1 * a1_r + i2 * a2_r + k0 * n0_r + k1 * n1_r + first0 * rhs0 + first1 * rhs1
         + first2 * rhs2
-    )
+    )  # fmt: skip
     # The most taps of any position, so that partial sums have the same rows everywhere.
     most0, most1 = as_index((taps0 + skip0 - 1) // skip0), as_index((taps1 + skip1 - 1) // skip1)
     row = as_index(partial_id * partial_rows)

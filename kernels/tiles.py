@@ -243,7 +243,10 @@ def _add_products_plain(sums, shared, left, right):
                 for r in range(2 * M_TILES):
                     at = 4 * ((r // 2) * N_TILES + n) + 2 * (r % 2) + c
                     sums[at] = (
-                        sums[at] + a[4 * r] * y[0] + a[4 * r + 1] * y[1] + a[4 * r + 2] * y[2]
+                        sums[at]
+                        + a[4 * r] * y[0]
+                        + a[4 * r + 1] * y[1]
+                        + a[4 * r + 2] * y[2]
                         + a[4 * r + 3] * y[3]
                     )
 

@@ -230,11 +230,14 @@ def measure_frames(jax: Any, jnp: Any) -> list[Check]:
     least = _in_turn(calls)
     return [
         Check(
-            f"{name} with the frame of @explained, of without", _MOST_OF_A_FRAME,
-            least[name] / least[f"{name} without"], "x", f"{least[name] * 1e6:.2f} us",
+            f"{name} with the frame of @explained, of without",
+            _MOST_OF_A_FRAME,
+            least[name] / least[f"{name} without"],
+            "x",
+            f"{least[name] * 1e6:.2f} us",
         )
         for name in rows
-    ]  # fmt: skip
+    ]
 
 
 CHECKS = [CheckGroup("kinds of calls", measure_kinds), CheckGroup("frames", measure_frames)]

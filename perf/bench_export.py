@@ -102,8 +102,11 @@ def main() -> None:
             size = prepare(model, folder)
             for kind in KINDS:  # fills the cache of kernels, and both copies of BLAS
                 measured(kind, model, folder)
-            runs = [(kind, measured(kind, model, folder))
-                    for _ in range(options.rounds) for kind in KINDS]  # fmt: skip
+            runs = [
+                (kind, measured(kind, model, folder))
+                for _ in range(options.rounds)
+                for kind in KINDS
+            ]
             print(f"{model.lower()}: a file of {size / 1e3:.0f} kB", flush=True)
             for what in ("used", "seconds", "process"):
                 middle = {

@@ -81,10 +81,14 @@ class Acceptance:
         today = datetime.datetime.now(datetime.UTC)
         options.out.mkdir(parents=True, exist_ok=True)
         head = {
-            "date": today.isoformat(timespec="seconds"), "platform": options.platform,
-            "tiny": options.tiny, "tree": tree_digest(), "commit": gpu_environment.tree_commit(),
-            "device": gpu_environment.device(), "versions": gpu_environment.versions(),
-        }  # fmt: skip
+            "date": today.isoformat(timespec="seconds"),
+            "platform": options.platform,
+            "tiny": options.tiny,
+            "tree": tree_digest(),
+            "commit": gpu_environment.tree_commit(),
+            "device": gpu_environment.device(),
+            "versions": gpu_environment.versions(),
+        }
         if options.fresh:
             (options.out / FILE).unlink(missing_ok=True)
         self.records = Records(options.out, head, [] if options.fresh else options.done)
@@ -126,8 +130,10 @@ class Acceptance:
     def note(self, entry: dict[str, Any]) -> None:
         """Keeps the entry of a section, and prints it."""
         self.records.add_section(entry)
-        print(f"{entry['name']}: {entry['status']}, {entry['seconds']:.1f} s "
-              f"{entry.get('note', '')}", flush=True)  # fmt: skip
+        print(
+            f"{entry['name']}: {entry['status']}, {entry['seconds']:.1f} s {entry.get('note', '')}",
+            flush=True,
+        )
         if entry["status"] not in DONE:
             print(entry.get("tail", "")[-1500:], entry.get("errors", "")[-1500:], flush=True)
 
@@ -141,9 +147,10 @@ class Acceptance:
         wanted.sort(key=lambda name: "error" in records.rows.get(names[0], {}).get(name, {}))
         seconds = WARM_SHARE * (until - time.perf_counter())
         missing = [
-            name for name in wanted
+            name
+            for name in wanted
             if any(takes(one, known[name]) and not records.has_row(name, one) for one in names)
-        ]  # fmt: skip
+        ]
         warm = warm_sections(stage, missing, options.platform, seconds)
         run(warm, seconds, self.logs, len(warm), self.note_warm)
         where = ["--platform", options.platform, *(["--tiny"] if options.tiny else [])]
@@ -193,8 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of(arguments)
     missing = [name for name in gpu_environment.missing_packages("") if name]
     if missing:
-        print(f"[acceptance] gpuflow needs {', '.join(missing)}. Fix: pip install them, from "
-              "wheels where nothing can be fetched.")  # fmt: skip
+        print(
+            f"[acceptance] gpuflow needs {', '.join(missing)}. Fix: pip install them, from "
+            "wheels where nothing can be fetched."
+        )
         return 2
     with suppress(ValueError):  # a thread that is not the main one
         signal.signal(signal.SIGTERM, _interrupted)

@@ -53,43 +53,73 @@ def bandwidth_rows() -> list[Row]:
     rivals = (JAX, COMPILED)
     rows = [
         Row(
-            f"chain {dtype}", vector(dtype), _chain, 1 << 26, 1 << 10, _torch_chain,
+            f"chain {dtype}",
+            vector(dtype),
+            _chain,
+            1 << 26,
+            1 << 10,
+            _torch_chain,
             (lambda cupy: _chain(_JaxLike(cupy))) if dtype == F32 else None,
-            traffic=lambda n, size=size: 2 * n * size, goal=Goal(0.9, None, 1.0, rivals),
-            tolerance=1e-5 if dtype == F32 else 2e-2, kernels=1,
+            traffic=lambda n, size=size: 2 * n * size,
+            goal=Goal(0.9, None, 1.0, rivals),
+            tolerance=1e-5 if dtype == F32 else 2e-2,
+            kernels=1,
         )
         for dtype, size in ((F32, 4), (BF16, 2))
-    ]  # fmt: skip
+    ]
     goal = Goal(0.85, None, 1.0, rivals)
     for columns in (256, 1024, 4096, 32768):
         rows.append(
             Row(
-                f"softmax rows of {columns}", rows_of(columns),
-                lambda jax: lambda x: jax.nn.softmax(x, axis=-1), 1 << 26, columns * 2,
-                lambda torch, jit: jit(lambda x: torch.softmax(x, -1)), _cupy_softmax,
-                traffic=lambda n: 8 * n, goal=goal,
+                f"softmax rows of {columns}",
+                rows_of(columns),
+                lambda jax: lambda x: jax.nn.softmax(x, axis=-1),
+                1 << 26,
+                columns * 2,
+                lambda torch, jit: jit(lambda x: torch.softmax(x, -1)),
+                _cupy_softmax,
+                traffic=lambda n: 8 * n,
+                goal=goal,
             )
-        )  # fmt: skip
+        )
         rows.append(
             Row(
-                f"layernorm rows of {columns}", rows_of(columns), _layernorm, 1 << 26, columns * 2,
-                _torch_layernorm, traffic=lambda n: 8 * n, goal=goal,
+                f"layernorm rows of {columns}",
+                rows_of(columns),
+                _layernorm,
+                1 << 26,
+                columns * 2,
+                _torch_layernorm,
+                traffic=lambda n: 8 * n,
+                goal=goal,
             )
-        )  # fmt: skip
+        )
     rows.append(
         Row(
-            "full sum", vector(F32), lambda jax: lambda x: (x * x).sum(), 1 << 28, 1 << 12,
-            lambda torch, jit: jit(lambda x: (x * x).sum()), lambda cupy: lambda x: (x * x).sum(),
-            traffic=lambda n: 4 * n, goal=goal,
+            "full sum",
+            vector(F32),
+            lambda jax: lambda x: (x * x).sum(),
+            1 << 28,
+            1 << 12,
+            lambda torch, jit: jit(lambda x: (x * x).sum()),
+            lambda cupy: lambda x: (x * x).sum(),
+            traffic=lambda n: 4 * n,
+            goal=goal,
         )
-    )  # fmt: skip
+    )
     rows.append(
         Row(
-            "column sum", rows_of(4096), lambda jax: lambda x: x.sum(0), 1 << 26, 1 << 13,
-            lambda torch, jit: jit(lambda x: x.sum(0)), lambda cupy: lambda x: x.sum(0),
-            traffic=lambda n: 4 * n, goal=goal,
+            "column sum",
+            rows_of(4096),
+            lambda jax: lambda x: x.sum(0),
+            1 << 26,
+            1 << 13,
+            lambda torch, jit: jit(lambda x: x.sum(0)),
+            lambda cupy: lambda x: x.sum(0),
+            traffic=lambda n: 4 * n,
+            goal=goal,
         )
-    )  # fmt: skip
+    )
     return rows
 
 

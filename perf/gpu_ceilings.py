@@ -133,9 +133,11 @@ def launches(driver: Any, timed: Any, count: int) -> list[dict[str, Any]]:
 
     return [
         {"ceiling": "one launch, the host's time", "seconds": median(by_host, 5)},
-        {"ceiling": "one launch of many in a row, the device's time",
-         "seconds": median(lambda: timed(launch, count), 5)},
-    ]  # fmt: skip
+        {
+            "ceiling": "one launch of many in a row, the device's time",
+            "seconds": median(lambda: timed(launch, count), 5),
+        },
+    ]
 
 
 def replays(driver: Any, timed: Any, count: int) -> dict[str, Any]:

@@ -98,9 +98,10 @@ def check(program: Any, platform: str) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     host = {call: why for call, why in host_calls.items() if call not in before}
     return {
-        "seconds": seconds, "cpu": difference(got, run_on("cpu", function, arguments)),
+        "seconds": seconds,
+        "cpu": difference(got, run_on("cpu", function, arguments)),
         "host": host,
-    }  # fmt: skip
+    }
 
 
 def has_passed(name: str, found: dict[str, Any]) -> bool:

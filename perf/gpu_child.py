@@ -71,8 +71,9 @@ class Prepared:
         out = self._function(*self._inputs)
         framework.wait(out)
         self.found: dict[str, Any] = {
-            "size": self._size, "first_call": time.perf_counter() - start,
-        }  # fmt: skip
+            "size": self._size,
+            "first_call": time.perf_counter() - start,
+        }
         if row.kernels and framework.kernels is not None:
             self.found["kernels"] = framework.kernels(self._function, self._inputs)
         self.found["check"] = sample_of(framework, out)
@@ -92,15 +93,21 @@ class Prepared:
         repeats = 1 if self._tiny else BATCHES
         samples = [batch(function, sets, framework, calls) for _ in range(repeats)]
         return {
-            **self.found, "seconds": statistics.median(samples), "samples": samples,
-            "calls": calls, "sets": len(sets),
-        }  # fmt: skip
+            **self.found,
+            "seconds": statistics.median(samples),
+            "samples": samples,
+            "calls": calls,
+            "sets": len(sets),
+        }
 
 
 def calibrated(
-    batch: Callable[..., float], function: Any, sets: Sequence[Any], framework: Framework,
+    batch: Callable[..., float],
+    function: Any,
+    sets: Sequence[Any],
+    framework: Framework,
     is_host: bool,
-) -> int:  # fmt: skip
+) -> int:
     """How many calls take about as long as a batch should."""
     for _ in range(3):  # graphs are recorded at the third call
         seconds = batch(function, sets, framework, 2)

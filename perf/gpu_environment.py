@@ -28,10 +28,23 @@ NEEDED = ("numpy", "optree", "ml_dtypes", "scipy", "opt_einsum", "llvmlite")
 TO_BUILD = ("numba",)  # kernels that were not brought along
 ON_A_GPU = ("cupy",)
 PACKAGES = (
-    "numpy", "numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core",
-    "cuda-bindings", "cupy-cuda13x", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "jax", "torch",
-    "triton", "optree", "ml-dtypes",
-)  # fmt: skip
+    "numpy",
+    "numba",
+    "llvmlite",
+    "numba-cuda",
+    "nvidia-nvvm",
+    "nvidia-nvjitlink",
+    "cuda-core",
+    "cuda-bindings",
+    "cupy-cuda13x",
+    "nvidia-cudnn-cu13",
+    "nvidia-cudnn-frontend",
+    "jax",
+    "torch",
+    "triton",
+    "optree",
+    "ml-dtypes",
+)
 _SIZE = 1 << 12
 # A function and its argument; perf/prebuild.py builds its kernel.
 FIRST_PROGRAM = (lambda v: v * 2 + 1, np.random.default_rng(0).standard_normal(_SIZE, np.float32))
@@ -80,8 +93,10 @@ def wrong_with_kernels() -> Iterator[str]:
     if not found:
         print("no kernels were brought along: they are built here")
         return
-    print(f"brought along: {found['kernels']} kernels of {found['commit']} for "
-          f"{', '.join(found['capabilities'])}")  # fmt: skip
+    print(
+        f"brought along: {found['kernels']} kernels of {found['commit']} for "
+        f"{', '.join(found['capabilities'])}"
+    )
     reason = prebuild.stale(Path(os.environ["GPUFLOW_CACHE_DIR"]))
     if reason:
         yield f"the kernels are STALE: {reason}. Fix: perf/rented_gpu.sh prepare, and bring them"
@@ -101,8 +116,10 @@ def first_result(platform: str) -> Iterator[str]:
     seconds = time.perf_counter() - start
     api = getattr(found.driver, "api", None)
     stats = cache_stats()
-    print(f"first result on {getattr(api, 'name', platform)} after {seconds:.2f} s; "
-          f"{stats.loaded} kernels loaded, {stats.built} built")  # fmt: skip
+    print(
+        f"first result on {getattr(api, 'name', platform)} after {seconds:.2f} s; "
+        f"{stats.loaded} kernels loaded, {stats.built} built"
+    )
     if api is not None:
         print(f"keys of kernels: {' '.join(cache_key_inputs(api.compute_capability)[3:])}")
     if not np.array_equal(got, function(x)):
@@ -115,8 +132,10 @@ def findings(platform: str) -> Iterator[str]:
     print(json.dumps(versions()))
     missing = missing_packages(platform)
     if missing:
-        yield (f"{', '.join(missing)} cannot be imported. Fix: bring wheels along, with "
-               "perf/rented_gpu.sh prepare --wheel NAME")  # fmt: skip
+        yield (
+            f"{', '.join(missing)} cannot be imported. Fix: bring wheels along, with "
+            "perf/rented_gpu.sh prepare --wheel NAME"
+        )
         return
     yield from wrong_with_kernels()
     yield from first_result(platform)

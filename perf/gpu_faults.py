@@ -83,4 +83,4 @@ def programs(tiny: bool) -> dict[str, tuple[Any, ...]]:
         "float32 attention, D=48, mask": (masked_attention, *operands, mask),
         "batched LU": (batched_lu, normals(2 if tiny else 64, 64, 64)),
         "ormqr": (reflected, reflectors, taus, normals(64, 5)),
-    }  # fmt: skip
+    }

@@ -104,11 +104,17 @@ def _load_gpuflow(platform: str, name: str) -> Framework:
         return sum(step.kind != "copy" for step in steps)
 
     return Framework(
-        gpuflow.__version__, _our_function(gpuflow, name),
-        lambda x: gpuflow.device_put(x, device), np.asarray,
-        lambda out: gpuflow.block_until_ready(out), gpuflow.tree.leaves, clock, between, kernels,
+        gpuflow.__version__,
+        _our_function(gpuflow, name),
+        lambda x: gpuflow.device_put(x, device),
+        np.asarray,
+        lambda out: gpuflow.block_until_ready(out),
+        gpuflow.tree.leaves,
+        clock,
+        between,
+        kernels,
         built=lambda: cache_stats().built,
-    )  # fmt: skip
+    )
 
 
 def _import_gpuflow(name: str) -> Any:
@@ -148,11 +154,14 @@ def load_planned(
 
     device = gpu_planned.planned_device(compute_capability, has_cudnn)
     return Framework(
-        gpuflow.__version__, _our_function(gpuflow, name),
-        lambda x: gpu_planned.planned_array(device, x.shape, x.dtype), np.asarray,
-        gpuflow.block_until_ready, gpuflow.tree.leaves,
+        gpuflow.__version__,
+        _our_function(gpuflow, name),
+        lambda x: gpu_planned.planned_array(device, x.shape, x.dtype),
+        np.asarray,
+        gpuflow.block_until_ready,
+        gpuflow.tree.leaves,
         in_force=lambda: gpuflow.default_device(device),
-    )  # fmt: skip
+    )
 
 
 def _turn_kernels_off() -> None:
@@ -179,9 +188,13 @@ def _load_jax(platform: str) -> Framework:
         return made if row.is_eager else jax.jit(made)
 
     return Framework(
-        f"{jax.__version__} on {jax.devices()[0].device_kind}", function, jax.device_put,
-        np.asarray, jax.block_until_ready, jax.tree_util.tree_leaves,
-    )  # fmt: skip
+        f"{jax.__version__} on {jax.devices()[0].device_kind}",
+        function,
+        jax.device_put,
+        np.asarray,
+        jax.block_until_ready,
+        jax.tree_util.tree_leaves,
+    )
 
 
 def _load_torch(platform: str, is_compiled: bool) -> Framework:
@@ -222,11 +235,16 @@ def _load_torch(platform: str, is_compiled: bool) -> Framework:
 
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     return Framework(
-        f"{torch.__version__} on {name}", function, array, in_numpy, wait, _flat,
+        f"{torch.__version__} on {name}",
+        function,
+        array,
+        in_numpy,
+        wait,
+        _flat,
         clock if device == "cuda" else None,
         (lambda first, last: first.elapsed_time(last) / 1e3) if device == "cuda" else None,
         free=torch.cuda.empty_cache if device == "cuda" else lambda: None,
-    )  # fmt: skip
+    )
 
 
 def _load_cupy(platform: str) -> Framework:
@@ -240,11 +258,16 @@ def _load_cupy(platform: str) -> Framework:
         return mark
 
     return Framework(
-        cupy.__version__, lambda row: row.cupy(cupy) if row.cupy else None, cupy.asarray,
-        cupy.asnumpy, lambda out: cupy.cuda.Device().synchronize(), _flat, clock,
+        cupy.__version__,
+        lambda row: row.cupy(cupy) if row.cupy else None,
+        cupy.asarray,
+        cupy.asnumpy,
+        lambda out: cupy.cuda.Device().synchronize(),
+        _flat,
+        clock,
         lambda first, last: cupy.cuda.get_elapsed_time(first, last) / 1e3,
         free=lambda: cupy.get_default_memory_pool().free_all_blocks(),
-    )  # fmt: skip
+    )
 
 
 def _flat(out: Any) -> list[Any]:

@@ -115,4 +115,3 @@ def agree(one: Mapping[str, Any], two: Mapping[str, Any], tolerance: float) -> b
     a, b = np.array(first), np.array(second)
     scale = max(float(np.abs(b).max()), 1e-30)
     return bool(np.all(np.abs(a - b) <= tolerance * scale))
-

@@ -94,20 +94,39 @@ def attention_rows() -> list[Row]:
         ]  # fmt: skip
     rows.append(
         Row(
-            "attention bf16 D=64, causal", _attention_inputs(64, BF16), _attend(True), 4096, 16,
-            _torch_attend(True), flops=lambda n: 2.0 * 4 * 8 * n * n * 64, unit=BF16, goal=KEEP,
-            without=(*_OFF, NO_CUDNN), tolerance=3e-2,
+            "attention bf16 D=64, causal",
+            _attention_inputs(64, BF16),
+            _attend(True),
+            4096,
+            16,
+            _torch_attend(True),
+            flops=lambda n: 2.0 * 4 * 8 * n * n * 64,
+            unit=BF16,
+            goal=KEEP,
+            without=(*_OFF, NO_CUDNN),
+            tolerance=3e-2,
         )
-    )  # fmt: skip
+    )
     exact = Row(
-        "attention float32 D=64", _attention_inputs(64, F32), _attend(False), 2048, 16,
-        _torch_attend(False), flops=lambda n: 4.0 * 4 * 8 * n * n * 64, unit=F32, goal=KEEP,
-        without=_OFF, tolerance=1e-3,
-    )  # fmt: skip
+        "attention float32 D=64",
+        _attention_inputs(64, F32),
+        _attend(False),
+        2048,
+        16,
+        _torch_attend(False),
+        flops=lambda n: 4.0 * 4 * 8 * n * n * 64,
+        unit=F32,
+        goal=KEEP,
+        without=_OFF,
+        tolerance=1e-3,
+    )
     gradients = replace(
-        exact, name="attention forward and backward float32 D=64", make=_attention_gradients,
-        torch=_torch_attention_gradients, flops=lambda n: 14.0 * 4 * 8 * n * n * 64,
-    )  # fmt: skip
+        exact,
+        name="attention forward and backward float32 D=64",
+        make=_attention_gradients,
+        torch=_torch_attention_gradients,
+        flops=lambda n: 14.0 * 4 * 8 * n * n * 64,
+    )
     return [*rows, *also_rounded(exact, 5e-3), *also_rounded(gradients, 1e-2)]
 
 
@@ -134,40 +153,66 @@ def _row_rows() -> list[Row]:
     ):
         rows.append(
             Row(
-                name, inputs, _running(axis), 1 << 26, 1 << 13,
+                name,
+                inputs,
+                _running(axis),
+                1 << 26,
+                1 << 13,
                 lambda torch, jit, axis=axis: jit(lambda x: torch.cumsum(x, axis)),
                 lambda cupy, axis=axis: lambda x: cupy.cumsum(x, axis),
-                traffic=lambda n: 8 * n, goal=KEEP, without=_OFF, tolerance=1e-3,
+                traffic=lambda n: 8 * n,
+                goal=KEEP,
+                without=_OFF,
+                tolerance=1e-3,
             )
-        )  # fmt: skip
+        )
     rows.append(
         Row(
-            "running sums of a transposed matrix", _matrix(4096),  # which is copied first
-            lambda jax: lambda x: jax.numpy.cumsum(x.T, 1), 1 << 26, 1 << 13,
+            "running sums of a transposed matrix",
+            _matrix(4096),  # which is copied first
+            lambda jax: lambda x: jax.numpy.cumsum(x.T, 1),
+            1 << 26,
+            1 << 13,
             lambda torch, jit: jit(lambda x: torch.cumsum(x.T, 1)),
-            lambda cupy: lambda x: cupy.cumsum(x.T, 1), traffic=lambda n: 8 * n, goal=KEEP,
-            without=_OFF, tolerance=1e-3,
+            lambda cupy: lambda x: cupy.cumsum(x.T, 1),
+            traffic=lambda n: 8 * n,
+            goal=KEEP,
+            without=_OFF,
+            tolerance=1e-3,
         )
-    )  # fmt: skip
+    )
     for name, columns, full in (
-        ("sort of a vector", 1 << 24, 1 << 24), ("sorts of rows of 2048", 2048, 1 << 24),
-    ):  # fmt: skip
+        ("sort of a vector", 1 << 24, 1 << 24),
+        ("sorts of rows of 2048", 2048, 1 << 24),
+    ):
         rows.append(
             Row(
-                name, _numbers(columns), lambda jax: lambda x: jax.numpy.sort(x, 1), full, 4096,
+                name,
+                _numbers(columns),
+                lambda jax: lambda x: jax.numpy.sort(x, 1),
+                full,
+                4096,
                 lambda torch, jit: jit(lambda x: torch.sort(x, 1)[0]),
-                lambda cupy: lambda x: cupy.sort(x, 1), traffic=lambda n: 8 * n, goal=KEEP,
+                lambda cupy: lambda x: cupy.sort(x, 1),
+                traffic=lambda n: 8 * n,
+                goal=KEEP,
                 without=_OFF,
             )
-        )  # fmt: skip
+        )
     for name, columns in (("top 64 of a vector", 1 << 24), ("top 64 of rows of 2^17", 1 << 17)):
         rows.append(
             Row(
-                name, _numbers(columns), lambda jax: lambda x: jax.lax.top_k(x, 64), 1 << 24, 4096,
+                name,
+                _numbers(columns),
+                lambda jax: lambda x: jax.lax.top_k(x, 64),
+                1 << 24,
+                4096,
                 lambda torch, jit: jit(lambda x: tuple(torch.topk(x, 64, 1))),
-                traffic=lambda n: 4 * n, goal=KEEP, without=_OFF,
+                traffic=lambda n: 4 * n,
+                goal=KEEP,
+                without=_OFF,
             )
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -213,20 +258,32 @@ def _linalg_rows() -> list[Row]:
 
     def row(name: str, function: str, size: int, full: int, outputs: int, checked: bool) -> Row:
         return Row(
-            f"{name} of {size} x {size}", _matrices(size),
-            lambda jax: lambda a: getattr(jax.numpy.linalg, function)(a), full, 3,
+            f"{name} of {size} x {size}",
+            _matrices(size),
+            lambda jax: lambda a: getattr(jax.numpy.linalg, function)(a),
+            full,
+            3,
             lambda torch, jit: lambda a: getattr(torch.linalg, function)(a),
             (lambda cupy: lambda a: getattr(cupy.linalg, function)(a)) if checked else None,
-            traffic=lambda n: 4 * n * size * size * (1 + outputs), goal=KEEP, without=_OFF,
+            traffic=lambda n: 4 * n * size * size * (1 + outputs),
+            goal=KEEP,
+            without=_OFF,
             tolerance=1e-3 if checked else 0.0,
-        )  # fmt: skip
+        )
 
     solve = Row(
-        "solve of 8 x 8", _solve_inputs, lambda jax: lambda a, b: jax.numpy.linalg.solve(a, b),
-        200_000, 3, lambda torch, jit: lambda a, b: torch.linalg.solve(a, b),
-        lambda cupy: lambda a, b: cupy.linalg.solve(a, b), traffic=lambda n: 4 * n * (64 + 16),
-        goal=KEEP, without=_OFF, tolerance=1e-3,
-    )  # fmt: skip
+        "solve of 8 x 8",
+        _solve_inputs,
+        lambda jax: lambda a, b: jax.numpy.linalg.solve(a, b),
+        200_000,
+        3,
+        lambda torch, jit: lambda a, b: torch.linalg.solve(a, b),
+        lambda cupy: lambda a, b: cupy.linalg.solve(a, b),
+        traffic=lambda n: 4 * n * (64 + 16),
+        goal=KEEP,
+        without=_OFF,
+        tolerance=1e-3,
+    )
     # Vectors of eigenvalues and of QR may have other signs elsewhere.
     return [
         solve,
@@ -310,15 +367,26 @@ def _torch_convolve_halving(torch: Any, jit: Any) -> Callable[..., Any]:
 def _cudnn_rows() -> list[Row]:
     """By cuDNN where it is there, beside our own kernels and torch, whose cuDNN is another one."""
     plain = Row(
-        "convolution 3 x 3 bfloat16, channels last", _images_of_channels, _convolve_channels, 64, 2,
-        _torch_convolve_channels, flops=lambda n: 2.0 * n * 56 * 56 * 64 * 64 * 9, unit=BF16,
-        goal=Goal(times=1.0, rivals=(NO_CUDNN,)), without=(NO_CUDNN,), tolerance=3e-2,
-    )  # fmt: skip
+        "convolution 3 x 3 bfloat16, channels last",
+        _images_of_channels,
+        _convolve_channels,
+        64,
+        2,
+        _torch_convolve_channels,
+        flops=lambda n: 2.0 * n * 56 * 56 * 64 * 64 * 9,
+        unit=BF16,
+        goal=Goal(times=1.0, rivals=(NO_CUDNN,)),
+        without=(NO_CUDNN,),
+        tolerance=3e-2,
+    )
     # One zero more behind the images than before them, which is a copy for cuDNN.
     halving = replace(
-        plain, name="convolution 3 x 3 bfloat16, channels last, strides 2", make=_convolve_halving,
-        torch=_torch_convolve_halving, flops=lambda n: 2.0 * n * 28 * 28 * 64 * 64 * 9,
-    )  # fmt: skip
+        plain,
+        name="convolution 3 x 3 bfloat16, channels last, strides 2",
+        make=_convolve_halving,
+        torch=_torch_convolve_halving,
+        flops=lambda n: 2.0 * n * 28 * 28 * 64 * 64 * 9,
+    )
     return [plain, halving]
 
 
@@ -328,20 +396,34 @@ def _convolution_rows() -> list[Row]:
     for dtype in (F32, BF16):
         rows += [
             Row(
-                f"convolution 3 x 3 {dtype}", _image_inputs(dtype), _convolve, 64, 2,
+                f"convolution 3 x 3 {dtype}",
+                _image_inputs(dtype),
+                _convolve,
+                64,
+                2,
                 lambda torch, jit: jit(
                     lambda x, kernel: torch.nn.functional.conv2d(x, kernel, padding=1)
                 ),
-                flops=flops, unit=dtype, goal=KEEP, without=(NO_KERNELS, NO_CUDNN),
+                flops=flops,
+                unit=dtype,
+                goal=KEEP,
+                without=(NO_KERNELS, NO_CUDNN),
                 tolerance=1e-4 if dtype == F32 else 3e-2,
             ),
             Row(
-                f"gradients of convolution 3 x 3 {dtype}", _image_inputs(dtype),
-                _convolution_gradients, 64, 2, _torch_convolution_gradients,
-                flops=lambda n: 3 * flops(n), unit=dtype, goal=KEEP, without=(NO_KERNELS, NO_CUDNN),
+                f"gradients of convolution 3 x 3 {dtype}",
+                _image_inputs(dtype),
+                _convolution_gradients,
+                64,
+                2,
+                _torch_convolution_gradients,
+                flops=lambda n: 3 * flops(n),
+                unit=dtype,
+                goal=KEEP,
+                without=(NO_KERNELS, NO_CUDNN),
                 tolerance=1e-3 if dtype == F32 else 5e-2,
             ),
-        ]  # fmt: skip
+        ]
     forward, gradients, *narrow = rows
     rounded = [*also_rounded(forward, 5e-3), *also_rounded(gradients, 1e-2)]
     return [*rounded, *narrow, *_cudnn_rows()]
@@ -350,8 +432,14 @@ def _convolution_rows() -> list[Row]:
 def kernel_rows() -> list[Row]:
     """Handwritten kernels, each by itself."""
     table = Row(
-        "gradient of a table of 512 columns", _table_inputs, _table_gradient, 1 << 16, 128,
-        _torch_table_gradient, traffic=lambda n: 4 * 512 * (n + n // 2), goal=KEEP,
+        "gradient of a table of 512 columns",
+        _table_inputs,
+        _table_gradient,
+        1 << 16,
+        128,
+        _torch_table_gradient,
+        traffic=lambda n: 4 * 512 * (n + n // 2),
+        goal=KEEP,
         without=(NO_KERNELS, ATOMIC),
-    )  # fmt: skip
+    )
     return [*_row_rows(), table, *_linalg_rows(), *_convolution_rows()]

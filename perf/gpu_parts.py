@@ -29,9 +29,12 @@ WARMED = {COMPILED: 4, JAX: 3}
 # Programs for the sanitizer: a row reduction, a sort, a training step; a sum of all elements.
 MEMCHECKED, RACECHECKED = ("rows", "sort", "training step"), ("full",)
 PROFILED = (
-    "chain float32", "softmax rows of 4096", "layernorm rows of 4096", "column sum",
+    "chain float32",
+    "softmax rows of 4096",
+    "layernorm rows of 4096",
+    "column sum",
     "attention bf16 D=64",
-)  # fmt: skip
+)
 _METRICS = (
     "gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,"
     "sm__throughput.avg.pct_of_peak_sustained_elapsed,launch__registers_per_thread,"
@@ -79,11 +82,15 @@ def first_stages(platform: str, tiny: bool) -> list[Stage]:
         Stage("ceilings", 25, (ceilings,)),
         Stage("programs", 100, program_sections(where, tiny)),
         Stage("faults", 15, fault_sections(where)),
-        Stage("rows beside torch", 240, rows=rows_beside_torch(),
-              frameworks=frameworks(tiny, (COMPILED, TORCH))),
+        Stage(
+            "rows beside torch",
+            240,
+            rows=rows_beside_torch(),
+            frameworks=frameworks(tiny, (COMPILED, TORCH)),
+        ),
         Stage("sanitizer", 40, sanitizer_sections(platform)),
         Stage("profiler", 40, profiler_sections(platform), most=1),
-    ]  # fmt: skip
+    ]
 
 
 def second_stages(platform: str, tiny: bool) -> list[Stage]:
@@ -126,14 +133,24 @@ def warm_sections(
     return [
         Section(
             f"first calls: {name} {k}",
-            [str(HERE / "gpu_child.py"), name, "--platform", platform, "--first",
-             "--part", f"{k}/{count}", "--names", *calls],
-            seconds, task_seconds=40,
+            [
+                str(HERE / "gpu_child.py"),
+                name,
+                "--platform",
+                platform,
+                "--first",
+                "--part",
+                f"{k}/{count}",
+                "--names",
+                *calls,
+            ],
+            seconds,
+            task_seconds=40,
         )
         for name, count in WARMED.items()
         if name in stage.frameworks and calls
         for k in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def program_sections(where: Sequence[str], tiny: bool) -> tuple[Section, ...]:
@@ -142,11 +159,14 @@ def program_sections(where: Sequence[str], tiny: bool) -> tuple[Section, ...]:
     most = ["--most", "3"] if tiny else []
     return tuple(
         Section(
-            f"programs {k}", [str(HERE / "gpu_checks.py"), *where, "--part", f"{k}/{count}", *most],
-            100, task_seconds=25, task_key="program",
+            f"programs {k}",
+            [str(HERE / "gpu_checks.py"), *where, "--part", f"{k}/{count}", *most],
+            100,
+            task_seconds=25,
+            task_key="program",
         )
         for k in range(count)
-    )  # fmt: skip
+    )
 
 
 def fault_sections(where: Sequence[str]) -> tuple[Section, ...]:
@@ -155,10 +175,12 @@ def fault_sections(where: Sequence[str]) -> tuple[Section, ...]:
         Section(
             f"fault: {name}",
             [str(HERE / "gpu_checks.py"), *where, "--names", name],
-            15, task_seconds=15, task_key="program",
+            15,
+            task_seconds=15,
+            task_key="program",
         )
         for name in gpu_faults.names()
-    )  # fmt: skip
+    )
 
 
 def test_sections(platform: str) -> list[Section]:
@@ -169,11 +191,13 @@ def test_sections(platform: str) -> list[Section]:
     ]
     kernels = [
         Section(
-            f"kernels: {Path(name).stem}", [*_PYTEST, *_stopping(), "--maxfail=40", name], 120,
+            f"kernels: {Path(name).stem}",
+            [*_PYTEST, *_stopping(), "--maxfail=40", name],
+            120,
             {"KERNEL_TESTS": platform},
         )
         for name in kernel_files()
-    ]  # fmt: skip
+    ]
     return [*marked, *kernels]
 
 
@@ -192,12 +216,26 @@ def sanitizer_sections(platform: str) -> tuple[Section, ...]:
     return tuple(
         Section(
             f"{kind}: {name}",
-            ["--tool", kind, "--error-exitcode", "9", "--print-limit", "20", sys.executable,
-             str(HERE / "gpu_checks.py"), "--platform", platform, "--names", name],
-            40, tool=path, absent=absent,
+            [
+                "--tool",
+                kind,
+                "--error-exitcode",
+                "9",
+                "--print-limit",
+                "20",
+                sys.executable,
+                str(HERE / "gpu_checks.py"),
+                "--platform",
+                platform,
+                "--names",
+                name,
+            ],
+            40,
+            tool=path,
+            absent=absent,
         )
         for kind, name in checked
-    )  # fmt: skip
+    )
 
 
 def profiler_sections(platform: str) -> tuple[Section, ...]:
@@ -232,9 +270,10 @@ def marked_files() -> list[str]:
 def kernel_files() -> list[str]:
     """The test files of handwritten kernels that run them; the others need no GPU."""
     return [
-        name for name in _files_with("schedule_run", ROOT / "tests" / "kernels")
+        name
+        for name in _files_with("schedule_run", ROOT / "tests" / "kernels")
         if Path(name).stem.startswith("test_kernel_")
-    ]  # fmt: skip
+    ]
 
 
 def _files_with(text: str, folder: Path) -> list[str]:

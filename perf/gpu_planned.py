@@ -154,9 +154,15 @@ class PlannedApi:
         """There is no limit."""
 
     def bind(
-        self, kernel: LoadedKernel, grid: Any, block: Any, words: array[int], stream: int,
-        shared_bytes: int = 0, touches: Any = None,
-    ) -> Callable[[], None]:  # fmt: skip
+        self,
+        kernel: LoadedKernel,
+        grid: Any,
+        block: Any,
+        words: array[int],
+        stream: int,
+        shared_bytes: int = 0,
+        touches: Any = None,
+    ) -> Callable[[], None]:
         """A launch of nothing."""
         del words, stream, shared_bytes, touches
         self.launched.append(Launched(kernel.function, grid, block))

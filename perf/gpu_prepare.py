@@ -34,8 +34,9 @@ WHEELS = ("optree", "typing-extensions")
 FRONTEND = "nvidia-cudnn-frontend"
 _PLATFORMS = (
     *(f"manylinux_2_{n}_x86_64" for n in (17, 24, 27, 28, 31, 34)),
-    "manylinux2014_x86_64", "manylinux1_x86_64",
-)  # fmt: skip
+    "manylinux2014_x86_64",
+    "manylinux1_x86_64",
+)
 MOST_BYTES = 64_000_000  # of the tree and of what it brings
 ARCHIVE, SITE = "kernels.tar.gz", "site.tar.gz"
 
@@ -120,8 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count = sum(path.stat().st_size for path in bring.rglob("*") if path.is_file())
     tree = tree_bytes()
     if count + tree > MOST_BYTES:
-        print(f"NOT COVERED: {(count + tree) / 1e6:.1f} MB are more than the "
-              f"{MOST_BYTES / 1e6:.0f} MB that may travel")  # fmt: skip
+        print(
+            f"NOT COVERED: {(count + tree) / 1e6:.1f} MB are more than the "
+            f"{MOST_BYTES / 1e6:.0f} MB that may travel"
+        )
         return 1
     sizes = {"tree": tree / 1e6, "more": count / 1e6}
     print(COMMANDS.format(bring=bring, python=options.python, **sizes))

@@ -65,9 +65,12 @@ class Running:
     """
 
     def __init__(
-        self, section: Section, seconds: float, folder: Path,
+        self,
+        section: Section,
+        seconds: float,
+        folder: Path,
         earlier: Sequence[dict[str, Any]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.section, self._start = section, time.perf_counter()
         self._limit = self._start + min(section.seconds, seconds)
         stem = "".join(c if c.isalnum() else "-" for c in section.name)
@@ -87,9 +90,13 @@ class Running:
         command = [section.tool or sys.executable, *section.command, *more]
         with self._out.open("ab") as out, self._errors.open("ab") as errors:
             return subprocess.Popen(
-                command, stdout=out, stderr=errors, cwd=ROOT, env=environment,
+                command,
+                stdout=out,
+                stderr=errors,
+                cwd=ROOT,
+                env=environment,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def poll(self) -> dict[str, Any] | None:
         """The section's entry in the report, once it has ended."""
@@ -148,11 +155,14 @@ class Running:
         records = [r for r in self._records() if "begin" not in r and "end" not in r]
         said, errors = (path.read_text(errors="replace") for path in (self._out, self._errors))
         entry = {
-            "name": self.section.name, "status": status,
-            "seconds": time.perf_counter() - self._start, "records": records,
+            "name": self.section.name,
+            "status": status,
+            "seconds": time.perf_counter() - self._start,
+            "records": records,
             "note": f"began again {self._restarts} times" if self._restarts else "",
-            "tail": said[-3000:], "errors": errors[-3000:],
-        }  # fmt: skip
+            "tail": said[-3000:],
+            "errors": errors[-3000:],
+        }
         refusal = [text for text in _REFUSALS if text in said + errors]
         if self.section.tool and status and refusal:
             entry |= {"status": "skipped", "note": f"not allowed on this machine: {refusal[0]}"}
@@ -181,10 +191,13 @@ def commit() -> str:
 
 
 def run(
-    sections: Sequence[Section], seconds: float, folder: Path, most: int = 64,
+    sections: Sequence[Section],
+    seconds: float,
+    folder: Path,
+    most: int = 64,
     note: Callable[[dict[str, Any]], None] = lambda entry: None,
     earlier: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({}),
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Runs sections at the same time; returns their entries in the report, in order.
 
     Args:

@@ -61,9 +61,12 @@ class Racer:
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], log: Path,
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
         limits: tuple[float, float, float] = (START, FIRST, TIME),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.version, self.noted = name, "", ""
         self._command, self._log = list(command), log
         self._start_limit, self.first_limit, self.time_limit = limits
@@ -90,9 +93,14 @@ class Racer:
         environment.pop("OPENBLAS_CORETYPE", None)
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, *self._command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=errors, cwd=ROOT, env=environment, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, *self._command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=ROOT,
+                env=environment,
+                start_new_session=True,
+            )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self._read, self.version = b"", ""
@@ -150,9 +158,12 @@ class Racer:
 
 
 def race(
-    rows: Sequence[tuple[str, Row | None]], racers: Sequence[Racer], until: float, note: Note,
+    rows: Sequence[tuple[str, Row | None]],
+    racers: Sequence[Racer],
+    until: float,
+    note: Note,
     known: Callable[[str, str], bool],
-) -> bool:  # fmt: skip
+) -> bool:
     """Runs rows in order; whether all were reached.
 
     Args:

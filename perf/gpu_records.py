@@ -22,9 +22,15 @@ from gpu_processes import ROOT, records_of
 FILE = "gpu-records.jsonl"
 # What decides about kernels, rows and results, as patterns in the tree.
 _SOURCES = (
-    "gpuflow/**/*.py", "gpuflow/**/*.ll", "kernels/*.py", "perf/gpu_*rows.py",
-    "perf/gpu_models.py", "perf/gpu_child.py", "perf/gpu_checks.py", "perf/gpu_faults.py",
-)  # fmt: skip
+    "gpuflow/**/*.py",
+    "gpuflow/**/*.ll",
+    "kernels/*.py",
+    "perf/gpu_*rows.py",
+    "perf/gpu_models.py",
+    "perf/gpu_child.py",
+    "perf/gpu_checks.py",
+    "perf/gpu_faults.py",
+)
 _MUST_AGREE = ("tree", "platform", "tiny")
 DONE = (0, 5, "skipped")  # 5: pytest found no test
 
@@ -113,9 +119,12 @@ class Records:
     def report(self) -> dict[str, Any]:
         """Everything, as ``gpu_report`` takes it."""
         times = [
-            {"name": f"times: {name}", "status": int(any("error" in r for r in rows.values())),
-             "seconds": sum(sum(r.get("samples", ())) for r in rows.values()),
-             "records": list(rows.values())}
+            {
+                "name": f"times: {name}",
+                "status": int(any("error" in r for r in rows.values())),
+                "seconds": sum(sum(r.get("samples", ())) for r in rows.values()),
+                "records": list(rows.values()),
+            }
             for name, rows in self.rows.items()
-        ]  # fmt: skip
+        ]
         return {**self.head, "sections": [*self.sections.values(), *times]}

@@ -20,11 +20,15 @@ def markdown(report: dict[str, Any]) -> str:
     where = report["platform"] + (", tiny sizes: no measurement" if report["tiny"] else "")
     head = [f"# GPU acceptance, {report['date']}", f"Platform: {where}. {_versions(report)}"]
     parts = [
-        *head, _overview(report), _ceilings("Ceilings", by_name.get("ceilings")), _times(by_name),
-        _ceilings("Graph costs", by_name.get(GRAPH_COSTS)), _limits(by_name.get(GRAPH_COSTS)),
+        *head,
+        _overview(report),
+        _ceilings("Ceilings", by_name.get("ceilings")),
+        _times(by_name),
+        _ceilings("Graph costs", by_name.get(GRAPH_COSTS)),
+        _limits(by_name.get(GRAPH_COSTS)),
         _programs([one for name, one in by_name.items() if name.startswith(PROGRAMS)]),
         *[_log(section) for section in report["sections"] if _has_log(section)],
-    ]  # fmt: skip
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -42,10 +46,14 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def _overview(report: dict[str, Any]) -> str:
     rows = [
-        [section["name"], _status(section["status"]), f"{section['seconds']:.1f}",
-         section.get("note", "")]
+        [
+            section["name"],
+            _status(section["status"]),
+            f"{section['seconds']:.1f}",
+            section.get("note", ""),
+        ]
         for section in report["sections"]
-    ]  # fmt: skip
+    ]
     return _table(["section", "exit status", "seconds", ""], rows)
 
 
@@ -56,10 +64,14 @@ def _status(status: Any) -> str:
 def _programs(sections: list[dict[str, Any]]) -> str:
     records = [r for one in sections for r in one.get("records", ()) if "program" in r]
     rows = [
-        [r["program"], _side(r.get("cpu")), "; ".join(r.get("host", {})),
-         "ok" if r["passed"] else f"FAILED {r.get('error', '')}"]
+        [
+            r["program"],
+            _side(r.get("cpu")),
+            "; ".join(r.get("host", {})),
+            "ok" if r["passed"] else f"FAILED {r.get('error', '')}",
+        ]
         for r in records
-    ]  # fmt: skip
+    ]
     head = ["program", "difference from the CPU's result", "calls on the host", ""]
     return f"## Programs\n\n{_table(head, rows)}" if rows else ""
 
@@ -76,10 +88,14 @@ def _limits(section: dict[str, Any] | None) -> str:
     """What limits of graphs are, beside what was measured."""
     found = [r for r in section.get("records", []) if "limit" in r] if section else []
     rows = [
-        [r["limit"], str(r["is"]), r["what"],
-         "never" if r["measured"] is None else f"{r['measured']:.3g}"]
+        [
+            r["limit"],
+            str(r["is"]),
+            r["what"],
+            "never" if r["measured"] is None else f"{r['measured']:.3g}",
+        ]
         for r in found
-    ]  # fmt: skip
+    ]
     return _table(["limit", "is", "what", "measured"], rows) if rows else ""
 
 

@@ -201,21 +201,26 @@ def _torch_segment_sum(torch: Any, jit: Any) -> Callable[..., Any]:
 def _task_rows() -> list[Row]:
     goal = Goal(times=0.7, rivals=(JAX,))
     rows = [
-        Row("normal, fused into a mean", _seed, _normal, 100_000_000, 512, goal=goal,
-            tolerance=1e-3),
-    ]  # fmt: skip
+        Row(
+            "normal, fused into a mean", _seed, _normal, 100_000_000, 512, goal=goal, tolerance=1e-3
+        ),
+    ]
     for dtype, size in ((F16, 2), (F32, 4)):
         for is_sorted in (True, False):
             rows.append(
                 Row(
                     f"segment sum {dtype}, {'sorted' if is_sorted else 'unsorted'}",
-                    _segments(is_sorted, dtype), _segment_sum, 1 << 24, 1 << 10,
-                    _torch_segment_sum, traffic=lambda n, size=size: n * (size + 4),
+                    _segments(is_sorted, dtype),
+                    _segment_sum,
+                    1 << 24,
+                    1 << 10,
+                    _torch_segment_sum,
+                    traffic=lambda n, size=size: n * (size + 4),
                     group="segment sum",
                     without=(NO_KERNELS, ATOMIC) if dtype == F32 else (NO_KERNELS,),
                     tolerance=2e-2 if dtype == F16 else 1e-4,
                 )
-            )  # fmt: skip
+            )
     return rows
 
 
@@ -230,13 +235,19 @@ def _square(dtype: str) -> Callable[..., list[Any]]:
 def _matrix_rows() -> list[Row]:
     exact, narrow = (
         Row(
-            f"matmul {dtype}", _square(dtype), lambda jax: lambda a, b: jax.numpy.matmul(a, b),
-            8192, 32, lambda torch, jit: jit(lambda a, b: torch.matmul(a, b)),
+            f"matmul {dtype}",
+            _square(dtype),
+            lambda jax: lambda a, b: jax.numpy.matmul(a, b),
+            8192,
+            32,
+            lambda torch, jit: jit(lambda a, b: torch.matmul(a, b)),
             (lambda cupy: lambda a, b: cupy.matmul(a, b)) if dtype == F32 else None,
-            flops=lambda n: 2.0 * n**3, unit=dtype, tolerance=1e-5 if dtype == F32 else 2e-2,
+            flops=lambda n: 2.0 * n**3,
+            unit=dtype,
+            tolerance=1e-5 if dtype == F32 else 2e-2,
         )
         for dtype in (F32, BF16)
-    )  # fmt: skip
+    )
     return [*also_rounded(exact, tolerance=5e-3), narrow]
 
 

@@ -18,8 +18,12 @@ def pytest_sessionfinish(session: Any, exitstatus: int) -> None:
     from gpuflow.runtime.kernel_cache import cache_stats, kernel_cache
 
     record = {
-        "called": True, "failed": session.testsfailed, "status": int(exitstatus),
-        "built": cache_stats().built, "loaded": cache_stats().loaded,
-        "seconds": round(time.process_time() - _start, 2), "keys": kernel_cache().keys(),
-    }  # fmt: skip
+        "called": True,
+        "failed": session.testsfailed,
+        "status": int(exitstatus),
+        "built": cache_stats().built,
+        "loaded": cache_stats().loaded,
+        "seconds": round(time.process_time() - _start, 2),
+        "keys": kernel_cache().keys(),
+    }
     print("\n" + json.dumps(record), flush=True)

@@ -51,13 +51,31 @@ TARGETS = "gpuflow/targets/"
 # Below the surface, whose names are JAX's.
 BELOW = tuple(
     f"gpuflow/{room}"
-    for room in ("base", "kir", "core", "ops", "compiler", "runtime", "targets", "transforms",
-                 "control", "parallel", "api")
-)  # fmt: skip
+    for room in (
+        "base",
+        "kir",
+        "core",
+        "ops",
+        "compiler",
+        "runtime",
+        "targets",
+        "transforms",
+        "control",
+        "parallel",
+        "api",
+    )
+)
 NO_CODE = frozenset(
-    {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-     tokenize.ENCODING, tokenize.ENDMARKER}
-)  # fmt: skip
+    {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENCODING,
+        tokenize.ENDMARKER,
+    }
+)
 
 # The forms that a program has on its way, each with the function that makes it.
 FORMS = {
@@ -193,9 +211,10 @@ def imported_from_others(room: str, nodes: Sequence[ast.AST]) -> frozenset[str]:
     imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
     return frozenset(
         alias.asname or alias.name
-        for node in imports if room not in (node.module or "")
+        for node in imports
+        if room not in (node.module or "")
         for alias in node.names
-    )  # fmt: skip
+    )
 
 
 def count_lines(source: Source, nodes: Sequence[ast.AST], text: str) -> None:
@@ -275,9 +294,13 @@ def measured(tree: Path, what: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         added = {"PYTHONPATH": str(tree), "GPUFLOW_CACHE_DIR": f"{folder}/kernels"}
         run = subprocess.run(
-            [sys.executable, HERE / "house_child.py", what], cwd=folder, check=False,
-            env={**os.environ, "GPUFLOW_PLATFORM": "cpu", **added}, capture_output=True, text=True,
-        )  # fmt: skip
+            [sys.executable, HERE / "house_child.py", what],
+            cwd=folder,
+            check=False,
+            env={**os.environ, "GPUFLOW_PLATFORM": "cpu", **added},
+            capture_output=True,
+            text=True,
+        )
     if run.returncode:
         raise RuntimeError(f"[house] {what} must run in {tree}; got\n{run.stderr[-2000:]}")
     return json.loads(run.stdout)

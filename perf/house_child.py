@@ -152,8 +152,8 @@ class Timed:
 
 def binding() -> dict[str, Any]:
     """Microseconds a step of binding a program again, and binding it to sizes not seen before."""
-    timed = Timed(pipeline.bind)
-    pipeline.bind = timed
+    timed = Timed(pipeline.bound_plan)
+    pipeline.bound_plan = timed
 
     def microseconds(program: Any) -> float:
         before = timed.seconds

@@ -188,18 +188,26 @@ def imports(folder: Path, library: Library, on_gpuflow: bool) -> dict[str, str]:
     python = python_of(folder / ("libraries" if on_gpuflow else "jax"))
     start = ["-m", "gpuflow.as_jax"] if on_gpuflow else []
     environment = {
-        **os.environ, "PYTHONPATH": str(ROOT) if on_gpuflow else "", "JAX_PLATFORMS": "cpu",
+        **os.environ,
+        "PYTHONPATH": str(ROOT) if on_gpuflow else "",
+        "JAX_PLATFORMS": "cpu",
         "MPLBACKEND": "agg",
-    }  # fmt: skip
+    }
     found: dict[str, str] = {}
     while True:
         with tempfile.NamedTemporaryFile("r") as records:
             command = [python, *start, CHILD, library.module, records.name, str(len(found))]
             try:
                 done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=SECONDS, check=False,
-                    env=environment, cwd=folder, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
+                    command,
+                    capture_output=True,
+                    text=True,
+                    timeout=SECONDS,
+                    check=False,
+                    env=environment,
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                )
                 end = f"the process ended with {done.returncode}"
             except subprocess.TimeoutExpired:
                 end = f"the process took more than {SECONDS} s"
@@ -260,12 +268,20 @@ def row(name: str, entry: dict) -> str:
 
 def table(results: dict[str, dict]) -> str:
     """The table of all libraries, as Markdown."""
-    rows = [row(library.name, results[library.name]) for library in LIBRARIES
-            if library.name in results]  # fmt: skip
-    return "\n".join(
-        ["| library | version | modules | imported by JAX | of those by gpuflow | first error |",
-         "| --- | --- | --- | --- | --- | --- |", *rows]
-    ) + "\n"  # fmt: skip
+    rows = [
+        row(library.name, results[library.name]) for library in LIBRARIES if library.name in results
+    ]
+    return (
+        "\n".join(
+            [
+                "| library | version | modules | imported by JAX | of those by gpuflow | first "
+                "error |",
+                "| --- | --- | --- | --- | --- | --- |",
+                *rows,
+            ]
+        )
+        + "\n"
+    )
 
 
 def main() -> int:

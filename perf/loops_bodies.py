@@ -113,6 +113,9 @@ ROWS = [
     _body_row(f"eigvalsh of {SIZE} x {SIZE}", _matrix, _smallest, 1.1),
     lane_row(
         f"scan of {HEAT_STEPS} steps of a spectral heat equation, {POINTS} points",
-        _vector, _heat, 0.5, _check_heat,
+        _vector,
+        _heat,
+        0.5,
+        _check_heat,
     ),
-]  # fmt: skip
+]

@@ -265,8 +265,9 @@ def _envelope(jax: Any) -> Callable[..., Any]:
                 x > level,
                 lambda x, level: level + 0.3 * (x - level),
                 lambda x, level: level + 0.01 * jax.numpy.tanh(x - level),
-                x, level,
-            )  # fmt: skip
+                x,
+                level,
+            )
             return level, x - level
 
         return jax.lax.scan(step, signal[0] * 0.0, signal)

@@ -23,8 +23,18 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("jaxley", "sbijax", "dynamiqs", "probdiffeq", "matfree", "liesel", "fdtdx",
-            "jax-galsim", "navix", "jaxsim")  # fmt: skip
+PACKAGES = (
+    "jaxley",
+    "sbijax",
+    "dynamiqs",
+    "probdiffeq",
+    "matfree",
+    "liesel",
+    "fdtdx",
+    "jax-galsim",
+    "navix",
+    "jaxsim",
+)
 
 # Reads names from stdin and prints, for each, its longest prefix that exists.
 RESOLVE = """
@@ -123,9 +133,13 @@ def resolved(names: list[str], command: list[str]) -> dict[str, str]:
         script = Path(folder) / "resolve.py"
         script.write_text(RESOLVE)
         done = subprocess.run(
-            [*command, script], input=json.dumps(names), capture_output=True, text=True,
-            check=True, cwd=ROOT,
-        )  # fmt: skip
+            [*command, script],
+            input=json.dumps(names),
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+        )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -157,12 +171,15 @@ def main() -> int:
         for name, count in found.items():
             if "." in on_jax[name]:
                 known[on_jax[name]] += count
-        absent = {name: count for name, count in known.items()
-                  if name in missing and not is_private(name)}  # fmt: skip
+        absent = {
+            name: count for name, count in known.items() if name in missing and not is_private(name)
+        }
         uses_of_absent = sum(absent.values())
         total, bad = total + sum(known.values()), bad + uses_of_absent
-        print(f"| {package} | {versions[package]} | {len(known)} | {sum(known.values())} "
-              f"| {', '.join(sorted(absent)) or 'none'} | {uses_of_absent} |")  # fmt: skip
+        print(
+            f"| {package} | {versions[package]} | {len(known)} | {sum(known.values())} "
+            f"| {', '.join(sorted(absent)) or 'none'} | {uses_of_absent} |"
+        )
     print(f"\n{bad} of {total} uses are of missing public names.")
     print("Missing private names:", ", ".join(sorted(filter(is_private, missing))) or "none")
     return 1 if bad * 1000 > total else 0

@@ -151,8 +151,11 @@ def summary(records: Sequence[dict[str, Any]], label: str, start: float) -> None
         sum(record.get(key, 0) for record in records) for key in ("built", "loaded", "seconds")
     )
     rows = {record["row"] for record in records if record.get("called")}
-    print(f"{label}: {len(rows)} rows, {built} kernels built, {loaded} loaded, {seconds:.0f} s of "
-          f"processors in {time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
+    print(
+        f"{label}: {len(rows)} rows, {built} kernels built, {loaded} loaded, {seconds:.0f} s of "
+        f"processors in {time.perf_counter() - start:.0f} s",
+        flush=True,
+    )
 
 
 def failures(records: Sequence[dict[str, Any]], may_build: bool) -> list[str]:
@@ -218,15 +221,23 @@ def build(folder: Path, options: argparse.Namespace) -> list[str]:
     if tree_digest() != tree:
         wrong.append("the tree was changed meanwhile")
     manifest = {
-        "tree": tree, "commit": commit(), "rows": options.rows, "tiny": options.tiny,
-        "capabilities": options.capability, "versions": again[-1].get("versions"),
-        "kernels": kernels, "bytes": count,
-    }  # fmt: skip
+        "tree": tree,
+        "commit": commit(),
+        "rows": options.rows,
+        "tiny": options.tiny,
+        "capabilities": options.capability,
+        "versions": again[-1].get("versions"),
+        "kernels": kernels,
+        "bytes": count,
+    }
     if not wrong:
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
         packed = pack(folder)
-        print(f"{kernels} kernels for {', '.join(options.capability)}: {count / 1e6:.1f} MB, "
-              f"packed {packed / 1e6:.1f} MB", flush=True)  # fmt: skip
+        print(
+            f"{kernels} kernels for {', '.join(options.capability)}: {count / 1e6:.1f} MB, "
+            f"packed {packed / 1e6:.1f} MB",
+            flush=True,
+        )
         if packed > MOST_BYTES:
             wrong.append(f"that is more than the {MOST_BYTES / 1e6:.0f} MB that may travel")
     return wrong

@@ -35,9 +35,17 @@ from gpuflow.targets.cuda.codegen.printing.printers import print_cuda
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 COLUMNS = (
-    "kernel", "grid x block", "registers", "instructions", "loads by bits", "stores by bits",
-    "64-bit divisions", "32-bit divisions", "shared bytes", "spilled bytes",
-)  # fmt: skip
+    "kernel",
+    "grid x block",
+    "registers",
+    "instructions",
+    "loads by bits",
+    "stores by bits",
+    "64-bit divisions",
+    "32-bit divisions",
+    "shared bytes",
+    "spilled bytes",
+)
 F32, BF16 = "float32", "bfloat16"
 
 
@@ -66,9 +74,7 @@ def code_of(lines: Sequence[str]) -> Code:
     calls = sum(bool(re.match(r"CALL.*(div|rem)_[su]64", name)) for name in names)
     inline = sum(bool(re.match(r"I2F\.[US]64\.RP", name)) for name in names)
     narrow = sum(bool(re.match(r"I2F\.(U32\.)?RP", name)) for name in names)
-    return Code(
-        len(names), _widths(names, "LDG"), _widths(names, "STG"), calls or inline, narrow
-    )
+    return Code(len(names), _widths(names, "LDG"), _widths(names, "STG"), calls or inline, narrow)
 
 
 def _widths(names: Sequence[str], opcode: str) -> dict[int, int]:
@@ -85,9 +91,17 @@ def table_row(name: str, shape: str, built: CudaObject) -> str:
     """One line of the table."""
     code = code_of(disassembled(built.cubin))
     cells = [
-        name, shape, built.registers, code.instructions, _counts(code.loads), _counts(code.stores),
-        code.wide_divisions, code.divisions, built.shared_bytes, built.spill_bytes,
-    ]  # fmt: skip
+        name,
+        shape,
+        built.registers,
+        code.instructions,
+        _counts(code.loads),
+        _counts(code.stores),
+        code.wide_divisions,
+        code.divisions,
+        built.shared_bytes,
+        built.spill_bytes,
+    ]
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -136,8 +150,12 @@ PROGRAMS: tuple[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...], str]
     ("broadcast", lambda x: jnp.broadcast_to(x[:, None], (4096, 4096)), ((4096,),), F32),
     ("sine of a slice", lambda x: jnp.sin(x[1:, 1:]), ((4096, 4096),), F32),
     ("add of a transposed operand", lambda x, y: x + y.T, ((4096, 4096),) * 2, F32),
-    ("sine of a transpose (2, 0, 1)", lambda x: jnp.sin(x.transpose(2, 0, 1)),
-     ((64, 256, 512),), F32),
+    (
+        "sine of a transpose (2, 0, 1)",
+        lambda x: jnp.sin(x.transpose(2, 0, 1)),
+        ((64, 256, 512),),
+        F32,
+    ),
     ("softmax rows", gpuflow.nn.softmax, ((4096, 4096),), F32),
     ("softmax of 8 x 128256", gpuflow.nn.softmax, ((8, 128256),), F32),
     ("column sum float32", lambda x: x.sum(0), ((16384, 4096),), F32),
@@ -152,13 +170,15 @@ PROGRAMS: tuple[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...], str]
     ("layernorm", _layernorm, ((4096, 4096),), F32),
     ("batchnorm statistics", _statistics, ((200704, 64),), F32),
     ("batchnorm statistics bfloat16", _statistics, ((200704, 64),), BF16),
-)  # fmt: skip
+)
 
 
 def launches_of(
-    function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype: str,
+    function: Callable[..., Any],
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
     capability: tuple[int, int],
-) -> list[gpu_planned.Launched]:  # fmt: skip
+) -> list[gpu_planned.Launched]:
     """What a jitted call launches on a GPU that only plans."""
     device = gpu_planned.planned_device(capability)
     arrays = [gpu_planned.planned_array(device, shape, dtype) for shape in shapes]
@@ -202,12 +222,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     major, minor = map(int, options.capability.split("."))
     today = datetime.date.today().isoformat()
     versions = ", ".join(f"{name} {version_of(name)}" for name in PACKAGES)
-    text = "\n".join([
-        f"# sass, {today}", "", f"- architecture: sm_{major}{minor}; no GPU took part",
-        f"- commit: {commit()}",
-        f"- {versions}, nvidia-cuda-nvdisasm {version_of('nvidia-cuda-nvdisasm')}", "",
-        *table((major, minor), options.rows), "",
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            f"# sass, {today}",
+            "",
+            f"- architecture: sm_{major}{minor}; no GPU took part",
+            f"- commit: {commit()}",
+            f"- {versions}, nvidia-cuda-nvdisasm {version_of('nvidia-cuda-nvdisasm')}",
+            "",
+            *table((major, minor), options.rows),
+            "",
+        ]
+    )
     print(text)
     if options.results is not None:
         options.results.mkdir(parents=True, exist_ok=True)

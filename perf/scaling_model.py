@@ -87,9 +87,14 @@ def model(step: float, size: float, sizes: Sequence[int] = SIZES) -> list[Row]:
         seconds = all_reduce(count, size)
         hidden = min(seconds, 2 / 3 * step)
         rows.append(
-            Row(count, seconds, step / (step + seconds), step / (step + seconds - hidden),
-                9 * seconds)
-        )  # fmt: skip
+            Row(
+                count,
+                seconds,
+                step / (step + seconds),
+                step / (step + seconds - hidden),
+                9 * seconds,
+            )
+        )
     return rows
 
 

@@ -31,8 +31,11 @@ from ptxsim.types import TYPES
 _ARRAY = re.compile(r"(\w+)\[(\d+)\](?:=(.+))?")
 _RANDOM = np.random.default_rng(0)
 FILLINGS: dict[str, Callable[[int], Any]] = {
-    "zeros": np.zeros, "ones": np.ones, "ramp": np.arange, "random": _RANDOM.random,
-}  # fmt: skip
+    "zeros": np.zeros,
+    "ones": np.ones,
+    "ramp": np.arange,
+    "random": _RANDOM.random,
+}
 
 
 class ArgumentError(ValueError):
@@ -133,9 +136,7 @@ def launch(module: PtxModule, options: argparse.Namespace) -> list[str]:
         arrays[parameter.name] = address, array
         values.append(address)
     checks = THOROUGH if options.thorough else Checks()
-    done = kernel.launch(
-        options.grid, options.block, values, memory, options.shared, checks
-    )
+    done = kernel.launch(options.grid, options.block, values, memory, options.shared, checks)
     report = [
         f"{done.instructions} instructions for groups of threads, {done.loads} loads and "
         f"{done.stores} stores of threads in global memory, {done.bytes} bytes"
@@ -157,9 +158,11 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m ptxsim", description=(__doc__ or "").split("\n\n")[0])
     made.add_argument("file", type=Path, help="PTX")
     made.add_argument(
-        "--run", nargs="+", metavar=("NAME", "ARGUMENT"),
+        "--run",
+        nargs="+",
+        metavar=("NAME", "ARGUMENT"),
         help="the kernel to launch, and its arguments, as f32[256]=ramp or 256",
-    )  # fmt: skip
+    )
     made.add_argument("--grid", type=_extents, default=(1,), help="blocks in x,y,z (1)")
     made.add_argument("--block", type=_extents, default=(32,), help="threads in x,y,z (32)")
     made.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory (0)")

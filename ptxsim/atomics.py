@@ -32,11 +32,17 @@ def _decrement(old: Array, last: Array) -> Array:
 
 
 _FUNCTIONS: dict[str, Function] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
-    "or": np.bitwise_or, "xor": np.bitwise_xor, "inc": _increment, "dec": _decrement,
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "inc": _increment,
+    "dec": _decrement,
     "exch": lambda old, new: new,
     "cas": lambda old, expected, new: np.where(old == expected, new, old),
-}  # fmt: skip
+}
 
 
 def _function(site: Site) -> Function:

@@ -14,10 +14,17 @@ from ptxsim.site import Site
 from ptxsim.types import BOOL, F32, PACKED, TYPES, Array, bits, is_float
 
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
-    "gt": np.greater, "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal,
-    "hi": np.greater, "hs": np.greater_equal,
-}  # fmt: skip
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
 # Comparisons that hold for NaN are the opposites of ordered ones.
 _UNORDERED = {"equ": "ne", "neu": "eq", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
 _LOGIC: dict[str, Callable[[Array, Array], Array]] = {

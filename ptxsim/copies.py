@@ -108,9 +108,7 @@ def _reading_lanes(frame: Frame, read: int | None, skip: int | None, size: int) 
     return None
 
 
-def _run_reads(
-    frame: Frame, lanes: Array | None, load: Step, base: int, slots: list[int]
-) -> None:
+def _run_reads(frame: Frame, lanes: Array | None, load: Step, base: int, slots: list[int]) -> None:
     if lanes is None or len(lanes) == frame.count:
         load(frame)
     elif len(lanes):

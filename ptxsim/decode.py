@@ -38,9 +38,7 @@ def decode(module: Module, name: str) -> Program:
 class Decoder(Slots):
     """State of a kernel while it is decoded."""
 
-    def __init__(
-        self, module: Module, name: str, suspects: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, module: Module, name: str, suspects: frozenset[int] = frozenset()) -> None:
         super().__init__(module, name)
         self.program.suspects = suspects
         self.block = Block(0)

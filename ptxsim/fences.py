@@ -168,9 +168,12 @@ class Fences:
             if clock:
                 index = np.flatnonzero(warps == warp)
                 is_ordered[index] = self._reached(
-                    self._happens_before(clock), before[index], times[index], is_atomic[index],
+                    self._happens_before(clock),
+                    before[index],
+                    times[index],
+                    is_atomic[index],
                     warp // self.warps,
-                )  # fmt: skip
+                )
         return is_ordered
 
     def _reached(

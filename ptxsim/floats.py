@@ -244,5 +244,3 @@ def _test(site: Site) -> Step:
         "subnormal": lambda x: (np.abs(x) < tiny) & (x != 0),
     }
     return compute(site, tests[site.one_of(tuple(tests), "finite")], [dtype], BOOL)
-
-

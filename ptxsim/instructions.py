@@ -18,5 +18,16 @@ from ptxsim import (
 )
 
 MODULES = (
-    access, atomics, compare, convert, copies, floats, integers, logic, matrix, moves, video, warp,
-)  # fmt: skip
+    access,
+    atomics,
+    compare,
+    convert,
+    copies,
+    floats,
+    integers,
+    logic,
+    matrix,
+    moves,
+    video,
+    warp,
+)

@@ -294,5 +294,3 @@ def _magnitude(site: Site) -> Step:
         return floats.magnitude(site)
     dtype = site.dtype()
     return compute(site, np.abs, [dtype], dtype)
-
-

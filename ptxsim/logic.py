@@ -293,5 +293,3 @@ def _permute_mode(mode: str) -> Callable[[Array, Array, Array], Array]:
         [sum((byte & 7) << 4 * index for index, byte in enumerate(order)) for order in orders], U32
     )
     return lambda low, high, control: _permute_bytes(low, high, selectors[control & 3])
-
-

@@ -91,8 +91,10 @@ def _multiply(site: Site) -> Step:
         left, right = np.zeros((warps, 16, k)), np.zeros((warps, k, 8))
         total = np.zeros((warps, 16, 8))
         for matrix, slots, operand, dtype in (
-            (left, a, "a", element), (right, b, "b", element), (total, c, "c", added),
-        ):  # fmt: skip
+            (left, a, "a", element),
+            (right, b, "b", element),
+            (total, c, "c", added),
+        ):
             rows, columns = _fragment_positions(shape, operand, size)
             values = _fragment(frame, slots, dtype)
             if element == F32 and operand != "c":  # tf32: the lower 13 bits do not count

@@ -199,9 +199,14 @@ class Access:
             self._watched(frame, run.races, allocation, offsets, (elements, index), action)
 
     def _watched(
-        self, frame: Frame, races: GlobalRaces, allocation: Allocation, offsets: Array,
-        where: tuple[Array, Array], action: Action,
-    ) -> None:  # fmt: skip
+        self,
+        frame: Frame,
+        races: GlobalRaces,
+        allocation: Allocation,
+        offsets: Array,
+        where: tuple[Array, Array],
+        action: Action,
+    ) -> None:
         """Run an access that is reported to the race check."""
         if self.releases:
             races.fence(frame, self.beyond_block, acquire=False)
@@ -214,9 +219,14 @@ class Access:
             races.fence(frame, self.beyond_block, release=False)
 
     def _watched_write(
-        self, frame: Frame, races: GlobalRaces, allocation: Allocation, offsets: Array,
-        where: tuple[Array, Array], action: Action,
-    ) -> None:  # fmt: skip
+        self,
+        frame: Frame,
+        races: GlobalRaces,
+        allocation: Allocation,
+        offsets: Array,
+        where: tuple[Array, Array],
+        action: Action,
+    ) -> None:
         """Run a store or an atomic, with the lanes that it leaves unchanged."""
         (elements, index), kind = where, self.kind
         if kind.atomic:
@@ -256,13 +266,17 @@ class Access:
             where = frame.run.memory.describe(int(at[bad]))
             freed = "freed" in where
             frame.fail(
-                ("a kernel must not use freed memory" if freed else
-                 "an access must stay inside its array: out of bounds")
+                (
+                    "a kernel must not use freed memory"
+                    if freed
+                    else "an access must stay inside its array: out of bounds"
+                )
                 + f"; the {self.size}-byte access at {int(at[bad]):#x} {where}",
-                "keep the array alive until the kernel has run" if freed else
-                "compare the index with the extent first",
+                "keep the array alive until the kernel has run"
+                if freed
+                else "compare the index with the extent first",
                 bad,
-            )  # fmt: skip
+            )
         if len(np.unique(which)) == 1:  # found meanwhile by another thread's allocation
             allocation = allocations[int(which[0])]
             if frame.run.provenance is not None:

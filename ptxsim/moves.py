@@ -105,8 +105,6 @@ def _is_space(site: Site) -> Step:
     return apply(function, [site.source(1, U64)], [U64], site.target(0, BOOL))
 
 
-
-
 # --- parameters --------------------------------------------------------------------------
 
 
@@ -143,9 +141,13 @@ def parameter_step(site: Site, load: bool) -> Step:
 
 
 @instruction(
-    "prefetch", "prefetchu", "applypriority", "nanosleep",
-    "griddepcontrol", "pmevent",
-)  # fmt: skip
+    "prefetch",
+    "prefetchu",
+    "applypriority",
+    "nanosleep",
+    "griddepcontrol",
+    "pmevent",
+)
 def _nothing(site: Site) -> Step:
     """Hints change no values."""
     del site

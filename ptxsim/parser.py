@@ -286,9 +286,7 @@ class _Body:
         opcode, *modifiers = name.split(".")
         operands = tuple(operand.replace(" ", "") for operand in _OPERANDS.findall(operand_text))
         self.function.body.append(
-            Instruction(
-                opcode, tuple(modifiers), operands, guard, bool(negated), statement, where
-            )
+            Instruction(opcode, tuple(modifiers), operands, guard, bool(negated), statement, where)
         )
 
     def _renamed(self, text: str) -> str:

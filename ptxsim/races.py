@@ -101,9 +101,14 @@ class GlobalRaces:
     # --- accesses ---
 
     def read(
-        self, frame: Frame, allocation: Allocation, offsets: Array, size: int, kind: Kind,
+        self,
+        frame: Frame,
+        allocation: Allocation,
+        offsets: Array,
+        size: int,
+        kind: Kind,
         constant: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Check a read of every lane, and remember it."""
         shadow, spots = self._spots(frame, allocation, offsets, size)
         mine = self._stamps(frame, kind)
@@ -120,9 +125,14 @@ class GlobalRaces:
             self._signals(frame, shadow, spots, False)
 
     def write(
-        self, frame: Frame, allocation: Allocation, offsets: Array, size: int, kind: Kind,
+        self,
+        frame: Frame,
+        allocation: Allocation,
+        offsets: Array,
+        size: int,
+        kind: Kind,
         unchanged: Array | None,
-    ) -> Array | None:  # fmt: skip
+    ) -> Array | None:
         """Check a write of every lane, or an atomic, and remember it.
 
         Args:
@@ -201,9 +211,14 @@ class GlobalRaces:
     # --- faults ---
 
     def _refuse(
-        self, frame: Frame, last: Array, mine: Array, before: str, now: str,
+        self,
+        frame: Frame,
+        last: Array,
+        mine: Array,
+        before: str,
+        now: str,
         unchanged: Array | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Fail if an access of another thread is not ordered before one of this instruction."""
         clash = (last != 0) & ((last ^ mine) >> 1 & _THREAD != 0)
         if not clash.any():

@@ -168,8 +168,10 @@ class Barriers:
         (_, barrier), arrivals = next(iter(self.waiting.items()))
         came = sum(len(arrival.lanes) for arrival in arrivals)
         gates = {arrivals[0].block.number for arrivals in self.waiting.values()}
-        what = "threads of one block wait at different barriers" if len(gates) > 1 else (
-            f"barrier {barrier} must be reached by all that it waits for; only {came} came"
+        what = (
+            "threads of one block wait at different barriers"
+            if len(gates) > 1
+            else (f"barrier {barrier} must be reached by all that it waits for; only {came} came")
         )
         fault = Fault(
             f"{what}: a part of the block never gets there",

@@ -191,8 +191,11 @@ def _float(exact: Fraction) -> float:
 
 def _fma64_directed(x: Array, y: Array, z: Array, mode: str) -> Array:
     nearest = _fma64(x, y, z)
-    return directed(nearest, _signs(lambda x, y, z: Fraction(x) * Fraction(y) + Fraction(z),
-                                    nearest, x, y, z), mode)  # fmt: skip
+    return directed(
+        nearest,
+        _signs(lambda x, y, z: Fraction(x) * Fraction(y) + Fraction(z), nearest, x, y, z),
+        mode,
+    )
 
 
 def _signs(function: Callable[..., Fraction], nearest: Array, *args: Array) -> Array:

@@ -30,9 +30,14 @@ TYPES: dict[str, np.dtype] = {
 }  # fmt: skip
 
 PACKED: dict[str, np.dtype] = {
-    "f16x2": F16, "bf16x2": BF16, "u16x2": U16, "s16x2": I16, "f32x2": F32,
-    "e4m3x2": E4M3, "e5m2x2": E5M2,
-}  # fmt: skip
+    "f16x2": F16,
+    "bf16x2": BF16,
+    "u16x2": U16,
+    "s16x2": I16,
+    "f32x2": F32,
+    "e4m3x2": E4M3,
+    "e5m2x2": E5M2,
+}
 
 _UNSIGNED = {1: U8, 2: U16, 4: U32, 8: U64}
 _SIGNED = {1: I8, 2: I16, 4: I32, 8: I64}

@@ -36,12 +36,12 @@ def slices(dtype: str, formula: str = "mul", mode: Mode = Mode.IN) -> Kernel:
         formula: a function of integers: ``place(r) = formula(r, sx)``.
         mode: of x, for a kernel that is wrong.
     """
-    scalars = [
-        Operand(name, "int64", Mode.SCALAR, (Stride.ZERO,)) for name in ("n", "sx", "so")
-    ]
+    scalars = [Operand(name, "int64", Mode.SCALAR, (Stride.ZERO,)) for name in ("n", "sx", "so")]
     operands = (
-        Operand("x", dtype, mode, _STRIDES), Operand("o", dtype, Mode.OUT, _STRIDES), *scalars
-    )  # fmt: skip
+        Operand("x", dtype, mode, _STRIDES),
+        Operand("o", dtype, Mode.OUT, _STRIDES),
+        *scalars,
+    )
     arrays = tuple(Local(name, dtype, (("i", LANES),), ROWS) for name in "ab")
     count, counter, pitch, at = (Value(k, "int64") for k in range(4))
     element = Value(4, compute_dtype(dtype))

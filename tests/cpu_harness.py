@@ -180,9 +180,7 @@ def call_of(function: Any, *shapes: Any, dtype: Any = np.float32) -> KernelCall:
     return call
 
 
-def calls_of(
-    function: Any, *shapes: Any, dtype: Any = np.float32
-) -> tuple[KernelCall, ...]:
+def calls_of(function: Any, *shapes: Any, dtype: Any = np.float32) -> tuple[KernelCall, ...]:
     """What is launched for a function; scratch memory has buffers that no plan has."""
     numbers = itertools.count(1000)
     call = call_of(function, *shapes, dtype=dtype)

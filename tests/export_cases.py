@@ -63,7 +63,8 @@ FUNCTIONS = {
     "loops": (_descent, (X,)),
     "solve": (lambda a: jnp.linalg.solve(a, jnp.ones(6)), (SQUARE,)),
     "factors": (
-        lambda a: (jnp.linalg.qr(a), jnp.linalg.eigh(a @ a.T), jnp.linalg.svd(a)), (SQUARE,),
+        lambda a: (jnp.linalg.qr(a), jnp.linalg.eigh(a @ a.T), jnp.linalg.svd(a)),
+        (SQUARE,),
     ),
     "sorted": (lambda x: (jnp.sort(x, 0), jnp.argsort(x, 1), jnp.median(x)), (X,)),
     "fft": (lambda x: jnp.fft.rfft(x, axis=0), (X,)),
@@ -73,24 +74,28 @@ FUNCTIONS = {
         (IMAGES,),
     ),
     "pool_gradient": (
-        gf.grad(lambda x: lax.reduce_window(
-            x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID").sum()),
+        gf.grad(
+            lambda x: lax.reduce_window(
+                x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID"
+            ).sum()
+        ),
         (IMAGES,),
     ),
     "reduce": (lambda x: lax.reduce(x, jnp.float32(0), lambda a, b: a + b * 2, (0,)), (X,)),
     "index": (lambda x: (x[jnp.array([3, 1, 2])], x.at[jnp.array([0, 1])].set(0)), (X,)),
-    "attention": (lambda q: nn.dot_product_attention(q, q, q, is_causal=True),
-                  (IMAGES.reshape(2, 8, 3, 8),)),
+    "attention": (
+        lambda q: nn.dot_product_attention(q, q, q, is_causal=True),
+        (IMAGES.reshape(2, 8, 3, 8),),
+    ),
     "gradient": (gf.grad(lambda x: (nn.gelu(x) ** 2).sum()), (X,)),
     "own_rule": (gf.grad(lambda x: _own_rule(x).sum()), (X,)),
     "remat": (gf.grad(lambda x: gf.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x).sum()), (X,)),
-    "tree": (lambda d, *, s: {"o": [d["a"] + s, None, (d["b"],)]},
-             ({"a": X, "b": (X, [X])},)),
+    "tree": (lambda d, *, s: {"o": [d["a"] + s, None, (d["b"],)]}, ({"a": X, "b": (X, [X])},)),
     "constants": (lambda x: (jnp.arange(3.0), x, 1.0, WEIGHT), (X,)),
     "special": (lambda x: (gf.scipy.special.gammaln(abs(x)), nn.logsumexp(x, 1)), (X,)),
     "nothing": (lambda: jnp.arange(4) * 2, ()),
     "large": (lambda x: (x @ x.T).sum(0) + jnp.sin(x @ x.T), (random.normal(KEY, (300, 200)),)),
-}  # fmt: skip
+}
 KEYWORDS = {"tree": {"s": 2.0}}
 
 ROOT = Path(__file__).parents[1]
@@ -103,8 +108,12 @@ def read_elsewhere(folder, *, compiler, cache, **environment):
     told = {"PYTHONPATH": str(ROOT), "GPUFLOW_CACHE_DIR": str(cache), **environment}
     done = subprocess.run(
         [sys.executable, READER, folder, "compiler" if compiler else "no-compiler"],
-        env={**os.environ, **told}, cwd=folder, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        env={**os.environ, **told},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     return done, dict(json.loads(line) for line in done.stdout.splitlines())
 
 

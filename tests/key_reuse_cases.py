@@ -22,8 +22,11 @@ def programs() -> list[str]:
 def raises(package: Any, text: str, is_jitted: bool) -> str:
     """Whether a program is refused: "" where it runs, else the name of the error."""
     space = {
-        "jax": package, "jnp": package.numpy, "lax": package.lax, "random": package.random,
-    }  # fmt: skip
+        "jax": package,
+        "jnp": package.numpy,
+        "lax": package.lax,
+        "random": package.random,
+    }
     exec("def program(key):\n" + textwrap.indent(text, "    "), space)
     function = package.jit(space["program"]) if is_jitted else space["program"]
     try:

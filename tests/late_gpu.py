@@ -166,9 +166,10 @@ class LateApi(SimApi):
 
     def copy_within(self, target, source, count, stream):
         self.queues[stream].append(
-            lambda: SimApi.copy_in(self, target, self.memory.view(source, count, False).ctypes.data,
-                                   count, 0)
-        )  # fmt: skip
+            lambda: SimApi.copy_in(
+                self, target, self.memory.view(source, count, False).ctypes.data, count, 0
+            )
+        )
 
     def copy_peer(self, target, other, source, count, stream):
         self.log["copy_peer"] += 1
@@ -176,9 +177,10 @@ class LateApi(SimApi):
         self.queues[stream].append(
             lambda: ctypes.memmove(
                 self.memory.view(target, count).ctypes.data,
-                other.memory.view(source, count, False).ctypes.data, count,
+                other.memory.view(source, count, False).ctypes.data,
+                count,
             )
-        )  # fmt: skip
+        )
 
     def clear(self, target, count, stream):
         self.queues[stream].append(lambda: SimApi.clear(self, target, count, 0))

@@ -171,9 +171,16 @@ def _same(f):
 
 
 MEANINGS = {
-    "jvp": _d, "linearize": _d, "vjp": _g, "grad": _g, "vmap": _v, "jit": _same, "jaxpr": _same,
-    "jacfwd": _j, "jacrev": _j,
-}  # fmt: skip
+    "jvp": _d,
+    "linearize": _d,
+    "vjp": _g,
+    "grad": _g,
+    "vmap": _v,
+    "jit": _same,
+    "jaxpr": _same,
+    "jacfwd": _j,
+    "jacrev": _j,
+}
 
 _known: dict[Any, np.ndarray] = {}
 

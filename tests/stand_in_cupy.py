@@ -16,9 +16,14 @@ from scipy.linalg import get_lapack_funcs
 DTYPES = {letter: np.dtype(name) for letter, name in zip("sdcz", "fdFD", strict=True)}
 LOWER, UPPER = 0, 1
 CONSTANTS = {
-    "CUBLAS_FILL_MODE_LOWER": LOWER, "CUBLAS_FILL_MODE_UPPER": UPPER, "CUBLAS_SIDE_LEFT": 0,
-    "CUBLAS_SIDE_RIGHT": 1, "CUBLAS_OP_N": 0, "CUBLAS_OP_T": 1, "CUBLAS_OP_C": 2,
-}  # fmt: skip
+    "CUBLAS_FILL_MODE_LOWER": LOWER,
+    "CUBLAS_FILL_MODE_UPPER": UPPER,
+    "CUBLAS_SIDE_LEFT": 0,
+    "CUBLAS_SIDE_RIGHT": 1,
+    "CUBLAS_OP_N": 0,
+    "CUBLAS_OP_T": 1,
+    "CUBLAS_OP_C": 2,
+}
 # Arguments by the routine's name without the letter of its dtype.
 _MQR = "handle side trans m n k A lda tau C ldc"
 SIGNATURES = {
@@ -44,9 +49,21 @@ SIGNATURES = {
 HANDLES = {"cublas": 11, "cusolver": 12, "cusparse": 13}
 # What is asked of the module cupy, and of cupy.linalg.
 NAMES = {
-    "arange", "array", "ascontiguousarray", "asarray", "broadcast_to", "copyto", "empty", "eye",
-    "full", "isfinite", "tril", "triu", "where", "zeros",
-}  # fmt: skip
+    "arange",
+    "array",
+    "ascontiguousarray",
+    "asarray",
+    "broadcast_to",
+    "copyto",
+    "empty",
+    "eye",
+    "full",
+    "isfinite",
+    "tril",
+    "triu",
+    "where",
+    "zeros",
+}
 LINALG_NAMES = {"eig", "eigh", "eigvals", "eigvalsh", "qr", "svd"}
 
 
@@ -178,8 +195,9 @@ def _getrf(dtype, given, address=None, pivots=None, info=None):
 
 def _getrf_batched(dtype, given):
     for k, address in enumerate(vector(given.Aarray, given.batchSize, np.uintp)):
-        _getrf(dtype, given, int(address), given.PivotArray + 4 * k * given.n,
-               given.infoArray + 4 * k)  # fmt: skip
+        _getrf(
+            dtype, given, int(address), given.PivotArray + 4 * k * given.n, given.infoArray + 4 * k
+        )
 
 
 def _potrf(dtype, given, address=None, info=None):
@@ -225,9 +243,7 @@ def _ormqr(dtype, given):
 def _gtsv2(dtype, given):
     (gtsv,) = get_lapack_funcs(("gtsv",), dtype=dtype)
     assert given.m >= 3
-    low, middle, high = (
-        vector(place, given.m, dtype) for place in (given.dl, given.d, given.du)
-    )
+    low, middle, high = (vector(place, given.m, dtype) for place in (given.dl, given.d, given.du))
     assert low[0] == 0 == high[-1]
     b = matrix(given.B, given.m, given.n, given.ldb, dtype)
     *_, x, info = gtsv(low[1:], middle, high[:-1], b)
@@ -235,10 +251,15 @@ def _gtsv2(dtype, given):
 
 
 _ROUTINES = {
-    "getrf": _getrf, "getrfBatched": _getrf_batched, "potrf": _potrf,
-    "potrfBatched": _potrf_batched, "geqrf": _geqrf, "orgqr": _orgqr, "ormqr": _ormqr,
+    "getrf": _getrf,
+    "getrfBatched": _getrf_batched,
+    "potrf": _potrf,
+    "potrfBatched": _potrf_batched,
+    "geqrf": _geqrf,
+    "orgqr": _orgqr,
+    "ormqr": _ormqr,
     "gtsv2": _gtsv2,
-}  # fmt: skip
+}
 
 
 # --- CuPy ----------------------------------------------------------------------------------
@@ -294,10 +315,12 @@ class StandIn:
         self.calls = []
         handles = {f"get_{name}_handle": partial(int, value) for name, value in HANDLES.items()}
         self.xp = _Module(
-            np, NAMES, None,
+            np,
+            NAMES,
+            None,
             linalg=_Module(np.linalg, LINALG_NAMES, self.calls),
             cuda=SimpleNamespace(device=SimpleNamespace(**handles)),
-        )  # fmt: skip
+        )
         libraries = {name: Library(name, self.calls) for name in SIGNATURES}
         self.modules = {
             "cupy_backends": package("cupy_backends"),

@@ -18,14 +18,26 @@ import numpy as np
 DATA = Path(__file__).parent / "data"
 # The files: tests/data/{name}.txt, with JAX's outcomes in tests/data/{name}.json.
 FILES = (
-    "array_programs", "transform_programs", "tree_programs", "rule_programs", "checkify_programs",
-    "trace_programs", "static_programs", "stage_programs", "interop_programs", "pmap_programs",
-)  # fmt: skip
+    "array_programs",
+    "transform_programs",
+    "tree_programs",
+    "rule_programs",
+    "checkify_programs",
+    "trace_programs",
+    "static_programs",
+    "stage_programs",
+    "interop_programs",
+    "pmap_programs",
+)
 # What programs may use of jax without importing it.
 MODULES = (
-    "jax.numpy", "jax.flatten_util", "jax.ad_checkpoint", "jax.custom_batching",
-    "jax.custom_derivatives", "jax.experimental.checkify",
-)  # fmt: skip
+    "jax.numpy",
+    "jax.flatten_util",
+    "jax.ad_checkpoint",
+    "jax.custom_batching",
+    "jax.custom_derivatives",
+    "jax.experimental.checkify",
+)
 
 
 def _is_program(node: ast.stmt) -> bool:

@@ -22,17 +22,30 @@ import ml_dtypes
 import numpy as np
 
 DTYPES = (
-    "bool", "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
-    "float32", "float64", "complex64", "complex128",
-)  # fmt: skip
+    "bool",
+    "int8",
+    "uint8",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
 SETTINGS = {
     "x32": {},
     "x64": {"enable_x64": True},
     "x32 strict": {"numpy_dtype_promotion": "strict", "numpy_rank_promotion": "raise"},
     "x64 strict": {
-        "enable_x64": True, "numpy_dtype_promotion": "strict", "numpy_rank_promotion": "raise",
+        "enable_x64": True,
+        "numpy_dtype_promotion": "strict",
+        "numpy_rank_promotion": "raise",
     },
-}  # fmt: skip
+}
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -66,10 +79,19 @@ ALONE = (*ARRAYS, *SCALARS, *WEAK, "np int8", "np float16", "np float64", "[int]
 _PAIRED = ("np int8", "np float16", "np float64", "np[] int64")
 PAIRED = {**ARRAYS, **SCALARS, **WEAK, **{kind: KINDS[kind] for kind in _PAIRED}}
 MIXED = (
-    ("float32", "int32"), ("int32", "float32"), ("float16", "bfloat16"), ("int8", "uint8"),
-    ("uint32", "int32"), ("bool", "float16"), ("complex64", "float32"), ("float32", "complex64"),
-    ("float32", "float64"), ("bool", "int8"), ("int64", "float16"), ("float64", "bool"),
-)  # fmt: skip
+    ("float32", "int32"),
+    ("int32", "float32"),
+    ("float16", "bfloat16"),
+    ("int8", "uint8"),
+    ("uint32", "int32"),
+    ("bool", "float16"),
+    ("complex64", "float32"),
+    ("float32", "complex64"),
+    ("float32", "float64"),
+    ("bool", "int8"),
+    ("int64", "float16"),
+    ("float64", "bool"),
+)
 # Strict promotion is about mixtures: of the dtypes themselves a few are enough.
 FEW_DTYPES = ("uint8", "int32", "bfloat16", "float32")
 FEW_MIXED = MIXED[:2]
@@ -133,10 +155,11 @@ def operands(array: Callable[..., Any], names: tuple[str, ...], types: tuple[str
     """The operands of one case, by name."""
     space = {"array": array, "np": np, "dtype": numpy_dtype}
     return {
-        name: eval(KINDS[kind], dict(space)) if kind in KINDS and set(names) <= set("abcs")
+        name: eval(KINDS[kind], dict(space))
+        if kind in KINDS and set(names) <= set("abcs")
         else _of_dtype(array, name, kind)
         for name, kind in zip(names, types, strict=True)
-    }  # fmt: skip
+    }
 
 
 def described(leaves: list[Any]) -> str:
@@ -180,9 +203,7 @@ def constants(package: Any) -> dict[str, Any]:
     return {"key": package.random.key(0), "raw": package.random.PRNGKey(0)}
 
 
-def outcomes(
-    package: Any, expression: str, is_traced: bool, is_strict: bool
-) -> Iterator[str]:
+def outcomes(package: Any, expression: str, is_traced: bool, is_strict: bool) -> Iterator[str]:
     """What an expression gives in each of its cases, under the settings of now."""
     names = names_of(expression)
     fixed = constants(package)

@@ -65,9 +65,11 @@ def test_rows_find_their_names(make_api):
     make_api.read_row([module], "`pdf`", "two", False, "page.md")
     make_api.read_row([module], "all of them", "three", False, "page.md")
     assert module.remarks == {
-        "beta.pdf": ["one", "two"], "beta.cdf": ["one"], "norm.pdf": ["two"],
+        "beta.pdf": ["one", "two"],
+        "beta.cdf": ["one"],
+        "norm.pdf": ["two"],
         "mode": ["`axis=`: one"],
-    }  # fmt: skip
+    }
     assert module.notes == ["all of them: three"]
 
 

@@ -71,9 +71,12 @@ def test_containers_are_no_operands(operand):
     """Python repeated a list by an array of one number, and found an array unequal to a list."""
     one = jnp.array(2)
     for call in (
-        lambda: one - operand, lambda: operand * one, lambda: one * operand, lambda: one == operand,
+        lambda: one - operand,
+        lambda: operand * one,
+        lambda: one * operand,
+        lambda: one == operand,
         lambda: one != operand,
-    ):  # fmt: skip
+    ):
         with raises(TypeError, "must be arrays or numbers", r"i32\[\]"):
             call()
 
@@ -102,9 +105,11 @@ def test_conditions_name_the_argument_and_the_line(call):
     line = _if_positive.__code__.co_firstlineno + 1
     with raises(
         errors.TracerBoolConversionError,
-        r"\[bool\]", r"traced bool\[\]", re.escape(f"{__file__}:{line} (_if_positive)"),
+        r"\[bool\]",
+        r"traced bool\[\]",
+        re.escape(f"{__file__}:{line} (_if_positive)"),
         "argument x of _if_positive",
-    ):  # fmt: skip
+    ):
         call()
 
 
@@ -270,8 +275,15 @@ def test_functions_must_be_callable(transform):
 
 def test_use_after_donation():
     f = gf.jit(lambda x: x + 1, donate_argnums=0)
-    for use in (lambda x: x + 1, np.asarray, f, lambda x: x[0], gf.block_until_ready,
-                lambda x: gf.vmap(lambda v: v + 1)(x), lambda x: gf.grad(jnp.sum)(x)):  # fmt: skip
+    for use in (
+        lambda x: x + 1,
+        np.asarray,
+        f,
+        lambda x: x[0],
+        gf.block_until_ready,
+        lambda x: gf.vmap(lambda v: v + 1)(x),
+        lambda x: gf.grad(jnp.sum)(x),
+    ):
         x = jnp.ones(3) + 0
         f(x)
         with raises((RuntimeError, ValueError), r"\[array\].*donated or deleted", r"f32\[3\]"):
@@ -332,7 +344,7 @@ DERIVATIVES = [
     (lambda: gf.linearize(lambda x: x, 1.0)[1](1.0, 2.0), TypeError, r"\[linearize\]", "tree"),
     (lambda: gf.linearize(lambda x: x, 1.0)[1](X), ValueError, r"\[linearize\]", r"f32\[3\]"),
     (lambda: gf.linearize(lambda x: x, X)[1](N), ValueError, r"\[linearize\]", r"i32\[3\]"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("number", range(len(DERIVATIVES)))
@@ -353,8 +365,12 @@ MAPS = [
     (lambda: gf.vmap(_two)(1.0, 2.0), ValueError, "in_axes", r"0 for f32\[\]"),
     (lambda: gf.vmap(_two, in_axes=1)(X, X), ValueError, "in_axes", r"1 for f32\[3\]"),
     (lambda: gf.vmap(_two, in_axes=(0,))(X, X), ValueError, "one item for each argument of _two"),
-    (lambda: gf.vmap(_two)(X, np.ones(4, "f")), ValueError, "one size",
-     "3 along axis 0 of x, 4 along axis 0 of y"),
+    (
+        lambda: gf.vmap(_two)(X, np.ones(4, "f")),
+        ValueError,
+        "one size",
+        "3 along axis 0 of x, 4 along axis 0 of y",
+    ),
     (lambda: gf.vmap(_two, axis_size=4)(X, X), ValueError, "one size", "axis_size=4"),
     (lambda: gf.vmap(_two, in_axes=None)(X, X), ValueError, "at least one argument of _two"),
     (lambda: gf.vmap(lambda: 1.0)(), ValueError, "at least one argument"),
@@ -365,7 +381,7 @@ MAPS = [
     (lambda: gf.vmap(_two, out_axes=3)(X, X), ValueError, "out_axes", "got 3"),
     (lambda: gf.vmap(_two, out_axes=(0, 0))(X, X), ValueError, "out_axes", "tree prefix"),
     (lambda: gf.vmap(lambda x: x)("abc"), TypeError, "arrays or numbers", "'abc'"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("number", range(len(MAPS)))

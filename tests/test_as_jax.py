@@ -75,10 +75,15 @@ print(jax.numpy.ones(1).dtype, jax.config.jax_debug_nans, len(jax.devices()), ja
       jax.config.jax_default_matmul_precision, jax.config.jax_numpy_rank_promotion)
 """
 VARIABLES = {
-    "JAX_ENABLE_X64": "1", "JAX_DEBUG_NANS": "true", "JAX_NUM_CPU_DEVICES": "3",
-    "JAX_PLATFORMS": "cpu,cuda", "JAX_DEFAULT_MATMUL_PRECISION": "high",
-    "JAX_NUMPY_RANK_PROMOTION": "raise", "JAX_COMPILATION_CACHE_DIR": "/x", "JAX_ANYTHING": "1",
-}  # fmt: skip
+    "JAX_ENABLE_X64": "1",
+    "JAX_DEBUG_NANS": "true",
+    "JAX_NUM_CPU_DEVICES": "3",
+    "JAX_PLATFORMS": "cpu,cuda",
+    "JAX_DEFAULT_MATMUL_PRECISION": "high",
+    "JAX_NUMPY_RANK_PROMOTION": "raise",
+    "JAX_COMPILATION_CACHE_DIR": "/x",
+    "JAX_ANYTHING": "1",
+}
 
 
 def test_environment_variables_of_jax_count_under_the_alias(tmp_path, monkeypatch):
@@ -212,8 +217,11 @@ def test_a_module_runs_too(tmp_path):
     (tmp_path / "a_module_of_mine.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "-m", "gpuflow.as_jax", "-m", "a_module_of_mine", "x"],
-        capture_output=True, text=True, cwd=tmp_path, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+    )
     assert done.stdout == "__main__ ['x'] jax\n"
 
 
@@ -242,9 +250,10 @@ def test_shaped_arrays_are_gpuflows():
     assert aval is core.ShapedArray([2, 3], "float32", True, sharding=None)
     assert not isinstance(np.zeros(2), core.ShapedArray)
     space = aval.memory_space
-    assert core.ShapedArray(
-        (2, 3), np.float32, True, sharding=aval.sharding, memory_space=space
-    ) is aval  # fmt: skip
+    assert (
+        core.ShapedArray((2, 3), np.float32, True, sharding=aval.sharding, memory_space=space)
+        is aval
+    )
     split = gf.NamedSharding(gf.make_mesh((1,), ("x",)), gf.P("x"))
     with pytest.raises(NotImplementedError, match="a type must not name mesh axes"):
         core.ShapedArray((2,), np.float32, sharding=split)
@@ -338,13 +347,27 @@ for line in (
     asked = ", from some_library.inner of some_library. Fix:"
     for line, kind, name, said in zip(
         lines,
-        ("ModuleNotFoundError", "ImportError", "AttributeError", "ModuleNotFoundError",
-         "ImportError", "ModuleNotFoundError", "ImportError"),
-        ("jax.lib.xla_bridge", "jax._src.core.foo", "jax._src.foo", "jaxlib.foo", "jax.foo",
-         "jax.experimental.foo", "jax._src.foo"),
+        (
+            "ModuleNotFoundError",
+            "ImportError",
+            "AttributeError",
+            "ModuleNotFoundError",
+            "ImportError",
+            "ModuleNotFoundError",
+            "ImportError",
+        ),
+        (
+            "jax.lib.xla_bridge",
+            "jax._src.core.foo",
+            "jax._src.foo",
+            "jaxlib.foo",
+            "jax.foo",
+            "jax.experimental.foo",
+            "jax._src.foo",
+        ),
         (private, private, private, private, "", "", private),
         strict=True,
-    ):  # fmt: skip
+    ):
         begin = f"{kind} [as_jax] a name must be one that gpuflow has; got {name}{said}{asked}"
         assert line.startswith(begin), line
 
@@ -374,11 +397,15 @@ assert not hasattr(jax.core, "what")
 
 
 REMOVED = (
-    "jax.tree_map(abs, -1)", "jnp.clip(3.0, a_min=1)", "jnp.clip(3.0, a_max=1)",
-    "jax.sharding.PositionalSharding(jax.devices())", "jax.tree_leaves((1, 2))",
-    "jax.dlpack.to_dlpack(jnp.ones(3))", "jax.device_put_replicated(1, jax.devices())",
+    "jax.tree_map(abs, -1)",
+    "jnp.clip(3.0, a_min=1)",
+    "jnp.clip(3.0, a_max=1)",
+    "jax.sharding.PositionalSharding(jax.devices())",
+    "jax.tree_leaves((1, 2))",
+    "jax.dlpack.to_dlpack(jnp.ones(3))",
+    "jax.device_put_replicated(1, jax.devices())",
     "jax.sharding.use_mesh(jax.make_mesh((1,), ('i',))).__enter__()",
-)  # fmt: skip
+)
 
 
 def test_names_that_jax_has_removed_warn_once_under_the_alias(tmp_path):

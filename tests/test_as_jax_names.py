@@ -75,9 +75,12 @@ def test_all_public_names_are_there():
         names.remove("jax.experimental.array_serialization.serialization.TS_CONTEXT")
     assert len(names) > 1400
     done = subprocess.run(
-        [sys.executable, "-c", RESOLVE], input="\n".join(names), capture_output=True, text=True,
+        [sys.executable, "-c", RESOLVE],
+        input="\n".join(names),
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     assert done.stdout == ""
 
 
@@ -220,9 +223,14 @@ def test_equations_and_literals_have_jaxs_types():
     again = jaxpr.replace(eqns=list(jaxpr.eqns), outvars=list(jaxpr.outvars), debug_info=info)
     assert again.eqns == jaxpr.eqns and again.debug_info.arg_names == ("z",)
     made = core.new_jaxpr_eqn(
-        eqn.invars, eqn.outvars, eqn.primitive, eqn.params, core.no_effects, eqn.source_info,
+        eqn.invars,
+        eqn.outvars,
+        eqn.primitive,
+        eqn.params,
+        core.no_effects,
+        eqn.source_info,
         core.JaxprEqnContext(None, True),
-    )  # fmt: skip
+    )
     assert made.source == eqn.source is not None and made.effects == frozenset()
 
 
@@ -328,11 +336,14 @@ def test_primitives_that_are_other_ops_here(name, operands, params, expected):
     check(gf.jit(bind)(*operands), expected)
     assert [eqn.primitive for eqn in gf.make_jaxpr(bind)(*operands).eqns] == [primitive]
     mapped = gf.vmap(bind)(*[np.stack([x, 2 * x]) for x in operands])
-    check([x[1] for x in mapped] if name in ("split", "unstack") else mapped[1],
-          gf.tree.map(np.asarray, bind(*[2 * x for x in operands])))  # fmt: skip
+    check(
+        [x[1] for x in mapped] if name in ("split", "unstack") else mapped[1],
+        gf.tree.map(np.asarray, bind(*[2 * x for x in operands])),
+    )
     loss = lambda *xs: sum(jnp.sum(out**2) for out in gf.tree.leaves(bind(*xs)))  # noqa: E731
-    for gradient, x in zip(gf.grad(loss, tuple(range(len(operands))))(*operands), operands,
-                           strict=True):  # fmt: skip
+    for gradient, x in zip(
+        gf.grad(loss, tuple(range(len(operands))))(*operands), operands, strict=True
+    ):
         np.testing.assert_allclose(gradient, 2 * x * (2 if name == "tile" else 1))
 
 
@@ -353,8 +364,9 @@ def test_any_primitive_is_bound_under_a_trace(name):
         args = [a.val if isinstance(a, core.Literal) else values[a] for a in eqn.invars]
         avals = [core.get_aval(x) for x in args]
         outs = eqn.primitive.bind_with_trace(core.trace_ctx.trace, args, avals, eqn.params)
-        values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs],
-                          strict=True))  # fmt: skip
+        values.update(
+            zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True)
+        )
     np.testing.assert_allclose(values[jaxpr.outvars[0]], function(1.5), rtol=1e-6)
 
 
@@ -408,8 +420,9 @@ def test_one_primitive_is_compiled_by_its_lowering():
     mine.def_abstract_eval(lambda x, *, by: x)
     mlir.register_lowering(mine, mlir.lower_fun(lambda x, *, by: x * by, multiple_results=False))
     np.testing.assert_allclose(mine.bind(jnp.arange(3.0), by=2.0), [0, 2, 4])
-    out = xla.apply_primitive(lax.sort_p, jnp.array([2.0, 1.0]),
-                              **gf.make_jaxpr(jnp.sort)(jnp.ones(2)).eqns[-1].params)  # fmt: skip
+    out = xla.apply_primitive(
+        lax.sort_p, jnp.array([2.0, 1.0]), **gf.make_jaxpr(jnp.sort)(jnp.ones(2)).eqns[-1].params
+    )
     assert gf.tree.leaves(out)[0].tolist() == [1.0, 2.0]
     dispatch.runtime_tokens.clear()
 
@@ -482,8 +495,10 @@ def test_arrays_of_a_host_and_back():
     assert out["a"].sharding == NamedSharding(mesh, gf.P("x")) and out["a"].tolist() == [0, 1, 2, 3]
     back = multihost_utils.global_array_to_host_local_array(out, mesh, gf.P("x"))
     assert back["a"] is out["a"] and back["b"][0].tolist() == [1, 1]
-    for convert in (multihost_utils.host_local_array_to_global_array,
-                    multihost_utils.global_array_to_host_local_array):  # fmt: skip
+    for convert in (
+        multihost_utils.host_local_array_to_global_array,
+        multihost_utils.global_array_to_host_local_array,
+    ):
         traced = gf.jit(gf.grad(lambda x: convert(x, mesh, gf.P("x")).sum()))  # noqa: B023
         assert traced(jnp.ones(3)).tolist() == [1, 1, 1]
         with pytest.raises(ValueError, match="pspecs must be PartitionSpecs; got None"):
@@ -565,9 +580,14 @@ def my_fold_in(key, data):
 def test_a_generator_of_ones_own_gives_jaxs_numbers():
     """The numbers are those of JAX 0.10.2 with the same four functions."""
     mine = jex_random.define_prng_impl(
-        key_shape=(2,), seed=my_seed, split=my_split, random_bits=my_bits, fold_in=my_fold_in,
-        name="mine", tag="mn",
-    )  # fmt: skip
+        key_shape=(2,),
+        seed=my_seed,
+        split=my_split,
+        random_bits=my_bits,
+        fold_in=my_fold_in,
+        name="mine",
+        tag="mn",
+    )
     random = gf.random
     key = random.key(7, impl=mine)
     assert str(key.dtype) == "key<mn>" and random.key_data(key).tolist() == [7, 1401181143]
@@ -586,9 +606,13 @@ def test_a_generator_of_ones_own_gives_jaxs_numbers():
     assert random.wrap_key_data(jnp.array([1, 2], jnp.uint32), impl=mine).dtype == mine
     assert jex_random.random_seed(7, mine) == jex_random.seed_with_impl(mine, 7)
     other = jex_random.define_prng_impl(
-        key_shape=(4,), seed=lambda s: jnp.tile(my_seed(s), 2), split=my_split,
-        random_bits=my_bits, fold_in=my_fold_in, name="mine",
-    )  # fmt: skip
+        key_shape=(4,),
+        seed=lambda s: jnp.tile(my_seed(s), 2),
+        split=my_split,
+        random_bits=my_bits,
+        fold_in=my_fold_in,
+        name="mine",
+    )
     assert other != mine and random.key_data(random.key(1, impl=other)).shape == (4,)
     with pytest.raises(NotImplementedError, match=r"key_shape must be .* got \(3,\)"):
         jex_random.define_prng_impl(
@@ -632,8 +656,10 @@ def test_small_private_names():
     with pytest.raises(ValueError, match="longer than"):
         util.safe_zip([1], [1, 2])
     assert [dtypes.supports_inf(d) for d in (np.float32, np.int32, gf.numpy.float8_e4m3fn)] == [
-        True, False, False,
-    ]  # fmt: skip
+        True,
+        False,
+        False,
+    ]
     keys = core.get_aval(gf.random.split(gf.random.key(0), 3))
     assert core.physical_aval(keys) == core.ShapedArray((3, 2), np.uint32)
     assert core.physical_aval(VECTOR) is VECTOR

@@ -94,8 +94,9 @@ def test_several_results_and_batchers_with_the_axis():
     assert plus.shape == (2, 5) and total.tolist() == [5.0, 5.0]
     assert seen == [(2, "i", None, (1,))]
     batching.fancy_primitive_batchers[pair_p] = lambda axis, operands, dims: (
-        [operands[0], jnp.full(axis.size, 7.0)], [dims[0], 0]
-    )  # fmt: skip
+        [operands[0], jnp.full(axis.size, 7.0)],
+        [dims[0], 0],
+    )
     assert gf.vmap(pair_p.bind)(np.ones((2, 5), "f4"))[1].tolist() == [7.0, 7.0]
     assert pair_p.bind(jnp.ones(2))[1] == 2.0
 
@@ -183,9 +184,15 @@ def test_lowerings_are_called_with_traced_values_and_a_context():
     def rule(context, x, *, factor):
         contexts.append(context)
         (out,), token, keepalive = mlir.emit_python_callback(
-            context, lambda v: (np.asarray(v) * factor,), None, [x], context.avals_in,
-            context.avals_out, has_side_effect=False, sharding=None,
-        )  # fmt: skip
+            context,
+            lambda v: (np.asarray(v) * factor,),
+            None,
+            [x],
+            context.avals_in,
+            context.avals_out,
+            has_side_effect=False,
+            sharding=None,
+        )
         context.module_context.add_keepalive(keepalive)
         assert token is None
         return [out]

@@ -46,9 +46,11 @@ def test_specs_are_those_of_jax(tmp_path):
     assert tensorstore_impl.get_tensorstore_spec("/a/b", process_idx=3) == {
         "driver": "zarr3",
         "kvstore": {
-            "driver": "ocdbt", "base": {"driver": "file", "path": "/a/process_3"}, "path": "b",
+            "driver": "ocdbt",
+            "base": {"driver": "file", "path": "/a/process_3"},
+            "path": "b",
         },
-    }  # fmt: skip
+    }
     spec = serialization.get_tensorstore_spec("gs://bucket/a/b/")
     assert spec["kvstore"] == {"driver": "gcs", "bucket": "bucket", "path": "a/b"}
     assert serialization.is_remote_storage(spec) and serialization.is_remote_storage("s3://a/b")

@@ -30,9 +30,14 @@ def test_errors_have_the_form(first, tmp_path):
     command = [sys.executable, worker.__file__, SEED, str(first), str(min(first + CHUNK, EXAMPLES))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True,
-        timeout=MOST_SECONDS, check=False,
-    )  # fmt: skip
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=MOST_SECONDS,
+        check=False,
+    )
     lines = done.stdout.splitlines()
     wrong = [json.loads(line) for line in lines if line.startswith("{")]
     assert not wrong, json.dumps(wrong, indent=1)

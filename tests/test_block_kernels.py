@@ -24,9 +24,10 @@ def softmax(b, x, rows=8):
 
 
 @gf.kernel.block(
-    out=lambda x, rows, columns: x, tile=lambda x, rows, columns: (rows, None),
+    out=lambda x, rows, columns: x,
+    tile=lambda x, rows, columns: (rows, None),
     autotune=[{"rows": 4, "columns": 8}, {"rows": 8, "columns": 16}],
-)  # fmt: skip
+)
 def online(b, x, rows, columns):
     """Softmax of long rows: each piece is read once, and exponentials are made right at the end."""
 
@@ -44,10 +45,9 @@ def online(b, x, rows, columns):
 
 
 @gf.kernel.block(
-    out=lambda q, k, v, rows=8, keys=16: (
-        q, gf.ShapeDtypeStruct((q.shape[0],), jnp.float32)),
+    out=lambda q, k, v, rows=8, keys=16: (q, gf.ShapeDtypeStruct((q.shape[0],), jnp.float32)),
     tile=lambda q, k, v, rows=8, keys=16: ((rows, None), (rows,)),
-)  # fmt: skip
+)
 def attention(b, q, k, v, rows=8, keys=16):
     """Attention, and the logarithm of the sum of exponentials of each row."""
     n, depth = k.shape
@@ -112,8 +112,9 @@ def test_vmap():
     np.testing.assert_allclose(gf.vmap(softmax)(stack), whole_softmax(stack), rtol=1e-5)
     np.testing.assert_allclose(
         gf.vmap(online, in_axes=2, out_axes=1)(stack),
-        whole_softmax(stack.transpose(2, 0, 1)).transpose(1, 0, 2), rtol=1e-5,
-    )  # fmt: skip
+        whole_softmax(stack.transpose(2, 0, 1)).transpose(1, 0, 2),
+        rtol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("kernel", [softmax, online])
@@ -127,9 +128,11 @@ def test_derivatives(kernel):
         gf.grad(loss(kernel))(x), gf.grad(loss(plain))(x), rtol=1e-4, atol=1e-6
     )
     np.testing.assert_allclose(
-        gf.jvp(gf.grad(loss(kernel)), (x,), (t,))[1], gf.jvp(gf.grad(loss(plain)), (x,), (t,))[1],
-        rtol=1e-3, atol=1e-5,
-    )  # fmt: skip
+        gf.jvp(gf.grad(loss(kernel)), (x,), (t,))[1],
+        gf.jvp(gf.grad(loss(plain)), (x,), (t,))[1],
+        rtol=1e-3,
+        atol=1e-5,
+    )
 
 
 def test_derivatives_of_products_of_tiles_at_the_edge():
@@ -201,8 +204,10 @@ def test_without_a_question_a_start_is_brought_into_range():
 
 
 def test_grids_of_two_dimensions():
-    @gf.kernel.block(out=lambda a, b: gf.ShapeDtypeStruct((a.shape[0], b.shape[1]), a.dtype),
-                     tile=lambda a, b: (8, 5))  # fmt: skip
+    @gf.kernel.block(
+        out=lambda a, b: gf.ShapeDtypeStruct((a.shape[0], b.shape[1]), a.dtype),
+        tile=lambda a, b: (8, 5),
+    )
     def product(block, a, b):
         left = block.load(a, (block.start[0], 0), (8, None))
         return block.dot(left, block.load(b, (0, block.start[1]), (None, 5)))
@@ -247,8 +252,9 @@ def test_tuning_measures_once_and_keeps_the_choice(monkeypatch):
     monkeypatch.setattr("gpuflow.api.block_tuning._seconds", seconds)
 
     def make():
-        @gf.kernel.block(out=lambda x, rows: x, tile=lambda x, rows: (rows,),
-                         autotune=[{"rows": 3}, {"rows": 5}])  # fmt: skip
+        @gf.kernel.block(
+            out=lambda x, rows: x, tile=lambda x, rows: (rows,), autotune=[{"rows": 3}, {"rows": 5}]
+        )
         def doubled(b, x, rows):
             return b.load(x) * 2.125
 
@@ -290,7 +296,7 @@ def _of(function=lambda b, x: b.load(x), **changes):
         (_of(out=lambda x: 3), TypeError, r"out of .* must be arrays or ShapeDtypeStructs"),
         (_of(out=lambda x: (x, x), tile=lambda x: ((8, None), (4, None))), ValueError, "as many"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused(kernel, error, message):
     with pytest.raises(error, match=message):
         kernel(X)

@@ -64,8 +64,9 @@ def test_ordered_calls_in_loops():
     seen = []
 
     def step(c, x):
-        y = io_callback(lambda v: (seen.append(int(v)), v * 2)[1], struct(dtype=jnp.int32), x,
-                        ordered=True)
+        y = io_callback(
+            lambda v: (seen.append(int(v)), v * 2)[1], struct(dtype=jnp.int32), x, ordered=True
+        )
         return c + y, y
 
     total, ys = gf.jit(lambda: lax.scan(step, 0, jnp.arange(4)))()
@@ -73,8 +74,10 @@ def test_ordered_calls_in_loops():
     np.testing.assert_array_equal(ys, [0, 2, 4, 6])
 
 
-@pytest.mark.parametrize("method", ["sequential", "sequential_unrolled", "expand_dims",
-                                    "broadcast_all", "legacy_vectorized"])
+@pytest.mark.parametrize(
+    "method",
+    ["sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized"],
+)
 def test_vmap_methods(method):
     shapes = []
 
@@ -90,9 +93,10 @@ def test_vmap_methods(method):
     for got in _modes(mapped, xs, y):
         np.testing.assert_array_equal(got, [X * y, (X + 1) * y])
     want = {
-        "expand_dims": ((2, 3), (1, 3)), "broadcast_all": ((2, 3), (2, 3)),
+        "expand_dims": ((2, 3), (1, 3)),
+        "broadcast_all": ((2, 3), (2, 3)),
         "legacy_vectorized": ((2, 3), (3,)),
-    }.get(method, ((3,), (3,)))  # fmt: skip
+    }.get(method, ((3,), (3,)))
     assert set(shapes) == {want}
     twice = gf.vmap(gf.vmap(f, (0, None)), (0, None))(np.ones((4, 2, 3), np.float32), y)
     assert twice.shape == (4, 2, 3)
@@ -150,14 +154,23 @@ def test_refusals():
         (TypeError, "ShapeDtypeStructs", returning(X, declared="text")),
         (TypeError, "function", lambda: gf.pure_callback(3, struct(3), X)),
         (ValueError, "no derivative", lambda: gf.grad(identity)(1.0)),
-        (ValueError, "no derivative", lambda: gf.jvp(
-            lambda x: io_callback(lambda v: v, x, x), (1.0,), (1.0,))),
-        (ValueError, "vmap_method", lambda: gf.pure_callback(
-            np.sin, struct(3), X, vmap_method="all")),
+        (
+            ValueError,
+            "no derivative",
+            lambda: gf.jvp(lambda x: io_callback(lambda v: v, x, x), (1.0,), (1.0,)),
+        ),
+        (
+            ValueError,
+            "vmap_method",
+            lambda: gf.pure_callback(np.sin, struct(3), X, vmap_method="all"),
+        ),
         (NotImplementedError, "vmap_method", lambda: gf.vmap(identity)(X)),
-        (ValueError, "ordered", lambda: gf.vmap(
-            lambda x: io_callback(np.sin, x, x, ordered=True))(X)),
-    ]  # fmt: skip
+        (
+            ValueError,
+            "ordered",
+            lambda: gf.vmap(lambda x: io_callback(np.sin, x, x, ordered=True))(X),
+        ),
+    ]
     for error, pattern, call in cases:
         with pytest.raises(error, match=pattern) as caught:
             call()

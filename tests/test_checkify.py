@@ -251,13 +251,16 @@ def nan_text(name):
         (gf.nn.softmax, [np.inf, np.inf], nan_text("sub")),
         (lambda x: x * 0, -np.inf, nan_text("mul")),
         (gf.jit(jnp.log), -1, nan_text("log")),
-        (lambda x: lax.scan(lambda c, _: (jnp.log(c), None), x, None, length=3)[0], 1,
-         nan_text("log")),
+        (
+            lambda x: lax.scan(lambda c, _: (jnp.log(c), None), x, None, length=3)[0],
+            1,
+            nan_text("log"),
+        ),
         (lambda x: lax.switch(2, [jnp.sin, jnp.cos, jnp.log], x), -1, nan_text("log")),
         (gf.grad(jnp.sqrt), 0, None),
         (with_jvp, -1, nan_text("log")),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("wrap", [gf.jit, lambda f: f])
 def test_nan(function, x, text, wrap):
     """As in JAX 0.10: ops that only move numbers generate none."""
@@ -312,12 +315,15 @@ def outside(index, axis, shape=(3, 4)):
         (lambda x, i: lax.dynamic_slice(x, (i, i), (2, 2)), (7, 0), (-4, 0)),
         (lambda x, i: lax.dynamic_update_slice(x, x[:2], (0, i)), (7, 1), (-3, 1)),
         (lambda x, i: gf.grad(lambda x: x[i].sum())(x), (7, 0), (-4, 0)),
-        (lambda x, i: lax.scan(lambda c, k: (c + x[k, 0], None), 0.0, i + jnp.arange(2)), (7, 0),
-         (-4, 0)),
+        (
+            lambda x, i: lax.scan(lambda c, k: (c + x[k, 0], None), 0.0, i + jnp.arange(2)),
+            (7, 0),
+            (-4, 0),
+        ),
         (lambda x, i: jnp.sort(x) + jnp.median(x) + jnp.diag(x)[0], None, None),
         (lambda x, i: gf.nn.one_hot(i, 3) + jnp.cumsum(x)[0], None, None),
     ],
-)  # fmt: skip
+)
 def test_indices_outside(function, at_7, at_minus_7):
     """Texts are those of JAX 0.10."""
     checked = checkify.checkify(function, checkify.index_checks)
@@ -394,10 +400,11 @@ def test_other_arguments_than_arrays_stay_as_they_are():
         (lambda: checkify.checkify(abs, {ValueError}), TypeError, "errors must be a set of categ"),
         (
             lambda: gf.jit(lambda x: checkify.check_error(checkify.checkify(checked)(x)[0]))(ONE),
-            ValueError, "must be made with checkify",
+            ValueError,
+            "must be made with checkify",
         ),
     ],
-)  # fmt: skip
+)
 def test_errors(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()

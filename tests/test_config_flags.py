@@ -24,12 +24,23 @@ MATRIX = np.ones((3, 3), np.float32)
 @pytest.fixture(autouse=True)
 def _as_before():
     names = [
-        "enable_x64", "debug_nans", "debug_infs", "disable_jit", "default_matmul_precision",
-        "numpy_rank_promotion", "numpy_dtype_promotion", "log_compiles", "explain_cache_misses",
-        "threefry_partitionable", "default_device", "no_tracing",
-        "check_tracer_leaks", "random_seed_offset", "enable_custom_prng",
+        "enable_x64",
+        "debug_nans",
+        "debug_infs",
+        "disable_jit",
+        "default_matmul_precision",
+        "numpy_rank_promotion",
+        "numpy_dtype_promotion",
+        "log_compiles",
+        "explain_cache_misses",
+        "threefry_partitionable",
+        "default_device",
+        "no_tracing",
+        "check_tracer_leaks",
+        "random_seed_offset",
+        "enable_custom_prng",
         "high_dynamic_range_gumbel",
-    ]  # fmt: skip
+    ]
     values = [config.read(name) for name in names]
     yield
     for name, value in zip(names, values, strict=True):
@@ -261,8 +272,11 @@ def test_settings_that_mean_nothing_here_say_so():
 # Settings of JAX 0.10.2 with their defaults.
 JAX_SETTINGS = json.loads((Path(__file__).parent / "data" / "jax_settings.json").read_text())
 OWN_DEFAULTS = (  # other defaults, or from the environment
-    "jax_num_cpu_devices", "jax_platforms", "jax_platform_name", "jax_traceback_filtering",
-)  # fmt: skip
+    "jax_num_cpu_devices",
+    "jax_platforms",
+    "jax_platform_name",
+    "jax_traceback_filtering",
+)
 
 
 @together(size=150)
@@ -323,11 +337,15 @@ SET = ["--jax_enable_x64", "--jax_numpy_rank_promotion=raise", "--mine=3", "--",
 
 
 @pytest.mark.jax_libraries("absl")
-@pytest.mark.parametrize("flagged", [
-    "config.parse_flags_with_absl(); config.parse_flags_with_absl(); main(None)",
-    "from absl import app, flags; flags.DEFINE_integer('mine', 1, ''); config.config_with_absl();"
-    "app.run(lambda _: main(flags.FLAGS.mine))",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "flagged",
+    [
+        "config.parse_flags_with_absl(); config.parse_flags_with_absl(); main(None)",
+        "from absl import app, flags; flags.DEFINE_integer('mine', 1, ''); "
+        "config.config_with_absl();"
+        "app.run(lambda _: main(flags.FLAGS.mine))",
+    ],
+)
 def test_settings_are_flags_of_absl(flagged):
     code = FLAGS.replace("FLAGGED", flagged)
     done = subprocess.run([sys.executable, "-c", code, *SET], capture_output=True, text=True)

@@ -167,8 +167,10 @@ def test_other_libraries_arrays():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: data.batches({"a": X, "b": X[1:]}, 2),
-         r"\(11, 2\) at \['a'\], \(10, 2\) at \['b'\]\. Fix: x\.reshape"),
+        (
+            lambda: data.batches({"a": X, "b": X[1:]}, 2),
+            r"\(11, 2\) at \['a'\], \(10, 2\) at \['b'\]\. Fix: x\.reshape",
+        ),
         (lambda: data.batches({"a": np.float32(1)}, 2), r"got \(\) at \['a'\]"),
         (lambda: data.batches([X, "text"], 2), r"got \(11, 2\) at \[0\], str at \[1\]"),
         (lambda: data.batches({}, 2), "got none"),
@@ -177,7 +179,7 @@ def test_other_libraries_arrays():
         (lambda: data.batches(X, 2, start=-1), "start must be an integer of at least 0; got -1"),
         (lambda: data.batches(X, 2, epochs=-1), "epochs must be an integer of at least 0"),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments_of_batches(call, said):
     with pytest.raises(ValueError, match=rf"\[batches\] .*{said}"):
         call()
@@ -206,8 +208,12 @@ def test_output_of_a_data_loader():
 
     def loader():
         for _ in range(3):
-            yield [Tensor(images), {"id": Tensor(ids), "old": OnlyArray(ids), "name": ["a", None]},
-                   3, np.array(["x"])]  # fmt: skip
+            yield [
+                Tensor(images),
+                {"id": Tensor(ids), "old": OnlyArray(ids), "name": ["a", None]},
+                3,
+                np.array(["x"]),
+            ]
 
     for one, rest, number, names in data.prefetch_to_device(loader()):
         assert one.dtype == jnp.bfloat16 and rest["id"].dtype == rest["old"].dtype == jnp.int32
@@ -407,8 +413,11 @@ def test_the_interpreter_ends_in_silence():
     """
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert (ended.stderr, ended.stdout, ended.returncode) == ("", "", 1)
 
 

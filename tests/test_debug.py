@@ -43,10 +43,12 @@ def test_callback_gets_trees_and_derivatives_ignore_it():
 @pytest.mark.parametrize(
     ("fmt", "args", "kwargs", "error"),
     [
-        ("{}", (), {}, IndexError), ("{} {}", (1,), {}, IndexError),
-        ("{x}", (), {"y": 1}, KeyError), ("none", (1,), {}, ValueError),
+        ("{}", (), {}, IndexError),
+        ("{} {}", (1,), {}, IndexError),
+        ("{x}", (), {"y": 1}, KeyError),
+        ("none", (1,), {}, ValueError),
     ],
-)  # fmt: skip
+)
 def test_fields_must_match_values(fmt, args, kwargs, error):
     with pytest.raises(error, match=r"\[debug.print\] the fields .* Fix: write one"):
         gf.debug.print(fmt, *args, **kwargs)

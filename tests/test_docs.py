@@ -217,8 +217,13 @@ def test_blocks_of_a_page(page, tmp_path):
     environment = {**os.environ, "GPUFLOW_CPU_DEVICES": "8", "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
         [sys.executable, __file__, ROOT / page],
-        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr[-3000:]
     assert int(run.stdout) >= 1
 

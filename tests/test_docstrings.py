@@ -27,9 +27,20 @@ DISTRIBUTIONS = tuple(
 )
 # What these show does not depend on kernels, and theirs take long to build.
 OP_BY_OP = (
-    "lax.linalg", "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "random",
-    "scipy.linalg", "scipy.ndimage", "scipy.signal", "scipy.special", "scipy.stats", *DISTRIBUTIONS,
-)  # fmt: skip
+    "lax.linalg",
+    "nn",
+    "nn.initializers",
+    "numpy",
+    "numpy.fft",
+    "numpy.linalg",
+    "random",
+    "scipy.linalg",
+    "scipy.ndimage",
+    "scipy.signal",
+    "scipy.special",
+    "scipy.stats",
+    *DISTRIBUTIONS,
+)
 MODULES = ("", "flatten_util", "image", "lax", "tree", "tree_util", *OP_BY_OP)
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = {"gf": gf, "jnp": jnp, "lax": lax, "np": np}

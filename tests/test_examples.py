@@ -55,8 +55,11 @@ def test_radii_are_those_of_numpy(spectral_radius):
 def test_the_example_runs_from_the_command_line():
     run = subprocess.run(
         [sys.executable, EXAMPLES / "spectral_radius.py", "20"],
-        capture_output=True, text=True, check=True, cwd=EXAMPLES.parents[1],
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=EXAMPLES.parents[1],
+    )
     assert run.stdout.startswith("steps    0 to   20: loss ")
 
 
@@ -85,13 +88,20 @@ def test_mixed_precision_with_optax():
 PRINTED = {
     "mandelbrot": [(1.5066, 0.01)],
     "lorenz_ensemble": [(0.9056, 0.012), (0, 0.004)],
-    "option_pricing": [(5.620, 0.1), (0.025, 0.005), (5.620, 1e-3), (5.82, 0.1), (0.026, 0.005),
-                       (0.581, 0.01), (0.581, 1e-3)],
+    "option_pricing": [
+        (5.620, 0.1),
+        (0.025, 0.005),
+        (5.620, 1e-3),
+        (5.82, 0.1),
+        (0.026, 0.005),
+        (0.581, 0.01),
+        (0.581, 1e-3),
+    ],
     "epidemic": [(0.5, 0.035), (0.5, 0), (0.797, 0.01), (0.797, 0), (25, 12)],
     "particle_filter": [(-164.54, 0.4), (0.25, 0.15), (-164.54, 0.01), (32, 0), (0, 0.03)],
     "hmc": [(0.95, 0.03), (0, 0.03), (1, 0.03), (1, 0.03), (0.8, 0.02), (0.8, 0)],
     "nuts": [(25, 3), (0, 0.03), (1, 0.03), (1, 0.03), (0.8, 0.02), (0.8, 0)],
-}  # fmt: skip
+}
 PICTURES = {"mandelbrot": (480, 480), "lorenz_ensemble": (400, 400)}
 
 
@@ -170,13 +180,18 @@ def test_ray_starts_the_processes(tmp_path):
     """Two, in a cluster of this machine, which is gone afterwards; Ray leaves files at home."""
     variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     run = subprocess.run(
-        [sys.executable, EXAMPLES / "on_ray.py", "2"], capture_output=True, text=True,
+        [sys.executable, EXAMPLES / "on_ray.py", "2"],
+        capture_output=True,
+        text=True,
         env={
-            **variables, "HOME": str(tmp_path), "PYTHONPATH": str(EXAMPLES.parents[1]),
+            **variables,
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(EXAMPLES.parents[1]),
             # Ray gives up after half a minute on a busy machine.
-            "RAY_raylet_start_wait_time_s": "300", "RAY_agent_register_timeout_ms": "300000",
+            "RAY_raylet_start_wait_time_s": "300",
+            "RAY_agent_register_timeout_ms": "300000",
         },
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stderr
     found = re.search(r"2 processes, loss (\S+) -> (\S+)\nthe same in all: True", run.stdout)
     assert found and float(found[2]) < 0.5 * float(found[1]), run.stdout

@@ -58,17 +58,23 @@ def test_the_end_is_silent(place, platform):
         program = f"{loaded}\n{program}"
     ended = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "ignore", "-c", program],
-        capture_output=True, text=True, timeout=120, cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
         env={**os.environ, "GPUFLOW_PLATFORM": platform, "GPUFLOW_NUM_THREADS": "2"},
-    )  # fmt: skip
+    )
     assert ended.stderr == "" and ended.stdout == ""
     assert ended.returncode == (1 if place == "an error" else 0)
 
 
 CLASSES = [
-    loader._Memory, graph_api.LaunchGraph, gemm_lt.LtProduct, device_memory.Block,
+    loader._Memory,
+    graph_api.LaunchGraph,
+    gemm_lt.LtProduct,
+    device_memory.Block,
     memory._block_class(4096),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)

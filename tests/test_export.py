@@ -142,9 +142,11 @@ class Pair:
 tree_util.register_pytree_node(Pair, lambda p: ((p.a, p.b), p.tag), lambda tag, ab: Pair(*ab, tag))
 export.register_namedtuple_serialization(Point, serialized_name="test_export.Point")
 export.register_pytree_node_serialization(
-    Pair, serialized_name="test_export.Pair", serialize_auxdata=str.encode,
+    Pair,
+    serialized_name="test_export.Pair",
+    serialize_auxdata=str.encode,
     deserialize_auxdata=bytes.decode,
-)  # fmt: skip
+)
 
 
 def test_registered_nodes():
@@ -170,28 +172,41 @@ REFUSED = {
     "no jit": (lambda: export.export(jnp.sin), ValueError, "must be the result of jit"),
     "callback": (
         lambda: export.export(gf.jit(lambda x: gf.pure_callback(np.sin, x, x)))(jnp.ones(2)),
-        ExportError, r"must not call Python; got pure_callback \(.*test_export.py",
+        ExportError,
+        r"must not call Python; got pure_callback \(.*test_export.py",
     ),
     "print": (
         lambda: export.export(gf.jit(lambda x: (gf.debug.print("{}", x), x)[1]))(jnp.ones(2)),
-        ExportError, "must have no effects; got debug",
+        ExportError,
+        "must have no effects; got debug",
     ),
     "sharding": (
-        lambda: export.export(gf.jit(
-            jnp.sin, in_shardings=gf.sharding.SingleDeviceSharding(gf.devices()[0])))(jnp.ones(2)),
-        ExportError, "must use one device; got sin with in_shardings",
+        lambda: export.export(
+            gf.jit(jnp.sin, in_shardings=gf.sharding.SingleDeviceSharding(gf.devices()[0]))
+        )(jnp.ones(2)),
+        ExportError,
+        "must use one device; got sin with in_shardings",
     ),
     "shard_map": (
-        lambda: export.export(gf.jit(gf.shard_map(
-            lambda x: lax.psum(x, "i"), mesh=gf.make_mesh((1,), ("i",)),
-            in_specs=gf.P("i"), out_specs=gf.P())))(jnp.ones(2)),
-        ExportError, "use one device",
+        lambda: export.export(
+            gf.jit(
+                gf.shard_map(
+                    lambda x: lax.psum(x, "i"),
+                    mesh=gf.make_mesh((1,), ("i",)),
+                    in_specs=gf.P("i"),
+                    out_specs=gf.P(),
+                )
+            )
+        )(jnp.ones(2)),
+        ExportError,
+        "use one device",
     ),
     "ref": (
         lambda: export.export(gf.jit(lambda r: r[...] * 2))(gf.new_ref(jnp.ones(2))),
-        ExportError, "must not use refs",
+        ExportError,
+        "must not use refs",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

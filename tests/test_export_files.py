@@ -98,9 +98,7 @@ def test_another_version_is_read_where_its_program_is_known(blob, monkeypatch):
     monkeypatch.undo()
     x = np.arange(40)
     np.testing.assert_array_equal(export.deserialize(other).call(jnp.asarray(x)), doubled(x))
-    with pytest.raises(
-        ExportError, match=r"gpuflow 9\.1, with the error: no op is called 'fused'"
-    ):
+    with pytest.raises(ExportError, match=r"gpuflow 9\.1, with the error: no op is called 'fused'"):
         export.deserialize(unknown)
 
 
@@ -109,19 +107,25 @@ WRONG = {
     "an input that is not there": lambda r: r["programs"][-1].__setitem__("out", [99]),
     "no param of this one": lambda r: r["programs"][-1]["eqns"][0].__setitem__(3, [["axis", 1]]),
     "an unknown kind": lambda r: r["programs"][-1]["eqns"][0].__setitem__(
-        3, [["axis", ["__init__"]]]),
+        3, [["axis", ["__init__"]]]
+    ),
     "a class of Python": lambda r: r["programs"][-1]["eqns"][0].__setitem__(
-        3, [["axis", ["record", "subprocess:Popen", "ls"]]]),
+        3, [["axis", ["record", "subprocess:Popen", "ls"]]]
+    ),
     "a function of Python": lambda r: r["programs"][-1]["eqns"][0].__setitem__(
-        3, [["axis", ["name", "os:system"]]]),
+        3, [["axis", ["name", "os:system"]]]
+    ),
     "a class that is no record": lambda r: r["programs"][-1]["eqns"][0].__setitem__(
-        3, [["axis", ["record", "gpuflow.base.lazy:LazyModule", "os"]]]),
+        3, [["axis", ["record", "gpuflow.base.lazy:LazyModule", "os"]]]
+    ),
     "a module that a module of ours imports": lambda r: r["programs"][-1]["eqns"][0].__setitem__(
-        3, [["axis", ["name", "gpuflow.base.config:os.system"]]]),
+        3, [["axis", ["name", "gpuflow.base.config:os.system"]]]
+    ),
     "a program to start": lambda r: r["programs"][-1]["eqns"][0].__setitem__(
-        3, [["axis", ["name", "gpuflow.__main__:main"]]]),
+        3, [["axis", ["name", "gpuflow.__main__:main"]]]
+    ),
     "no lists": lambda r: r["programs"][-1].__setitem__("eqns", 3),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -174,10 +178,24 @@ def test_kernels_are_given_and_noted(tmp_path):
 
 def test_records_keep_what_params_hold():
     values = [
-        None, True, 3, "text", 1.5, float("inf"), 1 - 2j, (1, [2, (3,)]), {"a": 1, 2: None},
-        frozenset({1, 2}), slice(1, None, 2), np.dtype("float32"), np.dtype(gf.dtypes.bfloat16),
-        np.float32(0.1), np.int8(3), gf.dtypes.bfloat16(1.5), gf.tree.structure({"a": (1, None)}),
-    ]  # fmt: skip
+        None,
+        True,
+        3,
+        "text",
+        1.5,
+        float("inf"),
+        1 - 2j,
+        (1, [2, (3,)]),
+        {"a": 1, 2: None},
+        frozenset({1, 2}),
+        slice(1, None, 2),
+        np.dtype("float32"),
+        np.dtype(gf.dtypes.bfloat16),
+        np.float32(0.1),
+        np.int8(3),
+        gf.dtypes.bfloat16(1.5),
+        gf.tree.structure({"a": (1, None)}),
+    ]
     for value in values:
         writer = Writer()
         record = json.loads(json.dumps(writer.value(value)))

@@ -50,8 +50,10 @@ FUNCTIONS = {"body": (body, (X,)), "layers": (layers, ({"w": X[:2], "x": X},))}
 
 @pytest.fixture(scope="module")
 def written():
-    return {name: bytes(export.export(gf.jit(f))(*args).serialize(vjp_order=name == "layers"))
-            for name, (f, args) in FUNCTIONS.items()}  # fmt: skip
+    return {
+        name: bytes(export.export(gf.jit(f))(*args).serialize(vjp_order=name == "layers"))
+        for name, (f, args) in FUNCTIONS.items()
+    }
 
 
 def parts(blob):
@@ -136,8 +138,9 @@ def test_flipped_bytes_under_a_right_checksum(written):
     content, sections = parts(written["body"])
     content["kernels"]["table"] = []
     container, rng = files.Container(packed(content, sections)), python_random.Random(SEED)
-    header = json.dumps({"format": 1, "gpuflow": "9.1", "content": content,
-                         "sections": container._sections}).encode()  # fmt: skip
+    header = json.dumps(
+        {"format": 1, "gpuflow": "9.1", "content": content, "sections": container._sections}
+    ).encode()
     data = bytes(container._data)
     program = json.dumps(records_of(sections)).encode()
     for _ in range(20):
@@ -208,12 +211,14 @@ CHANGES = {
     "a branch with another result": lambda r: held_by(r, "cond", "branches")["out"].append(0),
     "a while loop with other carries": lambda r: held_by(r, "while", "body")["out"].reverse(),
     "a while loop with a carry too few": lambda r: held_by(r, "while", "body")["out"].pop(),
-    "a condition that is not a bool": lambda r: held_by(r, "while", "condition")["out"].reverse()
-        or held_by(r, "while", "condition")["out"].__setitem__(0, 0),
+    "a condition that is not a bool": lambda r: (
+        held_by(r, "while", "condition")["out"].reverse()
+        or held_by(r, "while", "condition")["out"].__setitem__(0, 0)
+    ),
     "a scan with a result too few": lambda r: held_by(r, "scan", "jaxpr")["out"].pop(),
     "a scan with other carries": lambda r: held_by(r, "scan", "jaxpr")["out"].reverse(),
     "no programs": lambda r: r.__setitem__("programs", []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -256,8 +261,11 @@ def test_classes_that_refuse_what_a_file_says():
     content, sections = parts(bytes(exported.serialize()))
     place = ("trees", 0, 1, 1)
     assert content["trees"][0][1][1] == ["node", "forged.Pair", "", 0, 0]
-    for record in (["node", "forged.Pair", "", 0, 0, None], ["node", "forged.Pair", "%%%", 0, 0],
-                   ["node", "gpuflow.numpy.linalg:EighResult", "", 0, 0, None]):  # fmt: skip
+    for record in (
+        ["node", "forged.Pair", "", 0, 0, None],
+        ["node", "forged.Pair", "%%%", 0, 0],
+        ["node", "gpuflow.numpy.linalg:EighResult", "", 0, 0, None],
+    ):
         forged = changed(content, place, "replaced", record)
         read = export.deserialize(packed(forged, sections))
         with pytest.raises(ExportError, match=r"\[export\] .*Fix: "):
@@ -266,10 +274,23 @@ def test_classes_that_refuse_what_a_file_says():
 
 @pytest.mark.parametrize(
     "text",
-    ["-" * 9000 + "b", "(" * 5000 + "b" + ")" * 5000, "((a**8)**8)**8", "((((9**8)**8)**8)**8)**8",
-     "*".join(["(a+b)"] * 900), "(a+b+c+d+e+f)**8", "floordiv(3, 0)", "mod(b, 0)", "b // (2 - 2)",
-     "+".join("abcdefgh" * 500), "1" * 9000, "b.c", "open('x')", "lambda: b"],
-)  # fmt: skip
+    [
+        "-" * 9000 + "b",
+        "(" * 5000 + "b" + ")" * 5000,
+        "((a**8)**8)**8",
+        "((((9**8)**8)**8)**8)**8",
+        "*".join(["(a+b)"] * 900),
+        "(a+b+c+d+e+f)**8",
+        "floordiv(3, 0)",
+        "mod(b, 0)",
+        "b // (2 - 2)",
+        "+".join("abcdefgh" * 500),
+        "1" * 9000,
+        "b.c",
+        "open('x')",
+        "lambda: b",
+    ],
+)
 def test_texts_of_sizes_are_bounded(text):
     """Powers of powers took time and memory without end; a division by 0 was ZeroDivisionError."""
     with pytest.raises(ValueError, match=r"\[export\] a size must be written .*Fix: ") as caught:
@@ -319,9 +340,17 @@ def test_names_are_those_that_modules_define():
     """gpuflow.cli.worker:os.system was found, because that module imports os."""
     assert looked_up("gpuflow.errors:ExportError") is None  # defined elsewhere
     assert looked_up("gpuflow.base.errors:ExportError") is ExportError
-    for path in ("gpuflow.base.config:os.system", "gpuflow.base.config:os", "os:system",
-                 "gpuflow.__main__:main", "gpuflow.none:x", "gpuflow.:x", "gpuflow.base.errors:",
-                 "gpuflow.base.errors:check.__globals__", "gpuflow..base:x"):  # fmt: skip
+    for path in (
+        "gpuflow.base.config:os.system",
+        "gpuflow.base.config:os",
+        "os:system",
+        "gpuflow.__main__:main",
+        "gpuflow.none:x",
+        "gpuflow.:x",
+        "gpuflow.base.errors:",
+        "gpuflow.base.errors:check.__globals__",
+        "gpuflow..base:x",
+    ):
         assert looked_up(path) is None, path
 
 

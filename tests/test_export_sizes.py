@@ -22,9 +22,14 @@ def sized(text, dtype=jnp.float32, **options):
 def test_arithmetic_of_sizes():
     a, b = export.symbolic_shape("a, b")
     for size, text in (
-        (2 * b + 1, "2*b + 1"), (b - 3 + b, "2*b - 3"), (a * b * a, "a^2*b"), (1 - b, "-b + 1"),
-        ((4 * b) // 2, "2*b"), (b // 2, "floordiv(b, 2)"), ((b + 1) % 4, "mod(b + 1, 4)"),
-    ):  # fmt: skip
+        (2 * b + 1, "2*b + 1"),
+        (b - 3 + b, "2*b - 3"),
+        (a * b * a, "a^2*b"),
+        (1 - b, "-b + 1"),
+        ((4 * b) // 2, "2*b"),
+        (b // 2, "floordiv(b, 2)"),
+        ((b + 1) % 4, "mod(b + 1, 4)"),
+    ):
         assert str(size) == text
         assert export.symbolic_shape(text, scope=b.scope) == (size,)
     assert a + b - a == b and hash(a + b - a) == hash(b) and (4 * b) % 2 == 0
@@ -85,27 +90,42 @@ PROGRAMS = {
     "attention": (attention, ["b, t, 8"], [{"b": 2, "t": 9}, {"b": 3, "t": 3}, {"b": 1, "t": 20}]),
     "network": (network, ["b, 3, 24, h"], [{"b": 4, "h": 24}, {"b": 3, "h": 31}]),
     "shapes": (
-        lambda x, y: (jnp.concatenate([x, y]), x[::2], jnp.pad(x, 2), x[1:-1], jnp.outer(x, y),
-                      jnp.arange(x.shape[0] * 2), jnp.zeros(x.shape), x.reshape(-1, 1)),
-        ["n", "2*n"], [{"n": 4}, {"n": 11}, {"n": 50}],
+        lambda x, y: (
+            jnp.concatenate([x, y]),
+            x[::2],
+            jnp.pad(x, 2),
+            x[1:-1],
+            jnp.outer(x, y),
+            jnp.arange(x.shape[0] * 2),
+            jnp.zeros(x.shape),
+            x.reshape(-1, 1),
+        ),
+        ["n", "2*n"],
+        [{"n": 4}, {"n": 11}, {"n": 50}],
     ),
     "loops": (
-        lambda x: (lax.scan(lambda c, a: (c + a, c * a), jnp.zeros(3), x),
-                   lax.fori_loop(0, x.shape[0], lambda i, s: s + x[i], jnp.zeros(3))),
-        ["b, 3"], [{"b": 2}, {"b": 9}],
+        lambda x: (
+            lax.scan(lambda c, a: (c + a, c * a), jnp.zeros(3), x),
+            lax.fori_loop(0, x.shape[0], lambda i, s: s + x[i], jnp.zeros(3)),
+        ),
+        ["b, 3"],
+        [{"b": 2}, {"b": 9}],
     ),
     "sorted": (lambda x: (jnp.sort(x, 0), jnp.cumsum(x, 0), x.argmax(0)), ["b, 3"], [{"b": 10}]),
     "gradient": (
-        gf.grad(lambda x: nn.logsumexp(x @ WEIGHT, 1).mean()), ["b, 5"], [{"b": 6}, {"b": 40}],
+        gf.grad(lambda x: nn.logsumexp(x @ WEIGHT, 1).mean()),
+        ["b, 5"],
+        [{"b": 6}, {"b": 40}],
     ),
     "keys": (lambda x: x + random.normal(KEY, x.shape), ["b, 3"], [{"b": 4}, {"b": 77}]),
-}  # fmt: skip
+}
 
 
 def made(name):
     function, shapes, calls = PROGRAMS[name]
-    scope = export.SymbolicScope(["n >= 3"] if name == "shapes" else
-                                 ["h >= 9"] if name == "network" else [])  # fmt: skip
+    scope = export.SymbolicScope(
+        ["n >= 3"] if name == "shapes" else ["h >= 9"] if name == "network" else []
+    )
     specs = [sized(shape, scope=scope) for shape in shapes]
     return gf.jit(function), export.export(gf.jit(function))(*specs), calls
 
@@ -152,12 +172,21 @@ def test_no_kernel_was_built_for_any_size(elsewhere):
 def test_types_of_results_are_sizes_too():
     _, exported, _ = made("shapes")
     shown = [str(aval.shape) for aval in exported.out_avals]
-    assert shown == ["(3*n,)", "(floordiv(n + 1, 2),)", "(n + 4,)", "(n - 2,)", "(n, 2*n)",
-                     "(2*n,)", "(n,)", "(n, 1)"]  # fmt: skip
+    assert shown == [
+        "(3*n,)",
+        "(floordiv(n + 1, 2),)",
+        "(n + 4,)",
+        "(n - 2,)",
+        "(n, 2*n)",
+        "(2*n,)",
+        "(n,)",
+        "(n, 1)",
+    ]
     assert exported.uses_global_constants
     assert [str(aval) for aval in export.deserialize(exported.serialize()).in_avals] == [
-        "f32[n]", "f32[2*n]",
-    ]  # fmt: skip
+        "f32[n]",
+        "f32[2*n]",
+    ]
 
 
 def test_derivatives_of_symbolic_sizes():
@@ -224,7 +253,7 @@ def averaged(x):
         (looked_up, r"constants of looked_up must not depend on symbolic sizes"),
         (counted, r"must be the same for all sizes; got 32.0 at b = 2 and 49.0 at b = 3"),
     ],
-)  # fmt: skip
+)
 def test_functions_that_are_others_for_other_sizes(function, message):
     with pytest.raises(ExportError, match=message):
         export.export(gf.jit(function))(sized("b"))
@@ -263,8 +292,11 @@ def test_kernels_of_other_classes_are_built_or_asked_for(tmp_path):
     assert there["built"] >= 1, done.stderr
     done, there = read_elsewhere(tmp_path, compiler=False, cache=tmp_path / "two")
     assert "a_long" in there and "b_short" not in there
-    assert re.search(r"kernels of <lambda> for n = 7 must be in its bytes where there is no "
-                     r"compiler.*serialize\(sizes=\[\{'n': 7\}\]\)", done.stderr)  # fmt: skip
+    assert re.search(
+        r"kernels of <lambda> for n = 7 must be in its bytes where there is no "
+        r"compiler.*serialize\(sizes=\[\{'n': 7\}\]\)",
+        done.stderr,
+    )
     write(tmp_path, "b_short", exported, [jnp.ones((3, 7))], sizes=[{"n": 7}])
     assert read_elsewhere(tmp_path, compiler=False, cache=tmp_path / "three")[1]["built"] == 0
 

@@ -72,9 +72,7 @@ def test_gradients_are_forward_derivatives(program):
 
 @fuzz(10)
 @given(
-    loop_programs(
-        Options(sizes=((4,), (2, 3)), floats=("float64",), reverse=True, vmapped=False)
-    )
+    loop_programs(Options(sizes=((4,), (2, 3)), floats=("float64",), reverse=True, vmapped=False))
 )
 def test_gradients_of_loops_of_arrays(program):
     with gf.enable_x64():

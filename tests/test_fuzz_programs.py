@@ -149,9 +149,11 @@ def test_derivatives_of_control_flow_agree(program):
 
 
 SMOOTH = {
-    "dtypes": ("float64",) * 5 + ("int32", "bool"), "reverse": True, "forward": True,
+    "dtypes": ("float64",) * 5 + ("int32", "bool"),
+    "reverse": True,
+    "forward": True,
     "smooth": True,
-}  # fmt: skip
+}
 
 
 @fuzz(5)

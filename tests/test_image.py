@@ -47,8 +47,9 @@ def test_a_constant_image_stays_constant(method, sizes):
 def test_shrinking_by_two_in_area_is_the_mean_of_blocks():
     x = image((6, 8))
     want = x.reshape(3, 2, 4, 2).mean((1, 3))
-    np.testing.assert_allclose(np.asarray(images.resize(x, (3, 4), "area")), want, rtol=2e-6,
-                               atol=1e-7)
+    np.testing.assert_allclose(
+        np.asarray(images.resize(x, (3, 4), "area")), want, rtol=2e-6, atol=1e-7
+    )
 
 
 def test_growing_linearly_is_interpolation():
@@ -122,8 +123,9 @@ def test_gradients_of_scale_and_translation(method, antialias):
 def test_under_vmap():
     x = image((3, 5, 4))
     out = gpuflow.vmap(lambda v: images.resize(v, (8, 2), "cubic"))(x)
-    np.testing.assert_allclose(np.asarray(out), images.resize(x, (3, 8, 2), "cubic"), rtol=1e-5,
-                               atol=1e-6)
+    np.testing.assert_allclose(
+        np.asarray(out), images.resize(x, (3, 8, 2), "cubic"), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_errors():

@@ -11,14 +11,27 @@ import sys
 import tempfile
 
 SLOW_PACKAGES = (
-    "numba", "scipy", "cupy", "sklearn", "rich", "matplotlib", "safetensors", "numpy.ma",
-)  # fmt: skip
+    "numba",
+    "scipy",
+    "cupy",
+    "sklearn",
+    "rich",
+    "matplotlib",
+    "safetensors",
+    "numpy.ma",
+)
 # What compiles programs and what runs them is imported when there is one.
 OUR_LATER_MODULES = (
-    "gpuflow.compiler.pipeline", "gpuflow.targets.cpu", "gpuflow.targets.cuda",
-    "gpuflow.parallel.processes", "gpuflow.nn", "gpuflow.checkpointing", "gpuflow.data",
-    "gpuflow.export", "gpuflow.mixed_precision",
-)  # fmt: skip
+    "gpuflow.compiler.pipeline",
+    "gpuflow.targets.cpu",
+    "gpuflow.targets.cuda",
+    "gpuflow.parallel.processes",
+    "gpuflow.nn",
+    "gpuflow.checkpointing",
+    "gpuflow.data",
+    "gpuflow.export",
+    "gpuflow.mixed_precision",
+)
 # With NumPy, which it imports; 3.0 to 3.8 were measured, and in seconds a machine's speed counts.
 ALLOWED_MULTIPLE_OF_NUMPY = 4.5
 FOLDER = tempfile.mkdtemp(prefix="gpuflow-bytecode-")

@@ -104,24 +104,29 @@ def test_printing_with_options_first(capfd, caplog):
     [
         (
             lambda: lax.dynamic_slice(X, [-3], [2], allow_negative_indices=False),
-            ValueError, r"\[dynamic_slice\] starts must not be negative.*got -3",
+            ValueError,
+            r"\[dynamic_slice\] starts must not be negative.*got -3",
         ),
         (
             lambda: lax.dynamic_update_slice_in_dim(X, X[:2], -3, 0, allow_negative_indices=False),
-            ValueError, r"\[dynamic_update_slice\] starts must not be negative",
+            ValueError,
+            r"\[dynamic_update_slice\] starts must not be negative",
         ),
         (
             lambda: lax.dynamic_slice(X, [-3], [2], allow_negative_indices=[True, False]),
-            ValueError, "must be a bool or have one for each dimension",
+            ValueError,
+            "must be a bool or have one for each dimension",
         ),
         (
             lambda: gf.vmap(lambda k: k, 0, None, sum_match=True)(random.split(random.key(0))),
-            TypeError, r"\[vmap\] outputs that are summed must be numbers; got key",
+            TypeError,
+            r"\[vmap\] outputs that are summed must be numbers; got key",
         ),
         (lambda: random.key(0, dtype=jnp.float32), TypeError, r"\[key\] the generator must be"),
         (
             lambda: random.key(0, impl="threefry2x32", dtype=random.key_dtype()),
-            ValueError, r"\[key\] only one of impl and dtype",
+            ValueError,
+            r"\[key\] only one of impl and dtype",
         ),
         (lambda: random.normal(0, (3,)), TypeError, r"\[normal\] the key must be .* got i32\[\]"),
         (lambda: random.split(X), TypeError, r"\[split\] the key must be .* got f32\[10\]"),
@@ -131,7 +136,8 @@ def test_printing_with_options_first(capfd, caplog):
         (lambda: gf.debug.callback(x=1), TypeError, r"\[debug.callback\] values must be passed to"),
         (
             lambda: gf.debug.breakpoint(backend="web"),
-            NotImplementedError, r"\[debug.breakpoint\] the debugger must be that of the terminal",
+            NotImplementedError,
+            r"\[debug.breakpoint\] the debugger must be that of the terminal",
         ),
         (lambda: gf.debug.prnt, AttributeError, r"got 'prnt'. Fix: use debug\.print"),
         (lambda: gf.debug.nosuch, AttributeError, r"dir\(debug\) lists"),
@@ -142,7 +148,8 @@ def test_printing_with_options_first(capfd, caplog):
         (lambda: jnp.ones(3).view(type=int), NotImplementedError, r"\[view\] type must be None"),
         (
             lambda: lax.linalg.qr(jnp.eye(2), use_magma=True),
-            ValueError, r"\[qr\] use_magma must be None or False",
+            ValueError,
+            r"\[qr\] use_magma must be None or False",
         ),
         (lambda: lax.linalg.eig(jnp.eye(2), use_magma=True), ValueError, r"\[eig\] use_magma"),
         (
@@ -152,14 +159,16 @@ def test_printing_with_options_first(capfd, caplog):
         ),
         (
             lambda: gf.vmap(lambda x: lax.all_gather(x, "i", to="no"), axis_name="i")(X),
-            ValueError, r"\[all_gather\] to must be 'varying' or 'invarying'; got 'no'",
+            ValueError,
+            r"\[all_gather\] to must be 'varying' or 'invarying'; got 'no'",
         ),
         (
             lambda: gf.distributed.initialize(slice_index=1),
-            ValueError, r"slice_index and partition_index must be None",
+            ValueError,
+            r"slice_index and partition_index must be None",
         ),
     ],
-)  # fmt: skip
+)
 def test_errors(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()

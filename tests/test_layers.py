@@ -358,8 +358,14 @@ def test_tree_is_found(tree):
 @pytest.mark.parametrize(
     "rule",
     [
-        upward_imports, imports_between_rooms, import_cycles, function_imports, environment_uses,
-        folders_without_init, rooms_of_targets, unregistered_caches,
+        upward_imports,
+        imports_between_rooms,
+        import_cycles,
+        function_imports,
+        environment_uses,
+        folders_without_init,
+        rooms_of_targets,
+        unregistered_caches,
     ],
     ids=lambda rule: rule.__name__,
 )

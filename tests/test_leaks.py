@@ -65,9 +65,15 @@ def test_the_origin_is_named():
         kept.append(jnp.sin(weights))
         return weights
 
-    with gf.checking_leaks(), pytest.raises(gf.errors.UnexpectedTracerError, match=(
-        r"made at .*test_leaks\.py:\d+.* from the argument weights of f, which is still"
-    )):  # fmt: skip
+    with (
+        gf.checking_leaks(),
+        pytest.raises(
+            gf.errors.UnexpectedTracerError,
+            match=(
+                r"made at .*test_leaks\.py:\d+.* from the argument weights of f, which is still"
+            ),
+        ),
+    ):
         gf.jit(f)(1.0)
 
 

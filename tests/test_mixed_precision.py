@@ -11,9 +11,15 @@ from gpuflow import mixed_precision as mp
 
 F32, F16, BF16 = jnp.float32, jnp.float16, jnp.bfloat16
 TREE = {
-    "w": jnp.ones((2, 2)), "host": np.ones(2, np.float64), "n": jnp.arange(3),
-    "z": jnp.ones(2, "c8"), "key": gf.random.key(0), "flag": True, "number": 2.0, "none": None,
-}  # fmt: skip
+    "w": jnp.ones((2, 2)),
+    "host": np.ones(2, np.float64),
+    "n": jnp.arange(3),
+    "z": jnp.ones(2, "c8"),
+    "key": gf.random.key(0),
+    "flag": True,
+    "number": 2.0,
+    "none": None,
+}
 
 
 def test_casts():
@@ -34,10 +40,14 @@ def test_casts():
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("f32", "p=f32,c=f32,o=f32"), ("c=bf16", "p=f32,c=bf16,o=bf16"),
-     ("p=f16", "p=f16,c=f16,o=f16"), ("bfloat16",) * 2,
-     ("params=float32, compute=float16, output=full", "p=f32,c=f16,o=f32")],
-)  # fmt: skip
+    [
+        ("f32", "p=f32,c=f32,o=f32"),
+        ("c=bf16", "p=f32,c=bf16,o=bf16"),
+        ("p=f16", "p=f16,c=f16,o=f16"),
+        ("bfloat16",) * 2,
+        ("params=float32, compute=float16, output=full", "p=f32,c=f16,o=f32"),
+    ],
+)
 def test_policies_of_texts(text, said):
     policy = mp.get_policy(text)
     assert str(policy) == said.replace("bfloat16", "p=bf16,c=bf16,o=bf16")
@@ -67,8 +77,9 @@ def test_dynamic_scales_follow_the_rule(how):
     rng = np.random.default_rng(0)
     cases = ((2.0**15, 3, 2, 1.0), (2.0**126, 1, 4, 8.0), (2.0, 2, 2, 1.5))
     for start, period, factor, least in cases:
-        scale = mp.DynamicLossScale(jnp.float32(start), period=period, factor=factor,
-                                    min_loss_scale=jnp.float32(least))  # fmt: skip
+        scale = mp.DynamicLossScale(
+            jnp.float32(start), period=period, factor=factor, min_loss_scale=jnp.float32(least)
+        )
         want = (start, 0)
         for finite in rng.random(40) < 0.6:
             want = reference(*want, finite, period, factor, least)

@@ -43,9 +43,7 @@ def test_dtype_is_kept_and_jit_agrees(function, dtype):
     out = function(x)
     assert out.dtype == x.dtype
     tolerance = {"float16": 4e-3, "bfloat16": 4e-2, "float32": 4e-6}[dtype]
-    eager, compiled = (
-        np.asarray(v, dtype=np.float32) for v in (out, gpuflow.jit(function)(x))
-    )
+    eager, compiled = (np.asarray(v, dtype=np.float32) for v in (out, gpuflow.jit(function)(x)))
     np.testing.assert_allclose(compiled, eager, rtol=tolerance, atol=tolerance)
 
 
@@ -57,9 +55,7 @@ def test_relu_has_no_slope_at_zero():
 def test_softmax_of_large_values():
     out = nn.softmax(jnp.array([1e30, 1e30, -1e30]))
     np.testing.assert_array_equal(np.asarray(out), [0.5, 0.5, 0.0])
-    np.testing.assert_allclose(
-        np.asarray(nn.log_softmax(jnp.array([1000.0, 0.0]))), [0.0, -1000.0]
-    )
+    np.testing.assert_allclose(np.asarray(nn.log_softmax(jnp.array([1000.0, 0.0]))), [0.0, -1000.0])
 
 
 def test_masked_softmax_ignores_what_is_masked():

@@ -68,8 +68,11 @@ def test_containers_run_the_commands_of_the_readme():
         text = text_of(name)
         assert 'CMD ["gpuflow", "demo"]' in text and "pytest -n auto" in text
         assert "[demo" in text and "[test" in text and "python3 -m venv" in text
-    for command in ("python3 -m venv", 'pip install ".[demo]" && gpuflow demo',
-                    'pip install ".[test]" && pytest -n auto'):  # fmt: skip
+    for command in (
+        "python3 -m venv",
+        'pip install ".[demo]" && gpuflow demo',
+        'pip install ".[test]" && pytest -n auto',
+    ):
         assert command in readme
 
 

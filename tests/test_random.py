@@ -35,8 +35,10 @@ def stored_array(entry):
 
 
 def call(case, key):
-    options = {k: tuple(v) if k in ("shape", "num") and v is not None and isinstance(v, list) else v
-               for k, v in case["options"].items()}  # fmt: skip
+    options = {
+        k: tuple(v) if k in ("shape", "num") and v is not None and isinstance(v, list) else v
+        for k, v in case["options"].items()
+    }
     for field in ("logits", "p", "a", "x"):
         if isinstance(options.get(field), list):
             options[field] = jnp.array(options[field])

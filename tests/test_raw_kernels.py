@@ -89,9 +89,11 @@ def test_several_outputs_are_a_tree():
         square[:] = x * x
 
     kernel = gf.raw_kernel(
-        multiply, grid=(1, 32), cpu=both,
+        multiply,
+        grid=(1, 32),
+        cpu=both,
         out=lambda x: {"total": gf.ShapeDtypeStruct((), x.dtype), "zsquare": x},
-    )  # fmt: skip
+    )
     got = kernel(X)
     np.testing.assert_allclose(got["total"], X.sum(), rtol=1e-5)
     np.testing.assert_array_equal(got["zsquare"], X * X)
@@ -193,8 +195,10 @@ def test_a_rule_for_vmap():
     @kernel.defbatch
     def rule(size, in_batched, x, y):
         calls.append((size, list(in_batched)))
-        x, y = (a if flag else jnp.broadcast_to(a, (size, *a.shape))
-                for a, flag in zip((x, y), in_batched))  # fmt: skip
+        x, y = (
+            a if flag else jnp.broadcast_to(a, (size, *a.shape))
+            for a, flag in zip((x, y), in_batched)
+        )
         return kernel(x, y), True
 
     stack = np.stack([X, 2 * X])
@@ -276,10 +280,13 @@ def test_check_compares_everything():
     report = kernel.check(X, Y)
     whats = {row.what for row in report.rows}
     assert whats == {
-        "values with the reference", "jvp with differences", "vjp with jvp",
-        "vmap over all arguments with a loop", "vmap over argument 0 with a loop",
+        "values with the reference",
+        "jvp with differences",
+        "vjp with jvp",
+        "vmap over all arguments with a loop",
+        "vmap over argument 0 with a loop",
         "vmap over argument 1 with a loop",
-    }  # fmt: skip
+    }
     sizes = [row.sizes for row in report.rows if row.what == "vjp with jvp"]
     assert sizes == [{}, {37: 0}, {37: 1}, {37: 31}, {37: 33}, {37: 1009}]
     assert "largest difference" in str(report)
@@ -312,11 +319,13 @@ def _wrong_batch(kernel):
 @pytest.mark.parametrize(
     ("plant", "what"),
     [
-        (_wrong_value, "values with the reference"), (_wrong_at_one_size, r"values.*33 for 37"),
-        (_wrong_jvp, "jvp with differences"), (_wrong_vjp, "vjp with jvp"),
+        (_wrong_value, "values with the reference"),
+        (_wrong_at_one_size, r"values.*33 for 37"),
+        (_wrong_jvp, "jvp with differences"),
+        (_wrong_vjp, "vjp with jvp"),
         (_wrong_batch, "vmap over all arguments"),
     ],
-)  # fmt: skip
+)
 def test_check_finds_planted_mistakes(plant, what):
     kernel = with_rules()
     kernel.defreference(lambda x, y: x * y)
@@ -328,9 +337,7 @@ def test_check_finds_planted_mistakes(plant, what):
 
 def test_check_of_reverse_rules_alone():
     kernel = product()
-    kernel.defvjp(
-        lambda x, y: (kernel(x, y), (x, y)), lambda kept, g: (g * kept[1], g * kept[0])
-    )
+    kernel.defvjp(lambda x, y: (kernel(x, y), (x, y)), lambda kept, g: (g * kept[1], g * kept[0]))
     assert {row.what for row in kernel.check(X, Y).rows} >= {"vjp with differences"}
     _wrong_vjp(kernel)
     with pytest.raises(AssertionError, match="vjp with differences"):
@@ -382,16 +389,20 @@ def test_operands_are_read_only():
         ({"arguments": lambda x, y, out: (x, out)}, TypeError, r"3 parameters of multiply; got 2"),
         ({"cpu": 3}, TypeError, r"raw_kernel"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused(changes, error, message):
     with pytest.raises(error, match=message):
         product(**changes)(X, Y)
 
 
 @pytest.mark.parametrize(
-    ("text", "name"), [("int x;", None), ("__global__ void a() {}", "b"),
-                       ("__global__ void a() {} __global__ void b() {}", None)],
-)  # fmt: skip
+    ("text", "name"),
+    [
+        ("int x;", None),
+        ("__global__ void a() {}", "b"),
+        ("__global__ void a() {} __global__ void b() {}", None),
+    ],
+)
 def test_a_text_must_have_one_kernel(text, name):
     with pytest.raises(ValueError, match="one __global__ function"):
         gf.raw_kernel(text, grid=(1, 1), out=X, name=name)

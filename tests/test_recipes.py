@@ -43,9 +43,13 @@ def run(name, tmp_path, failures, **values):
     starter.write_text(STARTER)
     starter.chmod(starter.stat().st_mode | stat.S_IXUSR)
     variables = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}", "STARTS": str(starts), "USER": "me",
-        "FAILURES": str(failures), "SLURM_SUBMIT_DIR": "/shared", "SLURM_CPUS_PER_TASK": "8",
-    }  # fmt: skip
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "STARTS": str(starts),
+        "USER": "me",
+        "FAILURES": str(failures),
+        "SLURM_SUBMIT_DIR": "/shared",
+        "SLURM_CPUS_PER_TASK": "8",
+    }
     done = subprocess.run(
         ["bash", str(RECIPES / name)], env={**variables, **values}, capture_output=True, text=True
     )
@@ -75,10 +79,15 @@ def test_the_batch_script_of_slurm(tmp_path):
     _, ((_, token, _),) = run("slurm.sbatch", tmp_path, failures=0)
     assert re.fullmatch("[0-9a-f]{32}", token)
     said = {
-        "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NODELIST": "gpu[03-04]", "SLURM_LOCALID": "1", "GPUFLOW_TOKEN": token,
+        "SLURM_PROCID": "5",
+        "SLURM_NTASKS": "8",
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "gpu[03-04]",
+        "SLURM_LOCALID": "1",
+        "GPUFLOW_TOKEN": token,
         "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
-    }  # fmt: skip
+    }
     cluster = detect(said)
     assert (cluster.kind, cluster.rank, cluster.size) == ("slurm", 5, 8)
     assert (cluster.local_rank, cluster.local_size, cluster.token) == (1, 4, token)

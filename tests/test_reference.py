@@ -41,12 +41,26 @@ def test_namespaces_are_those_that_dir_lists(sources):
     names = [module.__name__ for module in sources.namespaces()]
     assert len(names) == len(set(names)) > 80
     assert {
-        "gpuflow", "gpuflow.numpy", "gpuflow.numpy.linalg", "gpuflow.numpy.fft", "gpuflow.lax",
-        "gpuflow.lax.linalg", "gpuflow.nn", "gpuflow.nn.initializers", "gpuflow.random",
-        "gpuflow.scipy.special", "gpuflow.scipy.stats.norm", "gpuflow.tree", "gpuflow.sharding",
-        "gpuflow.profiler", "gpuflow.checkpointing", "gpuflow.data", "gpuflow.export",
-        "gpuflow.mixed_precision", "gpuflow.experimental.ensemble",
-    } <= set(names)  # fmt: skip
+        "gpuflow",
+        "gpuflow.numpy",
+        "gpuflow.numpy.linalg",
+        "gpuflow.numpy.fft",
+        "gpuflow.lax",
+        "gpuflow.lax.linalg",
+        "gpuflow.nn",
+        "gpuflow.nn.initializers",
+        "gpuflow.random",
+        "gpuflow.scipy.special",
+        "gpuflow.scipy.stats.norm",
+        "gpuflow.tree",
+        "gpuflow.sharding",
+        "gpuflow.profiler",
+        "gpuflow.checkpointing",
+        "gpuflow.data",
+        "gpuflow.export",
+        "gpuflow.mixed_precision",
+        "gpuflow.experimental.ensemble",
+    } <= set(names)
     # What modules import for their own use is nobody's business.
     assert "gpuflow.checkpointing.files" not in names
     assert sources.names_of(gf.data) == ["Batches", "Prefetched", "batches", "prefetch_to_device"]
@@ -135,8 +149,11 @@ def test_pages_are_built_without_a_warning(tmp_path, sources):
     variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     run = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
-        cwd=ROOT, capture_output=True, text=True, env=variables,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=variables,
+    )
     assert run.returncode == 0 and "WARNING" not in run.stderr, run.stderr
     for module in sources.namespaces():
         folder = tmp_path / "reference"

@@ -88,7 +88,9 @@ TOLERANCES = {
     ),
     # Decompositions and iterations are float32 both here and in JAX.
     "scipy_surface": Tolerance(
-        {"float32": 1e-5, "complex64": 1e-5}, of_largest=1.0, at_least=0.1,
+        {"float32": 1e-5, "complex64": 1e-5},
+        of_largest=1.0,
+        at_least=0.1,
         looser={
             "sparse.": 1e-4,  # iterations end at 1e-5
             "ode.odeint": 1e-4,  # likewise
@@ -103,9 +105,7 @@ TOLERANCES = {
         },
     ),
     # Sums of float32 in another order.
-    "lax_values": Tolerance(
-        {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}, at_least=1.0
-    ),
+    "lax_values": Tolerance({"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}, at_least=1.0),
     # Both call the same LAPACK routines.
     "linalg_values": Tolerance(
         dict.fromkeys(("float64", "complex128", "float32"), 1e-8), of_largest=1.0, at_least=1.0
@@ -114,7 +114,7 @@ TOLERANCES = {
     "sorting_values": Tolerance(
         {"float32": 1e-6, "complex64": 1e-6, "float16": 2e-3}, at_least=1.0, has_signs=True
     ),
-}  # fmt: skip
+}
 # Functions of float32 and sums may differ in the last place; nothing here cancels.
 OF_PROGRAMS = 3e-7
 WIDE = ("linalg_values",)  # run with x64
@@ -210,8 +210,9 @@ def test_expression(family, line):
 
 def arrays_of(family):
     names = space(family)
-    return {name: names[name] for name in FAMILIES[family].operands
-            if isinstance(names[name], Array)}  # fmt: skip
+    return {
+        name: names[name] for name in FAMILIES[family].operands if isinstance(names[name], Array)
+    }
 
 
 def same(family, line, got, want):
@@ -297,9 +298,10 @@ def close(actual, expected):
     ("file", "source"),
     [
         pytest.param(file, source, id=source.partition("\n")[0])
-        for file, stored in PROGRAMS.items() for source in stored
+        for file, stored in PROGRAMS.items()
+        for source in stored
     ],
-)  # fmt: skip
+)
 def test_program(file, source, spaces):
     result = outcome(source, spaces[file])
     if source in LIMITS:

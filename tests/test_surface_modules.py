@@ -70,9 +70,18 @@ def test_python_types(x, want):
 
 @pytest.mark.parametrize(
     ("dtype", "bits"),
-    [(jnp.int4, 4), (jnp.int2, 2), (jnp.float4_e2m1fn, 4), (jnp.float8_e5m2, 8), (bool, 8),
-     (np.float64, 64), (jnp.bfloat16, 16), (np.complex64, 64), ("int32", 32)],
-)  # fmt: skip
+    [
+        (jnp.int4, 4),
+        (jnp.int2, 2),
+        (jnp.float4_e2m1fn, 4),
+        (jnp.float8_e5m2, 8),
+        (bool, 8),
+        (np.float64, 64),
+        (jnp.bfloat16, 16),
+        (np.complex64, 64),
+        ("int32", 32),
+    ],
+)
 def test_bits(dtype, bits):
     assert dtypes.itemsize_bits(dtype) == bits
 
@@ -90,12 +99,15 @@ def test_annotations():
 # --- errors --------------------------------------------------------------------------------
 
 BASES = {
-    "ConcretizationTypeError": "JAXTypeError", "TracerBoolConversionError":
-    "ConcretizationTypeError", "TracerArrayConversionError": "JAXTypeError",
-    "TracerIntegerConversionError": "JAXTypeError", "UnexpectedTracerError": "JAXTypeError",
-    "NonConcreteBooleanIndexError": "JAXIndexError", "KeyReuseError": "JAXTypeError",
+    "ConcretizationTypeError": "JAXTypeError",
+    "TracerBoolConversionError": "ConcretizationTypeError",
+    "TracerArrayConversionError": "JAXTypeError",
+    "TracerIntegerConversionError": "JAXTypeError",
+    "UnexpectedTracerError": "JAXTypeError",
+    "NonConcreteBooleanIndexError": "JAXIndexError",
+    "KeyReuseError": "JAXTypeError",
     "DeletedArrayError": "JaxRuntimeError",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "base"), BASES.items())

@@ -36,8 +36,15 @@ def _second_jvp(primals, tangents):
 
 @pytest.mark.parametrize("modes", ["fwd", "rev", ["fwd", "rev"]])
 def test_right_derivatives_pass(modes):
-    test_util.check_grads(lambda x, y: {"a": jnp.sin(x) * y["b"]}, (X, {"b": X + 2}), 2, modes,
-                          eps=1e-2, atol=1e-2, rtol=1e-2)
+    test_util.check_grads(
+        lambda x, y: {"a": jnp.sin(x) * y["b"]},
+        (X, {"b": X + 2}),
+        2,
+        modes,
+        eps=1e-2,
+        atol=1e-2,
+        rtol=1e-2,
+    )
 
 
 def test_other_dtypes():
@@ -62,8 +69,9 @@ def test_wrong_derivatives_fail(mode):
 
 def test_single_checks():
     test_util.check_jvp(jnp.sin, partial(gpuflow.jvp, jnp.sin), (X,), eps=1e-2, atol=1e-2)
-    test_util.check_vjp(jnp.sin, partial(gpuflow.vjp, jnp.sin), (X,), eps=1e-2, atol=1e-2,
-                        rtol={np.float32: 1e-2})
+    test_util.check_vjp(
+        jnp.sin, partial(gpuflow.vjp, jnp.sin), (X,), eps=1e-2, atol=1e-2, rtol={np.float32: 1e-2}
+    )
     with pytest.raises(AssertionError, match="mine primal"):
         test_util.check_jvp(jnp.cos, partial(gpuflow.jvp, jnp.sin), (X,), err_msg="mine")
 

@@ -15,9 +15,18 @@ from gpuflow import tree, tree_util
 
 Point = namedtuple("Point", ["x", "y"])
 TREES = [
-    1, (), [], {}, None, (1, 2), [1, [2, (3,)]], {"b": 1, "a": [2, None]}, Point(1, {"k": 2}),
-    OrderedDict([("z", 1), ("a", 2)]), {"deep": {"er": [{}, ()]}},
-]  # fmt: skip
+    1,
+    (),
+    [],
+    {},
+    None,
+    (1, 2),
+    [1, [2, (3,)]],
+    {"b": 1, "a": [2, None]},
+    Point(1, {"k": 2}),
+    OrderedDict([("z", 1), ("a", 2)]),
+    {"deep": {"er": [{}, ()]}},
+]
 
 
 @pytest.mark.parametrize("value", TREES, ids=str)
@@ -127,12 +136,17 @@ def test_key_paths_are_those_of_jax():
     paths = [path for path, _ in pairs]
     key, index, name = tree_util.DictKey, tree_util.SequenceKey, tree_util.GetAttrKey
     assert paths == [
-        (key("a"), name("x")), (key("a"), name("y")), (key("b"), index(0)),
+        (key("a"), name("x")),
+        (key("a"), name("y")),
+        (key("b"), index(0)),
         (key("b"), index(1), index(0)),
-    ]  # fmt: skip
+    ]
     assert [tree_util.keystr(path) for path in paths] == [
-        "['a'].x", "['a'].y", "['b'][0]", "['b'][1][0]",
-    ]  # fmt: skip
+        "['a'].x",
+        "['a'].y",
+        "['b'][0]",
+        "['b'][1][0]",
+    ]
     assert tree_util.keystr(paths[3], simple=True, separator="/") == "b/1/0"
     assert str(tree_util.FlattenedIndexKey(2)) == "[<flat index 2>]"
     assert repr(key("a")) == "DictKey(key='a')"
@@ -208,8 +222,9 @@ def test_structures():
     a, b = tree.structure([1, 2]), tree.structure({"k": None})
     assert tree_util.treedef_tuple([a, b]) == tree.structure(([1, 2], {"k": None}))
     assert tree_util.treedef_children(tree.structure((1, [2]))) == [
-        tree.structure(0), tree.structure([0]),
-    ]  # fmt: skip
+        tree.structure(0),
+        tree.structure([0]),
+    ]
     assert tree_util.treedef_is_leaf(tree.structure(3))
     assert not tree_util.treedef_is_leaf(a)
     assert tree_util.is_tree_node(dict) and tree_util.is_tree_node(Point)
@@ -266,9 +281,11 @@ def test_is_leaf_may_ask_for_the_path():
     )
     assert got == {"a": ((2, 5), (2, 6)), "b": {"c": (2, 7)}, "n": None}
     got = tree.map_with_path(
-        lambda path, x: x is None, {"a": None, "b": (None, 2)},
-        is_leaf=lambda path, node: node is None, is_leaf_takes_path=True,
-    )  # fmt: skip
+        lambda path, x: x is None,
+        {"a": None, "b": (None, 2)},
+        is_leaf=lambda path, node: node is None,
+        is_leaf_takes_path=True,
+    )
     assert got == {"a": True, "b": (True, False)}
 
 

@@ -34,15 +34,24 @@ NAMES = """
 MODULES = NAMES.split()
 # Modules that are written where users import them: what they import shows among their names.
 OWN_NAMES_ONLY = (
-    "jax.experimental.jet", "jax.experimental.multihost_utils", "jax.experimental.ode",
-)  # fmt: skip
+    "jax.experimental.jet",
+    "jax.experimental.multihost_utils",
+    "jax.experimental.ode",
+)
 IMPORTED = {
     "jax.example_libraries.stax": {*dir(jax.nn), *dir(jax.nn.initializers)},
     "jax.example_libraries.optimizers": {
-        "Any", "Callable", "NamedTuple", "annotations", "namedtuple", "partial", "safe_map",
-        "safe_zip", "unzip2",
+        "Any",
+        "Callable",
+        "NamedTuple",
+        "annotations",
+        "namedtuple",
+        "partial",
+        "safe_map",
+        "safe_zip",
+        "unzip2",
     },
-}  # fmt: skip
+}
 KEYWORDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -87,8 +96,11 @@ def main() -> None:
     """Write the file, one module a line."""
     warnings.simplefilter("ignore")
     found = {name: names_of(name) for name in MODULES}
-    found["jax.Array"] = {key: keywords(value) for key, value in inspect.getmembers(jax.Array)
-                          if not key.startswith("_")}  # fmt: skip
+    found["jax.Array"] = {
+        key: keywords(value)
+        for key, value in inspect.getmembers(jax.Array)
+        if not key.startswith("_")
+    }
     lines = [f"{json.dumps(name)}: {json.dumps(names)}" for name, names in found.items()]
     version = f'"version": {json.dumps(jax.__version__)}'
     text = "{\n" + ",\n".join([version, *lines]) + "\n}\n"

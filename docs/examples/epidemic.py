@@ -37,8 +37,9 @@ def epidemic(key: Any) -> tuple[Any, Any]:
             which * total < infections,
             lambda s, i: (s - 1, i + 1),
             lambda s, i: (s, i - 1),
-            susceptible, infected,
-        )  # fmt: skip
+            susceptible,
+            infected,
+        )
         return susceptible, infected, time - jnp.log1p(-wait) / total, number + 1
 
     start = (jnp.float32(PEOPLE - 1), jnp.float32(1), jnp.float32(0), jnp.int32(0))

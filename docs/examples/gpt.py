@@ -40,16 +40,20 @@ def initial_params(key: Any) -> dict[str, Any]:
 
     layers = [
         {
-            "attend": matrix(WIDTH, 3 * WIDTH), "merge": matrix(WIDTH, WIDTH),
-            "widen": matrix(WIDTH, 4 * WIDTH), "narrow": matrix(4 * WIDTH, WIDTH),
+            "attend": matrix(WIDTH, 3 * WIDTH),
+            "merge": matrix(WIDTH, WIDTH),
+            "widen": matrix(WIDTH, 4 * WIDTH),
+            "narrow": matrix(4 * WIDTH, WIDTH),
         }
         for _ in range(LAYERS)
-    ]  # fmt: skip
+    ]
     letters, positions = matrix(len(LETTERS), WIDTH), matrix(LONGEST, WIDTH)
     return {
-        "letters": letters, "positions": positions, "layers": layers,
+        "letters": letters,
+        "positions": positions,
+        "layers": layers,
         "out": matrix(WIDTH, len(LETTERS)),
-    }  # fmt: skip
+    }
 
 
 def heads_of(layer: dict[str, Any], x: Any) -> Any:

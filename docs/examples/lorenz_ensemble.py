@@ -37,8 +37,9 @@ def growth(start: tuple[Any, Any, Any], windows: int) -> tuple[Any, Any]:
 
     def window(carry: Any, _: Any) -> tuple[Any, Any]:
         state, displacement = carry
-        state, moved = gf.jvp(lambda y: solve(slope, y, (0.0, 1.0), method=METHOD).ys,
-                              (state,), (displacement,))  # fmt: skip
+        state, moved = gf.jvp(
+            lambda y: solve(slope, y, (0.0, 1.0), method=METHOD).ys, (state,), (displacement,)
+        )
         size = jnp.sqrt(sum(part * part for part in moved))
         return (state, tuple(part / size for part in moved)), jnp.log(size)
 

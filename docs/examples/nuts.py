@@ -169,16 +169,10 @@ def transition(x: Any, key: Any) -> tuple[Any, tuple[Any, Any]]:
         goes_on = new.goes_on & ~turns(left.momentum, right.momentum, total)
         weight = jnp.logaddexp(old.weight, new.weight)
         leaves = old.leaves + new.leaves
-        return Trajectory(
-            left, right, chosen, weight, total, old.doublings + 1, leaves, goes_on
-        )
+        return Trajectory(left, right, chosen, weight, total, old.doublings + 1, leaves, goes_on)
 
-    first = Trajectory(
-        point, point, x, jnp.float32(0), momentum, jnp.int32(0), jnp.int32(0), True
-    )
-    last = lax.while_loop(
-        lambda t: t.goes_on & (t.doublings < MOST_DOUBLINGS), double, first
-    )
+    first = Trajectory(point, point, x, jnp.float32(0), momentum, jnp.int32(0), jnp.int32(0), True)
+    last = lax.while_loop(lambda t: t.goes_on & (t.doublings < MOST_DOUBLINGS), double, first)
     return last.chosen, (last.chosen, last.leaves)
 
 

@@ -59,8 +59,9 @@ def train(index: int, count: int) -> list[float]:
     update = gf.pmap(step, axis_name="devices", in_axes=(None, 0), out_axes=(None, 0))
     inner, outer = gf.random.split(gf.random.key(0))
     weights = {
-        "inner": gf.random.normal(inner, (2, 32)), "outer": gf.random.normal(outer, (32, 1)) / 6
-    }  # fmt: skip
+        "inner": gf.random.normal(inner, (2, 32)),
+        "outer": gf.random.normal(outer, (32, 1)) / 6,
+    }
     rng, losses = np.random.default_rng(1), []
     for _ in range(STEPS):
         # All draw the same batch, and each takes its part.

@@ -76,9 +76,13 @@ class Block:
         self.start = tuple([i * size for i, size in safe_zip(index, tiling.tile)])
 
     def load(
-        self, x: Any, start: Sequence[Any] | None = None, shape: Sequence[int | None] | None = None,
-        *, fill: Any = 0,
-    ) -> Any:  # fmt: skip
+        self,
+        x: Any,
+        start: Sequence[Any] | None = None,
+        shape: Sequence[int | None] | None = None,
+        *,
+        fill: Any = 0,
+    ) -> Any:
         """A tile of an array.
 
         Args:
@@ -203,9 +207,12 @@ class BlockKernel:
     """
 
     def __init__(
-        self, function: Callable[..., Any], out: Callable[..., Any], tile: Callable[..., Any],
+        self,
+        function: Callable[..., Any],
+        out: Callable[..., Any],
+        tile: Callable[..., Any],
         autotune: Sequence[Mapping[str, Any]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         functools.update_wrapper(self, function)
         self.__name__ = name_of(function)
         self._function, self._out, self._tile = function, out, tile
@@ -289,9 +296,12 @@ class BlockKernel:
 
 
 def block(
-    function: Callable[..., Any] | None = None, *, out: Callable[..., Any],
-    tile: Callable[..., Any], autotune: Sequence[Mapping[str, Any]] = (),
-) -> Callable[..., Any]:  # fmt: skip
+    function: Callable[..., Any] | None = None,
+    *,
+    out: Callable[..., Any],
+    tile: Callable[..., Any],
+    autotune: Sequence[Mapping[str, Any]] = (),
+) -> Callable[..., Any]:
     """Make a kernel of a function of one block, which computes one tile of the results.
 
     Example::
@@ -394,8 +404,7 @@ def _tilings(name: str, specs: list[Any], tile: Any, out_tree: Any) -> list[_Til
         aval = ShapedArray(tuple(spec.shape), dtypes.canonicalize(spec.dtype))
         sizes = shape if isinstance(shape, list | tuple) else (shape,)
         check(
-            len(sizes) == aval.ndim
-            and all(n is None or (_is_int(n) and n > 0) for n in sizes),
+            len(sizes) == aval.ndim and all(n is None or (_is_int(n) and n > 0) for n in sizes),
             lambda aval=aval, sizes=sizes: (
                 f"[kernel.block] a tile of {name} must have a size above 0, or None, for each "
                 f"dimension of {aval}; got {tuple(sizes)!r}. Fix: (8, None) for eight whole rows."

@@ -26,9 +26,12 @@ Parameters = tuple[tuple[str, Any], ...]
 
 
 def fastest(
-    name: str, function: Callable[..., Any], candidates: Sequence[Parameters],
-    avals: Sequence[ShapedArray], in_tree: Any,
-) -> Parameters:  # fmt: skip
+    name: str,
+    function: Callable[..., Any],
+    candidates: Sequence[Parameters],
+    avals: Sequence[ShapedArray],
+    in_tree: Any,
+) -> Parameters:
     """The candidate with which ``function(candidate, *args)`` takes the least time.
 
     Arguments are measured as ones. The result is cached with compiled kernels, by the programs of

@@ -139,14 +139,18 @@ def _typed(value: Any, aval: ShapedArray) -> Any:
 
 @overload
 def jvp(
-    fun: Callable[..., _T], primals: Sequence[Any], tangents: Sequence[Any],
+    fun: Callable[..., _T],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
     has_aux: Literal[False] = False,
-) -> tuple[_T, _T]: ...  # fmt: skip
+) -> tuple[_T, _T]: ...
 @overload
 def jvp(
-    fun: Callable[..., tuple[_T, _Aux]], primals: Sequence[Any], tangents: Sequence[Any],
+    fun: Callable[..., tuple[_T, _Aux]],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
     has_aux: Literal[True],
-) -> tuple[_T, _T, _Aux]: ...  # fmt: skip
+) -> tuple[_T, _T, _Aux]: ...
 @explained
 def jvp(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
@@ -262,9 +266,12 @@ class _Pullback:
     """The reverse pass of one linearization: from output to input cotangents."""
 
     def __init__(
-        self, jaxpr: Jaxpr, residuals: list[Any], avals: tuple[ShapedArray, ...],
+        self,
+        jaxpr: Jaxpr,
+        residuals: list[Any],
+        avals: tuple[ShapedArray, ...],
         nonzeros: tuple[bool, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.jaxpr, self.residuals, self.avals, self.nonzeros = jaxpr, residuals, avals, nonzeros
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
@@ -297,14 +304,18 @@ def _pullback(flat: FlatFunction, leaves: list[Any]) -> tuple[list[Any], _Pullba
 
 @overload
 def vjp(
-    fun: Callable[..., _T], *primals: Any, has_aux: Literal[False] = False,
+    fun: Callable[..., _T],
+    *primals: Any,
+    has_aux: Literal[False] = False,
     reduce_axes: Sequence[Any] = (),
-) -> tuple[_T, VJP]: ...  # fmt: skip
+) -> tuple[_T, VJP]: ...
 @overload
 def vjp(
-    fun: Callable[..., tuple[_T, _Aux]], *primals: Any, has_aux: Literal[True],
+    fun: Callable[..., tuple[_T, _Aux]],
+    *primals: Any,
+    has_aux: Literal[True],
     reduce_axes: Sequence[Any] = (),
-) -> tuple[_T, VJP, _Aux]: ...  # fmt: skip
+) -> tuple[_T, VJP, _Aux]: ...
 @explained
 def vjp(
     fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()
@@ -344,9 +355,12 @@ class VJP:
     """The transposed derivative that ``vjp`` returns: a function, and a pytree of residuals."""
 
     def __init__(
-        self, pullback: _Pullback, out_avals: tuple[ShapedArray, ...], in_tree: tree.TreeDef,
+        self,
+        pullback: _Pullback,
+        out_avals: tuple[ShapedArray, ...],
+        in_tree: tree.TreeDef,
         out_tree: tree.TreeDef,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.pullback, self.out_avals = pullback, out_avals
         self.in_tree, self.out_tree = in_tree, out_tree
 

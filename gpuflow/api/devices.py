@@ -175,18 +175,30 @@ def default_device(device: Device | str | None) -> Iterator[None]:
 
 @overload
 def device_put(
-    x: ArrayLike, device: DeviceLike | PartitionSpec = None, *, src: Any = None,
-    donate: bool = False, may_alias: bool | None = None,
-) -> Array: ...  # fmt: skip
+    x: ArrayLike,
+    device: DeviceLike | PartitionSpec = None,
+    *,
+    src: Any = None,
+    donate: bool = False,
+    may_alias: bool | None = None,
+) -> Array: ...
 @overload
 def device_put(
-    x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
+    x: Any,
+    device: Any = None,
+    *,
+    src: Any = None,
+    donate: bool = False,
     may_alias: bool | None = None,
-) -> Any: ...  # fmt: skip
+) -> Any: ...
 def device_put(
-    x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
+    x: Any,
+    device: Any = None,
+    *,
+    src: Any = None,
+    donate: bool = False,
     may_alias: bool | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Copy the leaves of ``x`` to a device or sharding, as Arrays.
 
     Args:
@@ -211,8 +223,10 @@ def device_put(
     del src
     check(
         not (as_truth("device_put", "donate", donate) and may_alias),
-        lambda: "[device_put] an array is donated or aliased; got donate and may_alias. Fix: "
-        "leave one out.",
+        lambda: (
+            "[device_put] an array is donated or aliased; got donate and may_alias. Fix: "
+            "leave one out."
+        ),
         ValueError,
     )
     leaves, structure = tree.flatten(x)

@@ -69,7 +69,7 @@ legacy_prng_key: Guard = _guard("legacy_prng_key", ("allow", "warn", "error"), "
 softmax_custom_jvp: Guard = _guard("softmax_custom_jvp", _FLAGS, "softmax has one derivative rule")
 allow_f16_reductions: Guard = _guard(
     "allow_f16_reductions", _FLAGS, "16-bit floats are summed in float32"
-)  # fmt: skip
+)
 thread_guard: Guard = _guard("thread_guard", _FLAGS, "arrays may be used by any thread")
 array_garbage_collection_guard: Guard = _guard(
     "array_garbage_collection_guard", ("allow", "log", "fatal"), "arrays form no cycles"

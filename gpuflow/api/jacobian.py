@@ -67,8 +67,10 @@ def _like(example: ShapedArray, blocks: Sequence[Any]) -> list[Any]:
 
 def _tangent_array(tangent: Any, out: Any) -> Any:
     """An output's tangent; that of an integer is 0."""
-    is_integer = aval_of(tangent).dtype == dtypes.float0 if type(tangent) is not Zero else (
-        tangent.aval.dtype == dtypes.float0
+    is_integer = (
+        aval_of(tangent).dtype == dtypes.float0
+        if type(tangent) is not Zero
+        else (tangent.aval.dtype == dtypes.float0)
     )
     return zeros_of(aval_of(out)) if is_integer else instantiate(tangent)
 
@@ -222,9 +224,7 @@ def jacrev(
         out_avals = [aval_of(out) for out in outs]
         basis, total = _basis(out_avals)
         axis = AxisData(None, total)
-        cotangents, dims = batch_flat(
-            lambda *cts: pullback(cts), axis, basis, [0] * len(basis)
-        )
+        cotangents, dims = batch_flat(lambda *cts: pullback(cts), axis, basis, [0] * len(basis))
         by_input = [
             _without_derivative(aval_of(leaf), out_avals)
             if aval_of(ct).dtype == dtypes.float0
@@ -276,5 +276,3 @@ def hessian(
     """
     inner = jacrev(fun, argnums, has_aux=has_aux, holomorphic=holomorphic)
     return jacfwd(inner, argnums, has_aux=has_aux, holomorphic=holomorphic)
-
-

@@ -15,9 +15,11 @@ from gpuflow.core.argument_kinds import explained
 
 @explained
 def fwd_and_bwd(
-    fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool = False,
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int],
+    has_aux: bool = False,
     jitted: bool = True,
-) -> tuple[Callable[..., Any], Callable[..., Any]]:  # fmt: skip
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the forward and the backward pass of ``fun`` as two functions.
 
     Args:

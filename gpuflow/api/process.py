@@ -40,9 +40,10 @@ def live_arrays(platform: str | None = None) -> list[Array]:
     """
     requested = platform or default_backend()
     return [
-        x for x in gc.get_objects()
+        x
+        for x in gc.get_objects()
         if type(x) is Array and not x.is_deleted() and x.device.platform == requested
-    ]  # fmt: skip
+    ]
 
 
 def copy_to_host_async(x: _T) -> _T:

@@ -131,9 +131,17 @@ def jit(
     def decorate(function: Callable[..., Any]) -> JitFunction[..., Any]:
         check_callable(function, "jit")
         options = make_options(
-            function, static_argnums, static_argnames, donate_argnums, donate_argnames, inline,
-            device, backend, in_shardings, out_shardings,
-        )  # fmt: skip
+            function,
+            static_argnums,
+            static_argnames,
+            donate_argnums,
+            donate_argnames,
+            inline,
+            device,
+            backend,
+            in_shardings,
+            out_shardings,
+        )
         return JitFunction(function, options)
 
     return decorate if fun is _NO_FUNCTION else decorate(fun)
@@ -308,9 +316,14 @@ def make_jaxpr(
 
 
 def explain(
-    fun: Callable[..., Any], *args: Any, stage: str = "plan", platform: str | None = None,
-    top: int | None = 10, measure: bool = False, **kwargs: Any,
-) -> Explanation:  # fmt: skip
+    fun: Callable[..., Any],
+    *args: Any,
+    stage: str = "plan",
+    platform: str | None = None,
+    top: int | None = 10,
+    measure: bool = False,
+    **kwargs: Any,
+) -> Explanation:
     """Explain how ``fun(*args, **kwargs)`` runs as a compiled program.
 
     For each step: the kernel or library call, its equations with source lines, inputs and outputs,

@@ -63,9 +63,15 @@ class RawKernel:
     """
 
     def __init__(
-        self, code: Function | CudaText, name: str, out: Any, grid: Any, inout: tuple[int, ...],
-        arguments: Function | None, on_cpu: Function | None,
-    ) -> None:  # fmt: skip
+        self,
+        code: Function | CudaText,
+        name: str,
+        out: Any,
+        grid: Any,
+        inout: tuple[int, ...],
+        arguments: Function | None,
+        on_cpu: Function | None,
+    ) -> None:
         self.__name__ = name
         self._code, self._out, self._grid, self._inout = code, out, grid, inout
         self._arguments, self._on_cpu = arguments, on_cpu
@@ -212,9 +218,7 @@ class RawKernel:
         """Bind the op with ``out``, ``grid`` and ``arguments`` evaluated for these arguments."""
         name = self.__name__
         arrays = [arg for arg in args if not isinstance(arg, np.generic)]
-        handles = [
-            arg if isinstance(arg, np.generic) else _handle(aval_of(arg)) for arg in args
-        ]
+        handles = [arg if isinstance(arg, np.generic) else _handle(aval_of(arg)) for arg in args]
         described = [arg.item() if isinstance(arg, np.generic) else arg for arg in handles]
         specs, out_tree = tree.flatten(self._out(*described) if callable(self._out) else self._out)
         fresh = [self._out_aval(spec) for spec in specs]
@@ -235,9 +239,12 @@ class RawKernel:
             given = self._arguments(*described, *new)
             parameters = given if isinstance(given, tuple | list) else (given,)
         kernel = UserKernel(
-            name, self._code, tuple(self._parameter(p, ordinals) for p in parameters),
-            tuple(initial_operands), *self._launch_shape(described),
-        )  # fmt: skip
+            name,
+            self._code,
+            tuple(self._parameter(p, ordinals) for p in parameters),
+            tuple(initial_operands),
+            *self._launch_shape(described),
+        )
         self._check_count(len(kernel.parameters))
         results = raw_kernel_p.bind(
             *arrays, kernel=kernel, on_cpu=self._on_cpu, result_avals=(*fresh, *changed)
@@ -359,9 +366,15 @@ class RawKernel:
 
 
 def raw_kernel(
-    code: Function | str | None = None, *, grid: Any, out: Any = None, inout: Sequence[int] = (),
-    arguments: Function | None = None, cpu: Function | None = None, name: str | None = None,
-) -> Any:  # fmt: skip
+    code: Function | str | None = None,
+    *,
+    grid: Any,
+    out: Any = None,
+    inout: Sequence[int] = (),
+    arguments: Function | None = None,
+    cpu: Function | None = None,
+    name: str | None = None,
+) -> Any:
     """Make an operation from a kernel in Numba or CUDA C.
 
     The kernel gets the arguments of the call in order, followed by its outputs, which are

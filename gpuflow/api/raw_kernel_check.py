@@ -55,9 +55,13 @@ class Report:
 
 
 def check_kernel(
-    kernel: Any, reference: Function | None, has_derivative: bool, has_gradient: bool,
-    args: Sequence[Any], sizes: Sequence[int],
-) -> Report:  # fmt: skip
+    kernel: Any,
+    reference: Function | None,
+    has_derivative: bool,
+    has_gradient: bool,
+    args: Sequence[Any],
+    sizes: Sequence[int],
+) -> Report:
     """Implementation of ``RawKernel.check``."""
     rows: list[Compared] = []
     name = kernel.__name__
@@ -96,9 +100,13 @@ def _of_arrays(function: Function) -> Function:
 
 
 def _comparisons(
-    kernel: Function, reference: Function | None, has_derivative: bool, has_gradient: bool,
-    args: Sequence[Any], rng: np.random.Generator,
-) -> Iterator[tuple[str, Any, Any, float]]:  # fmt: skip
+    kernel: Function,
+    reference: Function | None,
+    has_derivative: bool,
+    has_gradient: bool,
+    args: Sequence[Any],
+    rng: np.random.Generator,
+) -> Iterator[tuple[str, Any, Any, float]]:
     """(name, result, reference, tolerance) of each comparison."""
     arrays = [k for k, arg in enumerate(args) if isinstance(arg, np.ndarray)]
     floats = [k for k in arrays if dtypes.is_inexact(args[k].dtype)]
@@ -144,9 +152,13 @@ def _comparisons(
 
 
 def _mapped(
-    at: Function, kernel: Function, arrays: Sequence[int], args: Sequence[Any],
-    rng: np.random.Generator, tolerance: float,
-) -> Iterator[tuple[str, Any, Any, float]]:  # fmt: skip
+    at: Function,
+    kernel: Function,
+    arrays: Sequence[int],
+    args: Sequence[Any],
+    rng: np.random.Generator,
+    tolerance: float,
+) -> Iterator[tuple[str, Any, Any, float]]:
     """vmap over all arrays, and over each of several."""
     mapped_sets = [list(arrays), *([[k] for k in arrays] if len(arrays) > 1 else [])]
     for positions in mapped_sets:
@@ -260,9 +272,7 @@ def _difference(got: Any, want: Any) -> float:
     return worst
 
 
-def _cases(
-    args: Sequence[Any], sizes: Sequence[int]
-) -> Iterator[tuple[dict[int, int], list[Any]]]:
+def _cases(args: Sequence[Any], sizes: Sequence[int]) -> Iterator[tuple[dict[int, int], list[Any]]]:
     """The arguments as they are, and with other sizes."""
     given = [
         arg if isinstance(arg, bool | int | float | complex | np.generic) else np.asarray(arg)

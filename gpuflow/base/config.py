@@ -231,9 +231,11 @@ class Switches:
 _NAMES = tuple(field.name for field in fields(Settings))
 _SWITCHES = tuple(field.name for field in fields(Switches))
 _FLAGS = frozenset(
-    field.name for record in (Settings, Switches) for field in fields(record)
+    field.name
+    for record in (Settings, Switches)
+    for field in fields(record)
     if isinstance(field.default, bool)
-)  # fmt: skip
+)
 # Settings of the start of a process, which can be changed before its first array.
 _STARTING = {"platforms": "platform", "platform_name": "platform", "num_cpu_devices": "cpu_devices"}
 # Settings for users; the internal ones belong to transformations and to meshes.

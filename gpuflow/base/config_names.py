@@ -110,9 +110,14 @@ WITHOUT_EFFECT = _REFUSED | {
     for name, default in names.items()
 }
 _WITHOUT_PREFIX = frozenset(
-    ("check_vma", "eager_constant_folding", "jax2tf_associative_scan_reductions",
-     "jax2tf_default_native_serialization", "mock_num_gpu_processes")
-)  # fmt: skip
+    (
+        "check_vma",
+        "eager_constant_folding",
+        "jax2tf_associative_scan_reductions",
+        "jax2tf_default_native_serialization",
+        "mock_num_gpu_processes",
+    )
+)
 
 
 def name_in_jax(short: str) -> str:

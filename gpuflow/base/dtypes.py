@@ -34,10 +34,17 @@ float0 = np.dtype([("float0", np.void, 0)])
 NARROW_FLOATS = tuple(
     np.dtype(getattr(ml_dtypes, name))
     for name in (
-        "float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
-        "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+        "float4_e2m1fn",
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
     )
-)  # fmt: skip
+)
 NARROW_INTEGERS = tuple(
     np.dtype(getattr(ml_dtypes, name)) for name in ("int2", "uint2", "int4", "uint4")
 )
@@ -45,7 +52,7 @@ _UNSUPPORTED = {
     np.dtype(getattr(ml_dtypes, name))
     for name in ("int1", "uint1", "float6_e2m3fn", "float6_e3m2fn")
     if hasattr(ml_dtypes, name)
-}  # fmt: skip
+}
 _CUSTOM_FLOATS = {bfloat16, *NARROW_FLOATS}
 _SHORT_PREFIX = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 
@@ -111,8 +118,11 @@ def is_bool(dtype: Any) -> bool:
 
 
 _TO_32 = {
-    float64: float32, int64: int32, uint64: uint32, complex128: complex64,
-}  # fmt: skip
+    float64: float32,
+    int64: int32,
+    uint64: uint32,
+    complex128: complex64,
+}
 _PYTHON = {bool: bool_, int: int64, float: float64, complex: complex128}
 
 

@@ -108,8 +108,6 @@ class _Unknown:
                 close = self.public
             named = [f"{owners[match]}.{match}" for match in close]
             fix = f"use {' or '.join(named)}" if named else f"dir({self.short}) lists all names"
-        return (
-            f"[{self.module}] the name must be one that exists; got {self.name!r}. Fix: {fix}."
-        )
+        return f"[{self.module}] the name must be one that exists; got {self.name!r}. Fix: {fix}."
 
     __repr__ = __str__

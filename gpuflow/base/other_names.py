@@ -23,8 +23,11 @@ else:
 
 _NOTHING = "leave it out"
 _SHORT = {  # public modules by the names that programs give them
-    "gpuflow.numpy": "jnp", "gpuflow.nn": "nn", "gpuflow.random": "random", "gpuflow.lax": "lax",
-}  # fmt: skip
+    "gpuflow.numpy": "jnp",
+    "gpuflow.nn": "nn",
+    "gpuflow.random": "random",
+    "gpuflow.lax": "lax",
+}
 _COUNT = re.compile(r"(\w+)\(\) (?:takes .* positional argument|missing \d+ required|got multiple)")
 _KEYWORD = re.compile(r"(?:\w+\.)*(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 

@@ -70,9 +70,10 @@ class building:
             if rich is None or self._timer is None:
                 return
             columns = (
-                rich.progress.SpinnerColumn(), rich.progress.TextColumn("{task.description}"),
+                rich.progress.SpinnerColumn(),
+                rich.progress.TextColumn("{task.description}"),
                 rich.progress.TimeElapsedColumn(),
-            )  # fmt: skip
+            )
             console = rich.console.Console(file=sys.stderr)
             self._shown = rich.progress.Progress(*columns, console=console, transient=True)
             self._shown.add_task(self._text(), total=None)

@@ -28,9 +28,7 @@ def record(
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(
-    cls: Any = None, /, *, frozen: bool = True, eq: bool = True, repr: bool = True
-) -> Any:
+def record(cls: Any = None, /, *, frozen: bool = True, eq: bool = True, repr: bool = True) -> Any:
     """A dataclass, frozen by default: ``@record`` or ``@record(frozen=False)``.
 
     ``dataclasses.field``, ``fields``, ``replace`` and ``__post_init__`` work as they do there;

@@ -150,9 +150,7 @@ _sorted: dict[TreeDef, Any] = {}
 # For structures whose keys were checked: the PyTreeDef, or None where equal ones may differ.
 _checked: dict[TreeDef, PyTreeDef | None] = {}
 _EXACT_TYPES = (str, bytes, type, FunctionType, BuiltinFunctionType)
-_single = {
-    spec.type: _printed(spec) for spec in map(optree.tree_structure, (0, None, (), [], {}))
-}
+_single = {spec.type: _printed(spec) for spec in map(optree.tree_structure, (0, None, (), [], {}))}
 _MOST_CACHED = 1024
 _SORTED_KINDS = (optree.PyTreeKind.DICT, optree.PyTreeKind.DEFAULTDICT)
 

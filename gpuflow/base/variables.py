@@ -114,9 +114,7 @@ def _parse_versions(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(versions)
 
 
-VERSIONS = Kind(
-    "packages with versions", _parse_versions, '"numba=0.68.1 llvmlite=0.50.0"'
-)
+VERSIONS = Kind("packages with versions", _parse_versions, '"numba=0.68.1 llvmlite=0.50.0"')
 
 
 def one_of(*choices: str) -> Kind:
@@ -289,7 +287,9 @@ _USERS = (
 
 _LAUNCHED = (
     Variable(
-        "GPUFLOW_COORDINATOR", TEXT, "",
+        "GPUFLOW_COORDINATOR",
+        TEXT,
+        "",
         "`host:port` at which the processes meet. Process 0 listens there.",
     ),
     Variable("GPUFLOW_NUM_PROCESSES", integer(1, None, 2), "", "The number of processes."),
@@ -299,23 +299,31 @@ _LAUNCHED = (
     ),
     Variable("GPUFLOW_LOCAL_ID", integer(0), "0", "The rank of this process on its machine."),
     Variable(
-        "GPUFLOW_TOKEN", TEXT, "empty; `gpuflow launch` draws one",
+        "GPUFLOW_TOKEN",
+        TEXT,
+        "empty; `gpuflow launch` draws one",
         "The secret that all processes of a group share. Processes without it cannot join.",
     ),
     Variable(
-        "GPUFLOW_COLLECTIVE_TIMEOUT", SECONDS, "300",
+        "GPUFLOW_COLLECTIVE_TIMEOUT",
+        SECONDS,
+        "300",
         "Seconds for which a collective waits for a process that does not come.",
     ),
     Variable(
-        "GPUFLOW_RESTART", integer(0), "",
+        "GPUFLOW_RESTART",
+        integer(0),
+        "",
         "How often the group was restarted. `--max-restarts` sets it.",
     ),
     Variable(
-        "GPUFLOW_LAUNCHER_PID", integer(1), "",
+        "GPUFLOW_LAUNCHER_PID",
+        integer(1),
+        "",
         "Internal: the process id of the launcher, with which its ranks end.",
     ),
     Variable("GPUFLOW_WATCHDOG", TEXT, "", "Internal: the folder of progress reports."),
-)  # fmt: skip
+)
 
 TABLES = {"user": _USERS, "launcher": _LAUNCHED}
 VARIABLES = {variable.name: variable for table in TABLES.values() for variable in table}
@@ -333,9 +341,7 @@ def read(variables: Mapping[str, str], name: str, default: Any) -> Any:
 
 def unknown_variables(names: Iterable[str]) -> list[str]:
     """A message for each name with gpuflow's prefix that is not in the table."""
-    return [
-        _unknown(name) for name in names if name.startswith(PREFIX) and name not in VARIABLES
-    ]
+    return [_unknown(name) for name in names if name.startswith(PREFIX) and name not in VARIABLES]
 
 
 def _unknown(name: str) -> str:

@@ -67,8 +67,9 @@ def writing(path: Path, size: int = 0) -> Iterator[None]:
             f"[save] files of a checkpoint must be written completely; got {error.strerror!r} for "
             f"{path}, which needs {size:,} bytes where {free} are free. Fix: free some space, or "
             "save to another folder; the earlier checkpoint stays.",
-            error, path,
-        ) from error  # fmt: skip
+            error,
+            path,
+        ) from error
 
 
 def write_arrays(

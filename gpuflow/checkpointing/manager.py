@@ -53,9 +53,14 @@ class Manager:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, keep: int | None = 3, best: str | None = None,
-        mode: str = "min", asynchronous: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep: int | None = 3,
+        best: str | None = None,
+        mode: str = "min",
+        asynchronous: bool = True,
+    ) -> None:
         check(
             keep is None or (type(keep) is int and keep >= 1),
             lambda: f"[Manager] keep must be at least 1, or None; got {keep!r}. Fix: keep=3.",
@@ -73,9 +78,11 @@ class Manager:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.wait()
 
     def path(self, step: int) -> Path:

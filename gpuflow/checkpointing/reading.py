@@ -148,8 +148,9 @@ def open_file(path: Path) -> BufferedReader:
             f"[restore] files of a checkpoint must be regular files that can be read; got "
             f"{error.strerror} at {path}. Fix: restore an earlier checkpoint, or give this process "
             "the right to read it.",
-            error, path,
-        ) from error  # fmt: skip
+            error,
+            path,
+        ) from error
 
 
 def damaged(path: Path, what: str) -> CheckpointError:

@@ -102,9 +102,7 @@ def _check_leaf(path: str, saved: dict[str, Any], leaf: Any) -> None:
         ValueError: it has another shape or dtype, or is of another kind.
     """
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        expected = {
-            "kind": "array", "dtype": leaves.name_of(leaf.dtype), "shape": list(leaf.shape)
-        }  # fmt: skip
+        expected = {"kind": "array", "dtype": leaves.name_of(leaf.dtype), "shape": list(leaf.shape)}
     else:
         expected = {"kind": type(leaf).__name__}
     same = saved["kind"] == expected["kind"]
@@ -136,9 +134,11 @@ def _value(
     )
     if as_numpy:
         values = read(leaves.whole_of(shape))
-        is_scalar = saved["kind"] == "numpy scalar" if like is _NO_LIKE else not (
-            isinstance(like, np.ndarray)
-        )  # fmt: skip
+        is_scalar = (
+            saved["kind"] == "numpy scalar"
+            if like is _NO_LIKE
+            else not (isinstance(like, np.ndarray))
+        )
         return values[()] if is_scalar else values
     aval = ShapedArray(shape, leaves.dtype_of(saved["dtype"]), saved.get("weak", False))
     where = target if target is not None else _sharding_of(like)

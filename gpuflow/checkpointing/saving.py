@@ -107,10 +107,13 @@ def _commit(folder: Path, snapshot: Snapshot, manifests: list[dict[str, Any]]) -
     for (path, _), one in zip(snapshot.leaves, records, strict=True):
         _check_whole(path, one)
     content = {
-        "files": names, "tree": snapshot.description, "leaves": records,
-        "paths": [path for path, _ in snapshot.leaves], "metadata": snapshot.metadata,
+        "files": names,
+        "tree": snapshot.description,
+        "leaves": records,
+        "paths": [path for path, _ in snapshot.leaves],
+        "metadata": snapshot.metadata,
         "token": snapshot.token,
-    }  # fmt: skip
+    }
     files.write_tree(folder, snapshot.token, content)
     files.sync(folder)
     return names

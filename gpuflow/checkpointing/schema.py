@@ -198,8 +198,9 @@ def _check_leaf(saved: Any, count: int, name: str) -> None:
         math.prod(size for size in stored if size) <= _MOST_BYTES // 16,
         lambda: f"the shape {shown(shape)} of {name}, which is too large,",
     )
-    _check_chunks(_typed(saved.get("pieces", []), list, f"the pieces of {name}"), shape, dtype,
-                  count, name)  # fmt: skip
+    _check_chunks(
+        _typed(saved.get("pieces", []), list, f"the pieces of {name}"), shape, dtype, count, name
+    )
 
 
 def _check_chunks(

@@ -15,9 +15,13 @@ from gpuflow.base.errors import check
 from gpuflow.base.tree_keys import DictKey, is_leaf_type, one_level
 
 _KINDS: dict[type, str] = {
-    type(None): "None", dict: "dict", OrderedDict: "OrderedDict", list: "list", tuple: "tuple",
+    type(None): "None",
+    dict: "dict",
+    OrderedDict: "OrderedDict",
+    list: "list",
+    tuple: "tuple",
     deque: "deque",
-}  # fmt: skip
+}
 _MAKERS: dict[str, Callable[[Any, list[Any], list[Any]], Any]] = {
     "None": lambda node, keys, children: None,
     "dict": lambda node, keys, children: dict(zip(keys, children, strict=True)),

@@ -53,9 +53,10 @@ def add_parser(commands: Any) -> None:
     length.add_argument("--epochs", type=positive, default=40, help="default: 40")
     length.add_argument("--steps", type=positive, help="training steps, instead of epochs")
     parser.add_argument(
-        "--platform", choices=("cpu", "cuda", "cuda_sim"),
+        "--platform",
+        choices=("cpu", "cuda", "cuda_sim"),
         help="platform to run on (default: a GPU if there is one, else the CPU)",
-    )  # fmt: skip
+    )
     parser.add_argument("--seed", type=int, default=0, help="of split, weights and batches")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the loss (needs matplotlib)")
     parser.add_argument("--no-progress", action="store_true", help="print lines, no bar")

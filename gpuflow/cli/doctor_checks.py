@@ -39,19 +39,22 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI's numbers of a vendor and of a class
 _ERRORS = {
     "cudaErrorNoDevice": ("CUDA shows no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"),
     "cudaErrorSystemNotReady": (
-        "the machine is not ready for CUDA", "start nvidia-fabricmanager, as root"
+        "the machine is not ready for CUDA",
+        "start nvidia-fabricmanager, as root",
     ),
     "cudaErrorSystemDriverMismatch": (
-        "the driver's library does not fit its kernel module", "restart the machine"
+        "the driver's library does not fit its kernel module",
+        "restart the machine",
     ),
     "cudaErrorCompatNotSupportedOnDevice": (
         "a libcuda for forward compatibility is installed, which this GPU does not support",
         "remove cuda-compat from LD_LIBRARY_PATH",
     ),
     "cudaErrorDevicesUnavailable": (
-        "another process uses the GPU exclusively", "end it, or nvidia-smi -c 0"
+        "another process uses the GPU exclusively",
+        "end it, or nvidia-smi -c 0",
     ),
-}  # fmt: skip
+}
 
 
 class Trouble(Exception):
@@ -376,9 +379,12 @@ def check_trial(name: str) -> str:
     """
     try:
         done = subprocess.run(
-            trial_command(name), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            trial_command(name),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=TRIAL_SECONDS,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         raise Trouble(f"did not end within {TRIAL_SECONDS:g} s") from None
     if done.returncode < 0:

@@ -74,8 +74,10 @@ def _sum(device: gf.Device) -> tuple[Any, np.ndarray]:
 Trial = Callable[[gf.Device], tuple[Any, np.ndarray]]
 # Programs of one device, and those that need NCCL.
 PROGRAMS: dict[str, Trial] = {
-    "matrix product": _product, "FFT": _transform, "Cholesky solve": _solve,
-}  # fmt: skip
+    "matrix product": _product,
+    "FFT": _transform,
+    "Cholesky solve": _solve,
+}
 TRIALS: dict[str, Trial] = {**PROGRAMS, "NCCL all-reduce": _sum}
 
 

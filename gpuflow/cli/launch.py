@@ -31,9 +31,12 @@ assigns its rank. Under srun, mpiexec and torchrun it only initializes the proce
 """
 # Set for each process unless they are set already: cores are shared.
 _THREAD_VARIABLES = (
-    "GPUFLOW_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+    "GPUFLOW_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
-)  # fmt: skip
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -49,10 +52,18 @@ def add_parser(commands: Any) -> None:
     add("--mpi", action="store_true", help="start with mpiexec, and communicate over MPI")
     add("--max-restarts", default=0, metavar="K", help="restart at most K times after a failure")
     add("--log-dir", type=Path, metavar="D", help="store each rank's output in D/rank-K.log")
-    add("--watchdog", default=0, metavar="S",
-        help="if no rank makes progress for S seconds, print all stacks and end")  # fmt: skip
-    add("--grace", default=GRACE_SECONDS, metavar="S",
-        help="seconds until ranks that do not end are killed (default: %(default)g)")  # fmt: skip
+    add(
+        "--watchdog",
+        default=0,
+        metavar="S",
+        help="if no rank makes progress for S seconds, print all stacks and end",
+    )
+    add(
+        "--grace",
+        default=GRACE_SECONDS,
+        metavar="S",
+        help="seconds until ranks that do not end are killed (default: %(default)g)",
+    )
     add("-m", "--module", action="store_true", help="run a module, like python -m")
     add("script", help="a Python file, or with -m the name of a module")
     add("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
@@ -125,8 +136,10 @@ def _check(options: argparse.Namespace, said: Mapping[str, str]) -> None:
     options.watchdog = _seconds("--watchdog", options.watchdog)
     options.grace = _seconds("--grace", options.grace)
     if options.node_rank >= options.nnodes:
-        raise CommandError(f"--node-rank must be from 0 to {options.nnodes - 1}; "
-                           f"got {options.node_rank}. Fix: number the machines from 0")  # fmt: skip
+        raise CommandError(
+            f"--node-rank must be from 0 to {options.nnodes - 1}; "
+            f"got {options.node_rank}. Fix: number the machines from 0"
+        )
     if options.nnodes > 1 and options.mpi:
         raise CommandError("--mpi starts on one machine. Fix: mpiexec --hosts ... gpuflow launch")
     if options.coordinator:
@@ -191,9 +204,15 @@ def _rank_starts(options: argparse.Namespace, said: Mapping[str, str], attempt: 
 def _mpi_start(options: argparse.Namespace) -> list[Start]:
     """The command of mpiexec, which starts the ranks and prefixes output by rank."""
     command = (
-        _mpiexec(), "-prepend-rank", "-n", str(options.procs),
-        sys.executable, "-m", "gpuflow.cli.worker", *_program(options),
-    )  # fmt: skip
+        _mpiexec(),
+        "-prepend-rank",
+        "-n",
+        str(options.procs),
+        sys.executable,
+        "-m",
+        "gpuflow.cli.worker",
+        *_program(options),
+    )
     environment = child_environment({}, _defaults(options.procs))
     return [Start(None, command, environment)]
 
@@ -230,9 +249,7 @@ def _seconds(option: str, text: object) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise CommandError(
-            f"{option} must be seconds, 0 or more; got {text}. Fix: {option} 30"
-        )
+        raise CommandError(f"{option} must be seconds, 0 or more; got {text}. Fix: {option} 30")
     return value
 
 

@@ -81,9 +81,13 @@ class Group:
     """
 
     def __init__(
-        self, starts: Sequence[Start], output: Output, watchdog: float, signals: list[int],
+        self,
+        starts: Sequence[Start],
+        output: Output,
+        watchdog: float,
+        signals: list[int],
         grace: float = GRACE_SECONDS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._starts = starts
         self._output = output
         self._watchdog = watchdog
@@ -145,8 +149,9 @@ class Group:
             if self._watchdog and time.monotonic() >= next_look:
                 next_look = time.monotonic() + min(0.25, self._watchdog / 4)
                 ranks = sorted(progress.seen) if None in running else running
-                stalled = progress.stalled([r for r in ranks if r is not None],
-                                           self._output.count())  # fmt: skip
+                stalled = progress.stalled(
+                    [r for r in ranks if r is not None], self._output.count()
+                )
                 if stalled:
                     return self._stalled(progress, stalled)
             time.sleep(POLL_SECONDS)
@@ -160,8 +165,10 @@ class Group:
 
     def _stalled(self, progress: Progress, stalled: Sequence[int]) -> int:
         names = ", ".join(f"rank {rank}" for rank in stalled)
-        say(f"no rank made progress for {self._watchdog:g} s; {names} started the fewest "
-            "collectives. The stacks of all ranks:")  # fmt: skip
+        say(
+            f"no rank made progress for {self._watchdog:g} s; {names} started the fewest "
+            "collectives. The stacks of all ranks:"
+        )
         running = sorted(progress.seen)
         progress.dump_stacks(running)
         time.sleep(1.0)

@@ -38,8 +38,7 @@ def run_supervised(work: Callable[[], int]) -> int:
         os.setpgid(0, 0)
         os._exit(_status(work))
     before = {
-        number: signal.signal(number, lambda got, frame: _send(child, got))
-        for number in _FORWARDED
+        number: signal.signal(number, lambda got, frame: _send(child, got)) for number in _FORWARDED
     }
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     try:
@@ -83,8 +82,9 @@ def _wait(child: int) -> int:
     kill_descendants()
     print(
         f"[launch] the launcher was ended by {signal.Signals(-code).name}; killed its processes.",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
+        file=sys.stderr,
+        flush=True,
+    )
     return 128 - code
 
 

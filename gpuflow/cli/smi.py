@@ -81,13 +81,15 @@ def _process(state: Mapping[str, Any], top: int) -> str:
     groups = state.get("groups")
     rows = [
         (
-            _bytes(group.get("bytes")), f"{_number(group.get('count')):.0f}",
-            _plain(group.get("type")), _plain(group.get("device")),
+            _bytes(group.get("bytes")),
+            f"{_number(group.get('count')):.0f}",
+            _plain(group.get("type")),
+            _plain(group.get("device")),
             _plain(group.get("line")) or "not known",
         )
         for group in (groups if isinstance(groups, list) else [])[:top]
         if isinstance(group, dict)
-    ]  # fmt: skip
+    ]
     sections = [head, *devices, total]
     if rows:
         columns = ("bytes", "arrays", "each", "device", "made at")

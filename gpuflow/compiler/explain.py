@@ -62,8 +62,11 @@ def explain_plan(plan: Plan, name: str, sources_of: SourcesOf, maker_of: MakerOf
 def headline(plan: Plan, name: str) -> str:
     """Number of steps of each kind in a program, and their total costs."""
     counts = Counter(step.kind for step in plan.steps)
-    counted = [f"{counts[kind]} {names[counts[kind] != 1]}" for kind, names in _KINDS.items()
-             if counts[kind]]  # fmt: skip
+    counted = [
+        f"{counts[kind]} {names[counts[kind] != 1]}"
+        for kind, names in _KINDS.items()
+        if counts[kind]
+    ]
     flops = sum(flops_of(step) for step in plan.steps)
     bytes_moved = sum(bytes_of(plan, step) for step in plan.steps)
     return (
@@ -262,6 +265,10 @@ def _numbered(steps: Sequence[int]) -> str:
 
 def _wrapped(lead: str, text: str) -> list[str]:
     return textwrap.wrap(
-        text, 100, initial_indent=lead, subsequent_indent=" " * len(lead),
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        text,
+        100,
+        initial_indent=lead,
+        subsequent_indent=" " * len(lead),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -181,8 +181,9 @@ def _address(plan: Plan, buffer: int) -> str:
 
 def _launch_texts(step: Step, name_of: Callable[[int], str]) -> list[str]:
     if isinstance(step, KernelStep):
-        return [text for calls in step.launches for call in calls
-                for text in _call_texts(call, name_of)]  # fmt: skip
+        return [
+            text for calls in step.launches for call in calls for text in _call_texts(call, name_of)
+        ]
     reads, writes = (", ".join(map(name_of, of(step))) for of in (reads_of, writes_of))
     return [f"  {step.name}: {reads} -> {writes}"]
 
@@ -197,8 +198,10 @@ def _call_texts(call: KernelCall, name_of: Callable[[int], str]) -> list[str]:
         else:
             value = str(_scalar(call.kernel, argument, slot))
         slots.append(f"{_slot_name(argument)} = {value}")
-    return [head, *textwrap.wrap(", ".join(slots), 96, initial_indent=" " * 6,
-                                 subsequent_indent=" " * 6)]  # fmt: skip
+    return [
+        head,
+        *textwrap.wrap(", ".join(slots), 96, initial_indent=" " * 6, subsequent_indent=" " * 6),
+    ]
 
 
 def _slot_name(argument: Argument) -> str:

@@ -62,9 +62,11 @@ CPU_PASSES = (*PASSES, ("parts", chunked_stores), ("stored order", fold_transpos
 
 
 def compile_plan(
-    jaxpr: ClosedJaxpr, donated: Sequence[int] = (), carried: tuple[int, int] | None = None,
+    jaxpr: ClosedJaxpr,
+    donated: Sequence[int] = (),
+    carried: tuple[int, int] | None = None,
     target: Target = PLAIN_TARGET,
-) -> tuple[Plan, list[Any]]:  # fmt: skip
+) -> tuple[Plan, list[Any]]:
     """The bound plan of a program, and values of additional inputs.
 
     Args:
@@ -87,9 +89,7 @@ def plan_of_call(jaxpr: ClosedJaxpr, target: Target) -> Plan:
     return _bound(jaxpr.jaxpr, {}, False, target)
 
 
-def _bound(
-    program: Jaxpr, donations: Donations, into_destinations: bool, target: Target
-) -> Plan:
+def _bound(program: Jaxpr, donations: Donations, into_destinations: bool, target: Target) -> Plan:
     """The plan of a program after all passes."""
     programs = _inner_programs(program, target)
     return _bound_with(programs, program, donations, into_destinations, target)
@@ -101,18 +101,23 @@ def _inner_programs(program: Jaxpr, target: Target) -> Programs:
 
 
 def _bound_with(
-    programs: Programs, program: Jaxpr, donations: Donations, into_destinations: bool,
+    programs: Programs,
+    program: Jaxpr,
+    donations: Donations,
+    into_destinations: bool,
     target: Target,
-) -> Plan:  # fmt: skip
+) -> Plan:
     inner_aliases = inner_aliases_of(programs)
     program = selects_to_updates(program, donations, inner_aliases)
     return bound_plan(program, programs, donations, into_destinations, target)
 
 
 def rewritten(
-    jaxpr: ClosedJaxpr, target: Target, report: Callable[[str, Jaxpr], None],
+    jaxpr: ClosedJaxpr,
+    target: Target,
+    report: Callable[[str, Jaxpr], None],
     is_whole: bool = False,
-) -> tuple[Jaxpr, list[Any]]:  # fmt: skip
+) -> tuple[Jaxpr, list[Any]]:
     """The program after all passes, and values of additional inputs.
 
     Args:
@@ -177,12 +182,15 @@ def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[
             selects_to_updates(program, dict.fromkeys(program.invars[:count]), aliases)
             for (program, _), aliases in zip(programs, inner_aliases, strict=True)
         ],
-        inner_aliases, count,
-    )  # fmt: skip
-    return tuple([
-        Inner(_bound_with(one, program, given, True, target), tuple(values))
-        for (program, values), one, given in zip(programs, inner, donations, strict=True)
-    ])
+        inner_aliases,
+        count,
+    )
+    return tuple(
+        [
+            Inner(_bound_with(one, program, given, True, target), tuple(values))
+            for (program, values), one, given in zip(programs, inner, donations, strict=True)
+        ]
+    )
 
 
 def _inner(program: ClosedJaxpr, carries: tuple[int, int], target: Target) -> Inner:
@@ -223,10 +231,13 @@ def _appended(form: WhileForm, takes_flag: bool) -> ClosedJaxpr:
     eqns, outs = renamed(test, env)
     return ClosedJaxpr(
         body.replace(
-            invars=(*consts, *body.invars, *flags), outvars=(*body.outvars, *outs),
-            eqns=(*body.eqns, *eqns), effects=body.effects | test.effects, argument_names=(),
+            invars=(*consts, *body.invars, *flags),
+            outvars=(*body.outvars, *outs),
+            eqns=(*body.eqns, *eqns),
+            effects=body.effects | test.effects,
+            argument_names=(),
         )
-    )  # fmt: skip
+    )
 
 
 def _report(name: str, program: Jaxpr) -> None:

@@ -77,9 +77,11 @@ def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Corresponde
         axes = dict(output_links)
         outs.append(tuple(axes.get(dim) for dim in range(rank)))
     return Correspondence(
-        tuple(sizes[axis] for axis in order), tuple(outs), tuple(map(tuple, links[:count])),
+        tuple(sizes[axis] for axis in order),
+        tuple(outs),
+        tuple(map(tuple, links[:count])),
         tuple(order[first:]),
-    )  # fmt: skip
+    )
 
 
 def _along_rows(eqn: Eqn, rows: Scan | Sort) -> Correspondence | None:

@@ -37,9 +37,7 @@ class Provider:
 Providers = Mapping[type[Block], tuple[Provider, ...]]
 
 
-def chosen(
-    providers: Providers, block: Block | None, step: CallStep, target: Any
-) -> Choice | None:
+def chosen(providers: Providers, block: Block | None, step: CallStep, target: Any) -> Choice | None:
     """The choice of the first provider that supports a call; None: the call is its ``impl``."""
     for provider in providers.get(type(block), ()) if block is not None else ():
         choice = provider.choose(block, step, target)

@@ -68,8 +68,10 @@ def checkpoint(
     """
     check(
         not concrete,
-        lambda: "[checkpoint] functions are always traced; got concrete=True. Fix: static_argnums "
-        "for the arguments that Python must see.",
+        lambda: (
+            "[checkpoint] functions are always traced; got concrete=True. Fix: static_argnums "
+            "for the arguments that Python must see."
+        ),
         NotImplementedError,
     )
     for what, value in (("fun", fun), ("policy", policy)):
@@ -116,9 +118,13 @@ class _Checkpoint:
     """The call of a checkpointed function; for each set of static arguments one function."""
 
     def __init__(
-        self, fun: Callable[..., Any], prevent_cse: bool, policy: Any, argnums: tuple[int, ...],
+        self,
+        fun: Callable[..., Any],
+        prevent_cse: bool,
+        policy: Any,
+        argnums: tuple[int, ...],
         names: tuple[str, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.fun, self.argnums, self.names = fun, argnums, names
         self.params = {"policy": policy, "prevent_cse": prevent_cse}
         self._functions: dict[Any, Callable[..., Any]] = {}
@@ -163,9 +169,10 @@ class _Checkpoint:
         fixed_names = {key: value for key, value in kwargs.items() if key in self.names}
         count = len(args)  # the function outlives the call, whose arguments must not
         key = (
-            count, tuple((k, type(v), v) for k, v in sorted(fixed.items())),
+            count,
+            tuple((k, type(v), v) for k, v in sorted(fixed.items())),
             tuple((k, type(v), v) for k, v in sorted(fixed_names.items())),
-        )  # fmt: skip
+        )
 
         def function(dynamic: tuple[Any, ...], named: dict[str, Any]) -> Any:
             remaining = iter(dynamic)
@@ -178,9 +185,12 @@ class _Checkpoint:
             return function
 
     def _check_leaves(
-        self, leaves: Sequence[Any], dynamic: tuple[Any, ...], named: dict[str, Any],
+        self,
+        leaves: Sequence[Any],
+        dynamic: tuple[Any, ...],
+        named: dict[str, Any],
         static: frozenset[int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if all(is_value(leaf) or type(leaf) is Ref for leaf in leaves):
             return
         names = argument_names(self.fun, dynamic, named, tuple(static))

@@ -127,9 +127,12 @@ class _Programs:
         return self._function(*args, **kwargs)
 
     def _traced(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], numeric: Container[str | int],
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        numeric: Container[str | int],
         operands: list[Any],
-    ) -> _Program | str:  # fmt: skip
+    ) -> _Program | str:
         """The program of such calls, or ``_UNTRACEABLE``."""
         function = self._function
         # Without what the first call has for operands.
@@ -184,9 +187,11 @@ _HERE = _Operand()
 
 
 def _key(
-    args: tuple[Any, ...], kwargs: dict[str, Any], numeric: Container[str | int],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    numeric: Container[str | int],
     operands: list[Any],
-) -> Hashable:  # fmt: skip
+) -> Hashable:
     """The non-operand arguments of a call; operands are appended to a list.
 
     Raises:

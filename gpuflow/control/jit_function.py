@@ -246,9 +246,13 @@ class JitFunction(Generic[_P, _T]):
         return outs
 
     def _store_placement(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any], entry: Entry,
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        operands: list[Any],
+        entry: Entry,
         shardings: Sequence[Sharding | None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Cache the entry, and its results' shardings, for the next call with such shardings."""
         settings = config.trace_context()
         if not self._is_short(entry, settings):
@@ -492,9 +496,12 @@ class JitFunction(Generic[_P, _T]):
         return self._entry(trace, dynamic, dynamic_kwargs, refs)
 
     def _entry(
-        self, trace: Trace, dynamic: tuple[Any, ...], dynamic_kwargs: dict[str, Any],
+        self,
+        trace: Trace,
+        dynamic: tuple[Any, ...],
+        dynamic_kwargs: dict[str, Any],
         refs: RefUse | None = None,
-    ) -> Entry:  # fmt: skip
+    ) -> Entry:
         """Convert a trace to an Entry with the options of this function."""
         donated = self._donated(dynamic, dynamic_kwargs)
         donated = (False,) * (len(trace.jaxpr.in_avals) - len(donated)) + donated

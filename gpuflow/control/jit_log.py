@@ -81,11 +81,13 @@ def explain_miss(name: str, new: Signature, known: Sequence[Signature]) -> None:
 def _likeness(one: Signature, other: Signature) -> int:
     """The number of equal components of two signatures, types of arguments one by one."""
     types = sum(a == b for a, b in zip(one.avals, other.avals, strict=False))
-    return types + sum([
-        one.treedef == other.treedef,
-        one.statics == other.statics,
-        one.settings == other.settings,
-    ])
+    return types + sum(
+        [
+            one.treedef == other.treedef,
+            one.statics == other.statics,
+            one.settings == other.settings,
+        ]
+    )
 
 
 def _values(statics: Sequence[tuple[Any, type, Any]]) -> str:

@@ -88,8 +88,9 @@ def refuse_reduce_axes(op: str, reduce_axes: Any) -> None:
     """
     check(
         reduce_axes is None or len(as_items(op, "reduce_axes", reduce_axes)) == 0,
-        lambda: f"[{op}] reduce_axes must be empty; got {brief(reduce_axes)}. "
-        "Fix: lax.psum the result.",
+        lambda: (
+            f"[{op}] reduce_axes must be empty; got {brief(reduce_axes)}. Fix: lax.psum the result."
+        ),
         NotImplementedError,
     )
 
@@ -102,10 +103,11 @@ def transpose_program(
     operands = [*program.consts, *unknown]
     results = backward_pass(program.jaxpr.jaxpr, (), operands, cotangents)[len(program.consts) :]
     return [
-        zeros_of(aval) if type(result) is Zero
+        zeros_of(aval)
+        if type(result) is Zero
         else cotangent_of(_as_array(result), aval.mat.varying)
         for aval, result in safe_zip(avals, results)
-    ]  # fmt: skip
+    ]
 
 
 def _as_array(value: Any) -> Any:

@@ -126,7 +126,11 @@ def positions_of(
 
 
 def mapped_size(
-    op: str, leaves: Sequence[Any], axes: Sequence[int | None], axis_size: int | None, name: str,
+    op: str,
+    leaves: Sequence[Any],
+    axes: Sequence[int | None],
+    axis_size: int | None,
+    name: str,
     argument_names: Callable[[], list[str]],
 ) -> int:
     sizes = [
@@ -190,8 +194,9 @@ def summed(op: str, out: Any, dim: int) -> Any:
     dtype = aval_of(out).dtype
     check(
         not dtypes.is_extended(dtype),
-        lambda: f"[{op}] outputs that are summed must be numbers; got {aval_of(out)}. "
-        "Fix: out_axes=0.",
+        lambda: (
+            f"[{op}] outputs that are summed must be numbers; got {aval_of(out)}. Fix: out_axes=0."
+        ),
     )
     if dtype.kind in "biu" and dtype.itemsize < 4:
         wide = dtypes.uint32 if dtype.kind == "u" else dtypes.default_int()

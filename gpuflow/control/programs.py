@@ -103,9 +103,7 @@ def trace_program(
         TypeError: ``function`` is not callable, or returns something that is not an array.
     """
     if not callable(function):
-        raise TypeError(
-            f"[{op}] {name} must be callable; got {function!r}. Fix: pass a function."
-        )
+        raise TypeError(f"[{op}] {name} must be callable; got {function!r}. Fix: pass a function.")
     key = (op, in_tree, tuple(avals), config.trace_context())
     try:
         owner = function if identity is None else identity
@@ -124,9 +122,13 @@ def trace_program(
 
 
 def _trace(
-    op: str, function: Callable[..., Any], in_tree: tree.TreeDef, avals: Any, name: str,
+    op: str,
+    function: Callable[..., Any],
+    in_tree: tree.TreeDef,
+    avals: Any,
+    name: str,
     takes_refs: bool,
-) -> Program:  # fmt: skip
+) -> Program:
     structures: list[tree.TreeDef] = []
 
     def flat(*operands: Any) -> list[Any]:
@@ -193,9 +195,7 @@ def with_inputs(
     return ClosedJaxpr(changed, jaxpr.consts)
 
 
-def split_independent(
-    jaxpr: Jaxpr, varying: Sequence[bool]
-) -> tuple[tuple[Eqn, ...], set[Var]]:
+def split_independent(jaxpr: Jaxpr, varying: Sequence[bool]) -> tuple[tuple[Eqn, ...], set[Var]]:
     """The equations without varying inputs and effects, and their outputs."""
     moving = {var for var, flag in safe_zip(jaxpr.invars, varying) if flag}
     fixed: list[Eqn] = []
@@ -231,9 +231,7 @@ def execute_alone(get: Callable[[], Primitive]) -> Callable[..., list[Any]]:
     return execute
 
 
-def run_program(
-    jaxpr: ClosedJaxpr, donated: Sequence[bool], operands: Sequence[Any]
-) -> list[Any]:
+def run_program(jaxpr: ClosedJaxpr, donated: Sequence[bool], operands: Sequence[Any]) -> list[Any]:
     """Run a program on values; results have the shardings that follow from those of operands."""
     run = executable_of(jaxpr, tuple(donated))
     if ShardedArray not in map(type, operands):

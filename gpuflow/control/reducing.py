@@ -50,16 +50,25 @@ from gpuflow.ops.windows.reduce_window import (
 
 # The op that reduces by a primitive of two operands.
 REDUCTIONS: dict[Any, Callable[..., Any]] = {
-    add_p: reduce_sum, mul_p: reduce_prod, max_p: reduce_max, min_p: reduce_min,
-    and_p: reduce_and, or_p: reduce_or, xor_p: reduce_xor,
-}  # fmt: skip
+    add_p: reduce_sum,
+    mul_p: reduce_prod,
+    max_p: reduce_max,
+    min_p: reduce_min,
+    and_p: reduce_and,
+    or_p: reduce_or,
+    xor_p: reduce_xor,
+}
 WINDOW_REDUCTIONS: dict[Any, Any] = {
-    add_p: reduce_window_sum_p, max_p: reduce_window_max_p, min_p: reduce_window_min_p,
-}  # fmt: skip
+    add_p: reduce_window_sum_p,
+    max_p: reduce_window_max_p,
+    min_p: reduce_window_min_p,
+}
 # The neutral element of each window reduction, for a dtype.
 NEUTRAL: dict[Any, Callable[[Any], Any]] = {
-    reduce_window_sum_p: lambda dtype: 0, reduce_window_max_p: lowest, reduce_window_min_p: highest,
-}  # fmt: skip
+    reduce_window_sum_p: lambda dtype: 0,
+    reduce_window_max_p: lowest,
+    reduce_window_min_p: highest,
+}
 
 
 def _is_neutral(value: Any, neutral: Any) -> bool:
@@ -68,9 +77,12 @@ def _is_neutral(value: Any, neutral: Any) -> bool:
 
 
 def _traced(
-    op: str, computation: Callable[..., Any], operands: Sequence[Any], init: Sequence[Any],
+    op: str,
+    computation: Callable[..., Any],
+    operands: Sequence[Any],
+    init: Sequence[Any],
     treedef: tree.TreeDef,
-) -> Program:  # fmt: skip
+) -> Program:
     """The computation of two trees of scalars.
 
     Raises:
@@ -138,9 +150,12 @@ def _filled(start: Any, shape: Sequence[int], like: Any) -> Any:
 
 @explained
 def reduce(
-    operands: Any, init_values: Any, computation: Callable[[Any, Any], Any],
-    dimensions: Sequence[int], out_sharding: ShardingLike = None,
-) -> Any:  # fmt: skip
+    operands: Any,
+    init_values: Any,
+    computation: Callable[[Any, Any], Any],
+    dimensions: Sequence[int],
+    out_sharding: ShardingLike = None,
+) -> Any:
     """Reduce dimensions with an associative and commutative function.
 
     Args:
@@ -229,11 +244,15 @@ def _count(x: Any, remaining: tuple[int, ...]) -> int:
 
 @explained
 def reduce_window(
-    operand: Any, init_value: Any, computation: Callable[[Any, Any], Any],
-    window_dimensions: Sequence[int], window_strides: Sequence[int] | None = None,
-    padding: str | Sequence[tuple[int, int]] = "VALID", base_dilation: Sequence[int] | None = None,
+    operand: Any,
+    init_value: Any,
+    computation: Callable[[Any, Any], Any],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
+    base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Reduce each position of a sliding window.
 
     Args:
@@ -267,10 +286,12 @@ def reduce_window(
     window, strides, lhs_dilation, rhs_dilation = (
         ones if sizes is None else as_integers("reduce_window", what, sizes)
         for what, sizes in (
-            ("window_dimensions", window_dimensions), ("window_strides", window_strides),
-            ("base_dilation", base_dilation), ("window_dilation", window_dilation),
+            ("window_dimensions", window_dimensions),
+            ("window_strides", window_strides),
+            ("base_dilation", base_dilation),
+            ("window_dilation", window_dilation),
         )
-    )  # fmt: skip
+    )
     check(
         all(len(v) == len(shape) for v in (window, strides, lhs_dilation, rhs_dilation))
         and all(n >= 1 for v in (window, strides, lhs_dilation, rhs_dilation) for n in v),
@@ -288,9 +309,13 @@ def reduce_window(
         reduction = None  # bools have no kernel of windows
     if reduction is not None:
         reduced = reduction.bind(
-            leaves[0], window_dimensions=window, window_strides=strides, padding=pads,
-            base_dilation=lhs_dilation, window_dilation=rhs_dilation,
-        )  # fmt: skip
+            leaves[0],
+            window_dimensions=window,
+            window_strides=strides,
+            padding=pads,
+            base_dilation=lhs_dilation,
+            window_dilation=rhs_dilation,
+        )
         if _is_neutral(init[0], NEUTRAL[reduction](aval_of(reduced).dtype)):
             return tree.unflatten(treedef, [reduced])
         start = _filled(init[0], aval_of(reduced).shape, reduced)
@@ -309,9 +334,7 @@ def reduce_window(
         return tree.unflatten(treedef, total)
     for offset in product(*map(range, window)):
         starts = [k * d for k, d in zip(offset, rhs_dilation, strict=True)]
-        limits = [
-            a + (n - 1) * s + 1 for a, n, s in zip(starts, counts, strides, strict=True)
-        ]
+        limits = [a + (n - 1) * s + 1 for a, n, s in zip(starts, counts, strides, strict=True)]
         elements = [slice_(x, starts, limits, strides) for x in wide]
         total = _combine(program, total, elements)
     return tree.unflatten(treedef, total)

@@ -32,9 +32,13 @@ from gpuflow.transforms.partial_eval import partial_jaxpr
 
 
 def bind_remat(
-    jaxpr: ClosedJaxpr, operands: Sequence[Any], *, policy: Any, prevent_cse: bool,
+    jaxpr: ClosedJaxpr,
+    operands: Sequence[Any],
+    *,
+    policy: Any,
+    prevent_cse: bool,
     differentiated: bool = False,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Bind a program; its constants become leading operands.
 
     Args:
@@ -44,9 +48,13 @@ def bind_remat(
     """
     jaxpr, closed = close(jaxpr)
     return remat_p.bind(
-        *closed, *operands, jaxpr=jaxpr, policy=policy, prevent_cse=prevent_cse,
+        *closed,
+        *operands,
+        jaxpr=jaxpr,
+        policy=policy,
+        prevent_cse=prevent_cse,
         differentiated=differentiated,
-    )  # fmt: skip
+    )
 
 
 def _binding(params: Mapping[str, Any]) -> program_rules.Bind:
@@ -65,9 +73,13 @@ def _jvp(
 
 
 def _batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr,
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    jaxpr: ClosedJaxpr,
     **params: Any,
-) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
+) -> tuple[list[Any], list[int | Uniform | None]]:
     return program_rules.batch(_binding(params), jaxpr, axis, operands, dims)
 
 
@@ -103,9 +115,13 @@ class Split:
 
 
 def _linearize(
-    nonzeros: tuple[bool, ...], *primals: Any, jaxpr: ClosedJaxpr, policy: Any, prevent_cse: bool,
+    nonzeros: tuple[bool, ...],
+    *primals: Any,
+    jaxpr: ClosedJaxpr,
+    policy: Any,
+    prevent_cse: bool,
     differentiated: bool,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Any, ...]:
     split = split_program(jaxpr, nonzeros, policy)
     operands = [*split.closed, *primals]
     params: dict[str, Any] = {"policy": policy, "prevent_cse": prevent_cse}
@@ -230,10 +246,13 @@ def _composed(
         full.append(eqn.replace(inputs=tuple(_read(env, atom) for atom in eqn.inputs)))
     return ClosedJaxpr(
         Jaxpr(
-            (), (*inputs, *tail.invars[count:]), tuple(_read(env, atom) for atom in tail.outvars),
-            tuple(full), frozenset().union(*[eqn.effects for eqn in full]),
+            (),
+            (*inputs, *tail.invars[count:]),
+            tuple(_read(env, atom) for atom in tail.outvars),
+            tuple(full),
+            frozenset().union(*[eqn.effects for eqn in full]),
         )
-    )  # fmt: skip
+    )
 
 
 def _read(env: dict[Atom, Atom], atom: Atom) -> Atom:
@@ -246,9 +265,12 @@ def _may_save(policy: Any, eqn: Eqn) -> bool:
 
 
 def _partial_eval(
-    unknowns: tuple[bool, ...], *operands: Any, jaxpr: ClosedJaxpr, differentiated: bool,
+    unknowns: tuple[bool, ...],
+    *operands: Any,
+    jaxpr: ClosedJaxpr,
+    differentiated: bool,
     **params: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Any, ...]:
     """Compute known values, which the program of the unknown ones computes again."""
     known, closed, unknown, out_unknowns = _partial_programs(jaxpr, unknowns)
     known_values = [*closed, *[x for x, flag in safe_zip(operands, unknowns) if not flag]]
@@ -306,9 +328,10 @@ def _after_barrier(jaxpr: Jaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(
         program.replace(
             invars=tuple(fresh.get(var, var) for var in program.invars),
-            eqns=(barrier, *program.eqns), argument_names=(),
+            eqns=(barrier, *program.eqns),
+            argument_names=(),
         )
-    )  # fmt: skip
+    )
 
 
 def _keys(flow: Flow) -> States | None:
@@ -334,4 +357,3 @@ remat_p = register(
         checked=_checked,
     )
 )
-

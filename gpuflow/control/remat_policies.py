@@ -92,8 +92,8 @@ def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
     The operands of such a value may be stored instead.
     """
     names = frozenset(names_not_to_save)
-    return lambda primitive, *avals, **params: primitive is not name_p or (
-        params["name"] not in names
+    return lambda primitive, *avals, **params: (
+        primitive is not name_p or (params["name"] not in names)
     )
 
 

@@ -155,9 +155,9 @@ def _likeness(one: Signature, other: Signature) -> int:
 
 def _types(signature: Signature) -> tuple[tuple[Any, ...], ...]:
     """The types of the arguments without their sizes."""
-    return tuple([
-        (type(aval), len(aval.shape), aval.dtype, aval.weak_type) for aval in signature.avals
-    ])
+    return tuple(
+        [(type(aval), len(aval.shape), aval.dtype, aval.weak_type) for aval in signature.avals]
+    )
 
 
 def _difference(

@@ -24,10 +24,16 @@ from gpuflow.ops.zeros import full
 
 @explained
 def scatter_apply(
-    operand: ArrayLike, scatter_indices: ArrayLike, func: Callable[[Any], Any],
-    dimension_numbers: ScatterDimensionNumbers, *, update_shape: Sequence[int] = (),
-    indices_are_sorted: bool = False, unique_indices: bool = False, mode: ModeLike = None,
-) -> Array:  # fmt: skip
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    func: Callable[[Any], Any],
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    update_shape: Sequence[int] = (),
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: ModeLike = None,
+) -> Array:
     """Apply a function to the elements of ``operand`` at indices.
 
     Args:
@@ -64,10 +70,14 @@ def scatter_apply(
         ),
     )
     counts = scatter_add(
-        full(aval.shape, 0, np.int32), scatter_indices, full(tuple(update_shape), 1, np.int32),
-        dimension_numbers, indices_are_sorted=indices_are_sorted, unique_indices=unique_indices,
+        full(aval.shape, 0, np.int32),
+        scatter_indices,
+        full(tuple(update_shape), 1, np.int32),
+        dimension_numbers,
+        indices_are_sorted=indices_are_sorted,
+        unique_indices=unique_indices,
         mode=mode,
-    )  # fmt: skip
+    )
 
     def once_more(repetition: Any, x: Any) -> Any:
         return where(lt(repetition, counts), map_scalars(program, [x])[0], x)

@@ -25,10 +25,15 @@ from gpuflow.ops.zeros import full
 
 @explained
 def select_and_scatter(
-    operand: Any, select: Callable[[Any, Any], Any], window_dimensions: Sequence[int],
-    window_strides: Sequence[int], padding: Sequence[Sequence[int]], source: Any, init_value: Any,
+    operand: Any,
+    select: Callable[[Any, Any], Any],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[Sequence[int]],
+    source: Any,
+    init_value: Any,
     scatter: Callable[[Any, Any], Any],
-) -> Any:  # fmt: skip
+) -> Any:
     """Scatter one value for each window to the selected element of the window.
 
     Args:

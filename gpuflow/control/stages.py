@@ -127,9 +127,7 @@ class ShapeDtypeStruct:
 
 def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
     """An aval as users see it."""
-    return ShapeDtypeStruct(
-        aval.shape, aval.dtype, aval.weak_type, manual_axis_type=aval.mat
-    )
+    return ShapeDtypeStruct(aval.shape, aval.dtype, aval.weak_type, manual_axis_type=aval.mat)
 
 
 def _struct_aval(struct: ShapeDtypeStruct) -> ShapedArray:
@@ -153,9 +151,13 @@ def _check_dialect(name: str, dialect: str | None) -> None:
 
 # XLA's options that are not xla_ flags.
 _OPTIONS = frozenset(
-    {"exec_time_optimization_effort", "memory_fitting_effort", "memory_fitting_level",
-     "optimization_level"}
-)  # fmt: skip
+    {
+        "exec_time_optimization_effort",
+        "memory_fitting_effort",
+        "memory_fitting_level",
+        "optimization_level",
+    }
+)
 
 
 def check_compiler_options(options: Mapping[str, Any] | None) -> None:
@@ -215,9 +217,13 @@ class Stage:
     """
 
     def __init__(
-        self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None,
+        self,
+        entry: Entry,
+        in_tree: tree.TreeDef,
+        name: str,
+        finish: Finish | None = None,
         requested: Requested | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._entry, self.in_tree = entry, tree.check_keys(in_tree)
         self.fun_name, self._finish = name, finish
         self._requested = requested or Requested()
@@ -319,9 +325,13 @@ class Compiled(Stage):
     """A program compiled for one signature."""
 
     def __init__(
-        self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None,
+        self,
+        entry: Entry,
+        in_tree: tree.TreeDef,
+        name: str,
+        finish: Finish | None = None,
         requested: Requested | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(entry, in_tree, name, finish, requested)
         self._executable = entry.executable
         self._compiled = entry.executable.compiled()

@@ -91,9 +91,12 @@ class ShapedArray:
     mat: ManualAxisType
 
     def __new__(
-        cls, shape: Sequence[int], dtype: Any, weak_type: bool = False,
+        cls,
+        shape: Sequence[int],
+        dtype: Any,
+        weak_type: bool = False,
         mat: ManualAxisType = NOT_MANUAL,
-    ) -> ShapedArray:  # fmt: skip
+    ) -> ShapedArray:
         if mat is not NOT_MANUAL and mat.empty:
             mat = NOT_MANUAL
         # A key without it is hashed in half the time.
@@ -153,8 +156,11 @@ class ShapedArray:
     def update(self, **changes: Any) -> ShapedArray:
         """Return a copy with some fields changed."""
         fields = {
-            "shape": self.shape, "dtype": self.dtype, "weak_type": self.weak_type, "mat": self.mat,
-        }  # fmt: skip
+            "shape": self.shape,
+            "dtype": self.dtype,
+            "weak_type": self.weak_type,
+            "mat": self.mat,
+        }
         return ShapedArray(**{**fields, **changes})
 
     def varying(self, names: frozenset[Any]) -> ShapedArray:

@@ -375,6 +375,16 @@ class Eig(Decomposition):
 
 
 Block = (
-    Product | Convolution | Triangular | Kernels | Fourier | Scan | Sort | Runs | AtomicSums
-    | Attention | UserKernel | Decomposition
-)  # fmt: skip
+    Product
+    | Convolution
+    | Triangular
+    | Kernels
+    | Fourier
+    | Scan
+    | Sort
+    | Runs
+    | AtomicSums
+    | Attention
+    | UserKernel
+    | Decomposition
+)

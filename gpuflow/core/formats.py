@@ -35,8 +35,10 @@ class Layout:
         object.__setattr__(self, "major_to_minor", tuple(self.major_to_minor))
         check(
             self.major_to_minor == tuple(range(len(self.major_to_minor))) and not self.tiling,
-            lambda: "[Layout] an array must be dense and row-major, for gpuflow chooses no "
-            f"layouts; got {self.major_to_minor} with tiles {self.tiling}. Fix: leave it out.",
+            lambda: (
+                "[Layout] an array must be dense and row-major, for gpuflow chooses no "
+                f"layouts; got {self.major_to_minor} with tiles {self.tiling}. Fix: leave it out."
+            ),
             NotImplementedError,
         )
 

@@ -403,9 +403,7 @@ def format_jaxpr(jaxpr: Jaxpr, source_info: bool = False) -> str:
     return "\n".join(_jaxpr_rows(jaxpr, _Names(), source_info))
 
 
-def format_eqns(
-    jaxpr: Jaxpr, source_info: bool = True
-) -> tuple[list[str], Callable[[Var], str]]:
+def format_eqns(jaxpr: Jaxpr, source_info: bool = True) -> tuple[list[str], Callable[[Var], str]]:
     """The equations of ``format_jaxpr`` with their source lines, and the names of variables."""
     names = _Names()
     for var in (*jaxpr.constvars, *jaxpr.invars):

@@ -286,9 +286,7 @@ def _watched(evaluate: Evaluator) -> Evaluator:
     def process(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
         if not config.trace_context().debug_key_reuse:
             return evaluate(primitive, operands, params)
-        return call(
-            lambda: evaluate(primitive, operands, params), primitive, operands, params
-        )
+        return call(lambda: evaluate(primitive, operands, params), primitive, operands, params)
 
     return process
 

@@ -104,8 +104,10 @@ def _types(op: str, names: tuple[Any, ...], types: Any) -> tuple[AxisType, ...]:
     kinds = (types,) if isinstance(types, AxisType) else tuple(types)
     check(
         len(kinds) == len(names) and all(isinstance(kind, AxisType) for kind in kinds),
-        lambda: f"[{op}] axis_types must hold an AxisType for each of {names}; got {types}. "
-        "Fix: leave it out, or give one for each axis.",
+        lambda: (
+            f"[{op}] axis_types must hold an AxisType for each of {names}; got {types}. "
+            "Fix: leave it out, or give one for each axis."
+        ),
         ValueError,
     )
     return kinds
@@ -214,14 +216,17 @@ class Mesh(_Axes):
         return [device for device in self.devices.flat if device.is_local]
 
     def update(
-        self, devices: Any = None, axis_names: Any = None,
+        self,
+        devices: Any = None,
+        axis_names: Any = None,
         axis_types: Sequence[AxisType] | None = None,
-    ) -> Mesh:  # fmt: skip
+    ) -> Mesh:
         """Return the mesh with other devices, names or types of axes."""
         return Mesh(
-            self.devices if devices is None else devices, axis_names or self.axis_names,
+            self.devices if devices is None else devices,
+            axis_names or self.axis_names,
             axis_types or self.axis_types,
-        )  # fmt: skip
+        )
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
@@ -276,16 +281,20 @@ class AbstractMesh(_Axes):
     """
 
     def __init__(
-        self, axis_sizes: Sequence[int], axis_names: Sequence[Any],
+        self,
+        axis_sizes: Sequence[int],
+        axis_names: Sequence[Any],
         axis_types: Sequence[AxisType] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         names: tuple[Any, ...] = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         self.axis_sizes: tuple[int, ...] = tuple(axis_sizes)
         self.axis_names: tuple[Any, ...] = names
         check(
             len(self.axis_sizes) == len(self.axis_names),
-            lambda: f"[AbstractMesh] axis_names must name each axis; got {self.axis_names} for "
-            f"sizes {self.axis_sizes}. Fix: one name for each size.",
+            lambda: (
+                f"[AbstractMesh] axis_names must name each axis; got {self.axis_names} for "
+                f"sizes {self.axis_sizes}. Fix: one name for each size."
+            ),
             ValueError,
         )
         self.axis_types: tuple[AxisType, ...] = _types("AbstractMesh", names, axis_types)
@@ -302,14 +311,17 @@ class AbstractMesh(_Axes):
         return self
 
     def update(
-        self, axis_sizes: Sequence[int] | None = None, axis_names: Sequence[Any] | None = None,
+        self,
+        axis_sizes: Sequence[int] | None = None,
+        axis_names: Sequence[Any] | None = None,
         axis_types: Sequence[AxisType] | None = None,
-    ) -> AbstractMesh:  # fmt: skip
+    ) -> AbstractMesh:
         """Return the mesh with other sizes, names or types of axes."""
         return AbstractMesh(
-            axis_sizes or self.axis_sizes, axis_names or self.axis_names,
+            axis_sizes or self.axis_sizes,
+            axis_names or self.axis_names,
             axis_types or self.axis_types,
-        )  # fmt: skip
+        )
 
     def update_axis_types(self, changes: Mapping[Any, AxisType]) -> AbstractMesh:
         """Return the mesh with other types of some axes, by name."""

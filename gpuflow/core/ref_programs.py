@@ -57,15 +57,16 @@ def record_program(
 
 
 def _record(
-    trace: StagingTrace, function: Callable[..., Sequence[Any]], avals: Sequence[Any],
+    trace: StagingTrace,
+    function: Callable[..., Sequence[Any]],
+    avals: Sequence[Any],
     names: Sequence[str],
-) -> tuple[Jaxpr, list[Any], RefUse | None]:  # fmt: skip
+) -> tuple[Jaxpr, list[Any], RefUse | None]:
     cells: dict[Ref, Cell] = {}
     trace.ref_cells = cells
     inner = [aval.inner_aval if type(aval) is AbstractRef else aval for aval in avals]
     arguments = [
-        trace.new_argument(aval, name)
-        for aval, name in safe_zip(inner, names or [""] * len(inner))
+        trace.new_argument(aval, name) for aval, name in safe_zip(inner, names or [""] * len(inner))
     ]
     operands = [
         Ref(argument, trace, True) if type(aval) is AbstractRef else argument

@@ -100,8 +100,11 @@ class PartitionSpec:
         if not self.unreduced and not self.reduced:
             return f"P{self.partitions!r}"
         texts = [repr(partition) for partition in self]
-        texts += [f"{name}={set(getattr(self, name))}" for name in ("unreduced", "reduced")
-                  if getattr(self, name)]  # fmt: skip
+        texts += [
+            f"{name}={set(getattr(self, name))}"
+            for name in ("unreduced", "reduced")
+            if getattr(self, name)
+        ]
         return f"P({', '.join(texts)})"
 
     def __reduce__(self) -> Any:
@@ -130,16 +133,22 @@ def _checked_axes(
     for name, axes in (("unreduced", unreduced), ("reduced", reduced)):
         check(
             not axes or isinstance(axes, set | frozenset),
-            lambda name=name, axes=axes: f"[PartitionSpec] {name} must be a set of mesh axes; "
-            f"got {axes!r}. Fix: {name}={{'x'}}.",
+            lambda name=name, axes=axes: (
+                f"[PartitionSpec] {name} must be a set of mesh axes; "
+                f"got {axes!r}. Fix: {name}={{'x'}}."
+            ),
         )
     partitions = [name for partition in spec for name in names_of(partition)]
     roles = [partitions, unreduced, reduced]
     check(
-        None not in unreduced and None not in reduced and not {*unreduced} & {*reduced}
+        None not in unreduced
+        and None not in reduced
+        and not {*unreduced} & {*reduced}
         and not set(partitions) & {*unreduced, *reduced},
-        lambda: f"[PartitionSpec] partitions, unreduced and reduced must hold mesh axes, each "
-        f"once; got {roles}. Fix: name each axis in one of them.",
+        lambda: (
+            f"[PartitionSpec] partitions, unreduced and reduced must hold mesh axes, each "
+            f"once; got {roles}. Fix: name each axis in one of them."
+        ),
         ValueError,
     )
     return frozenset(unreduced), frozenset(reduced)
@@ -439,8 +448,10 @@ def on_mesh(op: str, sharding: Any, mesh: Mesh | AbstractMesh | None, prefix: st
     found = in_force(sharding, mesh)
     check(
         not isinstance(found, PartitionSpec),
-        lambda: f"[{op}] a PartitionSpec needs a mesh; got {prefix}{found} without one. "
-        "Fix: NamedSharding(mesh, spec), or jax.set_mesh(mesh).",
+        lambda: (
+            f"[{op}] a PartitionSpec needs a mesh; got {prefix}{found} without one. "
+            "Fix: NamedSharding(mesh, spec), or jax.set_mesh(mesh)."
+        ),
         ValueError,
     )
     return found

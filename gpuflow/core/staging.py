@@ -52,9 +52,15 @@ class StagingTrace(Trace):
     """Records equations. Values of other traces become constants of the jaxpr."""
 
     __slots__ = (
-        "argument_names", "const_values", "consts", "effects", "eqns", "function_name",
-        "is_manual", "ref_cells",
-    )  # fmt: skip
+        "argument_names",
+        "const_values",
+        "consts",
+        "effects",
+        "eqns",
+        "function_name",
+        "is_manual",
+        "ref_cells",
+    )
 
     def __init__(self, parent: Trace, function_name: str = "the function") -> None:
         super().__init__(parent)
@@ -154,9 +160,11 @@ class StagingTrace(Trace):
 
 
 def _varying(
-    primitive: Any, atoms: Sequence[Var | Literal], params: dict[str, Any],
+    primitive: Any,
+    atoms: Sequence[Var | Literal],
+    params: dict[str, Any],
     avals: Sequence[ShapedArray],
-) -> list[ShapedArray]:  # fmt: skip
+) -> list[ShapedArray]:
     """The avals of outputs, with the axes of shard_map along which these vary."""
     varying = [atom.aval.mat.varying for atom in atoms]
     if primitive.varies is not None:
@@ -169,7 +177,7 @@ def _varying(
 _LITERAL_TYPES = frozenset(
     {bool, int, float, complex, np.bool_, dtypes.bfloat16.type}
     | {np.dtype(code).type for code in "bhilqBHILQefdFD"}
-)  # fmt: skip
+)
 
 
 def _mark_dropped(eqns: list[Eqn], outvars: Sequence[Any]) -> tuple[Eqn, ...]:
@@ -203,9 +211,11 @@ def trace_to_jaxpr(
 
 
 def _record(
-    trace: StagingTrace, function: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray],
+    trace: StagingTrace,
+    function: Callable[..., Sequence[Any]],
+    avals: Sequence[ShapedArray],
     names: Sequence[str],
-) -> tuple[Jaxpr, list[Any]]:  # fmt: skip
+) -> tuple[Jaxpr, list[Any]]:
     arguments = [trace.new_argument(aval, name) for aval, name in safe_zip(avals, names)]
     try:
         with current_trace(trace), made_at(None):

@@ -24,9 +24,15 @@ class Batches:
     """
 
     def __init__(
-        self, leaves: list[Any], structure: tree.TreeDef, size: int, key: Any, drop_last: bool,
-        epochs: int | None, start: int,
-    ) -> None:  # fmt: skip
+        self,
+        leaves: list[Any],
+        structure: tree.TreeDef,
+        size: int,
+        key: Any,
+        drop_last: bool,
+        epochs: int | None,
+        start: int,
+    ) -> None:
         self._leaves, self._structure, self._size, self._key = leaves, structure, size, key
         self._rows = leaves[0].shape[0]
         self.per_epoch = self._rows // size if drop_last else -(-self._rows // size)
@@ -78,9 +84,14 @@ def _take_rows(leaf: Any, rows: Any) -> Any:
 
 
 def batches(
-    arrays: Any, batch_size: int, *, key: Any = None, drop_last: bool = False,
-    epochs: int | None = 1, start: int = 0,
-) -> Batches:  # fmt: skip
+    arrays: Any,
+    batch_size: int,
+    *,
+    key: Any = None,
+    drop_last: bool = False,
+    epochs: int | None = 1,
+    start: int = 0,
+) -> Batches:
     """Iterate over batches of rows of arrays.
 
     Args:
@@ -144,6 +155,8 @@ def _check_count(name: str, value: Any, least: int) -> None:
 def _listed(paths: list[str], leaves: list[Any]) -> str:
     """The shapes of arrays with their paths."""
     pairs = zip(paths, leaves, strict=True)
-    described = [f"{getattr(leaf, 'shape', type(leaf).__name__)} at {path or 'the top'}"
-            for path, leaf in pairs]  # fmt: skip
+    described = [
+        f"{getattr(leaf, 'shape', type(leaf).__name__)} at {path or 'the top'}"
+        for path, leaf in pairs
+    ]
     return ", ".join(described) or "none"

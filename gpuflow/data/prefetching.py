@@ -155,12 +155,17 @@ class Prefetched:
         self._queue = _Queue(size)
         # A daemon: the interpreter does not wait for an iterator that never comes back.
         self._worker = threading.Thread(
-            target=_work, name="gpuflow-prefetch", daemon=True,
+            target=_work,
+            name="gpuflow-prefetch",
+            daemon=True,
             args=(
-                iter(iterable), sharding, isinstance(iterable, Batches), self._queue,
+                iter(iterable),
+                sharding,
+                isinstance(iterable, Batches),
+                self._queue,
                 config.blocks(),
             ),
-        )  # fmt: skip
+        )
         _running[self._worker] = self._queue
         weakref.finalize(self, self._queue.close).atexit = False
         self._worker.start()
@@ -191,9 +196,11 @@ class Prefetched:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
 

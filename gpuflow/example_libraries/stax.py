@@ -76,10 +76,13 @@ def Dense(
 
 
 def BatchNorm(
-    axis: int | Sequence[int] = (0, 1, 2), epsilon: float = 1e-5, center: bool = True,
-    scale: bool = True, beta_init: Callable[..., Any] = zeros,
+    axis: int | Sequence[int] = (0, 1, 2),
+    epsilon: float = 1e-5,
+    center: bool = True,
+    scale: bool = True,
+    beta_init: Callable[..., Any] = zeros,
     gamma_init: Callable[..., Any] = ones,
-) -> Layer:  # fmt: skip
+) -> Layer:
     """Batch normalization layer with the statistics of the batch (Ioffe and Szegedy 2015).
 
     Args:

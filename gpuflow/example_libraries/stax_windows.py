@@ -18,10 +18,14 @@ _BIAS = normal(1e-6)
 
 
 def GeneralConv(
-    dimension_numbers: tuple[str, str, str], out_chan: int, filter_shape: Sequence[int],
-    strides: Sequence[int] | None = None, padding: Any = "VALID",
-    W_init: Callable[..., Any] | None = None, b_init: Callable[..., Any] = _BIAS,
-) -> Layer:  # fmt: skip
+    dimension_numbers: tuple[str, str, str],
+    out_chan: int,
+    filter_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Any = "VALID",
+    W_init: Callable[..., Any] | None = None,
+    b_init: Callable[..., Any] = _BIAS,
+) -> Layer:
     """Convolution layer with a bias.
 
     Args:
@@ -38,18 +42,27 @@ def GeneralConv(
 
     def convolve(inputs: Any, kernel: Any) -> Any:
         return lax.conv_general_dilated(
-            inputs, kernel, steps, padding, (1,) * len(steps), (1,) * len(steps),
+            inputs,
+            kernel,
+            steps,
+            padding,
+            (1,) * len(steps),
+            (1,) * len(steps),
             dimension_numbers=dimension_numbers,
-        )  # fmt: skip
+        )
 
     return _convolution(convolve, dimension_numbers, out_chan, filter_shape, W_init, b_init)
 
 
 def GeneralConvTranspose(
-    dimension_numbers: tuple[str, str, str], out_chan: int, filter_shape: Sequence[int],
-    strides: Sequence[int] | None = None, padding: Any = "VALID",
-    W_init: Callable[..., Any] | None = None, b_init: Callable[..., Any] = _BIAS,
-) -> Layer:  # fmt: skip
+    dimension_numbers: tuple[str, str, str],
+    out_chan: int,
+    filter_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Any = "VALID",
+    W_init: Callable[..., Any] | None = None,
+    b_init: Callable[..., Any] = _BIAS,
+) -> Layer:
     """Transposed convolution layer with a bias; arguments as for GeneralConv."""
     steps = tuple(strides or (1,) * len(filter_shape))
 
@@ -62,9 +75,13 @@ def GeneralConvTranspose(
 
 
 def _convolution(
-    convolve: Callable[[Any, Any], Any], dimension_numbers: tuple[str, str, str], out_chan: int,
-    filter_shape: Sequence[int], W_init: Callable[..., Any] | None, b_init: Callable[..., Any],
-) -> Layer:  # fmt: skip
+    convolve: Callable[[Any, Any], Any],
+    dimension_numbers: tuple[str, str, str],
+    out_chan: int,
+    filter_shape: Sequence[int],
+    W_init: Callable[..., Any] | None,
+    b_init: Callable[..., Any],
+) -> Layer:
     inputs_spec, kernel_spec, outputs_spec = dimension_numbers
     make_kernel = W_init or glorot_normal(kernel_spec.index("I"), kernel_spec.index("O"))
 
@@ -104,9 +121,11 @@ def _output_shape(
 
 def _pooling(reducer: Callable[..., Any], start: float, average: bool) -> Callable[..., Layer]:
     def pooling_layer(
-        window_shape: Sequence[int], strides: Sequence[int] | None = None,
-        padding: str = "VALID", spec: str | None = None,
-    ) -> Layer:  # fmt: skip
+        window_shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        padding: str = "VALID",
+        spec: str | None = None,
+    ) -> Layer:
         """Pooling layer.
 
         Args:

@@ -25,7 +25,19 @@ if TYPE_CHECKING:
 
 # Submodules, each imported when it is first asked for.
 _MODULES = (
-    "checkify", "compilation_cache", "custom_partitioning", "ensemble", "jet", "key_reuse",
-    "layout", "mesh_utils", "multihost_utils", "ode", "pjit", "rnn", "shard_map", "sparse",
-)  # fmt: skip
+    "checkify",
+    "compilation_cache",
+    "custom_partitioning",
+    "ensemble",
+    "jet",
+    "key_reuse",
+    "layout",
+    "mesh_utils",
+    "multihost_utils",
+    "ode",
+    "pjit",
+    "rnn",
+    "shard_map",
+    "sparse",
+)
 _publish(globals(), "experimental", _public_names(globals()), _MODULES)

@@ -55,8 +55,11 @@ class OOBError(Exception):
 ErrorCategory = type[Exception]
 
 _CATEGORIES: dict[ErrorCategory, str] = {
-    FailedCheckError: USER, NaNError: NAN, DivisionByZeroError: DIVISION, OOBError: INDEX,
-}  # fmt: skip
+    FailedCheckError: USER,
+    NaNError: NAN,
+    DivisionByZeroError: DIVISION,
+    OOBError: INDEX,
+}
 
 user_checks = frozenset({FailedCheckError})
 nan_checks = frozenset({NaNError})
@@ -165,8 +168,10 @@ def check_error(error: Error) -> None:
     """
     must(
         isinstance(error, Error),
-        lambda: f"[check_error] the argument must be an Error; got {error!r}. "
-        "Fix: error, out = checkify(f)(x).",
+        lambda: (
+            f"[check_error] the argument must be an Error; got {error!r}. "
+            "Fix: error, out = checkify(f)(x)."
+        ),
     )
     if error._state:
         check_p.bind(*error._state, sites=error._sites, debug=False)
@@ -199,8 +204,10 @@ def checkify(
     )
     must(
         isinstance(errors, frozenset | set) and errors <= all_checks,
-        lambda: f"[checkify] errors must be a set of categories; got {errors!r}. "
-        "Fix: checkify.user_checks | checkify.index_checks.",
+        lambda: (
+            f"[checkify] errors must be a set of categories; got {errors!r}. "
+            "Fix: checkify.user_checks | checkify.index_checks."
+        ),
     )
     categories = frozenset(_CATEGORIES[category] for category in errors)
 
@@ -222,8 +229,8 @@ def checkify(
             return of_arrays(*tree.unflatten(tree_of_all, full))
 
         all_arrays = len(positions) == len(everything)
-        call, in_tree = (of_arrays, tree_of_all) if all_arrays else (
-            of_leaves, tree.structure(tuple(leaves))
+        call, in_tree = (
+            (of_arrays, tree_of_all) if all_arrays else (of_leaves, tree.structure(tuple(leaves)))
         )
         avals = [aval_of(leaf) for leaf in leaves]
         with config.override("check_indices", INDEX in categories):

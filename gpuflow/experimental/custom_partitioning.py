@@ -57,13 +57,18 @@ class custom_partitioning:
         self.sharding_rule: Any = None
 
     def def_partition(
-        self, partition: Callable[..., Any],
+        self,
+        partition: Callable[..., Any],
         infer_sharding_from_operands: Callable[..., Any] | None = None,
-        propagate_user_sharding: Callable[..., Any] | None = None, decode_shardings: bool = True,
-        sharding_rule: Any = None, *, reduction_factors: tuple[str, ...] = (),
-        need_replication_factors: tuple[str, ...] = (), permutation_factors: tuple[str, ...] = (),
+        propagate_user_sharding: Callable[..., Any] | None = None,
+        decode_shardings: bool = True,
+        sharding_rule: Any = None,
+        *,
+        reduction_factors: tuple[str, ...] = (),
+        need_replication_factors: tuple[str, ...] = (),
+        permutation_factors: tuple[str, ...] = (),
         **factor_sizes: int,
-    ) -> Callable[..., Any]:  # fmt: skip
+    ) -> Callable[..., Any]:
         """Set the rules of sharding.
 
         Args:
@@ -144,9 +149,12 @@ class custom_partitioning:
         assert self.partition is not None
         mesh, function, out, into = self.partition(*static, mesh, shapes, result)
         mapped = shard_map(
-            function, mesh=mesh, in_specs=tuple(tree_map(_spec, into)),
-            out_specs=tree_map(_spec, out), check_vma=False,
-        )  # fmt: skip
+            function,
+            mesh=mesh,
+            in_specs=tuple(tree_map(_spec, into)),
+            out_specs=tree_map(_spec, out),
+            check_vma=False,
+        )
         return mapped(*arrays)
 
     def _result(self, static: Sequence[Any], mesh: Mesh, shapes: Any, result: Any) -> Any:

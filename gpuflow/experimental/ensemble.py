@@ -49,9 +49,14 @@ class Solution(NamedTuple):
 
 
 def solve(
-    f: Callable[..., Any], y0: Any, ts: Any, *args: Any, method: RK4 | Tsit5 | None = None,
-    event: Callable[..., Any] | None = None, max_steps: int = 4096,
-) -> Solution:  # fmt: skip
+    f: Callable[..., Any],
+    y0: Any,
+    ts: Any,
+    *args: Any,
+    method: RK4 | Tsit5 | None = None,
+    event: Callable[..., Any] | None = None,
+    max_steps: int = 4096,
+) -> Solution:
     """Solve ``dy/dt = f(t, y, *args)`` from the initial state ``y0``.
 
     Under ``vmap`` each batch element has its own steps; for small states (up to 128 elements) all
@@ -108,15 +113,7 @@ def solve(
         span = known_times[-1] - known_times[0]
         count = int(step_count(np, span, method.step, known_times.dtype))
     leaves, args_structure = tree_flatten(args)
-    for leaf in leaves:
-        check(
-            is_value(leaf),
-            lambda leaf=leaf: (
-                f"[solve] args must be arrays or numbers; got {type(leaf).__name__}. "
-                "Fix: let f close over it."
-            ),
-        )
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    leaves = [_as_argument(leaf) for leaf in leaves]
 
     def slope(t: Any, y: Any, *leaves: Any) -> Any:
         return _as_slope(f(t, y, *tree_unflatten(args_structure, leaves)), y)
@@ -135,13 +132,29 @@ def solve(
         return lambda operands, t, y: function(t, y, *operands[0], *operands[k])
 
     problem = Problem(
-        converted(slope_of, 1), None if event is None else converted(event_of, 2), method,
-        int(max_steps), is_span, count, is_span or known_times is not None,
-    )  # fmt: skip
+        converted(slope_of, 1),
+        None if event is None else converted(event_of, 2),
+        method,
+        int(max_steps),
+        is_span,
+        count,
+        is_span or known_times is not None,
+    )
     return Solution(*solve_problem(problem, y0, times, (leaves, slope_consts, event_consts)))
 
 
 # --- arguments ---------------------------------------------------------------------------------
+
+
+def _as_argument(leaf: Any) -> Any:
+    check(
+        is_value(leaf),
+        lambda: (
+            f"[solve] args must be arrays or numbers; got {type(leaf).__name__}. "
+            "Fix: let f close over it."
+        ),
+    )
+    return jnp.asarray(leaf)
 
 
 def _check_method(method: Any) -> None:
@@ -183,8 +196,9 @@ def _times(ts: Any, y0: Any) -> tuple[Any, Any, bool]:
     for time in given:
         check(
             is_value(time) or (not is_span and isinstance(time, list)),
-            lambda time=time: f"[solve] times must be real numbers; got {time!r}. "
-            "Fix: (t0, t1), or jnp.linspace.",
+            lambda time=time: (
+                f"[solve] times must be real numbers; got {time!r}. Fix: (t0, t1), or jnp.linspace."
+            ),
         )
     arrays = [jnp.asarray(time) for time in given]
     for array in arrays:
@@ -196,9 +210,12 @@ def _times(ts: Any, y0: Any) -> tuple[Any, Any, bool]:
     fits = shapes == [(), ()] if is_span else len(shapes[0]) == 1 and shapes[0][0] >= 2
     check(
         fits,
-        lambda: "[solve] ts must be a tuple (t0, t1) of scalars, or a vector of two times or more; "
-        f"got {'a tuple of shapes ' if is_span else 'shape '}{shapes if is_span else shapes[0]}. "
-        "Fix: (t0, t1) for one state, jnp.linspace(t0, t1, n) for n of them.",
+        lambda: (
+            "[solve] ts must be a tuple (t0, t1) of scalars, or a vector of two times or more; "
+            "got "
+            f"{'a tuple of shapes ' if is_span else 'shape '}{shapes if is_span else shapes[0]}. "
+            "Fix: (t0, t1) for one state, jnp.linspace(t0, t1, n) for n of them."
+        ),
         ValueError,
     )
     strong = [a for a in arrays if dtypes.is_inexact(aval_of(a).dtype) and not aval_of(a).weak_type]
@@ -223,20 +240,27 @@ def _as_slope(slope: Any, y: Any) -> Any:
     def leaf_of(k: Any, x: Any) -> Any:
         check(
             is_value(k) and aval_of(k).shape == aval_of(x).shape,
-            lambda: f"[solve] f must return an array of shape {aval_of(x).shape} for such a state; "
-            f"got {aval_of(k) if is_value(k) else k!r}. Fix: reshape it.",
+            lambda: (
+                f"[solve] f must return an array of shape {aval_of(x).shape} for such a state; "
+                f"got {aval_of(k) if is_value(k) else k!r}. Fix: reshape it."
+            ),
         )
         check(
             dtypes.is_complex(aval_of(x).dtype) or not dtypes.is_complex(aval_of(k).dtype),
-            lambda: f"[solve] f must return reals for a real state; got {aval_of(k)}. "
-            "Fix: a complex y0.",
+            lambda: (
+                f"[solve] f must return reals for a real state; got {aval_of(k)}. "
+                "Fix: a complex y0."
+            ),
         )
         return astype(jnp.asarray(k), aval_of(x).dtype)
 
     check(
         tree_structure(slope) == tree_structure(y),
-        lambda: "[solve] f must return a tree like the state, "
-        f"{tree_structure(y)}; got {tree_structure(slope)}. Fix: return one slope for each leaf.",
+        lambda: (
+            "[solve] f must return a tree like the state, "
+            f"{tree_structure(y)}; got {tree_structure(slope)}. Fix: return one slope for each "
+            "leaf."
+        ),
     )
     return tree_map(leaf_of, slope, y)
 
@@ -244,7 +268,9 @@ def _as_slope(slope: Any, y: Any) -> Any:
 def _as_event(value: Any) -> Any:
     check(
         is_value(value) and not aval_of(value).shape and dtypes.is_floating(aval_of(value).dtype),
-        lambda: "[solve] event must return a real scalar, whose sign changes; got "
-        f"{aval_of(value) if is_value(value) else value!r}. Fix: for example y[0] - level.",
+        lambda: (
+            "[solve] event must return a real scalar, whose sign changes; got "
+            f"{aval_of(value) if is_value(value) else value!r}. Fix: for example y[0] - level."
+        ),
     )
     return jnp.asarray(value)

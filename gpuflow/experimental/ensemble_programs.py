@@ -160,8 +160,9 @@ def finished(run: Run, y0: Any, state: State, rows: Any) -> tuple[Any, ...]:
         is_behind = is_event & (run.direction * (later - event_time) > 0)
         rows = tree_map(
             lambda r, x: where(is_behind.reshape((-1, *[1] * aval_of(x).ndim)), x[None], r),
-            rows, y,
-        )  # fmt: skip
+            rows,
+            y,
+        )
         ts = jnp.concatenate([ts[:1], where(is_behind, event_time, later)])
     ys = tree_map(lambda x, r: jnp.concatenate([x[None], r]), y0, rows)
     return ts, ys, status, state.steps, event_time

@@ -231,9 +231,15 @@ def first_state(run: Run, y0: Any) -> State:
             length = jnp.asarray(method.first_step)
         length, log_error = astype(length, dtype), jnp.zeros((), dtype) + 2 * math.log(_LEAST_ERROR)
     return State(
-        here, here if problem.looks_back else None, first, length, log_error,
-        None if problem.event is None else run.event(run.start, y0), jnp.int32(0), jnp.int32(0),
-    )  # fmt: skip
+        here,
+        here if problem.looks_back else None,
+        first,
+        length,
+        log_error,
+        None if problem.event is None else run.event(run.start, y0),
+        jnp.int32(0),
+        jnp.int32(0),
+    )
 
 
 def _scaled(tree: Any, factor: Any) -> Any:
@@ -279,9 +285,15 @@ def step(run: Run, state: State) -> State:
 
     before = None if state.before is None else accepted(state.here, state.before)
     return State(
-        accepted(new, state.here), before, accepted(last_slope, state.slope), length, log_error,
-        accepted(value, state.event), status, steps,
-    )  # fmt: skip
+        accepted(new, state.here),
+        before,
+        accepted(last_slope, state.slope),
+        length,
+        log_error,
+        accepted(value, state.event),
+        status,
+        steps,
+    )
 
 
 def _controlled(

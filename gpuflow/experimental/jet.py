@@ -15,9 +15,12 @@ from gpuflow.tree_util import tree_flatten, tree_unflatten
 
 
 def jet(
-    fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Sequence[Any]],
-    factorial_scaled: bool = True, **_: Any,
-) -> tuple[Any, Any]:  # fmt: skip
+    fun: Callable[..., Any],
+    primals: Sequence[Any],
+    series: Sequence[Sequence[Any]],
+    factorial_scaled: bool = True,
+    **_: Any,
+) -> tuple[Any, Any]:
     """Compute a function along a curve, and its derivatives with respect to the parameter.
 
     If each argument follows a curve ``x(t)``, ``fun(x(t))`` is a function of the scalar ``t``.

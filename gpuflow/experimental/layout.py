@@ -34,9 +34,12 @@ def with_layout_constraint(x: Any, layouts: Any) -> Any:
     for leaf, layout in zip(leaves(x), expanded, strict=True):
         check(
             isinstance(layout, Layout) and len(layout.major_to_minor) == np.ndim(leaf),
-            lambda leaf=leaf, layout=layout: "[with_layout_constraint] each array must have a "
-            f"Layout of its dimensions; got {layout!r} for an array of {np.ndim(leaf)} dimensions. "
-            f"Fix: with_layout_constraint(x, Layout({tuple(range(np.ndim(leaf)))})).",
+            lambda leaf=leaf, layout=layout: (
+                "[with_layout_constraint] each array must have a "
+                f"Layout of its dimensions; got {layout!r} for an array of {np.ndim(leaf)} "
+                "dimensions. "
+                f"Fix: with_layout_constraint(x, Layout({tuple(range(np.ndim(leaf)))}))."
+            ),
             ValueError,
         )
     return x

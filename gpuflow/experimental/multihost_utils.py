@@ -29,9 +29,13 @@ from gpuflow.runtime.distributed import DistributedArray, local_memories
 from gpuflow.runtime.memories import holdings
 
 __all__ = [
-    "assert_equal", "broadcast_one_to_all", "global_array_to_host_local_array",
-    "host_local_array_to_global_array", "process_allgather", "sync_global_devices",
-]  # fmt: skip
+    "assert_equal",
+    "broadcast_one_to_all",
+    "global_array_to_host_local_array",
+    "host_local_array_to_global_array",
+    "process_allgather",
+    "sync_global_devices",
+]
 
 
 def _world() -> Communicator | None:
@@ -65,9 +69,11 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
             ValueError,
         )
         rows = array[None] if group is None else np.asarray(group.all_gather(array))
-        return rows.reshape((-1, *array.shape[1:])) if tiled and array.size else (
-            np.concatenate(list(rows)) if tiled else rows
-        )  # fmt: skip
+        return (
+            rows.reshape((-1, *array.shape[1:]))
+            if tiled and array.size
+            else (np.concatenate(list(rows)) if tiled else rows)
+        )
 
     return tree.tree_map(one, in_tree)
 
@@ -219,9 +225,7 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspe
     return _with_specs("global_array_to_host_local_array", one, global_inputs, pspecs)
 
 
-def _with_specs(
-    op: str, one: Callable[[Any, Any], Any], inputs: Any, pspecs: Any
-) -> Any:
+def _with_specs(op: str, one: Callable[[Any, Any], Any], inputs: Any, pspecs: Any) -> Any:
     """``one`` of each leaf and its PartitionSpec."""
     leaves, structure = tree.flatten(inputs)
     specs = tree.broadcast_prefix(pspecs, inputs, op)

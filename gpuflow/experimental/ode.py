@@ -43,10 +43,14 @@ api_util = LazyModule("gpuflow.as_jax.internals.api_util")
 # The state in the middle of a step, by the slopes of its stages.
 # Source: Shampine, Some practical Runge-Kutta formulas, Math. Comp. 46 (1986), 135.
 _MIDDLE = (
-    6025192743 / 30085553152 / 2, 0, 51252292925 / 65400821598 / 2,
-    -2691868925 / 45128329728 / 2, 187940372067 / 1594534317056 / 2,
-    -1776094331 / 19743644256 / 2, 11237099 / 235043384 / 2,
-)  # fmt: skip
+    6025192743 / 30085553152 / 2,
+    0,
+    51252292925 / 65400821598 / 2,
+    -2691868925 / 45128329728 / 2,
+    187940372067 / 1594534317056 / 2,
+    -1776094331 / 19743644256 / 2,
+    11237099 / 235043384 / 2,
+)
 
 
 def map(f: Callable[..., Any], *sequences: Any) -> list[Any]:
@@ -102,9 +106,7 @@ def runge_kutta_step(
 ) -> tuple[Any, Any, Any, Any]:
     """Compute a step: the new state, its slope, an error estimate, and the slopes (7, n)."""
     dtype = aval_of(f0).dtype
-    y1, slopes = take_step(
-        DORMAND_PRINCE, lambda t, y: astype(func(y, t), dtype), t0, y0, f0, dt
-    )
+    y1, slopes = take_step(DORMAND_PRINCE, lambda t, y: astype(func(y, t), dtype), t0, y0, f0, dt)
     return y1, slopes[-1], error_of(DORMAND_PRINCE, dt, slopes), jnp.stack(slopes)
 
 
@@ -114,9 +116,13 @@ def mean_error_ratio(error_estimate: Any, rtol: Any, atol: Any, y0: Any, y1: Any
 
 
 def optimal_step_size(
-    last_step: Any, mean_error_ratio: Any, safety: float = 0.9, ifactor: float = 10.0,
-    dfactor: float = 0.2, order: float = 5.0,
-) -> Any:  # fmt: skip
+    last_step: Any,
+    mean_error_ratio: Any,
+    safety: float = 0.9,
+    ifactor: float = 10.0,
+    dfactor: float = 0.2,
+    order: float = 5.0,
+) -> Any:
     """Return the next step size, for which the error would be just below the tolerance."""
     least = jnp.where(mean_error_ratio < 1, 1.0, dfactor)
     exact = mean_error_ratio == 0
@@ -126,9 +132,15 @@ def optimal_step_size(
 
 
 def odeint(
-    func: Callable[..., Any], y0: Any, t: Any, *args: Any, rtol: float = 1.4e-8,
-    atol: float = 1.4e-8, mxstep: float = np.inf, hmax: float = np.inf,
-) -> Any:  # fmt: skip
+    func: Callable[..., Any],
+    y0: Any,
+    t: Any,
+    *args: Any,
+    rtol: float = 1.4e-8,
+    atol: float = 1.4e-8,
+    mxstep: float = np.inf,
+    hmax: float = np.inf,
+) -> Any:
     """Solve ``dy/dt = func(y, t, *args)``.
 
     Args:
@@ -161,8 +173,10 @@ def odeint(
         )
     check(
         is_value(t) and dtypes.is_floating(aval_of(t).dtype),
-        lambda: f"[odeint] t must be an array of floats; got {aval_of(t) if is_value(t) else t!r}. "
-        "Fix: jnp.linspace.",
+        lambda: (
+            f"[odeint] t must be an array of floats; got {aval_of(t) if is_value(t) else t!r}. "
+            "Fix: jnp.linspace."
+        ),
     )
     t = jnp.asarray(t)
     y0 = tree_map(jnp.asarray, y0)
@@ -225,8 +239,7 @@ def _until(
         new_dt = astype(jnp.clip(optimal_step_size(dt, ratio), 0.0, hmax), aval_of(dt).dtype)
         taken = ratio <= 1
         accepted = [
-            where(taken, new, old)
-            for new, old in safe_zip((new_y, new_f, t + dt), (y, f, t))
+            where(taken, new, old) for new, old in safe_zip((new_y, new_f, t + dt), (y, f, t))
         ]
         return count + 1, (*accepted, new_dt, where(taken, t, last), where(taken, new_fit, fit))
 

@@ -156,10 +156,18 @@ def swap_lstm_gates(
 
 
 def lstm(
-    x: ArrayLike, h_0: ArrayLike, c_0: ArrayLike, weights: ArrayLike, seq_lengths: ArrayLike,
-    input_size: int, hidden_size: int, num_layers: int, dropout: float, bidirectional: bool,
+    x: ArrayLike,
+    h_0: ArrayLike,
+    c_0: ArrayLike,
+    weights: ArrayLike,
+    seq_lengths: ArrayLike,
+    input_size: int,
+    hidden_size: int,
+    num_layers: int,
+    dropout: float,
+    bidirectional: bool,
     precision: Any = None,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+) -> tuple[Array, Array, Array]:
     """Compute the outputs and final states of an LSTM over a batch of sequences.
 
     It runs on every platform, and derivatives are those of its operations: it is a loop over time
@@ -197,10 +205,20 @@ def lstm(
 
 
 def lstm_ref(
-    x: ArrayLike, h_0: ArrayLike, c_0: ArrayLike, W_ih: _Weights, W_hh: _Weights, b_ih: _Weights,
-    b_hh: _Weights, seq_lengths: ArrayLike, input_size: int, hidden_size: int, num_layers: int,
-    dropout: float, bidirectional: bool,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    x: ArrayLike,
+    h_0: ArrayLike,
+    c_0: ArrayLike,
+    W_ih: _Weights,
+    W_hh: _Weights,
+    b_ih: _Weights,
+    b_hh: _Weights,
+    seq_lengths: ArrayLike,
+    input_size: int,
+    hidden_size: int,
+    num_layers: int,
+    dropout: float,
+    bidirectional: bool,
+) -> tuple[Array, Array, Array]:
     """Compute ``lstm`` with weights from ``unpack_lstm_weights``.
 
     Args:
@@ -230,9 +248,16 @@ def lstm_ref(
 
 
 def _run(
-    x: ArrayLike, h_0: ArrayLike, c_0: ArrayLike, unpacked: tuple[_Weights, ...],
-    seq_lengths: ArrayLike, num_layers: int, dropout: float, bidirectional: bool, precision: Any,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    x: ArrayLike,
+    h_0: ArrayLike,
+    c_0: ArrayLike,
+    unpacked: tuple[_Weights, ...],
+    seq_lengths: ArrayLike,
+    num_layers: int,
+    dropout: float,
+    bidirectional: bool,
+    precision: Any,
+) -> tuple[Array, Array, Array]:
     lengths = jnp.asarray(seq_lengths)
     check(
         lengths.dtype == dtypes.int32,
@@ -264,9 +289,12 @@ def _run(
 
 
 def _layer(
-    inputs: Array, state: tuple[Array, Array], weights: tuple[Array, ...], lengths: Array,
+    inputs: Array,
+    state: tuple[Array, Array],
+    weights: tuple[Array, ...],
+    lengths: Array,
     precision: Any,
-) -> tuple[tuple[Array, Array], Array]:  # fmt: skip
+) -> tuple[tuple[Array, Array], Array]:
     """One layer in one direction: its last state, and its outputs f[time, batch, hidden]."""
     w_ih, w_hh, b_ih, b_hh = weights
     # The terms independent of the state are one product for all times.

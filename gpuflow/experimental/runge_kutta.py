@@ -40,10 +40,12 @@ class Tableau:
 
 # Source: Kutta, Z. Math. Phys. 46 (1901), 435.
 CLASSICAL = Tableau(
-    4, (0.5, 0.5, 1.0, 1.0),
+    4,
+    (0.5, 0.5, 1.0, 1.0),
     ((0.5,), (0.0, 0.5), (0.0, 0.0, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
-    None, reuses_last=False,
-)  # fmt: skip
+    None,
+    reuses_last=False,
+)
 
 # Source: Dormand and Prince, A family of embedded Runge-Kutta formulae, J. Comput. Appl. Math. 6
 # (1980), 19.
@@ -59,11 +61,16 @@ DORMAND_PRINCE = Tableau(
         (35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
     ),
     (
-        35 / 384 - 1951 / 21600, 0, 500 / 1113 - 22642 / 50085, 125 / 192 - 451 / 720,
-        -2187 / 6784 + 12231 / 42400, 11 / 84 - 649 / 6300, -1 / 60,
+        35 / 384 - 1951 / 21600,
+        0,
+        500 / 1113 - 22642 / 50085,
+        125 / 192 - 451 / 720,
+        -2187 / 6784 + 12231 / 42400,
+        11 / 84 - 649 / 6300,
+        -1 / 60,
     ),
     reuses_last=True,
-)  # fmt: skip
+)
 
 # Source: Tsitouras, Runge-Kutta pairs of order 5(4) satisfying only the first column simplifying
 # assumption, Comput. Math. Appl. 62 (2011), 770, table 1.
@@ -76,20 +83,32 @@ TSITOURAS = Tableau(
         (2.8971530571054935, -6.359448489975075, 4.3622954328695815),
         (5.325864828439257, -11.748883564062828, 7.4955393428898365, -0.09249506636175525),
         (
-            5.86145544294642, -12.92096931784711, 8.159367898576159, -0.071584973281401,
+            5.86145544294642,
+            -12.92096931784711,
+            8.159367898576159,
+            -0.071584973281401,
             -0.028269050394068383,
         ),
         (
-            0.09646076681806523, 0.01, 0.4798896504144996, 1.379008574103742,
-            -3.290069515436081, 2.324710524099774,
+            0.09646076681806523,
+            0.01,
+            0.4798896504144996,
+            1.379008574103742,
+            -3.290069515436081,
+            2.324710524099774,
         ),
     ),
     (
-        -0.00178001105222577714, -0.0008164344596567469, 0.007880878010261995,
-        -0.1447110071732629, 0.5823571654525552, -0.45808210592918697, 1 / 66,
+        -0.00178001105222577714,
+        -0.0008164344596567469,
+        0.007880878010261995,
+        -0.1447110071732629,
+        0.5823571654525552,
+        -0.45808210592918697,
+        1 / 66,
     ),
     reuses_last=True,
-)  # fmt: skip
+)
 
 
 def tsitouras_weights(theta: Any) -> tuple[Any, ...]:
@@ -102,26 +121,34 @@ def tsitouras_weights(theta: Any) -> tuple[Any, ...]:
     """
     square = theta * theta
     return (
-        -1.0530884977290216 * theta * (theta - 1.3299890189751412)
+        -1.0530884977290216
+        * theta
+        * (theta - 1.3299890189751412)
         * (square - 1.4364028541716351 * theta + 0.7139816917074209),
         0.1017 * square * (square - 2.1966568338249754 * theta + 1.2949852507374631),
-        2.490627285651252793 * square
+        2.490627285651252793
+        * square
         * (square - 2.38535645472061657 * theta + 1.57803468208092486),
-        -16.54810288924490272 * square
-        * (theta - 1.21712927295533244) * (theta - 0.61620406037800089),
-        47.37952196281928122 * square
-        * (theta - 1.203071208372362603) * (theta - 0.658047292653547382),
+        -16.54810288924490272
+        * square
+        * (theta - 1.21712927295533244)
+        * (theta - 0.61620406037800089),
+        47.37952196281928122
+        * square
+        * (theta - 1.203071208372362603)
+        * (theta - 0.658047292653547382),
         -34.87065786149660974 * square * (theta - 1.2) * (theta - 0.666666666666666667),
         2.5 * square * (theta - 1.0) * (theta - 0.6),
-    )  # fmt: skip
+    )
 
 
 def combined(weights: Sequence[Any], slopes: Sequence[Any]) -> Any:
     """The sum of arrays with weights; those that are the number 0 are left out."""
     terms = [
-        slopes[k] * weight for k, weight in enumerate(weights)
+        slopes[k] * weight
+        for k, weight in enumerate(weights)
         if not (isinstance(weight, (int, float)) and weight == 0)
-    ]  # fmt: skip
+    ]
     return sum(terms[1:], terms[0])
 
 
@@ -184,9 +211,7 @@ def _size(tree: Any) -> int:
     return sum(aval_of(leaf).size for leaf in tree_leaves(tree))
 
 
-def first_step(
-    slope: Slope, t: Any, y: Any, first: Any, order: int, rtol: Any, atol: Any
-) -> Any:
+def first_step(slope: Slope, t: Any, y: Any, first: Any, order: int, rtol: Any, atol: Any) -> Any:
     """A length for the first step of a method of ``order``.
 
     Args:

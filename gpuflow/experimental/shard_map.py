@@ -13,6 +13,4 @@ def shard_map(
     f: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any, check_rep: bool = True
 ) -> Any:
     """Call ``gpuflow.shard_map(f, mesh=..., check_vma=check_rep)``."""
-    return _shard_map(
-        f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_rep
-    )
+    return _shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_rep)

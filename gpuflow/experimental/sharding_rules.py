@@ -92,10 +92,15 @@ class SdyShardingRule:
     """
 
     def __init__(
-        self, operand_mappings: Sequence[ArrayMapping], result_mappings: Sequence[ArrayMapping], *,
-        reduction_factors: tuple[str, ...] = (), need_replication_factors: tuple[str, ...] = (),
-        permutation_factors: tuple[str, ...] = (), **factor_sizes: int,
-    ) -> None:  # fmt: skip
+        self,
+        operand_mappings: Sequence[ArrayMapping],
+        result_mappings: Sequence[ArrayMapping],
+        *,
+        reduction_factors: tuple[str, ...] = (),
+        need_replication_factors: tuple[str, ...] = (),
+        permutation_factors: tuple[str, ...] = (),
+        **factor_sizes: int,
+    ) -> None:
         self.operand_mappings = tuple(ArrayMapping(*m) for m in operand_mappings)
         self.result_mappings = tuple(ArrayMapping(*m) for m in result_mappings)
         self.reduction_factors = reduction_factors
@@ -109,13 +114,16 @@ class SdyShardingRule:
         _check(
             sized == compound - whole,
             "sizes must be those of the factors in compound ones alone, "
-            f"{sorted(compound - whole)}", sorted(sized), "rows=8 behind the rule",
-        )  # fmt: skip
+            f"{sorted(compound - whole)}",
+            sorted(sized),
+            "rows=8 behind the rule",
+        )
         special = (*reduction_factors, *need_replication_factors, *permutation_factors)
         _check(
             len(set(special)) == len(special) and set(special) <= whole | compound,
-            "special factors must be factors of the rule, each of one kind", special,
-        )  # fmt: skip
+            "special factors must be factors of the rule, each of one kind",
+            special,
+        )
 
     def __repr__(self) -> str:
         return f"SdyShardingRule({self.operand_mappings}, {self.result_mappings})"

@@ -102,8 +102,16 @@ def step_costs(
     total = sum(seconds) or 1.0
     return tuple(
         StepCost(
-            number, step.name, step.kind, took, is_measured, took / total,
-            bytes_of(plan, step), flops_of(step), origins_of(step), ceilings,
+            number,
+            step.name,
+            step.kind,
+            took,
+            is_measured,
+            took / total,
+            bytes_of(plan, step),
+            flops_of(step),
+            origins_of(step),
+            ceilings,
         )
         for number, (step, took) in enumerate(zip(plan.steps, seconds, strict=True), 1)
     )
@@ -151,9 +159,11 @@ def cost_table(costs: Sequence[StepCost], top: int | None, title: str) -> Table:
     rows = []
     for cost in longest:
         first = (
-            f"{cost.number}. {_shortened(cost.name)}", format_seconds(cost.seconds),
-            f"{cost.share:.1%}", scaled(cost.bytes, "B"),
-        )  # fmt: skip
+            f"{cost.number}. {_shortened(cost.name)}",
+            format_seconds(cost.seconds),
+            f"{cost.share:.1%}",
+            scaled(cost.bytes, "B"),
+        )
         last = _rates(cost) if is_measured else (scaled(cost.flops, "FLOP"),)
         rows.append((*first, *last, short_origin(cost.line)))
     label = "measured" if is_measured else "predicted"
@@ -205,9 +215,10 @@ def _product_flops(size: int) -> tuple[np.ndarray, float]:
 
 
 def _best_rate(
-    function: Callable[[Any], Any], sizes: Sequence[int],
+    function: Callable[[Any], Any],
+    sizes: Sequence[int],
     operand: Callable[[int], tuple[np.ndarray, float]],
-) -> float:  # fmt: skip
+) -> float:
     """The work of a second, at the last size that was tried."""
     jitted, rate = JitFunction(function, JitOptions()), 1.0
     for size in sizes:

@@ -36,9 +36,13 @@ class Explanation:
     """
 
     def __init__(
-        self, compiled: Compiled, stage: str, platform: str | None, top: int | None,
+        self,
+        compiled: Compiled,
+        stage: str,
+        platform: str | None,
+        top: int | None,
         operands: Sequence[Any] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.stage, self.top = compiled.fun_name, stage, top
         self.text: str = compiled.explain(stage, platform)
         executable = compiled.runtime_executable()
@@ -127,8 +131,13 @@ class Explanation:
         """
         if self.stage == "plan":
             content = page(
-                self._head, self._compiled.plan, self._compiled.target, self.steps, self.table,
-                self.memory, self._view,
+                self._head,
+                self._compiled.plan,
+                self._compiled.target,
+                self.steps,
+                self.table,
+                self.memory,
+                self._view,
             )
         else:
             content = text_page(f"{self.name}: {self.stage}", self.text)

@@ -79,14 +79,24 @@ class _StepNode:
 
 def text_page(title: str, text: str) -> str:
     """A page of a text alone."""
-    return _document(title, "", f"<header><h1>{html.escape(title)}</h1></header>"
-                                f"<main><pre>{html.escape(text)}</pre></main>", "")  # fmt: skip
+    return _document(
+        title,
+        "",
+        f"<header><h1>{html.escape(title)}</h1></header>"
+        f"<main><pre>{html.escape(text)}</pre></main>",
+        "",
+    )
 
 
 def page(
-    head: str, plan: Plan, target: Target, costs: Sequence[StepCost], table: Table,
-    memory: Sequence[int], view: PlanView,
-) -> str:  # fmt: skip
+    head: str,
+    plan: Plan,
+    target: Target,
+    costs: Sequence[StepCost],
+    table: Table,
+    memory: Sequence[int],
+    view: PlanView,
+) -> str:
     """The page of a plan.
 
     Args:
@@ -107,9 +117,7 @@ def page(
     seconds = _origin_shares(costs)
     sources = [_source(source, users, seconds, colors) for source in sources_of(users)]
     seen: dict[str, str] = {}
-    steps = [
-        _card(node, target, colors, seen) for node in nodes if node.cost is not None
-    ]
+    steps = [_card(node, target, colors, seen) for node in nodes if node.cost is not None]
     overview = (
         f'<div class="overview"><div>{table._repr_html_()}</div>'
         f"<figure>{memory_picture(memory)}<figcaption>temporaries and results while each step "
@@ -170,9 +178,11 @@ def _origin_shares(costs: Sequence[StepCost]) -> dict[SourceLocation, float]:
 
 
 def _source(
-    source: Source, users: dict[SourceLocation, list[str]], shares: dict[SourceLocation, float],
+    source: Source,
+    users: dict[SourceLocation, list[str]],
+    shares: dict[SourceLocation, float],
     colors: _Highlighter,
-) -> str:  # fmt: skip
+) -> str:
     steps: dict[int, list[str]] = {}
     share: dict[int, float] = {}
     for origin, numbers in users.items():

@@ -18,8 +18,11 @@ Monomial = tuple[tuple[Any, int], ...]  # factors, symbols or calls, with their 
 Sizes = Mapping[str, int]
 
 FUNCTIONS: dict[str, Callable[[int, int], int]] = {
-    "floordiv": operator.floordiv, "mod": operator.mod, "max": max, "min": min,
-}  # fmt: skip
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "max": max,
+    "min": min,
+}
 
 
 class Scope(Protocol):

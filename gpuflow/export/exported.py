@@ -32,8 +32,13 @@ _LARGE = 1 << 12
 _MOST_CLASSES = 64
 # Errors of a first call that concern its arguments, the machine, or a platform.
 _PASS_THROUGH = (
-    JaxRuntimeError, JAXTypeError, MemoryError, NotImplementedError, OSError, Warning,
-)  # fmt: skip
+    JaxRuntimeError,
+    JAXTypeError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    Warning,
+)
 
 minimum_supported_calling_convention_version = 1
 maximum_supported_calling_convention_version = 1
@@ -184,10 +189,15 @@ class Exported:
         Raises:
             ValueError: if it was read from bytes that contain none.
         """
-        check(self.has_vjp(), lambda: (
-            f"[export] the derivative of {self.fun_name} must be in its bytes; got a function that "
-            "was written without. Fix: exported.serialize(vjp_order=1), or 2 for second ones."
-        ), ValueError)  # fmt: skip
+        check(
+            self.has_vjp(),
+            lambda: (
+                f"[export] the derivative of {self.fun_name} must be in its bytes; got a function "
+                "that "
+                "was written without. Fix: exported.serialize(vjp_order=1), or 2 for second ones."
+            ),
+            ValueError,
+        )
         return self._vjp
 
     def serialize(
@@ -242,10 +252,14 @@ class Exported:
         if requested is not None:
             found = [dict(one) for one in requested]
             for one in found:
-                check(set(one) == set(symbols), lambda one=one: (
-                    f"[export] sizes must name {', '.join(symbols)}; got {one}. "
-                    f"Fix: {dict.fromkeys(symbols, 8)}."
-                ), ValueError)  # fmt: skip
+                check(
+                    set(one) == set(symbols),
+                    lambda one=one: (
+                        f"[export] sizes must name {', '.join(symbols)}; got {one}. "
+                        f"Fix: {dict.fromkeys(symbols, 8)}."
+                    ),
+                    ValueError,
+                )
                 program.check_sizes(one)
             return [*usual, *found]
         fixed = program.at(usual[0]).jaxpr
@@ -352,11 +366,16 @@ class Exported:
             return
         devices = [leaf.device for leaf in leaves if type(leaf) is Array]
         here = devices[-1].platform if devices else default_export_platform()
-        check(here in self.platforms, lambda: (
-            f"[export] {self.fun_name} must be called on {' or '.join(self.platforms)}; got arrays "
-            f"on {here}. Fix: export(f, platforms=[..., {here!r}]), or "
-            "disabled_checks=[DisabledSafetyCheck.platform()]."
-        ), ExportError)  # fmt: skip
+        check(
+            here in self.platforms,
+            lambda: (
+                f"[export] {self.fun_name} must be called on {' or '.join(self.platforms)}; got "
+                "arrays "
+                f"on {here}. Fix: export(f, platforms=[..., {here!r}]), or "
+                "disabled_checks=[DisabledSafetyCheck.platform()]."
+            ),
+            ExportError,
+        )
 
     def _differentiable(self, sizes: Sizes) -> Callable[..., list[Any]]:
         """The function of flat values inside another program, with its derivative."""
@@ -416,10 +435,13 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         >>> float(export.deserialize(blob).call(jnp.float32(4)))
         8.0
     """
-    check(isinstance(blob, bytes | bytearray | memoryview), lambda: (
-        f"[export] an exported function must be bytes; got a {type(blob).__name__}. "
-        "Fix: export.deserialize(pathlib.Path(file).read_bytes())."
-    ))  # fmt: skip
+    check(
+        isinstance(blob, bytes | bytearray | memoryview),
+        lambda: (
+            f"[export] an exported function must be bytes; got a {type(blob).__name__}. "
+            "Fix: export.deserialize(pathlib.Path(file).read_bytes())."
+        ),
+    )
     container = Container(bytes(blob))
     program, content = program_from(container), container.content
     give_kernels(content["kernels"], container.section("code"))
@@ -440,11 +462,13 @@ def _read_vjp(blob: bytes, program: Program) -> Exported:
     got, count = exported.in_avals, len(program.in_avals)
     check(
         list(map(str, got[:count])) == list(map(str, program.in_avals))
-        and len(got) == count + len(program.out_avals) and len(exported.out_avals) == count,
+        and len(got) == count + len(program.out_avals)
+        and len(exported.out_avals) == count,
         lambda: (
             f"[export] the derivative of {program.name} must take its {count} arguments and "
             f"{len(program.out_avals)} cotangents; got one of {len(got)} to "
             f"{len(exported.out_avals)} values. Fix: export again."
-        ), ExportError,
-    )  # fmt: skip
+        ),
+        ExportError,
+    )
     return exported

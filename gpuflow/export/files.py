@@ -59,20 +59,36 @@ class Container:
 
     def __init__(self, blob: bytes) -> None:
         magic = bytes(blob[: len(_MAGIC)])
-        check(magic == _MAGIC, lambda: _refused(
-            "must be what Exported.serialize gave", f"{len(blob)} bytes that begin with "
-            f"{magic!r}; jax.export's own files hold StableHLO, which is not read here",
-            "export.deserialize(exported.serialize())",
-        ), ExportError)  # fmt: skip
+        check(
+            magic == _MAGIC,
+            lambda: _refused(
+                "must be what Exported.serialize gave",
+                f"{len(blob)} bytes that begin with "
+                f"{magic!r}; jax.export's own files hold StableHLO, which is not read here",
+                "export.deserialize(exported.serialize())",
+            ),
+            ExportError,
+        )
         whole = int.from_bytes(blob[16:24], "little")
-        check(len(blob) >= _HEAD and len(blob) == whole, lambda: _refused(
-            "must be whole", f"{len(blob)} bytes of {whole}", "copy or write it again",
-        ), ExportError)  # fmt: skip
+        check(
+            len(blob) >= _HEAD and len(blob) == whole,
+            lambda: _refused(
+                "must be whole",
+                f"{len(blob)} bytes of {whole}",
+                "copy or write it again",
+            ),
+            ExportError,
+        )
         digest, body = bytes(blob[24:56]), memoryview(blob)[56:]
-        check(hashlib.sha256(body).digest() == digest, lambda: _refused(
-            "must be as it was written", "other bytes, of which the checksum differs",
-            "copy or write it again",
-        ), ExportError)  # fmt: skip
+        check(
+            hashlib.sha256(body).digest() == digest,
+            lambda: _refused(
+                "must be as it was written",
+                "other bytes, of which the checksum differs",
+                "copy or write it again",
+            ),
+            ExportError,
+        )
         length = int.from_bytes(body[:8], "little")
         try:
             head = parse_json(bytes(body[8 : 8 + length]))
@@ -86,11 +102,15 @@ class Container:
         except ValueError as error:
             refused = _refused("must have a header", str(error), "write it again")
             raise ExportError(refused) from None
-        check(found == FORMAT, lambda: _refused(
-            f"must be of format {FORMAT}, which gpuflow {__version__} reads",
-            f"format {found!r}, written by gpuflow {self.version}",
-            "export again with this version, or install that one",
-        ), ExportError)  # fmt: skip
+        check(
+            found == FORMAT,
+            lambda: _refused(
+                f"must be of format {FORMAT}, which gpuflow {__version__} reads",
+                f"format {found!r}, written by gpuflow {self.version}",
+                "export again with this version, or install that one",
+            ),
+            ExportError,
+        )
 
     @property
     def sizes(self) -> dict[str, int]:

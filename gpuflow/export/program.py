@@ -108,10 +108,15 @@ class Program:
             self._check_condition(one.holds(sizes), one.text, got)
 
     def _check_condition(self, holds: bool, condition: str, got: str) -> None:
-        check(holds, lambda: (
-            f"[export] sizes of arguments of {self.name} must satisfy {condition}; got {got}. Fix: "
-            "other sizes, or export it for these."
-        ), ExportError)  # fmt: skip
+        check(
+            holds,
+            lambda: (
+                f"[export] sizes of arguments of {self.name} must satisfy {condition}; got {got}. "
+                "Fix: "
+                "other sizes, or export it for these."
+            ),
+            ExportError,
+        )
 
     def at(self, sizes: Sizes) -> ClosedJaxpr:
         """The program for concrete sizes: ``(*constants, *arguments) -> results``.
@@ -150,14 +155,22 @@ class Program:
                     f"{__version__}; got a program of gpuflow {self.version}, with the error: "
                     f"{error}. Fix: export again with this version, or install that one."
                 ) from error
-        check(program.in_avals == expected, lambda: (
-            f"[export] the program of {self.name} must take {expected}; got one that takes "
-            f"{program.in_avals}. Fix: export again."
-        ), ExportError)  # fmt: skip
-        check(program.out_avals == results, lambda: (
-            f"[export] the program of {self.name} must give {results}; got one that gives "
-            f"{program.out_avals}. Fix: export again."
-        ), ExportError)  # fmt: skip
+        check(
+            program.in_avals == expected,
+            lambda: (
+                f"[export] the program of {self.name} must take {expected}; got one that takes "
+                f"{program.in_avals}. Fix: export again."
+            ),
+            ExportError,
+        )
+        check(
+            program.out_avals == results,
+            lambda: (
+                f"[export] the program of {self.name} must give {results}; got one that gives "
+                f"{program.out_avals}. Fix: export again."
+            ),
+            ExportError,
+        )
         return program, consts
 
     def check(self) -> None:

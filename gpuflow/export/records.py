@@ -283,9 +283,13 @@ class Reader:
 
         consts = tuple(self.value(one) for one in record["consts"])
         constvars = tuple(map(define, record["const"]))
-        expected, found = [[(a.shape, a.dtype) for a in avals] for avals in (
-            [var.aval for var in constvars], list(map(aval_of, consts)),
-        )]  # fmt: skip
+        expected, found = [
+            [(a.shape, a.dtype) for a in avals]
+            for avals in (
+                [var.aval for var in constvars],
+                list(map(aval_of, consts)),
+            )
+        ]
         expect(expected == found, "constants", record["const"])
         inputs = tuple(map(define, record["in"]))
         eqns = []

@@ -74,8 +74,7 @@ def check_header(content: Any, sections: Mapping[str, int]) -> None:
     for side in ("in", "out"):
         for one in check_list(content[side], lambda one: type(one) is list, "types"):
             check_type(one)
-    expect(type(content["trees"]) is list and len(content["trees"]) == 2, "trees",
-           content["trees"])  # fmt: skip
+    expect(type(content["trees"]) is list and len(content["trees"]) == 2, "trees", content["trees"])
     for one in check_list(content["arrays"], lambda one: type(one) is list, "arrays"):
         expect(len(one) == 6, "an array", one)
         check_type(one[:3])
@@ -150,8 +149,11 @@ def check_records(records: Any) -> None:
             for field in eqn[1:]:
                 expect(type(field) is list, f"a part of {eqn[0]}", field)
             pairs = eqn[3]
-            check_list(pairs, lambda one: type(one) is list and len(one) == 2 and is_text(one[0]),
-                       f"params of {eqn[0]}")  # fmt: skip
+            check_list(
+                pairs,
+                lambda one: type(one) is list and len(one) == 2 and is_text(one[0]),
+                f"params of {eqn[0]}",
+            )
             expect(len({name for name, _ in pairs}) == len(pairs), f"params of {eqn[0]}", pairs)
 
 

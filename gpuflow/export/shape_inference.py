@@ -26,10 +26,14 @@ def eval_symbolic_shape(
     leaves, treedef = tree.flatten((args, kwargs))
     symbolic = [n for x in leaves for n in getattr(x, "shape", ()) if isinstance(n, Dimension)]
     scopes = list({id(size.scope): size.scope for size in symbolic}.values())
-    check(len(scopes) == 1, lambda: (
-        f"[eval_shape] symbolic sizes must share a scope; got {len(scopes)} scopes for "
-        f"{', '.join(map(str, symbolic))}. Fix: symbolic_shape(..., scope=scope)."
-    ), ExportError)  # fmt: skip
+    check(
+        len(scopes) == 1,
+        lambda: (
+            f"[eval_shape] symbolic sizes must share a scope; got {len(scopes)} scopes for "
+            f"{', '.join(map(str, symbolic))}. Fix: symbolic_shape(..., scope=scope)."
+        ),
+        ExportError,
+    )
     symbols = tuple(dict.fromkeys(s for size in symbolic for s in sorted(symbols_of(size))))
     traced_sizes = sizes_to_trace(symbols, scopes[0])
     found = []
@@ -43,10 +47,14 @@ def eval_symbolic_shape(
         call_args, call_kwargs = tree.unflatten(treedef, at)
         found.append(eval_shape(fun, *call_args, **call_kwargs))
     structure = tree.structure(found[0])
-    check(all(tree.structure(one) == structure for one in found), lambda: (
-        "[eval_shape] the tree of results must not depend on symbolic sizes; got several. Fix: "
-        "numbers instead of symbols."
-    ), ExportError)  # fmt: skip
+    check(
+        all(tree.structure(one) == structure for one in found),
+        lambda: (
+            "[eval_shape] the tree of results must not depend on symbolic sizes; got several. Fix: "
+            "numbers instead of symbols."
+        ),
+        ExportError,
+    )
     shapes = SizeInference(traced_sizes, scopes[0]).merged(
         [[list(leaf.shape) for leaf in tree.leaves(one)] for one in found]
     )

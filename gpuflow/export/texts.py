@@ -13,9 +13,12 @@ from gpuflow.base.records import record
 from gpuflow.export.dimensions import FUNCTIONS, Sizes, call, symbol, value_of
 
 _COMPARISONS: dict[type, tuple[str, Callable[[Any, Any], bool]]] = {
-    ast.GtE: (">=", operator.ge), ast.LtE: ("<=", operator.le), ast.Eq: ("==", operator.eq),
-    ast.Gt: (">", operator.gt), ast.Lt: ("<", operator.lt),
-}  # fmt: skip
+    ast.GtE: (">=", operator.ge),
+    ast.LtE: ("<=", operator.le),
+    ast.Eq: ("==", operator.eq),
+    ast.Gt: (">", operator.gt),
+    ast.Lt: ("<", operator.lt),
+}
 
 
 @record
@@ -83,10 +86,14 @@ class SymbolicScope:
 
 
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
     ast.BitXor: operator.pow,
-}  # fmt: skip
+}
 # Far more than sizes of programs have; texts from files must not take time or memory without end.
 _LONGEST = 10_000
 _DEEPEST = 100
@@ -188,10 +195,14 @@ def _constraint(text: str, scope: SymbolicScope) -> Constraint:
             f"{text[:200]!r}. Fix: 'b >= 8'."
         )
     operator_of = _COMPARISONS.get(type(node.ops[0]))
-    check(operator_of is not None, lambda: (
-        f"[export] a constraint compares by one of >=, <=, ==, >, <; got {text[:200]!r}. "
-        "Fix: 'b >= 8'."
-    ), ValueError)  # fmt: skip
+    check(
+        operator_of is not None,
+        lambda: (
+            f"[export] a constraint compares by one of >=, <=, ==, >, <; got {text[:200]!r}. "
+            "Fix: 'b >= 8'."
+        ),
+        ValueError,
+    )
     assert operator_of is not None
     left, right = _size(node.left, text, scope, 0), _size(node.comparators[0], text, scope, 0)
     return Constraint(text=text.strip(), left=left, compare=operator_of[1], right=right)

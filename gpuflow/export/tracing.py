@@ -60,10 +60,14 @@ def export(
         >>> exported.call(jnp.ones((5, 3))).shape
         (5,)
     """
-    check(isinstance(fun_jit, JitFunction), lambda: (
-        f"[export] the function must be the result of jit; got {fun_jit!r}. "
-        "Fix: export.export(jit(f))."
-    ), ValueError)  # fmt: skip
+    check(
+        isinstance(fun_jit, JitFunction),
+        lambda: (
+            f"[export] the function must be the result of jit; got {fun_jit!r}. "
+            "Fix: export.export(jit(f))."
+        ),
+        ValueError,
+    )
     allowed = tuple(platforms) if platforms is not None else None
 
     def exporting(*args: Any, **kwargs: Any) -> Exported:
@@ -74,9 +78,12 @@ def export(
 
 
 def _exported(
-    function: JitFunction[..., Any], platforms: tuple[str, ...],
-    checks: tuple[DisabledSafetyCheck, ...], args: tuple[Any, ...], kwargs: dict[str, Any],
-) -> Exported:  # fmt: skip
+    function: JitFunction[..., Any],
+    platforms: tuple[str, ...],
+    checks: tuple[DisabledSafetyCheck, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Exported:
     _check_options(function)
     leaves, treedef = tree.flatten((args, kwargs))
     sizes = [n for x in leaves for n in getattr(x, "shape", ()) if is_symbolic_dim(n)]
@@ -102,11 +109,15 @@ def _check_options(function: JitFunction[..., Any]) -> None:
         for name in ("in_shardings", "out_shardings", "device")
         if getattr(options, name) is not None
     ]
-    check(not requested, lambda: (
-        f"[export] an exported program must use one device; got {function.name} with "
-        f"{' and '.join(requested)}. Fix: export jit(f) without them, and shard its arguments "
-        "when you call it."
-    ), ExportError)  # fmt: skip
+    check(
+        not requested,
+        lambda: (
+            f"[export] an exported program must use one device; got {function.name} with "
+            f"{' and '.join(requested)}. Fix: export jit(f) without them, and shard its arguments "
+            "when you call it."
+        ),
+        ExportError,
+    )
 
 
 def _traced(
@@ -114,16 +125,25 @@ def _traced(
 ) -> tuple[Entry, TreeDef]:
     traced = function.trace(*args, **kwargs)
     entry = traced.entry
-    check(entry.refs is None, lambda: (
-        f"[export] an exported function must not use refs; got {function.name}, which does. "
-        "Fix: pass values, and return the new ones."
-    ), ExportError)  # fmt: skip
+    check(
+        entry.refs is None,
+        lambda: (
+            f"[export] an exported function must not use refs; got {function.name}, which does. "
+            "Fix: pass values, and return the new ones."
+        ),
+        ExportError,
+    )
     over = spans_memories(entry.jaxpr) or bool(requested_shardings(entry.jaxpr.jaxpr))
-    check(not over, lambda: (
-        f"[export] an exported program must use one device; got {function.name}, which has "
-        "shardings or uses several devices. Fix: export the function without shard_map, pmap and "
-        "sharding constraints."
-    ), ExportError)  # fmt: skip
+    check(
+        not over,
+        lambda: (
+            f"[export] an exported program must use one device; got {function.name}, which has "
+            "shardings or uses several devices. Fix: export the function without shard_map, pmap "
+            "and "
+            "sharding constraints."
+        ),
+        ExportError,
+    )
     return entry, traced.in_tree
 
 
@@ -134,9 +154,14 @@ def _records(writer: Writer, entry: Entry) -> dict[str, Any]:
 
 
 def _program(
-    function: JitFunction[..., Any], entry: Entry, in_tree: TreeDef, writer: Writer, records: Any,
-    avals: tuple[Sequence[ShapedArray], Sequence[ShapedArray]], constraints: tuple[str, ...] = (),
-) -> Program:  # fmt: skip
+    function: JitFunction[..., Any],
+    entry: Entry,
+    in_tree: TreeDef,
+    writer: Writer,
+    records: Any,
+    avals: tuple[Sequence[ShapedArray], Sequence[ShapedArray]],
+    constraints: tuple[str, ...] = (),
+) -> Program:
     donated = tuple(k for k, flag in enumerate(entry.donated) if flag)
     in_avals, out_avals = avals
     return Program(
@@ -154,9 +179,11 @@ def _program(
 
 
 def _symbolic_program(
-    function: JitFunction[..., Any], leaves: list[Any], treedef: TreeDef,
+    function: JitFunction[..., Any],
+    leaves: list[Any],
+    treedef: TreeDef,
     symbolic: list[Dimension],
-) -> tuple[Program, TreeDef]:  # fmt: skip
+) -> tuple[Program, TreeDef]:
     """The program for all sizes, from traces at several."""
     scope = _scope_of(function, symbolic)
     symbols = tuple(dict.fromkeys(s for size in symbolic for s in sorted(symbols_of(size))))
@@ -185,10 +212,11 @@ def _symbolic_program(
     outs = [
         type_with(
             [parsed(n["size"], scope) if isinstance(n, dict) else n for n in shape],
-            aval.dtype, aval.weak_type,
+            aval.dtype,
+            aval.weak_type,
         )
         for (shape, _, _), aval in zip(results, first.jaxpr.out_avals, strict=True)
-    ]  # fmt: skip
+    ]
     constraints = tuple(one.text for one in scope.constraints)
     known = ins, outs
     return _program(function, first, in_tree, writers[0], merged, known, constraints), in_tree
@@ -196,11 +224,15 @@ def _symbolic_program(
 
 def _scope_of(function: JitFunction[..., Any], symbolic: Sequence[Dimension]) -> SymbolicScope:
     scopes = list({id(size.scope): size.scope for size in symbolic}.values())
-    check(len(scopes) == 1, lambda: (
-        f"[export] symbolic sizes of the arguments of {function.name} must share a scope; got "
-        f"{len(scopes)} for {', '.join(map(str, symbolic))}. Fix: scope = SymbolicScope(); "
-        "symbolic_shape(..., scope=scope)."
-    ), ExportError)  # fmt: skip
+    check(
+        len(scopes) == 1,
+        lambda: (
+            f"[export] symbolic sizes of the arguments of {function.name} must share a scope; got "
+            f"{len(scopes)} for {', '.join(map(str, symbolic))}. Fix: scope = SymbolicScope(); "
+            "symbolic_shape(..., scope=scope)."
+        ),
+        ExportError,
+    )
     scope = scopes[0]
     assert isinstance(scope, SymbolicScope)
     return scope
@@ -226,30 +258,46 @@ def _same_constants(
 
     def check_same(arrays: Sequence[tuple[Any, ShapedArray]]) -> None:
         same = all(aval is arrays[0][1] for _, aval in arrays) and all(
-            one is arrays[0][0] or np.array_equal(one, arrays[0][0], equal_nan=False)
+            one is arrays[0][0]
+            or np.array_equal(one, arrays[0][0], equal_nan=False)
             or one.tobytes() == arrays[0][0].tobytes()
             for one, _ in arrays
-        )  # fmt: skip
-        check(same, lambda: (
-            f"[export] constants of {function.name} must not depend on symbolic sizes; got "
-            f"{arrays[0][1]} in one program and {arrays[-1][1]} of other values in the next. Fix: "
-            "jnp.arange and jnp.zeros instead of NumPy's."
-        ), ExportError)  # fmt: skip
+        )
+        check(
+            same,
+            lambda: (
+                f"[export] constants of {function.name} must not depend on symbolic sizes; got "
+                f"{arrays[0][1]} in one program and {arrays[-1][1]} of other values in the next. "
+                "Fix: "
+                "jnp.arange and jnp.zeros instead of NumPy's."
+            ),
+            ExportError,
+        )
 
-    counts = {(len(writer.arrays), len(entry.consts))
-              for writer, entry in zip(writers, entries, strict=True)}  # fmt: skip
-    check(len(counts) == 1, lambda: (
-        f"[export] constants of {function.name} must not depend on symbolic sizes; got programs "
-        "with different numbers of them. Fix: make them inside of the function with jnp."
-    ), ExportError)  # fmt: skip
+    counts = {
+        (len(writer.arrays), len(entry.consts))
+        for writer, entry in zip(writers, entries, strict=True)
+    }
+    check(
+        len(counts) == 1,
+        lambda: (
+            f"[export] constants of {function.name} must not depend on symbolic sizes; got "
+            "programs "
+            "with different numbers of them. Fix: make them inside of the function with jnp."
+        ),
+        ExportError,
+    )
     for arrays in zip(*(writer.arrays for writer in writers), strict=True):
         check_same([array[:2] for array in arrays])
 
 
 def _exported_vjp(
-    function: JitFunction[..., Any], program: Program, in_tree: TreeDef,
-    platforms: tuple[str, ...], checks: tuple[DisabledSafetyCheck, ...],
-) -> Exported:  # fmt: skip
+    function: JitFunction[..., Any],
+    program: Program,
+    in_tree: TreeDef,
+    platforms: tuple[str, ...],
+    checks: tuple[DisabledSafetyCheck, ...],
+) -> Exported:
     """The derivative of a function as one of flat values."""
     count = len(program.in_avals)
 

@@ -108,9 +108,7 @@ def scale_and_translate(
     sizes, method = _checked("scale_and_translate", image, shape, method)
     check(
         method is not ResizeMethod.NEAREST,
-        lambda: (
-            "[scale_and_translate] method must not be 'nearest'; got it. Fix: method='linear'."
-        ),
+        lambda: "[scale_and_translate] method must not be 'nearest'; got it. Fix: method='linear'.",
         ValueError,
     )
     old = aval_of(image).shape

@@ -50,4 +50,3 @@ def finds_first_largest(reduce: Reduce) -> bool:
         and s.out == result
         for s, sides, result in pairs
     )
-

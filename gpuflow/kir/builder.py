@@ -184,15 +184,21 @@ class Builder:
 
     @overload
     def reduce(
-        self, axes: str | Sequence[str], init: Value, combine: str | Callable[..., Value],
+        self,
+        axes: str | Sequence[str],
+        init: Value,
+        combine: str | Callable[..., Value],
         body: Callable[[], Value],
-    ) -> Value: ...  # fmt: skip
+    ) -> Value: ...
 
     @overload
     def reduce(
-        self, axes: str | Sequence[str], init: Sequence[Value],
-        combine: str | Callable[..., Sequence[Value]], body: Callable[[], Sequence[Value]],
-    ) -> Values: ...  # fmt: skip
+        self,
+        axes: str | Sequence[str],
+        init: Sequence[Value],
+        combine: str | Callable[..., Sequence[Value]],
+        body: Callable[[], Sequence[Value]],
+    ) -> Values: ...
 
     def reduce(
         self,
@@ -237,9 +243,12 @@ class Builder:
         self._append(nodes.For(axis, Block(body=body)))
 
     def for_count(
-        self, count: Value, init: Sequence[Value],
-        body: Callable[..., Sequence[Value] | Value], is_long: bool = False,
-    ) -> Values:  # fmt: skip
+        self,
+        count: Value,
+        init: Sequence[Value],
+        body: Callable[..., Sequence[Value] | Value],
+        is_long: bool = False,
+    ) -> Values:
         """Run ``body(counter, *carries) -> carries`` ``count`` (int64) times; the last carries.
 
         Args:
@@ -277,9 +286,11 @@ class Builder:
         return outs
 
     def choose(
-        self, predicate: Value, on_true: Callable[[], Value | Pair],
+        self,
+        predicate: Value,
+        on_true: Callable[[], Value | Pair],
         on_false: Callable[[], Value | Pair],
-    ) -> Value | Pair:  # fmt: skip
+    ) -> Value | Pair:
         """Like ``select`` of the results of two functions, of which only one runs."""
         outs = self.if_(predicate, lambda: _components(on_true()), lambda: _components(on_false()))
         return outs[0] if len(outs) == 1 else Pair(*outs)

@@ -67,15 +67,17 @@ class Replay:
                 self._define(outs, results)
             case nodes.While(outs, init, cond, body):
                 results = builder.while_loop(
-                    self._of(init), lambda *v: self.block(cond, v)[0],
+                    self._of(init),
+                    lambda *v: self.block(cond, v)[0],
                     lambda *v: self.block(body, v),
-                )  # fmt: skip
+                )
                 self._define(outs, results)
             case nodes.If(outs, predicate, then, orelse):
                 results = builder.if_(
-                    self._values[predicate], lambda: self.block(then, ()),
+                    self._values[predicate],
+                    lambda: self.block(then, ()),
                     lambda: self.block(orelse, ()),
-                )  # fmt: skip
+                )
                 self._define(outs, results)
             case _:
                 raise TypeError(f"[kir] a block of one lane must not hold {type(s).__name__}.")

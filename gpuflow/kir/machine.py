@@ -176,9 +176,7 @@ class Machine:
             )
         return address, live
 
-    def require_fresh(
-        self, statement: nodes.Store, targets: Array, size: int, first: int
-    ) -> None:
+    def require_fresh(self, statement: nodes.Store, targets: Array, size: int, first: int) -> None:
         """An element is stored once by a Store, and an OUT element once by the whole kernel."""
         name, key = statement.operand, (statement.operand, statement.component)
         times = np.bincount(targets, minlength=size)

@@ -132,6 +132,9 @@ class Value:
     number: int
     dtype: str
 
+    def __hash__(self) -> int:
+        return self.number
+
 
 @record
 class Block:

@@ -320,9 +320,13 @@ def _check_padded(
 
 
 def _require_axis_order(
-    axis: str, before: tuple[str, ...], around: tuple[str, ...], state: State, where: object,
+    axis: str,
+    before: tuple[str, ...],
+    around: tuple[str, ...],
+    state: State,
+    where: object,
     strip_sizes: Container[str],
-) -> None:  # fmt: skip
+) -> None:
     """Require that ``axis`` exists, is not open, and comes after ``before``, or is cut."""
     exists = any(axis == other.name for other in state.kernel.axes)
     require(exists, state.kernel, where, f"axis {axis} must be an axis of the kernel")

@@ -49,9 +49,21 @@ COMPONENT_DTYPES = {"complex64": "float32", "complex128": "float64"}
 
 # Functions whose result a narrow dtype holds exactly if it holds their arguments.
 CLOSED = frozenset(
-    ("abs", "ceil", "copysign", "floor", "max", "min", "neg", "rem", "round", "round_away", "sign",
-     "trunc")
-)  # fmt: skip
+    (
+        "abs",
+        "ceil",
+        "copysign",
+        "floor",
+        "max",
+        "min",
+        "neg",
+        "rem",
+        "round",
+        "round_away",
+        "sign",
+        "trunc",
+    )
+)
 
 
 def compute_dtype(storage: str) -> str:

@@ -28,8 +28,13 @@ else:
     hashlib = LazyModule("hashlib")
 
 _SHORT_KINDS = {
-    "float": "f", "bfloat": "bf", "complex": "c", "int": "i", "uint": "u", "bool": "bool",
-}  # fmt: skip
+    "float": "f",
+    "bfloat": "bf",
+    "complex": "c",
+    "int": "i",
+    "uint": "u",
+    "bool": "bool",
+}
 
 # Blocks of at most this many statements without nested blocks are written in braces.
 _INLINE_STATEMENTS = 4

@@ -19,6 +19,7 @@ from gpuflow.ops.elementwise import (
     bits,
     comparison,
     complex_numbers,
+    general_powers,
     transcendental,
 )
 from gpuflow.ops.elementwise.select import clamp as clamp_op
@@ -76,12 +77,10 @@ bitwise_and = _strict(comparison.and_p, comparison.bitwise_and)
 bitwise_or = _strict(comparison.or_p, comparison.bitwise_or)
 bitwise_xor = _strict(comparison.xor_p, comparison.bitwise_xor)
 shift_left = _strict(comparison.shift_left_p, comparison.shift_left)
-shift_right_logical = _strict(
-    comparison.shift_right_logical_p, comparison.shift_right_logical
-)  # fmt: skip
+shift_right_logical = _strict(comparison.shift_right_logical_p, comparison.shift_right_logical)
 shift_right_arithmetic = _strict(
     comparison.shift_right_arithmetic_p, comparison.shift_right_arithmetic
-)  # fmt: skip
+)
 igamma = _strict(gamma.igamma_p, gamma.igamma)
 igammac = _strict(gamma.igammac_p, gamma.igammac)
 igamma_grad_a = _strict(gamma.igamma_grad_a_p, gamma.igamma_grad_a)
@@ -111,12 +110,12 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Ar
     return arithmetic.mul_p.bind(*_check_dtypes("mul", x, y))
 
 
-@wraps(transcendental.pow)
+@wraps(general_powers.pow)
 def pow(x: ArrayLike, y: ArrayLike) -> Array:
-    """See ``ops.transcendental``."""
+    """See ``ops.general_powers``."""
     if dtypes.is_integer(aval_of(y).dtype):
-        return transcendental.pow_p.bind(x, y)
-    return transcendental.pow_p.bind(*_check_dtypes("pow", x, y))
+        return general_powers.pow_p.bind(x, y)
+    return general_powers.pow_p.bind(*_check_dtypes("pow", x, y))
 
 
 @wraps(clamp_op)

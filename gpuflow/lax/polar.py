@@ -99,9 +99,13 @@ def _scaled(x: Any) -> Any:
 @through_float32
 @explained
 def qdwh(
-    x: Any, *, is_hermitian: bool = False, max_iterations: int | None = None,
-    eps: float | None = None, dynamic_shape: tuple[Any, Any] | None = None,
-) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    x: Any,
+    *,
+    is_hermitian: bool = False,
+    max_iterations: int | None = None,
+    eps: float | None = None,
+    dynamic_shape: tuple[Any, Any] | None = None,
+) -> tuple[Any, Any, Any, Any]:
     """Compute the polar decomposition ``x == u @ h`` with orthonormal columns and Hermitian h.
 
     Args:

@@ -12,9 +12,11 @@ from gpuflow.core.primitive import Primitive, registry
 
 
 def publish_with_primitives(
-    namespace: dict[str, Any], short: str, modules: Collection[str] = (),
+    namespace: dict[str, Any],
+    short: str,
+    modules: Collection[str] = (),
     defining_files_only: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """``publish`` for a module that has primitives too, under their names and ``_p``.
 
     Args:

@@ -34,9 +34,12 @@ from gpuflow.runtime.array import Array, from_numpy
 
 @explained
 def full(
-    shape: int | Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
+    shape: int | Sequence[int],
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    *,
     sharding: Any = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return an array of ``shape`` filled with a scalar.
 
     Args:
@@ -70,9 +73,12 @@ def full(
 
 @explained
 def full_like(
-    x: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None,
-    shape: Sequence[int] | None = None, sharding: Any = None,
-) -> Array:  # fmt: skip
+    x: Any,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[int] | None = None,
+    sharding: Any = None,
+) -> Array:
     """Return an array of the shape and type of ``x`` (also weak types) filled with a scalar.
 
     In shard_map it varies as ``x`` does.
@@ -232,9 +238,7 @@ def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
 
 
 @explained
-def collapse(
-    operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None
-) -> Array:
+def collapse(operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None) -> Array:
     """Merge a range of dimensions of ``operand`` into one.
 
     Args:
@@ -286,10 +290,7 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
         ValueError,
     )
     ends = np.cumsum([0, *sizes])
-    return [
-        slicing.slice_in_dim(operand, int(a), int(b), 1, dim)
-        for a, b in pairwise(ends)
-    ]
+    return [slicing.slice_in_dim(operand, int(a), int(b), 1, dim) for a, b in pairwise(ends)]
 
 
 @explained
@@ -379,10 +380,14 @@ def reciprocal(x: ArrayLike) -> Array:
 
 
 def dot(
-    lhs: ArrayLike, rhs: ArrayLike, *, dimension_numbers: Any = None,
-    precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    *,
+    dimension_numbers: Any = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the product of two vectors or matrices; with dimension numbers, ``dot_general``.
 
     Args:

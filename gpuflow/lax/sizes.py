@@ -88,8 +88,9 @@ def shape_as_value(shape: Sequence[int]) -> Any:
         aval = aval_of(shape)
         check(
             aval.ndim == 1 and dtypes.is_integer(aval.dtype),
-            lambda: f"[shape_as_value] sizes must be a vector of integers; got {aval}. "
-            "Fix: x.shape.",
+            lambda: (
+                f"[shape_as_value] sizes must be a vector of integers; got {aval}. Fix: x.shape."
+            ),
         )
         return convert_element_type(shape, dtypes.default_int())
     wide = any(size > np.iinfo(np.int32).max for size in shape)
@@ -101,10 +102,13 @@ def shape_as_value(shape: Sequence[int]) -> Any:
 
 @explained
 def reduce_window_shape_tuple(
-    operand_shape: Sequence[int], window_dimensions: Sequence[int],
-    window_strides: Sequence[int], padding: Sequence[tuple[int, int]],
-    base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
-) -> Shape:  # fmt: skip
+    operand_shape: Sequence[int],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Shape:
     """Return the shape of the result of ``reduce_window``.
 
     Args:
@@ -149,9 +153,12 @@ def _with_holes(sizes: Sequence[int], dilation: Sequence[int] | None) -> Sequenc
 
 @explained
 def conv_shape_tuple(
-    lhs_shape: Sequence[int], rhs_shape: Sequence[int], strides: Sequence[int], pads: Padding,
+    lhs_shape: Sequence[int],
+    rhs_shape: Sequence[int],
+    strides: Sequence[int],
+    pads: Padding,
     batch_group_count: int = 1,
-) -> Shape:  # fmt: skip
+) -> Shape:
     """Return the shape of a convolution in the layouts (N, C, *space) and (O, I, *space).
 
     Args:
@@ -240,9 +247,12 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, 
 
 @explained
 def conv_general_shape_tuple(
-    lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
-    padding: Padding, dimension_numbers: Sequence[str],
-) -> Shape:  # fmt: skip
+    lhs_shape: Sequence[int],
+    rhs_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Padding,
+    dimension_numbers: Sequence[str],
+) -> Shape:
     """Return the shape of a convolution with dimension numbers as strings.
 
     Args:
@@ -274,9 +284,12 @@ def conv_general_shape_tuple(
 
 @explained
 def conv_transpose_shape_tuple(
-    lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
-    padding: Padding, dimension_numbers: Sequence[str],
-) -> Shape:  # fmt: skip
+    lhs_shape: Sequence[int],
+    rhs_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Padding,
+    dimension_numbers: Sequence[str],
+) -> Shape:
     """Return the shape of a transposed convolution with dimension numbers as strings.
 
     Args:

@@ -93,9 +93,12 @@ Choice = bool | Sequence[bool]
 
 
 def dynamic_slice(
-    operand: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], slice_sizes: Sequence[int],
-    *, allow_negative_indices: Choice = True,
-) -> Array:  # fmt: skip
+    operand: ArrayLike,
+    start_indices: ArrayLike | Sequence[ArrayLike],
+    slice_sizes: Sequence[int],
+    *,
+    allow_negative_indices: Choice = True,
+) -> Array:
     """Return a window of static size at a dynamic start index, clamped to the bounds.
 
     Args:
@@ -130,9 +133,12 @@ def _sliced(operand: ArrayLike, starts: ArraysLike, sizes: Sequence[int], allowe
 
 
 def dynamic_update_slice(
-    operand: ArrayLike, update: ArrayLike, start_indices: ArrayLike | Sequence[ArrayLike], *,
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_indices: ArrayLike | Sequence[ArrayLike],
+    *,
     allow_negative_indices: Choice = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Replace a window of ``operand`` at a dynamic start index, clamped to the bounds.
 
     Args:
@@ -160,9 +166,7 @@ def dynamic_update_slice(
 
 
 @composite
-def _updated(
-    operand: ArrayLike, update: ArrayLike, starts: ArraysLike, allowed: Choice
-) -> Array:
+def _updated(operand: ArrayLike, update: ArrayLike, starts: ArraysLike, allowed: Choice) -> Array:
     starts = _wrapped("dynamic_update_slice", starts, operand, allowed)
     return dynamic_slices.dynamic_update_slice(operand, update, starts)
 
@@ -243,9 +247,13 @@ def _from_the_end(start: Any, size: int) -> Any:
 
 @explained
 def dynamic_slice_in_dim(
-    operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0, *,
+    operand: ArrayLike,
+    start_index: ArrayLike,
+    slice_size: int,
+    axis: int = 0,
+    *,
     allow_negative_indices: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute ``dynamic_slice`` along one axis.
 
     Args:
@@ -294,9 +302,13 @@ def _slice_along(
 
 @explained
 def dynamic_index_in_dim(
-    operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True, *,
+    operand: ArrayLike,
+    index: ArrayLike,
+    axis: int = 0,
+    keepdims: bool = True,
+    *,
     allow_negative_indices: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the element at a dynamic index along ``axis``.
 
     Args:
@@ -324,9 +336,13 @@ def dynamic_index_in_dim(
 
 @explained
 def dynamic_update_slice_in_dim(
-    operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, *,
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_index: ArrayLike,
+    axis: int,
+    *,
     allow_negative_indices: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute ``dynamic_update_slice`` along one axis.
 
     Args:
@@ -348,9 +364,14 @@ def dynamic_update_slice_in_dim(
         Array([0., 1., 1., 0., 0.], dtype=float32)
     """
     return _updated_along(
-        "dynamic_update_slice_in_dim", operand, update, start_index, axis, False,
+        "dynamic_update_slice_in_dim",
+        operand,
+        update,
+        start_index,
+        axis,
+        False,
         allow_negative_indices,
-    )  # fmt: skip
+    )
 
 
 def _updated_along(
@@ -365,9 +386,13 @@ def _updated_along(
 
 @composite
 def _update_along(
-    operand: ArrayLike, update: ArrayLike, start: ArrayLike, dim: int, is_element: bool,
+    operand: ArrayLike,
+    update: ArrayLike,
+    start: ArrayLike,
+    dim: int,
+    is_element: bool,
     allowed: bool,
-) -> Array:  # fmt: skip
+) -> Array:
     if is_element and aval_of(update).ndim != aval_of(operand).ndim:
         update = expand_dims(update, (dim,))
     return _updated(operand, update, _only(operand, dim, start), allowed)
@@ -375,9 +400,13 @@ def _update_along(
 
 @explained
 def dynamic_update_index_in_dim(
-    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int, *,
+    operand: ArrayLike,
+    update: ArrayLike,
+    index: ArrayLike,
+    axis: int,
+    *,
     allow_negative_indices: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Replace the element at a dynamic index along ``axis``.
 
     Args:

@@ -260,9 +260,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
 @constant_slope_beyond(40.0)
 def _gelu(x: Any) -> Any:
     half, root = (convert(value, aval_of(x).dtype) for value in (0.5, float(np.sqrt(0.5))))
-    return lax.mul(
-        lax.mul(half, _above_minus_infinity(x)), lax.erfc(lax.mul(lax.neg(x), root))
-    )
+    return lax.mul(lax.mul(half, _above_minus_infinity(x)), lax.erfc(lax.mul(lax.neg(x), root)))
 
 
 @composite

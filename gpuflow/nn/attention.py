@@ -105,8 +105,9 @@ def dot_product_attention(
     _check_implementation(implementation)
     shape = aval_of(jnp.asarray(query)).shape
     query, key, value = (_four_axes(x) for x in (query, key, value))
-    lengths = [None if x is None else jnp.asarray(x) for x in (query_seq_lengths,
-                                                               key_value_seq_lengths)]
+    lengths = [
+        None if x is None else jnp.asarray(x) for x in (query_seq_lengths, key_value_seq_lengths)
+    ]
     _check_operands(query, key, value, lengths)
     spaces = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
     if bias is not None:
@@ -202,27 +203,34 @@ def _check_operands(query: Any, key: Any, value: Any, lengths: Sequence[Any]) ->
 
     for name, x in (("query", query), ("key", key), ("value", value)):
         complain(
-            x.ndim == 4, f"{name} must have 3 or 4 axes", aval_of(x),
+            x.ndim == 4,
+            f"{name} must have 3 or 4 axes",
+            aval_of(x),
             "arrays of [batch, length, heads, size]",
-        )  # fmt: skip
+        )
     avals = f"query {aval_of(query)}, key {aval_of(key)}, value {aval_of(value)}"
     complain(
         key.shape == value.shape and query.shape[::3] == key.shape[::3],
-        "key and value must have one shape, and query their batch and last size", avals,
+        "key and value must have one shape, and query their batch and last size",
+        avals,
         "arrays of [batch, length, heads, size]",
-    )  # fmt: skip
+    )
     complain(
         query.dtype == key.dtype == value.dtype and dtypes.is_floating(key.dtype),
-        "query, key and value must have one float dtype", avals, "x.astype(query.dtype)",
-    )  # fmt: skip
+        "query, key and value must have one float dtype",
+        avals,
+        "x.astype(query.dtype)",
+    )
     complain(
         key.shape[2] > 0 and query.shape[2] % key.shape[2] == 0,
-        "the heads of query must be a multiple of those of key", avals,
+        "the heads of query must be a multiple of those of key",
+        avals,
         "jnp.repeat(key, 2, axis=-2)",
-    )  # fmt: skip
+    )
     for name, length in zip(("query", "key_value"), lengths, strict=True):
         complain(
             length is None or (length.shape, length.dtype) == (key.shape[:1], np.int32),
             f"{name}_seq_lengths must be int32 of shape {key.shape[:1]}",
-            None if length is None else aval_of(length), "jnp.asarray(lengths, jnp.int32)",
-        )  # fmt: skip
+            None if length is None else aval_of(length),
+            "jnp.asarray(lengths, jnp.int32)",
+        )

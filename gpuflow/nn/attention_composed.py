@@ -35,9 +35,13 @@ class Settings:
 
 
 def composed_attention(
-    settings: Settings, query: Any, key: Any, value: Any, extras: Sequence[Any],
+    settings: Settings,
+    query: Any,
+    key: Any,
+    value: Any,
+    extras: Sequence[Any],
     with_sums: bool = False,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Any, Any]:
     """Attention of checked operands with four axes.
 
     Args:
@@ -79,9 +83,12 @@ def _scores(query: Any, key: Any, heads: tuple[int, int], settings: Settings) ->
     wide = jnp.promote_types(query.dtype, np.float32)
     grouped = jnp.reshape(query, (batch, length, *heads, size))
     scores = jnp.einsum(
-        "btkgh,bskh->bkgts", grouped, key, precision=settings.precision,
+        "btkgh,bskh->bkgts",
+        grouped,
+        key,
+        precision=settings.precision,
         preferred_element_type=wide,
-    )  # fmt: skip
+    )
     return jnp.multiply(scores, convert(settings.scale, wide))
 
 

@@ -55,9 +55,11 @@ def fused_attention(
 
 def _params(settings: Settings) -> dict[str, Any]:
     return {
-        "scale": float(settings.scale), "causal": bool(settings.causal), "window": settings.window,
+        "scale": float(settings.scale),
+        "causal": bool(settings.causal),
+        "window": settings.window,
         "precision": settings.precision,
-    }  # fmt: skip
+    }
 
 
 def _composed(settings: Settings, operands: Sequence[Any], extras: _Extras) -> Any:
@@ -119,9 +121,12 @@ def _gradients(
 ) -> Any:
     # Gradients of scores are differences from these.
     dots = jnp.einsum(
-        "btnh,btnh->bnt", cotangent, out, precision=Precision.HIGHEST,
+        "btnh,btnh->bnt",
+        cotangent,
+        out,
+        precision=Precision.HIGHEST,
         preferred_element_type=sums.dtype,
-    )  # fmt: skip
+    )
     return attention_ops.attention_gradients(
         [*operands, cotangent, sums, dots, out], extras, **_params(settings)
     )
@@ -141,8 +146,9 @@ def _gradients_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
     if bias is None:
         _, d_outs = jvp(
             lambda operands, cotangent: composed(operands, cotangent, None),
-            (tuple(operands), cotangent), d_inputs,
-        )  # fmt: skip
+            (tuple(operands), cotangent),
+            d_inputs,
+        )
     else:
         composed_primals = (tuple(operands), cotangent, bias)
         _, d_outs = jvp(composed, composed_primals, (*d_inputs, _array(d_bias)))

@@ -51,9 +51,11 @@ def _initializer(name: str, dtype: Any, draw: _Draw) -> Initializer:
 
 @explained
 def zeros(
-    key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
+    key: ArrayLike,
+    shape: Sequence[int],
+    dtype: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Initializer that returns zeros.
 
     Args:
@@ -75,9 +77,11 @@ def zeros(
 
 @explained
 def ones(
-    key: ArrayLike, shape: Sequence[int], dtype: DTypeLike | None = None,
+    key: ArrayLike,
+    shape: Sequence[int],
+    dtype: DTypeLike | None = None,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Initializer that returns ones.
 
     Args:
@@ -163,9 +167,11 @@ def normal(stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None) -> Initiali
 
 @explained
 def truncated_normal(
-    stddev: ArrayLike = 1e-2, dtype: DTypeLike | None = None, lower: ArrayLike = -2.0,
+    stddev: ArrayLike = 1e-2,
+    dtype: DTypeLike | None = None,
+    lower: ArrayLike = -2.0,
     upper: ArrayLike = 2.0,
-) -> Initializer:  # fmt: skip
+) -> Initializer:
     """Return an initializer of truncated normal random numbers.
 
     Args:
@@ -201,9 +207,14 @@ _MEANS = {
 
 @explained
 def variance_scaling(
-    scale: ArrayLike, mode: str, distribution: str, in_axis: Axes = -2, out_axis: Axes = -1,
-    batch_axis: Axes = (), dtype: DTypeLike | None = None,
-) -> Initializer:  # fmt: skip
+    scale: ArrayLike,
+    mode: str,
+    distribution: str,
+    in_axis: Axes = -2,
+    out_axis: Axes = -1,
+    batch_axis: Axes = (),
+    dtype: DTypeLike | None = None,
+) -> Initializer:
     """Return an initializer of random numbers with variance ``scale / fan``.
 
     Args:
@@ -266,9 +277,7 @@ def _fans(shape: Sequence[int], *axes: Axes) -> tuple[float, float]:
         ValueError,
     )
     try:
-        sizes = [
-            shape[a] if isinstance(a, int) else math.prod([shape[k] for k in a]) for a in axes
-        ]
+        sizes = [shape[a] if isinstance(a, int) else math.prod([shape[k] for k in a]) for a in axes]
     except IndexError:
         raise ValueError(
             f"[variance_scaling] in_axis, out_axis and batch_axis must be axes of shape "
@@ -537,7 +546,13 @@ def delta_orthogonal(
 
 
 publish(
-    globals(), "initializers",
-    [*public_names(globals(), __name__), "xavier_uniform", "xavier_normal", "kaiming_uniform",
-     "kaiming_normal"],
-)  # fmt: skip
+    globals(),
+    "initializers",
+    [
+        *public_names(globals(), __name__),
+        "xavier_uniform",
+        "xavier_normal",
+        "kaiming_uniform",
+        "kaiming_normal",
+    ],
+)

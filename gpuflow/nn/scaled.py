@@ -85,9 +85,12 @@ def get_scaled_dot_general_config(
 
 @composite
 def scaled_matmul(
-    lhs: ArrayLike, rhs: ArrayLike, lhs_scales: ArrayLike, rhs_scales: ArrayLike,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    lhs_scales: ArrayLike,
+    rhs_scales: ArrayLike,
     preferred_element_type: DTypeLike = np.float32,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute ``sum_k lhs[b, m, k] * rhs[b, n, k]`` with a scale for each block of ``k``.
 
     Products and sums are in float32; GPUs round operands to TF32 by default, which is exact for
@@ -134,17 +137,20 @@ def _check_scaled(*shapes: tuple[int, ...]) -> None:
     left, right, left_scales, right_scales = shapes
     check(
         all(len(shape) == 3 for shape in shapes)
-        and left[0] == right[0] and left[2] == right[2]
-        and left[:2] == left_scales[:2] and right[:2] == right_scales[:2]
+        and left[0] == right[0]
+        and left[2] == right[2]
+        and left[:2] == left_scales[:2]
+        and right[:2] == right_scales[:2]
         and left_scales[2] == right_scales[2]
-        and left_scales[2] > 0 and left[2] % left_scales[2] == 0,
+        and left_scales[2] > 0
+        and left[2] % left_scales[2] == 0,
         lambda: (
             "[scaled_matmul] operands must be [B, M, K] and [B, N, K] and scales [B, M, C] and "
             f"[B, N, C], C a divisor of K; got {', '.join(map(str, shapes))}. "
             "Fix: one scale for each block of K."
         ),
         ValueError,
-    )  # fmt: skip
+    )
 
 
 @explained

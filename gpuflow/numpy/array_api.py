@@ -18,8 +18,16 @@ from gpuflow.runtime.device import Device, devices
 VERSION = "2024.12"
 
 _NAMES = (
-    "bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float32", "complex64",
-)  # fmt: skip
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "uint8",
+    "uint16",
+    "uint32",
+    "float32",
+    "complex64",
+)
 _WIDE_NAMES = ("int64", "uint64", "float64", "complex128")
 
 
@@ -35,8 +43,10 @@ def array_namespace(self: Any, *, api_version: str | None = None) -> ModuleType:
     del self
     check(
         api_version in (None, VERSION),
-        lambda: f"[array_namespace] api_version must be {VERSION!r}; got {api_version!r}. "
-        "Fix: leave it out.",
+        lambda: (
+            f"[array_namespace] api_version must be {VERSION!r}; got {api_version!r}. "
+            "Fix: leave it out."
+        ),
         ValueError,
     )
     return sys.modules[__name__.rpartition(".")[0]]
@@ -48,8 +58,10 @@ class ArrayNamespaceInfo:
     def capabilities(self) -> dict[str, Any]:
         """Whether boolean masks and shapes that depend on values work under jit: no."""
         return {
-            "boolean indexing": False, "data-dependent shapes": False, "max dimensions": 64,
-        }  # fmt: skip
+            "boolean indexing": False,
+            "data-dependent shapes": False,
+            "max dimensions": 64,
+        }
 
     def default_device(self) -> Device | None:
         """None: the device on which functions create arrays is a setting."""

@@ -41,9 +41,7 @@ def note_index(shape: Sequence[int], index: Any) -> None:
         if dtype.kind == "i":
             size = np.asarray(shape[axis], dtype)[()]
             zero = np.zeros((), dtype)[()]
-            positions = lax.select_n(
-                lax.lt(positions, zero), positions, lax.add(positions, size)
-            )
+            positions = lax.select_n(lax.lt(positions, zero), positions, lax.add(positions, size))
         note_positions(shape, axis, positions)
 
 

@@ -46,8 +46,10 @@ def select(
     """
     check(
         0 < len(condlist) == len(choicelist),
-        lambda: "[select] there must be as many choices as conditions, and at least one; got "
-        f"{len(choicelist)} and {len(condlist)}. Fix: default=... for the rest.",
+        lambda: (
+            "[select] there must be as many choices as conditions, and at least one; got "
+            f"{len(choicelist)} and {len(condlist)}. Fix: default=... for the rest."
+        ),
         ValueError,
     )
     conditions = as_arrays("select", *condlist)
@@ -63,9 +65,7 @@ def select(
 
 
 @composite
-def choose(
-    a: ArrayLike, choices: ArraysLike, out: None = None, mode: str = "raise"
-) -> Array:
+def choose(a: ArrayLike, choices: ArraysLike, out: None = None, mode: str = "raise") -> Array:
     """Select elements from the array with the index in ``a``.
 
     Args:
@@ -102,8 +102,9 @@ def choose(
         host = known("choose", "a", which, "mode='clip' or mode='wrap'.")
         check(
             bool(((host >= 0) & (host < count)).all()),
-            lambda: f"[choose] indices must be in [0, {count}); got some outside. Fix: "
-            "mode='clip'.",
+            lambda: (
+                f"[choose] indices must be in [0, {count}); got some outside. Fix: mode='clip'."
+            ),
             ValueError,
         )
     elif mode == "clip":
@@ -120,9 +121,14 @@ def choose(
 
 
 def compress(
-    condition: ArrayLike, a: ArrayLike, axis: int | None = None, *, size: int | None = None,
-    fill_value: ArrayLike = 0, out: None = None,
-) -> Array:  # fmt: skip
+    condition: ArrayLike,
+    a: ArrayLike,
+    axis: int | None = None,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike = 0,
+    out: None = None,
+) -> Array:
     """Return the slices along an axis at True conditions.
 
     Args:
@@ -172,8 +178,10 @@ def _compress(
         fix = f"jnp.{name}(..., size=...)."
         check(
             not aval_of(extra).size or not known(name, "the condition", extra, fix).any(),
-            lambda: f"[{name}] conditions beyond {length} elements must not hold; got one. "
-            "Fix: cut them off.",
+            lambda: (
+                f"[{name}] conditions beyond {length} elements must not hold; got one. "
+                "Fix: cut them off."
+            ),
             ValueError,
         )
         return moveaxis(x[known(name, "the condition", mask, fix)], 0, dim)

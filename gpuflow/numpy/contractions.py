@@ -23,10 +23,15 @@ Labels = tuple[Any, ...]
 
 
 def contract(
-    a: Any, a_labels: Labels, b: Any, b_labels: Labels, out_labels: Labels,
-    precision: Any = None, preferred_element_type: Any = None,
+    a: Any,
+    a_labels: Labels,
+    b: Any,
+    b_labels: Labels,
+    out_labels: Labels,
+    precision: Any = None,
+    preferred_element_type: Any = None,
     dot_general: Callable[..., Any] = lax.dot_general,
-) -> Any:  # fmt: skip
+) -> Any:
     """Multiply two arrays whose axes are labeled, and sum over labels that the result lacks.
 
     A label of both operands and of the result is a batch axis, one of both operands only is
@@ -80,9 +85,13 @@ def label_sizes(name: str, operands: Sequence[Any], labels: Sequence[Labels]) ->
 
 @composite
 def matmul(
-    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
-    preferred_element_type: DTypeLike | None = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return the matrix product over the last two axes; leading axes broadcast.
 
     Args:
@@ -150,9 +159,13 @@ def _squeeze_batch(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, 
 
 @composite
 def dot(
-    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
-    preferred_element_type: DTypeLike | None = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Sum over the last axis of ``a`` and the second-to-last (or only) axis of ``b``.
 
     Args:
@@ -185,9 +198,12 @@ def dot(
         return _scaled("dot", a, b, preferred_element_type)
     axis = 0 if b_rank == 1 else b_rank - 2
     return tensordot(
-        a, b, ((a_rank - 1,), (axis,)), precision=precision,
+        a,
+        b,
+        ((a_rank - 1,), (axis,)),
+        precision=precision,
         preferred_element_type=preferred_element_type,
-    )  # fmt: skip
+    )
 
 
 def _numbers(name: str, a: Any, b: Any, preferred: Any = None) -> Sequence[Any]:
@@ -209,9 +225,14 @@ def _scaled(name: str, a: Any, b: Any, preferred: Any) -> Any:
 
 @composite
 def tensordot(
-    a: ArrayLike, b: ArrayLike, axes: Any = 2, *, precision: PrecisionLike = None,
-    preferred_element_type: DTypeLike | None = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    b: ArrayLike,
+    axes: Any = 2,
+    *,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Sum over pairs of axes.
 
     Args:
@@ -271,9 +292,12 @@ def tensordot(
 
 @composite
 def vdot(
-    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the inner product of all elements; the first operand is conjugated.
 
     Args:
@@ -294,16 +318,21 @@ def vdot(
     """
     a, b = _numbers("vdot", a, b, preferred_element_type)
     return dot(
-        ravel(conj(a)), ravel(b), precision=precision,
+        ravel(conj(a)),
+        ravel(b),
+        precision=precision,
         preferred_element_type=preferred_element_type,
-    )  # fmt: skip
+    )
 
 
 @composite
 def inner(
-    a: ArrayLike, b: ArrayLike, *, precision: PrecisionLike = None,
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Sum the products over the last axes of both arrays.
 
     Args:
@@ -358,9 +387,14 @@ def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
 
 @composite
 def vecdot(
-    x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1, precision: PrecisionLike = None,
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the inner product along ``axis``; the first operand is conjugated.
 
     Args:
@@ -387,8 +421,10 @@ def vecdot(
     sizes = [aval_of(x).shape[-1] for x in (x1, x2)]
     check(
         sizes[0] == sizes[1],
-        lambda: f"[vecdot] vectors must have one size; got {sizes[0]} and {sizes[1]} for "
-        f"{aval_of(x1)} and {aval_of(x2)}. Fix: slice one of them.",
+        lambda: (
+            f"[vecdot] vectors must have one size; got {sizes[0]} and {sizes[1]} for "
+            f"{aval_of(x1)} and {aval_of(x2)}. Fix: slice one of them."
+        ),
         ValueError,
     )
     if preferred_element_type is not None:

@@ -19,9 +19,13 @@ _MODES = ("full", "same", "valid")
 
 @composite
 def convolve(
-    a: ArrayLike, v: ArrayLike, mode: str = "full", *, precision: PrecisionLike = None,
+    a: ArrayLike,
+    v: ArrayLike,
+    mode: str = "full",
+    *,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the convolution of two vectors, ``sum_k a[k] v[i - k]``.
 
     Args:
@@ -51,9 +55,13 @@ def convolve(
 
 @composite
 def correlate(
-    a: ArrayLike, v: ArrayLike, mode: str = "valid", *, precision: PrecisionLike = None,
+    a: ArrayLike,
+    v: ArrayLike,
+    mode: str = "valid",
+    *,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the correlation of two vectors, ``sum_k a[i + k] conj(v[k])``.
 
     Args:
@@ -88,8 +96,10 @@ def _vectors(name: str, a: Any, v: Any, mode: str, element_type: Any) -> list[An
     avals = [aval_of(x) for x in operands]
     check(
         all(aval.ndim == 1 and aval.size for aval in avals),
-        lambda: f"[{name}] operands must be vectors with elements; got {avals[0]} and {avals[1]}. "
-        "Fix: gpuflow.vmap for more axes.",
+        lambda: (
+            f"[{name}] operands must be vectors with elements; got {avals[0]} and {avals[1]}. "
+            "Fix: gpuflow.vmap for more axes."
+        ),
         ValueError,
     )
     return (promote_dtypes_inexact if element_type is None else promote_dtypes)(*operands)
@@ -99,11 +109,16 @@ def _slide(x: Any, kernel: Any, mode: str, precision: Any, element_type: Any) ->
     """Sum of products of a kernel with the elements under it, at each kernel position."""
     width = aval_of(kernel).shape[0]
     edges = {
-        "valid": (0, 0), "same": (width // 2, width - width // 2 - 1),
+        "valid": (0, 0),
+        "same": (width // 2, width - width // 2 - 1),
         "full": (width - 1, width - 1),
-    }  # fmt: skip
+    }
     out = lax.conv_general_dilated(
-        x[None, None], kernel[None, None], (1,), [edges[mode]], precision=precision,
+        x[None, None],
+        kernel[None, None],
+        (1,),
+        [edges[mode]],
+        precision=precision,
         preferred_element_type=element_type,
-    )  # fmt: skip
+    )
     return out[0, 0]

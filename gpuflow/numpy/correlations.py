@@ -32,19 +32,28 @@ from gpuflow.ops.linalg.algebra import through_float32
 
 @overload
 def average(
-    a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None,
-    returned: Literal[False] = False, keepdims: bool = False,
-) -> Array: ...  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    weights: ArrayLike | None = None,
+    returned: Literal[False] = False,
+    keepdims: bool = False,
+) -> Array: ...
 @overload
 def average(
-    a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None, returned: bool = False,
+    a: ArrayLike,
+    axis: Axes = None,
+    weights: ArrayLike | None = None,
+    returned: bool = False,
     keepdims: bool = False,
-) -> tuple[Array, Array]: ...  # fmt: skip
+) -> tuple[Array, Array]: ...
 @composite
 def average(
-    a: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None, returned: bool = False,
+    a: ArrayLike,
+    axis: Axes = None,
+    weights: ArrayLike | None = None,
+    returned: bool = False,
     keepdims: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return the weighted mean over axes.
 
     Args:
@@ -92,8 +101,10 @@ def _in_rank_of(a: Any, weights: Any, axis: Axes) -> Any:
     axes: list[Any] = list(axis) if are_several(axis) else [axis]
     check(
         axis is not None and weights_shape == tuple(shape[d] for d in axes),
-        lambda: f"[average] weights must have the shape of the array, or of its axes {axis}; got "
-        f"{weights_shape} for {shape}. Fix: jnp.broadcast_to(weights, x.shape).",
+        lambda: (
+            f"[average] weights must have the shape of the array, or of its axes {axis}; got "
+            f"{weights_shape} for {shape}. Fix: jnp.broadcast_to(weights, x.shape)."
+        ),
         ValueError,
     )
     dims = [d % len(shape) for d in axes]
@@ -104,10 +115,15 @@ def _in_rank_of(a: Any, weights: Any, axis: Axes) -> Any:
 
 @composite
 def cov(
-    m: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, bias: bool = False,
-    ddof: int | None = None, fweights: ArrayLike | None = None, aweights: ArrayLike | None = None,
+    m: ArrayLike,
+    y: ArrayLike | None = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: ArrayLike | None = None,
+    aweights: ArrayLike | None = None,
     dtype: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the covariance matrix of variables.
 
     Args:
@@ -140,15 +156,23 @@ def cov(
 
 
 def _covariance(
-    m: Any, y: Any, rowvar: bool, bias: bool, ddof: int | None, fweights: Any, aweights: Any,
+    m: Any,
+    y: Any,
+    rowvar: bool,
+    bias: bool,
+    ddof: int | None,
+    fweights: Any,
+    aweights: Any,
     dtype: Any,
-) -> tuple[Array, Any]:  # fmt: skip
+) -> tuple[Array, Any]:
     """The covariance matrix in the dtype of the computation, and the dtype of the result."""
     operands = promote_dtypes_inexact(*as_arrays("cov", *([m] if y is None else [m, y])))
     check(
         all(aval_of(x).ndim <= 2 for x in operands),
-        lambda: "[cov] variables must be rows of a matrix; got "
-        f"{', '.join(str(aval_of(x)) for x in operands)}. Fix: jnp.reshape.",
+        lambda: (
+            "[cov] variables must be rows of a matrix; got "
+            f"{', '.join(str(aval_of(x)) for x in operands)}. Fix: jnp.reshape."
+        ),
         ValueError,
     )
     x = atleast_2d(operands[0])
@@ -197,8 +221,10 @@ def _float_dtype(name: str, dtype: Any) -> Any:
     out_dtype = None if dtype is None else user_dtype(dtype, name)
     check(
         out_dtype is None or dtypes.is_inexact(out_dtype),
-        lambda: f"[{name}] dtype must be a float or complex dtype; got {out_dtype}. "
-        "Fix: dtype=jnp.float32.",
+        lambda: (
+            f"[{name}] dtype must be a float or complex dtype; got {out_dtype}. "
+            "Fix: dtype=jnp.float32."
+        ),
         ValueError,
     )
     return out_dtype
@@ -221,8 +247,9 @@ def _weights(fweights: Any, aweights: Any, count: int) -> list[Any]:
         )
         check(
             name == "aweights" or dtypes.is_integer(aval_of(values).dtype),
-            lambda values=values: f"[cov] fweights must be integers; got {aval_of(values)}. "
-            "Fix: aweights.",
+            lambda values=values: (
+                f"[cov] fweights must be integers; got {aval_of(values)}. Fix: aweights."
+            ),
         )
         out.append(absolute(values))
     return out

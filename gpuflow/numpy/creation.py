@@ -43,9 +43,15 @@ else:
 
 
 def array(
-    object: Any, dtype: DTypeLike | None = None, *, copy: bool = True, order: str | None = "K",
-    ndmin: int = 0, device: DeviceLike = None, out_sharding: ShardingLike = None
-) -> Array:  # fmt: skip
+    object: Any,
+    dtype: DTypeLike | None = None,
+    *,
+    copy: bool = True,
+    order: str | None = "K",
+    ndmin: int = 0,
+    device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Create an array from numbers, nested lists, or another array.
 
     Args:
@@ -107,23 +113,32 @@ def placed(name: str, x: Any, device: Any, out_sharding: Any = None) -> Any:
         return x if out_sharding is None else in_sharding(name, x, out_sharding)
     check(
         out_sharding is None,
-        lambda: f"[{name}] only one of device and out_sharding may be given; got {device!r} and "
-        f"{out_sharding!r}. Fix: leave out device=.",
+        lambda: (
+            f"[{name}] only one of device and out_sharding may be given; got {device!r} and "
+            f"{out_sharding!r}. Fix: leave out device=."
+        ),
         ValueError,
     )
     check(
         isinstance(device, Device | Sharding),
-        lambda: f"[{name}] device must be a Device or None, or a Sharding; got {device!r}. "
-        "Fix: gpuflow.devices()[0].",
+        lambda: (
+            f"[{name}] device must be a Device or None, or a Sharding; got {device!r}. "
+            "Fix: gpuflow.devices()[0]."
+        ),
         ValueError,
     )
     return put(x, device)
 
 
 def asarray(
-    a: Any, dtype: DTypeLike | None = None, order: str | None = None, *, copy: bool | None = None,
-    device: DeviceLike = None, out_sharding: ShardingLike = None
-) -> Array:  # fmt: skip
+    a: Any,
+    dtype: DTypeLike | None = None,
+    order: str | None = None,
+    *,
+    copy: bool | None = None,
+    device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Convert ``a`` to an array; arrays of the requested dtype are returned unchanged.
 
     Args:

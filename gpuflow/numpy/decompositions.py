@@ -82,18 +82,27 @@ def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True
 
 @overload
 def svd(
-    a: ArrayLike, full_matrices: bool = True, compute_uv: Literal[True] = True,
-    hermitian: bool = False, subset_by_index: tuple[int, int] | None = None,
-) -> SVDResult: ...  # fmt: skip
+    a: ArrayLike,
+    full_matrices: bool = True,
+    compute_uv: Literal[True] = True,
+    hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
+) -> SVDResult: ...
 @overload
 def svd(
-    a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
+    a: ArrayLike,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    hermitian: bool = False,
     subset_by_index: tuple[int, int] | None = None,
-) -> Array: ...  # fmt: skip
+) -> Array: ...
 def svd(
-    a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
+    a: ArrayLike,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    hermitian: bool = False,
     subset_by_index: tuple[int, int] | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return the singular value decomposition ``a == U @ diag(S) @ Vh``.
 
     Args:

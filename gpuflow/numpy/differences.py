@@ -44,9 +44,12 @@ def _steps(x: Any, axis: int) -> Any:
 
 @composite
 def diff(
-    a: ArrayLike, n: int = 1, axis: int = -1, prepend: ArrayLike | None = None,
+    a: ArrayLike,
+    n: int = 1,
+    axis: int = -1,
+    prepend: ArrayLike | None = None,
     append: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the ``n``-th differences of neighbors.
 
     Args:
@@ -171,14 +174,18 @@ def gradient(
         return []
     check(
         min(shape[d] for d in axes) >= 2,
-        lambda: f"[gradient] there must be two values along each axis; got shape {shape} and axes "
-        f"{axes}. Fix: axis=...",
+        lambda: (
+            f"[gradient] there must be two values along each axis; got shape {shape} and axes "
+            f"{axes}. Fix: axis=..."
+        ),
         ValueError,
     )
     check(
         len(spacing) in (0, 1, len(axes)),
-        lambda: f"[gradient] there must be no distance, one, or one for each of {len(axes)} axes; "
-        f"got {len(spacing)}. Fix: name the axis.",
+        lambda: (
+            f"[gradient] there must be no distance, one, or one for each of {len(axes)} axes; "
+            f"got {len(spacing)}. Fix: name the axis."
+        ),
     )
     if len(spacing) < len(axes):
         spacing = (spacing or [convert(1, aval_of(x).dtype)]) * len(axes)
@@ -201,8 +208,10 @@ def _slope(x: Any, h: Any, axis: int) -> Any:
     first, last = cut(steps, 0, 1), cut(steps, -1, None)
     check(
         aval_of(h).ndim == 0 or aval_of(h).shape == (aval_of(x).shape[axis],),
-        lambda: f"[gradient] coordinates must be a vector of {aval_of(x).shape[axis]}, or a "
-        f"spacing a number; got {aval_of(h)}. Fix: one coordinate for each value.",
+        lambda: (
+            f"[gradient] coordinates must be a vector of {aval_of(x).shape[axis]}, or a "
+            f"spacing a number; got {aval_of(h)}. Fix: one coordinate for each value."
+        ),
         ValueError,
     )
     if aval_of(h).ndim == 0:
@@ -310,9 +319,13 @@ def unwrap(
 
 @composite
 def interp(
-    x: ArrayLike, xp: ArrayLike, fp: ArrayLike, left: ArrayLike | str | None = None,
-    right: ArrayLike | str | None = None, period: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    x: ArrayLike,
+    xp: ArrayLike,
+    fp: ArrayLike,
+    left: ArrayLike | str | None = None,
+    right: ArrayLike | str | None = None,
+    period: ArrayLike | None = None,
+) -> Array:
     """Interpolate piecewise linearly between points.
 
     Args:
@@ -339,8 +352,10 @@ def interp(
     x, xp, fp = as_arrays("interp", x, xp, fp)
     check(
         aval_of(xp).ndim == 1 and aval_of(xp).shape == aval_of(fp).shape,
-        lambda: f"[interp] xp and fp must be vectors of one size; got {aval_of(xp)} and "
-        f"{aval_of(fp)}. Fix: gpuflow.vmap for several functions.",
+        lambda: (
+            f"[interp] xp and fp must be vectors of one size; got {aval_of(xp)} and "
+            f"{aval_of(fp)}. Fix: gpuflow.vmap for several functions."
+        ),
         ValueError,
     )
     for name, value in (("left", left), ("right", right)):

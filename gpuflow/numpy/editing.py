@@ -104,8 +104,10 @@ def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = T
     x, mask, values = as_arrays("place", arr, mask, vals)
     check(
         aval_of(x).size == aval_of(mask).size,
-        lambda: f"[place] the mask must have as many elements as the array; got {aval_of(mask)} "
-        f"for {aval_of(x)}. Fix: jnp.broadcast_to(mask, x.shape).",
+        lambda: (
+            f"[place] the mask must have as many elements as the array; got {aval_of(mask)} "
+            f"for {aval_of(x)}. Fix: jnp.broadcast_to(mask, x.shape)."
+        ),
         ValueError,
     )
     check(
@@ -125,9 +127,14 @@ def place(arr: ArrayLike, mask: ArrayLike, vals: ArrayLike, *, inplace: bool = T
 
 @composite
 def put_along_axis(
-    arr: ArrayLike, indices: ArrayLike, values: ArrayLike, axis: int | None, inplace: bool = True,
-    *, mode: str | None = None,
-) -> Array:  # fmt: skip
+    arr: ArrayLike,
+    indices: ArrayLike,
+    values: ArrayLike,
+    axis: int | None,
+    inplace: bool = True,
+    *,
+    mode: str | None = None,
+) -> Array:
     """Return the array with values at one index for each element of ``indices``, along ``axis``.
 
     Args:
@@ -158,8 +165,10 @@ def put_along_axis(
     rank = aval_of(x).ndim
     check(
         rank == aval_of(indices).ndim,
-        lambda: f"[put_along_axis] indices must have the array's rank; got {aval_of(indices)} for "
-        f"rank {rank}. Fix: jnp.expand_dims(indices, axis).",
+        lambda: (
+            f"[put_along_axis] indices must have the array's rank; got {aval_of(indices)} for "
+            f"rank {rank}. Fix: jnp.expand_dims(indices, axis)."
+        ),
         ValueError,
     )
     here = canonicalize_axis(axis, rank, "put_along_axis")
@@ -211,8 +220,10 @@ def fill_diagonal(
     shape: Any = aval_of(x).shape
     check(
         len(shape) == 2 or (len(shape) > 2 and len(set(shape)) == 1),
-        lambda: f"[fill_diagonal] the array must be a matrix, or have axes of one size; got "
-        f"{aval_of(x)}. Fix: gpuflow.vmap for batches of matrices.",
+        lambda: (
+            f"[fill_diagonal] the array must be a matrix, or have axes of one size; got "
+            f"{aval_of(x)}. Fix: gpuflow.vmap for batches of matrices."
+        ),
         ValueError,
     )
     rows: list[Any] = [lax.iota(np.int32, shape, d) for d in range(len(shape))]

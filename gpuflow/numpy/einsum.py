@@ -27,10 +27,16 @@ def _path_finder() -> Any:
 
 @composite
 def einsum(
-    subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "auto",
-    precision: PrecisionLike = None, preferred_element_type: DTypeLike | None = None,
-    _dot_general: Callable[..., Any] = lax.dot_general, out_sharding: ShardingLike = None
-) -> Array:  # fmt: skip
+    subscripts: Any,
+    /,
+    *operands: Any,
+    out: None = None,
+    optimize: Any = "auto",
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    _dot_general: Callable[..., Any] = lax.dot_general,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Sum of products, as in ``einsum("ij,jk->ik", a, b)``.
 
     Args:
@@ -235,9 +241,11 @@ def _sum_axes(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _combine(
-    terms: Sequence[tuple[Any, Labels]], needed: set[Any], sizes: dict[Any, int],
+    terms: Sequence[tuple[Any, Labels]],
+    needed: set[Any],
+    sizes: dict[Any, int],
     options: tuple[Any, ...],
-) -> tuple[Any, Labels]:  # fmt: skip
+) -> tuple[Any, Labels]:
     """Multiply terms from left to right and sum over labels that are not needed later."""
     x, x_labels = squeeze_ones(*terms[0], sizes)
     for k, term in enumerate(terms[1:], 1):

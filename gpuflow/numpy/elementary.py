@@ -15,7 +15,7 @@ from gpuflow.control.custom.jvp import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike, Binary, Unary
 from gpuflow.numpy.promotion import (
-    broadcast_shapes,
+    broadcastlike,
     check_numbers,
     constant,
     convert,
@@ -40,49 +40,56 @@ def _float_unary(name: str, op: Ufunc, first: str, takes: str, *example: str) ->
 
 
 sqrt = _float_unary(
-    "sqrt", lax.sqrt,
+    "sqrt",
+    lax.sqrt,
     "Elementwise square root; nan for negative floats.",
     "x: array of numbers.",
     ">>> jnp.sqrt(jnp.array([4, 9, -1]))",
     "Array([ 2.,  3., nan], dtype=float32)",
 )
 cbrt = _float_unary(
-    "cbrt", lax.cbrt,
+    "cbrt",
+    lax.cbrt,
     "Elementwise cube root.",
     "x: array of real numbers.",
     ">>> jnp.round(jnp.cbrt(jnp.array([8, -27])), 3)",
     "Array([ 2., -3.], dtype=float32)",
 )
 exp = _float_unary(
-    "exp", lax.exp,
+    "exp",
+    lax.exp,
     "Elementwise e to the power x.",
     "x: array of numbers.",
     ">>> jnp.exp(jnp.array([0.0, -jnp.inf]))",
     "Array([1., 0.], dtype=float32)",
 )
 exp2 = _float_unary(
-    "exp2", lax.exp2,
+    "exp2",
+    lax.exp2,
     "Elementwise 2 to the power x.",
     "x: array of numbers.",
     ">>> jnp.round(jnp.exp2(jnp.array([-1, 0, 3])), 3)",
     "Array([0.5, 1. , 8. ], dtype=float32)",
 )
 expm1 = _float_unary(
-    "expm1", lax.expm1,
+    "expm1",
+    lax.expm1,
     "Elementwise ``exp(x) - 1``, exact near 0.",
     "x: array of numbers.",
     ">>> jnp.expm1(jnp.array([0.0, 1e-10]))",
     "Array([0.e+00, 1.e-10], dtype=float32)",
 )
 log = _float_unary(
-    "log", lax.log,
+    "log",
+    lax.log,
     "Elementwise natural logarithm; nan for negative floats.",
     "x: array of numbers.",
     ">>> jnp.log(jnp.array([1.0, 0.0, -1.0]))",
     "Array([  0., -inf,  nan], dtype=float32)",
 )
 log1p = _float_unary(
-    "log1p", lax.log1p,
+    "log1p",
+    lax.log1p,
     "Elementwise ``log(1 + x)``, exact near 0.",
     "x: array of numbers.",
     ">>> jnp.log1p(jnp.array([0.0, 1e-10]))",
@@ -104,99 +111,117 @@ def _log_to_base(base: float) -> Ufunc:
     return logarithm
 
 
-log2 = composite(_float_unary(
-    "log2", _log_to_base(2.0),
-    "Elementwise logarithm to base 2; nan for negative floats.",
-    "x: array of numbers.",
-    ">>> jnp.round(jnp.log2(jnp.array([1, 2, 8])), 3)",
-    "Array([0., 1., 3.], dtype=float32)",
-))
-log10 = composite(_float_unary(
-    "log10", _log_to_base(10.0),
-    "Elementwise logarithm to base 10; nan for negative floats.",
-    "x: array of numbers.",
-    ">>> jnp.round(jnp.log10(jnp.array([1, 10, 1000])), 3)",
-    "Array([0., 1., 3.], dtype=float32)",
-))
+log2 = composite(
+    _float_unary(
+        "log2",
+        _log_to_base(2.0),
+        "Elementwise logarithm to base 2; nan for negative floats.",
+        "x: array of numbers.",
+        ">>> jnp.round(jnp.log2(jnp.array([1, 2, 8])), 3)",
+        "Array([0., 1., 3.], dtype=float32)",
+    )
+)
+log10 = composite(
+    _float_unary(
+        "log10",
+        _log_to_base(10.0),
+        "Elementwise logarithm to base 10; nan for negative floats.",
+        "x: array of numbers.",
+        ">>> jnp.round(jnp.log10(jnp.array([1, 10, 1000])), 3)",
+        "Array([0., 1., 3.], dtype=float32)",
+    )
+)
 sin = _float_unary(
-    "sin", lax.sin,
+    "sin",
+    lax.sin,
     "Elementwise sine.",
     "x: angles in radians.",
     ">>> jnp.round(jnp.sin(jnp.array([0.0, jnp.pi / 6])), 3)",
     "Array([0. , 0.5], dtype=float32)",
 )
 cos = _float_unary(
-    "cos", lax.cos,
+    "cos",
+    lax.cos,
     "Elementwise cosine.",
     "x: angles in radians.",
     ">>> jnp.round(jnp.cos(jnp.array([0.0, jnp.pi / 3])), 3)",
     "Array([1. , 0.5], dtype=float32)",
 )
 tan = _float_unary(
-    "tan", lax.tan,
+    "tan",
+    lax.tan,
     "Elementwise tangent.",
     "x: angles in radians.",
     ">>> jnp.round(jnp.tan(jnp.array([0.0, jnp.pi / 4])), 3)",
     "Array([0., 1.], dtype=float32)",
 )
 arcsin = asin = _float_unary(
-    "arcsin", lax.asin,
+    "arcsin",
+    lax.asin,
     "Elementwise inverse sine, an angle in radians; nan for floats outside of [-1, 1].",
     "x: array of numbers.",
     ">>> jnp.round(jnp.arcsin(jnp.array([0.0, 1.0, 2.0])), 3)",
     "Array([0.   , 1.571,   nan], dtype=float32)",
 )
 arccos = acos = _float_unary(
-    "arccos", lax.acos,
+    "arccos",
+    lax.acos,
     "Elementwise inverse cosine, an angle in radians; nan for floats outside of [-1, 1].",
     "x: array of numbers.",
     ">>> jnp.round(jnp.arccos(jnp.array([1.0, 0.0, 2.0])), 3)",
     "Array([0.   , 1.571,   nan], dtype=float32)",
 )
 arctan = atan = _float_unary(
-    "arctan", lax.atan,
+    "arctan",
+    lax.atan,
     "Elementwise inverse tangent, an angle in radians.",
     "x: array of numbers.",
     ">>> jnp.round(jnp.arctan(jnp.array([0.0, 1.0, jnp.inf])), 3)",
     "Array([0.   , 0.785, 1.571], dtype=float32)",
 )
 sinh = _float_unary(
-    "sinh", lax.sinh,
+    "sinh",
+    lax.sinh,
     "Elementwise hyperbolic sine.",
     "x: array of numbers.",
     ">>> jnp.round(jnp.sinh(jnp.array([0.0, 1.0])), 3)",
     "Array([0.   , 1.175], dtype=float32)",
 )
 cosh = _float_unary(
-    "cosh", lax.cosh,
+    "cosh",
+    lax.cosh,
     "Elementwise hyperbolic cosine.",
     "x: array of numbers.",
     ">>> jnp.round(jnp.cosh(jnp.array([0.0, 1.0])), 3)",
     "Array([1.   , 1.543], dtype=float32)",
 )
 tanh = _float_unary(
-    "tanh", lax.tanh,
+    "tanh",
+    lax.tanh,
     "Elementwise hyperbolic tangent.",
     "x: array of numbers.",
     ">>> jnp.round(jnp.tanh(jnp.array([0.0, 1.0, 100.0])), 3)",
     "Array([0.   , 0.762, 1.   ], dtype=float32)",
 )
 arcsinh = asinh = _float_unary(
-    "arcsinh", lax.asinh,
+    "arcsinh",
+    lax.asinh,
     "Elementwise inverse hyperbolic sine.",
     "x: array of numbers.",
     ">>> jnp.round(jnp.arcsinh(jnp.array([0.0, 1.0])), 3)",
     "Array([0.   , 0.881], dtype=float32)",
 )
 arccosh = acosh = _float_unary(
-    "arccosh", lax.acosh,
+    "arccosh",
+    lax.acosh,
     "Elementwise inverse hyperbolic cosine; nan for floats below 1.",
     "x: array of numbers.",
     ">>> jnp.round(jnp.arccosh(jnp.array([1.0, 2.0, 0.0])), 3)",
     "Array([0.   , 1.317,   nan], dtype=float32)",
 )
 arctanh = atanh = _float_unary(
-    "arctanh", lax.atanh,
+    "arctanh",
+    lax.atanh,
     "Elementwise inverse hyperbolic tangent; nan for floats outside of [-1, 1].",
     "x: array of numbers.",
     ">>> jnp.round(jnp.arctanh(jnp.array([0.0, 0.5, 2.0])), 3)",
@@ -215,14 +240,16 @@ arctan2 = atan2 = make_binary(
     promote_args_inexact,
 )  # fmt: skip
 deg2rad = _float_unary(
-    "deg2rad", lambda x: lax.mul(x, like(np.pi / 180, x)),
+    "deg2rad",
+    lambda x: lax.mul(x, like(np.pi / 180, x)),
     "Elementwise degrees to radians.",
     "x: angles in degrees.",
     ">>> jnp.round(jnp.deg2rad(jnp.array([0.0, 180.0])), 3)",
     "Array([0.   , 3.142], dtype=float32)",
 )
 rad2deg = _float_unary(
-    "rad2deg", lambda x: lax.mul(x, like(180 / np.pi, x)),
+    "rad2deg",
+    lambda x: lax.mul(x, like(180 / np.pi, x)),
     "Elementwise radians to degrees.",
     "x: angles in radians.",
     ">>> jnp.round(jnp.rad2deg(jnp.array([0.0, jnp.pi])), 3)",
@@ -563,15 +590,3 @@ def conjugate(x: ArrayLike, /) -> Array:
 
 
 conj = conjugate
-
-
-def broadcastlike(*operands: Any) -> list[Any]:
-    """Broadcast operands of a function with a custom derivative."""
-    shape = broadcast_shapes(*[aval_of(x).shape for x in operands])
-    return [_broadcast(x, shape) for x in operands]
-
-
-def _broadcast(x: Any, shape: tuple[int, ...]) -> Any:
-    x_shape = aval_of(x).shape
-    dims = () if not x_shape else tuple(range(len(shape) - len(x_shape), len(shape)))
-    return x if x_shape == shape else lax.broadcast_in_dim(x, shape, dims)

@@ -27,9 +27,13 @@ else:
 
 
 def dlpack(
-    self: Any, *, stream: Any = None, max_version: tuple[int, int] | None = None,
-    dl_device: tuple[int, int] | None = None, copy: bool | None = None,
-) -> Any:  # fmt: skip
+    self: Any,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
     """The array as a DLPack capsule, which shares its memory: do not write to it.
 
     Args:
@@ -46,8 +50,10 @@ def dlpack(
     is_known = not dtypes.is_extended(dtype) and host_exchange.is_known(dtype)
     check(
         is_known and (host_exchange.is_native(dtype) or not on_gpu),
-        lambda: f"[dlpack] the dtype must be one of NumPy's own, or on the host bfloat16 or one of "
-        f"8 bits; got {aval_of(self)}. Fix: x.astype(jnp.float32).",
+        lambda: (
+            f"[dlpack] the dtype must be one of NumPy's own, or on the host bfloat16 or one of "
+            f"8 bits; got {aval_of(self)}. Fix: x.astype(jnp.float32)."
+        ),
         BufferError,
     )
     if on_gpu:
@@ -60,8 +66,10 @@ def dlpack(
     )
     check(
         dl_device in (None, host_exchange.CPU),
-        lambda: f"[dlpack] dl_device must be (1, 0), the host; got {dl_device}. "
-        "Fix: jax.device_put first.",
+        lambda: (
+            f"[dlpack] dl_device must be (1, 0), the host; got {dl_device}. "
+            "Fix: jax.device_put first."
+        ),
         BufferError,
     )
     host = np.asarray(self)
@@ -69,9 +77,7 @@ def dlpack(
     shared = host if max_version is not None and max_version >= (1, 0) else self.data
     if max_version is None:
         return host_exchange.exported(shared)
-    return host_exchange.exported(
-        shared, max_version=max_version, dl_device=dl_device, copy=copy
-    )  # fmt: skip
+    return host_exchange.exported(shared, max_version=max_version, dl_device=dl_device, copy=copy)
 
 
 def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Array:
@@ -103,8 +109,10 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
         return _from_gpu(x, device, copy)
     check(
         hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"),
-        lambda: "[from_dlpack] the array must have __dlpack__ and __dlpack_device__; got "
-        f"{type(x).__name__}. Fix: jnp.asarray(x).",
+        lambda: (
+            "[from_dlpack] the array must have __dlpack__ and __dlpack_device__; got "
+            f"{type(x).__name__}. Fix: jnp.asarray(x)."
+        ),
     )
     host = host_exchange.imported(x)
     target = default_device() if device is None else device
@@ -112,8 +120,10 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
     why = _why_not_shared(host, target)
     check(
         copy is not False or why is None,
-        lambda: f"[from_dlpack] the memory cannot be shared: {why}; got {host.dtype} of shape "
-        f"{host.shape}. Fix: copy=None.",
+        lambda: (
+            f"[from_dlpack] the memory cannot be shared: {why}; got {host.dtype} of shape "
+            f"{host.shape}. Fix: copy=None."
+        ),
         ValueError,
     )
     if copy or why is not None:
@@ -130,9 +140,12 @@ def _from_gpu(x: Any, device: Any, copy: bool | None) -> Any:
     array = exchange.imported(x, copy)
     check(
         array is not None and (copy is not False or device in (None, array.device)),
-        lambda: "[from_dlpack] the memory cannot be shared: it must be row-major without gaps, of "
-        f"a dtype that is not narrowed, and on the device; got {x.dtype} of shape {x.shape} for "
-        f"{device}. Fix: copy=None.",
+        lambda: (
+            "[from_dlpack] the memory cannot be shared: it must be row-major without gaps, of "
+            f"a dtype that is not narrowed, and on the device; got {x.dtype} of shape {x.shape} "
+            "for "
+            f"{device}. Fix: copy=None."
+        ),
         ValueError,
     )
     return placed("from_dlpack", array, device)

@@ -197,9 +197,11 @@ def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None =
 
 @composite
 def fftn(
-    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    a: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute the discrete Fourier transform along several axes.
 
     Args:
@@ -226,9 +228,11 @@ def fftn(
 
 @composite
 def ifftn(
-    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    a: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute the inverse of ``fftn``.
 
     Args:
@@ -255,9 +259,11 @@ def ifftn(
 
 @composite
 def rfftn(
-    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    a: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute the transform of a real array along several axes, half of the last one.
 
     Args:
@@ -285,9 +291,11 @@ def rfftn(
 
 @composite
 def irfftn(
-    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    a: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute the inverse of ``rfftn``.
 
     Args:
@@ -324,9 +332,11 @@ def _two_axes(name: str, function: Callable[..., Any], a: Any, s: Any, axes: Any
 
 @composite
 def fft2(
-    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
+    a: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute the discrete Fourier transform along two axes.
 
     Args:
@@ -353,9 +363,11 @@ def fft2(
 
 @composite
 def ifft2(
-    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
+    a: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute the inverse of ``fft2``.
 
     Args:
@@ -382,9 +394,11 @@ def ifft2(
 
 @composite
 def rfft2(
-    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
+    a: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute the transform of a real array along two axes, half of the last one.
 
     Args:
@@ -411,9 +425,11 @@ def rfft2(
 
 @composite
 def irfft2(
-    a: ArrayLike, s: Sequence[int] | None = None, axes: Sequence[int] | None = (-2, -1),
+    a: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = (-2, -1),
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute the inverse of ``rfft2``.
 
     Args:
@@ -520,8 +536,6 @@ def rfftfreq(
         dtype = None  # as in JAX: integers divided by the length are floats
     bins = arange(count // 2 + 1)
     return placed("rfftfreq", _frequencies("rfftfreq", bins, count, d, dtype), device)
-
-
 
 
 def _shifted(name: str, x: Any, axes: Any, inverse: bool) -> Any:

@@ -21,9 +21,13 @@ from gpuflow.runtime.array import Array
 
 
 def full(
-    shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike | None = None, *,
-    device: DeviceLike = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    shape: ShapeLike,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    *,
+    device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return an array of ``shape`` filled with a value that broadcasts to it.
 
     Args:
@@ -78,9 +82,12 @@ def _dtype_or_float(name: str, shape: Any, dtype: Any) -> Any:
 
 
 def zeros(
-    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
+    shape: ShapeLike,
+    dtype: DTypeLike | None = None,
+    *,
+    device: DeviceLike = None,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return an array of zeros, float32 by default.
 
     Args:
@@ -108,9 +115,12 @@ def zeros(
 
 
 def ones(
-    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
+    shape: ShapeLike,
+    dtype: DTypeLike | None = None,
+    *,
+    device: DeviceLike = None,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return an array of ones, float32 by default.
 
     Args:
@@ -138,9 +148,12 @@ def ones(
 
 
 def empty(
-    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: DeviceLike = None,
+    shape: ShapeLike,
+    dtype: DTypeLike | None = None,
+    *,
+    device: DeviceLike = None,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return an array of ``shape``, filled with zeros.
 
     Args:
@@ -165,9 +178,14 @@ def empty(
 
 
 def full_like(
-    a: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None, shape: Any = None, *,
-    device: DeviceLike = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    a: Any,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    shape: Any = None,
+    *,
+    device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return an array with the shape and dtype of ``a``, filled with a value.
 
     Args:
@@ -237,9 +255,13 @@ def _aval_like(name: str, a: Any) -> ShapedArray:
 
 
 def zeros_like(
-    a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
-    device: DeviceLike = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    a: Any,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike | None = None,
+    *,
+    device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return zeros with the shape and dtype of ``a``.
 
     Args:
@@ -270,9 +292,13 @@ def zeros_like(
 
 
 def ones_like(
-    a: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
-    device: DeviceLike = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    a: Any,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike | None = None,
+    *,
+    device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return ones with the shape and dtype of ``a``.
 
     Args:
@@ -302,9 +328,12 @@ def ones_like(
 
 
 def empty_like(
-    prototype: Any, dtype: DTypeLike | None = None, shape: ShapeLike | None = None, *,
+    prototype: Any,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike | None = None,
+    *,
     device: DeviceLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return an array with the shape and dtype of ``prototype``, filled with zeros.
 
     Args:

@@ -27,9 +27,14 @@ from gpuflow.numpy.solvers import inv
 
 @composite
 def polyfit(
-    x: ArrayLike, y: ArrayLike, deg: int, rcond: float | None = None, full: bool = False,
-    w: ArrayLike | None = None, cov: Any = False,
-) -> Any:  # fmt: skip
+    x: ArrayLike,
+    y: ArrayLike,
+    deg: int,
+    rcond: float | None = None,
+    full: bool = False,
+    w: ArrayLike | None = None,
+    cov: Any = False,
+) -> Any:
     """Fit a polynomial to points by least squares.
 
     Args:
@@ -67,7 +72,9 @@ def polyfit(
         ValueError,
     )
     check(
-        avals[0].ndim == 1 and avals[0].size > 0 and avals[1].ndim in (1, 2)
+        avals[0].ndim == 1
+        and avals[0].size > 0
+        and avals[1].ndim in (1, 2)
         and avals[1].shape[0] == avals[0].shape[0],
         lambda: (
             "[polyfit] x must be a vector, and y a vector or matrix of the same length; got "
@@ -76,8 +83,10 @@ def polyfit(
     )
     check(
         rcond is not None or dtypes.is_inexact(avals[0].dtype),
-        lambda: f"[polyfit] x must hold floats, whose precision rcond is made of; got {avals[0]}. "
-        "Fix: x.astype(float), or give rcond.",
+        lambda: (
+            f"[polyfit] x must hold floats, whose precision rcond is made of; got {avals[0]}. "
+            "Fix: x.astype(float), or give rcond."
+        ),
         ValueError,
     )
     check_strict(x, y)
@@ -101,8 +110,10 @@ def polyfit(
 def _weighted(left: Any, right: Any, w: Any) -> tuple[Any, Any]:
     check(
         aval_of(w).shape == aval_of(left).shape[:1],
-        lambda: f"[polyfit] w must hold one weight for each point; got {aval_of(w)} for "
-        f"{aval_of(left).shape[0]} points. Fix: jnp.broadcast_to(w, x.shape).",
+        lambda: (
+            f"[polyfit] w must hold one weight for each point; got {aval_of(w)} for "
+            f"{aval_of(left).shape[0]} points. Fix: jnp.broadcast_to(w, x.shape)."
+        ),
     )
     (w,) = promote_dtypes_inexact(w)
     return left * w[:, None], right * (w[:, None] if aval_of(right).ndim == 2 else w)
@@ -116,8 +127,10 @@ def _covariance(left: Any, scale: Any, right: Any, residuals: Any, order: int, c
     else:
         check(
             points > order,
-            lambda: f"[polyfit] a covariance needs more than {order} points; got {points}. "
-            "Fix: cov='unscaled'.",
+            lambda: (
+                f"[polyfit] a covariance needs more than {order} points; got {points}. "
+                "Fix: cov='unscaled'."
+            ),
             ValueError,
         )
         factor = residuals / (points - order)

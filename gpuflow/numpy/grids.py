@@ -63,8 +63,10 @@ def meshgrid(
     check_choice("meshgrid", "indexing", indexing, ("xy", "ij"))
     check(
         all(aval_of(x).ndim == 1 for x in vectors),
-        lambda: "[meshgrid] coordinates must be vectors; got "
-        f"{', '.join(str(aval_of(x)) for x in vectors)}. Fix: jnp.ravel(x).",
+        lambda: (
+            "[meshgrid] coordinates must be vectors; got "
+            f"{', '.join(str(aval_of(x)) for x in vectors)}. Fix: jnp.ravel(x)."
+        ),
         ValueError,
     )
     axes = list(range(len(vectors)))
@@ -152,8 +154,9 @@ def ix_(*args: ArrayLike) -> tuple[Array, ...]:
         )
         check(
             not dtypes.is_bool(aval_of(x).dtype),
-            lambda x=x: f"[ix_] indices must be integers; got {aval_of(x)}. "
-            "Fix: jnp.nonzero(x)[0].",
+            lambda x=x: (
+                f"[ix_] indices must be integers; got {aval_of(x)}. Fix: jnp.nonzero(x)[0]."
+            ),
             NotImplementedError,
         )
     out = []
@@ -217,8 +220,10 @@ def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
     shape: Any = aval_of(as_array("diag_indices_from", arr)).shape
     check(
         len(shape) >= 2 and len(set(shape)) == 1,
-        lambda: f"[diag_indices_from] the array must have two axes or more, of one size; got shape "
-        f"{shape}. Fix: jnp.diag_indices(n).",
+        lambda: (
+            f"[diag_indices_from] the array must have two axes or more, of one size; got shape "
+            f"{shape}. Fix: jnp.diag_indices(n)."
+        ),
         ValueError,
     )
     return diag_indices(shape[0], len(shape))
@@ -394,8 +399,10 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
     sizes = list(shape) if isinstance(shape, (tuple, list)) or np.ndim(shape) else [shape]
     check(
         all(np.ndim(n) == 0 for n in sizes),
-        lambda: f"[unravel_index] shape must be an int or a sequence of ints; got {shape!r}. "
-        "Fix: (3, 4).",
+        lambda: (
+            f"[unravel_index] shape must be an int or a sequence of ints; got {shape!r}. "
+            "Fix: (3, 4)."
+        ),
         ValueError,
     )
     out = []
@@ -416,9 +423,13 @@ _RAVEL_MODES = ("raise", "wrap", "clip", "ignore")
 
 @composite
 def ravel_multi_index(
-    multi_index: ArraysLike, dims: Sequence[int], mode: str = "raise",
-    order: str = "C", *, dtype: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+    multi_index: ArraysLike,
+    dims: Sequence[int],
+    mode: str = "raise",
+    order: str = "C",
+    *,
+    dtype: DTypeLike | None = None,
+) -> Array:
     """Convert index arrays to flat indices.
 
     Args:
@@ -450,14 +461,18 @@ def ravel_multi_index(
     index_arrays = as_arrays(name, *as_items(name, "multi_index", multi_index))
     check(
         len(index_arrays) == len(sizes),
-        lambda: f"[ravel_multi_index] there must be one array for each of {len(sizes)} axes; got "
-        f"{len(index_arrays)}. Fix: tuple(positions).",
+        lambda: (
+            f"[ravel_multi_index] there must be one array for each of {len(sizes)} axes; got "
+            f"{len(index_arrays)}. Fix: tuple(positions)."
+        ),
         ValueError,
     )
     check(
         all(dtypes.is_integer(aval_of(p).dtype) for p in index_arrays),
-        lambda: f"[ravel_multi_index] positions must be integers; got "
-        f"{[str(aval_of(p)) for p in index_arrays]}. Fix: i.astype(int).",
+        lambda: (
+            f"[ravel_multi_index] positions must be integers; got "
+            f"{[str(aval_of(p)) for p in index_arrays]}. Fix: i.astype(int)."
+        ),
     )
     if dtype is None:
         out_dtype = aval_of(promote_dtypes(*index_arrays, 0)[0]).dtype
@@ -465,8 +480,10 @@ def ravel_multi_index(
         out_dtype = user_dtype(dtype, "ravel_multi_index")
     check(
         dtypes.is_integer(out_dtype) and prod(sizes) - 1 <= np.iinfo(out_dtype).max,
-        lambda: f"[ravel_multi_index] dtype must be an integer dtype that holds {prod(sizes) - 1}; "
-        f"got {out_dtype}. Fix: dtype=jnp.int64 with x64 enabled.",
+        lambda: (
+            f"[ravel_multi_index] dtype must be an integer dtype that holds {prod(sizes) - 1}; "
+            f"got {out_dtype}. Fix: dtype=jnp.int64 with x64 enabled."
+        ),
         ValueError,
     )
     order_of_axes = list(range(len(sizes))) if order == "C" else list(range(len(sizes)))[::-1]
@@ -487,8 +504,10 @@ def _in_bounds(index: Any, size: int, mode: str) -> Any:
         host = known("ravel_multi_index", "positions", index, fix)
         check(
             bool(((host >= 0) & (host < size)).all()),
-            lambda: f"[ravel_multi_index] indices must be in [0, {size}); got some outside. Fix: "
-            "mode='clip'.",
+            lambda: (
+                f"[ravel_multi_index] indices must be in [0, {size}); got some outside. Fix: "
+                "mode='clip'."
+            ),
             ValueError,
         )
     return index

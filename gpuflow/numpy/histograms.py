@@ -34,9 +34,13 @@ from gpuflow.ops.effects.device_put import in_sharding
 
 @composite
 def bincount(
-    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *,
-    length: int | None = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    x: ArrayLike,
+    weights: ArrayLike | None = None,
+    minlength: int = 0,
+    *,
+    length: int | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Count the occurrences of 0, 1, 2, ...
 
     Args:
@@ -82,8 +86,10 @@ def bincount(
         values = as_array("bincount", weights)
         check(
             aval_of(values).shape == aval_of(x).shape,
-            lambda: f"[bincount] weights must have the shape of the array; got {aval_of(values)} "
-            f"for {aval_of(x)}. Fix: jnp.broadcast_to(weights, x.shape).",
+            lambda: (
+                f"[bincount] weights must have the shape of the array; got {aval_of(values)} "
+                f"for {aval_of(x)}. Fix: jnp.broadcast_to(weights, x.shape)."
+            ),
             ValueError,
         )
     counts = lax.full((length,), 0, aval_of(values).dtype)
@@ -131,9 +137,11 @@ def digitize(
 
 @composite
 def histogram_bin_edges(
-    a: ArrayLike, bins: ArrayLike = 10, range: ArrayLike | Sequence[ArrayLike] | None = None,
+    a: ArrayLike,
+    bins: ArrayLike = 10,
+    range: ArrayLike | Sequence[ArrayLike] | None = None,
     weights: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the edges of equal bins.
 
     Args:
@@ -183,9 +191,12 @@ def histogram_bin_edges(
 
 @composite
 def histogram(
-    a: ArrayLike, bins: ArrayLike = 10, range: ArrayLike | Sequence[ArrayLike] | None = None,
-    weights: ArrayLike | None = None, density: bool | None = None,
-) -> tuple[Array, Array]:  # fmt: skip
+    a: ArrayLike,
+    bins: ArrayLike = 10,
+    range: ArrayLike | Sequence[ArrayLike] | None = None,
+    weights: ArrayLike | None = None,
+    density: bool | None = None,
+) -> tuple[Array, Array]:
     """Count the elements in each bin; the last bin includes its right edge.
 
     Args:
@@ -216,8 +227,10 @@ def histogram(
         x, weights = as_arrays("histogram", a, weights)
         check(
             aval_of(x).shape == aval_of(weights).shape,
-            lambda: f"[histogram] weights must have the shape of the array; got {aval_of(weights)} "
-            f"for {aval_of(x)}. Fix: jnp.broadcast_to(weights, x.shape).",
+            lambda: (
+                f"[histogram] weights must have the shape of the array; got {aval_of(weights)} "
+                f"for {aval_of(x)}. Fix: jnp.broadcast_to(weights, x.shape)."
+            ),
             ValueError,
         )
         x, weights = promote_dtypes_inexact(x, weights)
@@ -234,10 +247,13 @@ def histogram(
 
 @composite
 def histogram2d(
-    x: ArrayLike, y: ArrayLike, bins: ArrayLike | Sequence[ArrayLike] = 10,
+    x: ArrayLike,
+    y: ArrayLike,
+    bins: ArrayLike | Sequence[ArrayLike] = 10,
     range: ArraysLike | None = None,
-    weights: ArrayLike | None = None, density: bool | None = None,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    weights: ArrayLike | None = None,
+    density: bool | None = None,
+) -> tuple[Array, Array, Array]:
     """Count the points of a plane in each bin.
 
     Args:
@@ -272,9 +288,12 @@ def histogram2d(
 
 @composite
 def histogramdd(
-    sample: ArrayLike, bins: ArrayLike | Sequence[ArrayLike] = 10, range: ArraysLike | None = None,
-    weights: ArrayLike | None = None, density: bool | None = None,
-) -> tuple[Array, list[Array]]:  # fmt: skip
+    sample: ArrayLike,
+    bins: ArrayLike | Sequence[ArrayLike] = 10,
+    range: ArraysLike | None = None,
+    weights: ArrayLike | None = None,
+    density: bool | None = None,
+) -> tuple[Array, list[Array]]:
     """Count the points of a space in each bin.
 
     Args:
@@ -308,8 +327,10 @@ def histogramdd(
     pairs = [None] * rank if range is None else as_items("histogramdd", "range", range)
     check(
         len(per_axis) == rank and len(pairs) == rank,
-        lambda: f"[histogramdd] there must be bins, and a range or None, for each of {rank} axes; "
-        f"got {len(per_axis)} and {brief(range)}. Fix: bins=[10] * {rank}.",
+        lambda: (
+            f"[histogramdd] there must be bins, and a range or None, for each of {rank} axes; "
+            f"got {len(per_axis)} and {brief(range)}. Fix: bins=[10] * {rank}."
+        ),
         ValueError,
     )
     edges, bin_indices = [], []
@@ -336,8 +357,10 @@ def _rank_of_points(operands: list[Any]) -> int:
     fits = len(shape) == 2 and all(aval_of(w).shape == shape[:1] for w in operands[1:])
     check(
         fits,
-        lambda: "[histogramdd] sample must be a matrix, with one weight for each row; got "
-        f"{', '.join(str(aval_of(x)) for x in operands)}. Fix: jnp.stack([x, y], 1).",
+        lambda: (
+            "[histogramdd] sample must be a matrix, with one weight for each row; got "
+            f"{', '.join(str(aval_of(x)) for x in operands)}. Fix: jnp.stack([x, y], 1)."
+        ),
         ValueError,
     )
     return shape[1]

@@ -180,8 +180,10 @@ def _clipped_position(entry: int, size: int) -> int:
     )
     check(
         -_INDEX_LIMIT <= entry < _INDEX_LIMIT or -size <= entry < size,
-        lambda: f"[index] an index must fit into int32, or into the axis; got {entry} for size "
-        f"{size}. Fix: x[-1] for the last element.",
+        lambda: (
+            f"[index] an index must fit into int32, or into the axis; got {entry} for size "
+            f"{size}. Fix: x[-1] for the last element."
+        ),
         OverflowError,
     )
     return min(max(entry + size if entry < 0 else entry, 0), size - 1)
@@ -233,9 +235,14 @@ def _rows(x: Any, plan: Plan, axis: int, dropped: Sequence[int], mode: str) -> A
 
 
 def gathered(
-    x: Any, plan: Plan, wrap: bool, mode: Any, fill_value: Any = None,
-    indices_are_sorted: bool = False, unique_indices: bool = False,
-) -> Any:  # fmt: skip
+    x: Any,
+    plan: Plan,
+    wrap: bool,
+    mode: Any,
+    fill_value: Any = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> Any:
     """``x`` at any index, by one gather of all index arrays and ints; slices are applied before.
 
     Args:
@@ -252,9 +259,15 @@ def gathered(
     dimension_numbers = lax.GatherDimensionNumbers(layout.offsets, layout.indexed, layout.indexed)
     sizes = [shape[d] if d in layout.windows else min(shape[d], 1) for d in range(len(shape))]
     out = lax.gather(
-        x, layout.indices, dimension_numbers, sizes, mode=mode, fill_value=fill_value,
-        indices_are_sorted=indices_are_sorted, unique_indices=unique_indices,
-    )  # fmt: skip
+        x,
+        layout.indices,
+        dimension_numbers,
+        sizes,
+        mode=mode,
+        fill_value=fill_value,
+        indices_are_sorted=indices_are_sorted,
+        unique_indices=unique_indices,
+    )
     remaining = [k for k in range(len(layout.full_shape)) if k not in layout.new_axes]
     return lax.broadcast_in_dim(out, layout.full_shape, remaining)
 

@@ -13,9 +13,8 @@ from gpuflow.control.composite import composite
 from gpuflow.core.aval import aval_of
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.numpy.arguments import as_arrays
-from gpuflow.numpy.elementary import broadcastlike
 from gpuflow.numpy.logic import where
-from gpuflow.numpy.promotion import constant, convert, like, promote_dtypes, strong
+from gpuflow.numpy.promotion import broadcastlike, constant, convert, like, promote_dtypes, strong
 from gpuflow.numpy.ufuncs import described, make_unary
 
 
@@ -27,14 +26,20 @@ def _count_bits(x: Any) -> Any:
     return lax.convert_element_type(lax.population_count(x), np.uint8)
 
 
-bitwise_count = composite(make_unary("bitwise_count", _count_bits, described(
-    "Elementwise number of bits of ``abs(x)`` that are 1.",
-    "x: array of integers or bools.",
-    "uint8 array of the shape of ``x``.",
-    ">>> jnp.bitwise_count(jnp.array([0, 7, -8]))",
-    "Array([0, 3, 1], dtype=uint8)",
-    raises="TypeError: if ``x`` is float or complex.",
-)))
+bitwise_count = composite(
+    make_unary(
+        "bitwise_count",
+        _count_bits,
+        described(
+            "Elementwise number of bits of ``abs(x)`` that are 1.",
+            "x: array of integers or bools.",
+            "uint8 array of the shape of ``x``.",
+            ">>> jnp.bitwise_count(jnp.array([0, 7, -8]))",
+            "Array([0, 3, 1], dtype=uint8)",
+            raises="TypeError: if ``x`` is float or complex.",
+        ),
+    )
+)
 
 
 def _integers(name: str, x1: Any, x2: Any) -> list[Any]:

@@ -73,9 +73,7 @@ def _rows(name: str, stacked: Any) -> list[Any]:
 
 
 @composite
-def concatenate(
-    arrays: ArraysLike, axis: int | None = 0, dtype: DTypeLike | None = None
-) -> Array:
+def concatenate(arrays: ArraysLike, axis: int | None = 0, dtype: DTypeLike | None = None) -> Array:
     """Concatenate arrays along an existing axis; with None they are flattened first.
 
     Args:
@@ -136,9 +134,11 @@ def concat(arrays: ArraysLike, /, *, axis: int | None = 0) -> Array:
 
 @composite
 def stack(
-    arrays: ArraysLike, axis: int = 0, out: None = None,
+    arrays: ArraysLike,
+    axis: int = 0,
+    out: None = None,
     dtype: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Stack arrays of one shape along a new axis.
 
     Args:
@@ -340,8 +340,10 @@ def array_split(
     size = sizes[dim]
     check(
         not isinstance(indices_or_sections, str),
-        lambda: f"[array_split] indices_or_sections must be integers; got {indices_or_sections!r}. "
-        "Fix: 2.",
+        lambda: (
+            f"[array_split] indices_or_sections must be integers; got {indices_or_sections!r}. "
+            "Fix: 2."
+        ),
         ValueError,
     )
     if not _is_count(indices_or_sections):
@@ -355,8 +357,10 @@ def array_split(
     )
     check(
         count <= _MOST_SECTIONS,
-        lambda: f"[array_split] the list of arrays must fit into memory; got {count} sections. "
-        "Fix: jnp.reshape.",
+        lambda: (
+            f"[array_split] the list of arrays must fit into memory; got {count} sections. "
+            "Fix: jnp.reshape."
+        ),
         OutOfMemoryError,
     )
     each, extra = divmod(size, count)
@@ -565,8 +569,10 @@ def _block(arrays: Any, level: int = 0) -> tuple[Any, int]:
     )
     check(
         level < MOST_DIMENSIONS,
-        lambda: f"[block] lists must be nested at most {MOST_DIMENSIONS} deep; got deeper ones. "
-        "Fix: drop brackets.",
+        lambda: (
+            f"[block] lists must be nested at most {MOST_DIMENSIONS} deep; got deeper ones. "
+            "Fix: drop brackets."
+        ),
         ValueError,
     )
     blocks, depths = zip(*[_block(item, level + 1) for item in arrays], strict=True)

@@ -124,9 +124,12 @@ def _minimizer(a: Any, b: Any, bound: Any) -> tuple[Any, Any, Any]:
 
 @composite
 def pinv(
-    a: ArrayLike, rtol: ArrayLike | None = None, hermitian: bool = False, *,
+    a: ArrayLike,
+    rtol: ArrayLike | None = None,
+    hermitian: bool = False,
+    *,
     rcond: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the pseudo-inverses of matrices.
 
     Args:

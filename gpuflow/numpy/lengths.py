@@ -102,9 +102,12 @@ def resize(a: ArrayLike, new_shape: ShapeLike) -> Array:
 
 
 def delete(
-    arr: ArrayLike, obj: ArrayLike | slice, axis: int | None = None, *,
+    arr: ArrayLike,
+    obj: ArrayLike | slice,
+    axis: int | None = None,
+    *,
     assume_unique_indices: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """Delete indices along an axis.
 
     Args:
@@ -143,8 +146,10 @@ def delete(
     host = known("delete", "obj", obj if isinstance(obj, np.ndarray) else indices, fix)
     check(
         integer or (host.dtype == bool and host.shape == (size,)),
-        lambda: f"[delete] obj must be integers or a mask of {size} elements; got {host.dtype} of "
-        f"shape {host.shape}. Fix: pass positions.",
+        lambda: (
+            f"[delete] obj must be integers or a mask of {size} elements; got {host.dtype} of "
+            f"shape {host.shape}. Fix: pass positions."
+        ),
         ValueError,
     )
     retained = np.ones(size, bool)
@@ -229,8 +234,10 @@ def insert(
         indices = indices.astype(int)
     check(
         dtypes.is_integer(aval_of(indices).dtype) and aval_of(indices).ndim < 2,
-        lambda: f"[insert] obj must be an int, a slice or a vector of integers; got "
-        f"{aval_of(indices)}. Fix: jnp.asarray([0, 1]).",
+        lambda: (
+            f"[insert] obj must be an int, a slice or a vector of integers; got "
+            f"{aval_of(indices)}. Fix: jnp.asarray([0, 1])."
+        ),
         ValueError,
     )
     values = lax.convert_element_type(values, aval_of(x).dtype)

@@ -41,9 +41,17 @@ from gpuflow.numpy.solvers import tensorinv as tensorinv
 from gpuflow.numpy.solvers import tensorsolve as tensorsolve
 
 _HELPERS = (
-    "Any", "Array", "ArrayLike", "DTypeLike", "PrecisionLike", "astype", "aval_of", "check",
-    "check_arraylike", "composite",
-)  # fmt: skip
+    "Any",
+    "Array",
+    "ArrayLike",
+    "DTypeLike",
+    "PrecisionLike",
+    "astype",
+    "aval_of",
+    "check",
+    "check_arraylike",
+    "composite",
+)
 
 
 @composite
@@ -148,9 +156,14 @@ def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
 
 
 def vecdot(
-    x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1, precision: PrecisionLike = None,
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the inner product along ``axis``; the first operand is conjugated.
 
     Args:
@@ -174,6 +187,4 @@ def vecdot(
     return out if preferred_element_type is None else astype(out, preferred_element_type)
 
 
-_publish(
-    globals(), "jnp.linalg", [k for k in _public_names(globals()) if k not in _HELPERS]
-)
+_publish(globals(), "jnp.linalg", [k for k in _public_names(globals()) if k not in _HELPERS])

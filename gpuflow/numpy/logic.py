@@ -46,49 +46,77 @@ def _ordering(name: str, op: Ufunc, strict_op: Ufunc, doc: str) -> Binary:
     return make_binary(name, compare, doc)
 
 
-equal = make_binary("equal", lax.eq, described(
-    "Elementwise ``x == y``.",
-    "x, y: arrays that broadcast.",
-    "bool array of the common shape.",
-    ">>> jnp.equal(jnp.array([1, 2, 3]), jnp.array([1.0, 0.0, 3.0]))",
-    "Array([ True, False,  True], dtype=bool)",
-))
-not_equal = make_binary("not_equal", lax.ne, described(
-    "Elementwise ``x != y``; True for nan.",
-    "x, y: arrays that broadcast.",
-    "bool array of the common shape.",
-    ">>> x = jnp.array([1.0, jnp.nan])",
-    ">>> jnp.not_equal(x, x)",
-    "Array([False,  True], dtype=bool)",
-))
-less = _ordering("less", lax.lt, lax.lt, described(
-    "Elementwise ``x < y``; complex numbers are compared by real part first.",
-    "x, y: arrays that broadcast.",
-    "bool array of the common shape; False if an element is nan.",
-    ">>> jnp.less(jnp.array([1, 2, 3]), 2)",
-    "Array([ True, False, False], dtype=bool)",
-))
-less_equal = _ordering("less_equal", lax.le, lax.lt, described(
-    "Elementwise ``x <= y``; complex numbers are compared by real part first.",
-    "x, y: arrays that broadcast.",
-    "bool array of the common shape; False if an element is nan.",
-    ">>> jnp.less_equal(jnp.array([1, 2, 3]), 2)",
-    "Array([ True,  True, False], dtype=bool)",
-))
-greater = _ordering("greater", lax.gt, lax.gt, described(
-    "Elementwise ``x > y``; complex numbers are compared by real part first.",
-    "x, y: arrays that broadcast.",
-    "bool array of the common shape; False if an element is nan.",
-    ">>> jnp.greater(jnp.array([1, 2, 3]), 2)",
-    "Array([False, False,  True], dtype=bool)",
-))
-greater_equal = _ordering("greater_equal", lax.ge, lax.gt, described(
-    "Elementwise ``x >= y``; complex numbers are compared by real part first.",
-    "x, y: arrays that broadcast.",
-    "bool array of the common shape; False if an element is nan.",
-    ">>> jnp.greater_equal(jnp.array([1, 2, 3]), 2)",
-    "Array([False,  True,  True], dtype=bool)",
-))
+equal = make_binary(
+    "equal",
+    lax.eq,
+    described(
+        "Elementwise ``x == y``.",
+        "x, y: arrays that broadcast.",
+        "bool array of the common shape.",
+        ">>> jnp.equal(jnp.array([1, 2, 3]), jnp.array([1.0, 0.0, 3.0]))",
+        "Array([ True, False,  True], dtype=bool)",
+    ),
+)
+not_equal = make_binary(
+    "not_equal",
+    lax.ne,
+    described(
+        "Elementwise ``x != y``; True for nan.",
+        "x, y: arrays that broadcast.",
+        "bool array of the common shape.",
+        ">>> x = jnp.array([1.0, jnp.nan])",
+        ">>> jnp.not_equal(x, x)",
+        "Array([False,  True], dtype=bool)",
+    ),
+)
+less = _ordering(
+    "less",
+    lax.lt,
+    lax.lt,
+    described(
+        "Elementwise ``x < y``; complex numbers are compared by real part first.",
+        "x, y: arrays that broadcast.",
+        "bool array of the common shape; False if an element is nan.",
+        ">>> jnp.less(jnp.array([1, 2, 3]), 2)",
+        "Array([ True, False, False], dtype=bool)",
+    ),
+)
+less_equal = _ordering(
+    "less_equal",
+    lax.le,
+    lax.lt,
+    described(
+        "Elementwise ``x <= y``; complex numbers are compared by real part first.",
+        "x, y: arrays that broadcast.",
+        "bool array of the common shape; False if an element is nan.",
+        ">>> jnp.less_equal(jnp.array([1, 2, 3]), 2)",
+        "Array([ True,  True, False], dtype=bool)",
+    ),
+)
+greater = _ordering(
+    "greater",
+    lax.gt,
+    lax.gt,
+    described(
+        "Elementwise ``x > y``; complex numbers are compared by real part first.",
+        "x, y: arrays that broadcast.",
+        "bool array of the common shape; False if an element is nan.",
+        ">>> jnp.greater(jnp.array([1, 2, 3]), 2)",
+        "Array([False, False,  True], dtype=bool)",
+    ),
+)
+greater_equal = _ordering(
+    "greater_equal",
+    lax.ge,
+    lax.gt,
+    described(
+        "Elementwise ``x >= y``; complex numbers are compared by real part first.",
+        "x, y: arrays that broadcast.",
+        "bool array of the common shape; False if an element is nan.",
+        ">>> jnp.greater_equal(jnp.array([1, 2, 3]), 2)",
+        "Array([False,  True,  True], dtype=bool)",
+    ),
+)
 
 
 # --- logic on truth values -----------------------------------------------------------------
@@ -110,79 +138,116 @@ def _logical(name: str, op: Ufunc, doc: str) -> Any:
     return composite(maker(name, op, doc, promote))
 
 
-logical_and = _logical("logical_and", lax.bitwise_and, described(
-    "Elementwise logical and: whether both elements are nonzero.",
-    "x, y: arrays of any dtypes that broadcast.",
-    "bool array of the common shape.",
-    ">>> jnp.logical_and(jnp.array([0, 1, 2]), jnp.array([True, True, False]))",
-    "Array([False,  True, False], dtype=bool)",
-))
-logical_or = _logical("logical_or", lax.bitwise_or, described(
-    "Elementwise logical or: whether at least one element is nonzero.",
-    "x, y: arrays of any dtypes that broadcast.",
-    "bool array of the common shape.",
-    ">>> jnp.logical_or(jnp.array([0, 1, 0]), jnp.array([True, True, False]))",
-    "Array([ True,  True, False], dtype=bool)",
-))
-logical_xor = _logical("logical_xor", lax.bitwise_xor, described(
-    "Elementwise logical exclusive or: whether exactly one element is nonzero.",
-    "x, y: arrays of any dtypes that broadcast.",
-    "bool array of the common shape.",
-    ">>> jnp.logical_xor(jnp.array([0, 1, 0]), jnp.array([True, True, False]))",
-    "Array([ True, False, False], dtype=bool)",
-))
-logical_not: Unary = _logical("logical_not", lax.bitwise_not, described(
-    "Elementwise logical not: whether elements are zero.",
-    "x: array of any dtype.",
-    "bool array of the shape of ``x``.",
-    ">>> jnp.logical_not(jnp.array([0, 1, 2]))",
-    "Array([ True, False, False], dtype=bool)",
-))
+logical_and = _logical(
+    "logical_and",
+    lax.bitwise_and,
+    described(
+        "Elementwise logical and: whether both elements are nonzero.",
+        "x, y: arrays of any dtypes that broadcast.",
+        "bool array of the common shape.",
+        ">>> jnp.logical_and(jnp.array([0, 1, 2]), jnp.array([True, True, False]))",
+        "Array([False,  True, False], dtype=bool)",
+    ),
+)
+logical_or = _logical(
+    "logical_or",
+    lax.bitwise_or,
+    described(
+        "Elementwise logical or: whether at least one element is nonzero.",
+        "x, y: arrays of any dtypes that broadcast.",
+        "bool array of the common shape.",
+        ">>> jnp.logical_or(jnp.array([0, 1, 0]), jnp.array([True, True, False]))",
+        "Array([ True,  True, False], dtype=bool)",
+    ),
+)
+logical_xor = _logical(
+    "logical_xor",
+    lax.bitwise_xor,
+    described(
+        "Elementwise logical exclusive or: whether exactly one element is nonzero.",
+        "x, y: arrays of any dtypes that broadcast.",
+        "bool array of the common shape.",
+        ">>> jnp.logical_xor(jnp.array([0, 1, 0]), jnp.array([True, True, False]))",
+        "Array([ True, False, False], dtype=bool)",
+    ),
+)
+logical_not: Unary = _logical(
+    "logical_not",
+    lax.bitwise_not,
+    described(
+        "Elementwise logical not: whether elements are zero.",
+        "x: array of any dtype.",
+        "bool array of the shape of ``x``.",
+        ">>> jnp.logical_not(jnp.array([0, 1, 2]))",
+        "Array([ True, False, False], dtype=bool)",
+    ),
+)
 
-bitwise_and = make_binary("bitwise_and", lax.bitwise_and, described(
-    "Elementwise ``x & y``.",
-    "x, y: arrays of integers or bools that broadcast.",
-    "An array of the common shape and dtype.",
-    ">>> jnp.bitwise_and(jnp.array([5, 6, 7]), 3)",
-    "Array([1, 2, 3], dtype=int32)",
-    raises="TypeError: if an operand is float or complex.",
-))
-bitwise_or = make_binary("bitwise_or", lax.bitwise_or, described(
-    "Elementwise ``x | y``.",
-    "x, y: arrays of integers or bools that broadcast.",
-    "An array of the common shape and dtype.",
-    ">>> jnp.bitwise_or(jnp.array([4, 1]), 3)",
-    "Array([7, 3], dtype=int32)",
-    raises="TypeError: if an operand is float or complex.",
-))
-bitwise_xor = make_binary("bitwise_xor", lax.bitwise_xor, described(
-    "Elementwise ``x ^ y``.",
-    "x, y: arrays of integers or bools that broadcast.",
-    "An array of the common shape and dtype.",
-    ">>> jnp.bitwise_xor(jnp.array([5, 6]), 3)",
-    "Array([6, 5], dtype=int32)",
-    raises="TypeError: if an operand is float or complex.",
-))
-bitwise_not = make_unary("bitwise_not", lax.bitwise_not, described(
-    "Elementwise ``~x``: all bits inverted; logical not for bools.",
-    "x: array of integers or bools.",
-    "An array of the shape and dtype of ``x``.",
-    ">>> jnp.bitwise_not(jnp.array([0, 5]))",
-    "Array([-1, -6], dtype=int32)",
-    ">>> jnp.bitwise_not(jnp.array([True, False]))",
-    "Array([False,  True], dtype=bool)",
-    raises="TypeError: if an operand is float or complex.",
-))
+bitwise_and = make_binary(
+    "bitwise_and",
+    lax.bitwise_and,
+    described(
+        "Elementwise ``x & y``.",
+        "x, y: arrays of integers or bools that broadcast.",
+        "An array of the common shape and dtype.",
+        ">>> jnp.bitwise_and(jnp.array([5, 6, 7]), 3)",
+        "Array([1, 2, 3], dtype=int32)",
+        raises="TypeError: if an operand is float or complex.",
+    ),
+)
+bitwise_or = make_binary(
+    "bitwise_or",
+    lax.bitwise_or,
+    described(
+        "Elementwise ``x | y``.",
+        "x, y: arrays of integers or bools that broadcast.",
+        "An array of the common shape and dtype.",
+        ">>> jnp.bitwise_or(jnp.array([4, 1]), 3)",
+        "Array([7, 3], dtype=int32)",
+        raises="TypeError: if an operand is float or complex.",
+    ),
+)
+bitwise_xor = make_binary(
+    "bitwise_xor",
+    lax.bitwise_xor,
+    described(
+        "Elementwise ``x ^ y``.",
+        "x, y: arrays of integers or bools that broadcast.",
+        "An array of the common shape and dtype.",
+        ">>> jnp.bitwise_xor(jnp.array([5, 6]), 3)",
+        "Array([6, 5], dtype=int32)",
+        raises="TypeError: if an operand is float or complex.",
+    ),
+)
+bitwise_not = make_unary(
+    "bitwise_not",
+    lax.bitwise_not,
+    described(
+        "Elementwise ``~x``: all bits inverted; logical not for bools.",
+        "x: array of integers or bools.",
+        "An array of the shape and dtype of ``x``.",
+        ">>> jnp.bitwise_not(jnp.array([0, 5]))",
+        "Array([-1, -6], dtype=int32)",
+        ">>> jnp.bitwise_not(jnp.array([True, False]))",
+        "Array([False,  True], dtype=bool)",
+        raises="TypeError: if an operand is float or complex.",
+    ),
+)
 bitwise_invert = invert = bitwise_not
-left_shift = make_binary("left_shift", lax.shift_left, described(
-    "Elementwise ``x << y``.",
-    "x: array of integers; bools become int32.\ny: number of bits, an array of integers that "
-    "broadcasts with ``x``.",
-    "An array of the common shape and dtype; 0 where all bits are shifted out.",
-    ">>> jnp.left_shift(jnp.array([1, 3]), 2)",
-    "Array([ 4, 12], dtype=int32)",
-    raises="TypeError: if an operand is float or complex.",
-), promote_args_numeric)
+left_shift = make_binary(
+    "left_shift",
+    lax.shift_left,
+    described(
+        "Elementwise ``x << y``.",
+        "x: array of integers; bools become int32.\ny: number of bits, an array of integers that "
+        "broadcasts with ``x``.",
+        "An array of the common shape and dtype; 0 where all bits are shifted out.",
+        ">>> jnp.left_shift(jnp.array([1, 3]), 2)",
+        "Array([ 4, 12], dtype=int32)",
+        raises="TypeError: if an operand is float or complex.",
+    ),
+    promote_args_numeric,
+)
 bitwise_left_shift = left_shift
 
 
@@ -234,27 +299,45 @@ def _is_infinite(x: Any) -> Any:
     return lax.eq(lax.abs(x), convert(np.inf, aval_of(x).dtype))
 
 
-isnan = _classify("isnan", lambda x: lax.ne(x, x), False, lax.bitwise_or, described(
-    "Elementwise test for nan, in either component of complex numbers.",
-    "x: array of numbers or bools.",
-    "bool array of the shape of ``x``.",
-    ">>> jnp.isnan(jnp.array([1.0, jnp.nan, jnp.inf]))",
-    "Array([False,  True, False], dtype=bool)",
-))
-isfinite = _classify("isfinite", lax.is_finite, True, lax.bitwise_and, described(
-    "Elementwise test for neither infinite nor nan, in both components of complex numbers.",
-    "x: array of numbers or bools.",
-    "bool array of the shape of ``x``.",
-    ">>> jnp.isfinite(jnp.array([1.0, jnp.nan, jnp.inf]))",
-    "Array([ True, False, False], dtype=bool)",
-))
-isinf = _classify("isinf", _is_infinite, False, lax.bitwise_or, described(
-    "Elementwise test for infinities of either sign, in either component of complex numbers.",
-    "x: array of numbers or bools.",
-    "bool array of the shape of ``x``.",
-    ">>> jnp.isinf(jnp.array([1.0, jnp.nan, -jnp.inf]))",
-    "Array([False, False,  True], dtype=bool)",
-))
+isnan = _classify(
+    "isnan",
+    lambda x: lax.ne(x, x),
+    False,
+    lax.bitwise_or,
+    described(
+        "Elementwise test for nan, in either component of complex numbers.",
+        "x: array of numbers or bools.",
+        "bool array of the shape of ``x``.",
+        ">>> jnp.isnan(jnp.array([1.0, jnp.nan, jnp.inf]))",
+        "Array([False,  True, False], dtype=bool)",
+    ),
+)
+isfinite = _classify(
+    "isfinite",
+    lax.is_finite,
+    True,
+    lax.bitwise_and,
+    described(
+        "Elementwise test for neither infinite nor nan, in both components of complex numbers.",
+        "x: array of numbers or bools.",
+        "bool array of the shape of ``x``.",
+        ">>> jnp.isfinite(jnp.array([1.0, jnp.nan, jnp.inf]))",
+        "Array([ True, False, False], dtype=bool)",
+    ),
+)
+isinf = _classify(
+    "isinf",
+    _is_infinite,
+    False,
+    lax.bitwise_or,
+    described(
+        "Elementwise test for infinities of either sign, in either component of complex numbers.",
+        "x: array of numbers or bools.",
+        "bool array of the shape of ``x``.",
+        ">>> jnp.isinf(jnp.array([1.0, jnp.nan, -jnp.inf]))",
+        "Array([False, False,  True], dtype=bool)",
+    ),
+)
 
 
 @composite
@@ -311,7 +394,6 @@ def _is_infinity(name: str, x: Any, out: Any, infinity: float) -> Any:
     return lax.eq(x, convert(infinity, dtype))
 
 
-
 # --- choices -------------------------------------------------------------------------------
 
 
@@ -319,14 +401,22 @@ def _is_infinity(name: str, x: Any, out: Any, infinity: float) -> Any:
 def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /) -> Array: ...
 @overload
 def where(
-    condition: ArrayLike, /, *, size: int | None = None,
+    condition: ArrayLike,
+    /,
+    *,
+    size: int | None = None,
     fill_value: ArrayLike | tuple[ArrayLike, ...] | None = None,
-) -> tuple[Array, ...]: ...  # fmt: skip
+) -> tuple[Array, ...]: ...
 @composite
 def where(
-    condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None,
+    condition: Any,
+    x: Any = None,
+    y: Any = None,
+    /,
+    *,
+    size: int | None = None,
     fill_value: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return ``x`` where ``condition`` is True, else ``y``; both are evaluated.
 
     Args:
@@ -369,9 +459,14 @@ def where(
 
 @composite
 def clip(
-    arr: ArrayLike | None, /, min: ArrayLike | None = None, max: ArrayLike | None = None, *,
-    a_min: ArrayLike | None = None, a_max: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    arr: ArrayLike | None,
+    /,
+    min: ArrayLike | None = None,
+    max: ArrayLike | None = None,
+    *,
+    a_min: ArrayLike | None = None,
+    a_max: ArrayLike | None = None,
+) -> Array:
     """Limit elements to ``[min, max]``; either may be None.
 
     Args:
@@ -394,9 +489,7 @@ def clip(
         note_removed("jnp.clip(a_min=, a_max=)", "jnp.clip(x, min=, max=)")
     low = a_min if min is None else min
     high = a_max if max is None else max
-    arr, low, high = (
-        v if v is None else check_arraylike("clip", v)[0] for v in (arr, low, high)
-    )
+    arr, low, high = (v if v is None else check_arraylike("clip", v)[0] for v in (arr, low, high))
     for value in (arr, low, high):
         if value is not None and dtypes.is_complex(aval_of(value).dtype):
             raise ValueError(
@@ -412,9 +505,12 @@ def clip(
 
 @composite
 def nan_to_num(
-    x: ArrayLike, copy: bool = True, nan: ArrayLike = 0.0, posinf: ArrayLike | None = None,
+    x: ArrayLike,
+    copy: bool = True,
+    nan: ArrayLike = 0.0,
+    posinf: ArrayLike | None = None,
     neginf: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Replace nan and infinities; by default by 0 and the largest finite numbers.
 
     Real and imaginary parts of complex numbers are replaced separately.

@@ -139,9 +139,12 @@ def fromfunction(
 
 @explained
 def piecewise(
-    x: ArrayLike, condlist: ArraysLike, funclist: Sequence[Any], *args: Any,
+    x: ArrayLike,
+    condlist: ArraysLike,
+    funclist: Sequence[Any],
+    *args: Any,
     **kw: Any,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute a piecewise function.
 
     Args:
@@ -166,8 +169,10 @@ def piecewise(
     functions = list(funclist)
     check(
         len(functions) in (count, count + 1),
-        lambda: f"[piecewise] there must be {count} or {count + 1} functions for {count} "
-        f"conditions; got {len(functions)}. Fix: add a number for where none holds.",
+        lambda: (
+            f"[piecewise] there must be {count} or {count + 1} functions for {count} "
+            f"conditions; got {len(functions)}. Fix: add a number for where none holds."
+        ),
         ValueError,
     )
     default = functions.pop() if len(functions) == count + 1 else 0

@@ -91,9 +91,13 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
 
 @composite
 def trace(
-    a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None,
+    a: ArrayLike,
+    offset: int = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: DTypeLike | None = None,
     out: None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the sum of a diagonal.
 
     Args:
@@ -125,9 +129,13 @@ def trace(
 
 @composite
 def cross(
-    a: ArrayLike, b: ArrayLike, axisa: int = -1, axisb: int = -1, axisc: int = -1,
+    a: ArrayLike,
+    b: ArrayLike,
+    axisa: int = -1,
+    axisb: int = -1,
+    axisc: int = -1,
     axis: int | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the cross product of vectors of two or three elements.
 
     Args:

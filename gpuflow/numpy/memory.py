@@ -79,14 +79,17 @@ def _check_widths(aval: ShapedArray, target: Any) -> None:
     old, new = dtypes.bits_of(aval.dtype), dtypes.bits_of(target)
     check(
         aval.ndim > 0 or old == new,
-        lambda: f"[view] an array without axes keeps its width; got {aval} and {target}. "
-        "Fix: x[None].view(...).",
+        lambda: (
+            f"[view] an array without axes keeps its width; got {aval} and {target}. "
+            "Fix: x[None].view(...)."
+        ),
         ValueError,
     )
     check(
         aval.ndim == 0 or (aval.shape[-1] * old) % new == 0,
-        lambda: f"[view] the last axis must hold whole elements of {target}; got {aval}. "
-        "Fix: pad it.",
+        lambda: (
+            f"[view] the last axis must hold whole elements of {target}; got {aval}. Fix: pad it."
+        ),
         ValueError,
     )
 

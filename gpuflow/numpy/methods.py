@@ -140,9 +140,12 @@ def _rows(self: Any, positions: Iterable[int]) -> Iterator[Any]:
 
 
 def _reshape(
-    self: Any, *args: ShapeLike, order: str = "C", copy: bool | None = None,
+    self: Any,
+    *args: ShapeLike,
+    order: str = "C",
+    copy: bool | None = None,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the elements in row-major order with another shape."""
     shape: Any = args[0] if len(args) == 1 else args
     return shaping.reshape(self, shape, order, copy=copy, out_sharding=out_sharding)
@@ -156,9 +159,7 @@ def _transpose(self: Any, *args: int | Sequence[int] | None) -> Array:
     return shaping.transpose(self, axes or None)
 
 
-def _astype(
-    self: Any, dtype: DTypeLike, copy: bool = False, device: DeviceLike = None
-) -> Array:
+def _astype(self: Any, dtype: DTypeLike, copy: bool = False, device: DeviceLike = None) -> Array:
     """Convert elements."""
     return creation.astype(self, dtype, copy=copy, device=device)
 
@@ -205,16 +206,19 @@ def _contains(self: Any, item: ArrayLike) -> bool:
 
 
 def _compress(
-    self: Any, condition: ArrayLike, axis: int | None = None, *, out: None = None,
-    size: int | None = None, fill_value: ArrayLike = 0,
-) -> Array:  # fmt: skip
+    self: Any,
+    condition: ArrayLike,
+    axis: int | None = None,
+    *,
+    out: None = None,
+    size: int | None = None,
+    fill_value: ArrayLike = 0,
+) -> Array:
     """Return the slices along an axis at True conditions; see ``jnp.compress``."""
     return choices.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
 
 
-def _nonzero(
-    self: Any, *, fill_value: Any = None, size: int | None = None
-) -> tuple[Array, ...]:
+def _nonzero(self: Any, *, fill_value: Any = None, size: int | None = None) -> tuple[Array, ...]:
     """Return the indices of nonzero elements; see ``jnp.nonzero``."""
     return positions.nonzero(self, size=size, fill_value=fill_value)
 

@@ -29,9 +29,14 @@ def _without_nan(a: Any, value: float) -> Any:
 
 @composite
 def nansum(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """Sum over axes, with nan counted as 0.
 
     Args:
@@ -59,9 +64,14 @@ def nansum(
 
 @composite
 def nanprod(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """Multiply over axes, with nan counted as 1.
 
     Args:
@@ -89,9 +99,13 @@ def nanprod(
 
 @composite
 def nanmax(
-    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
-    initial: ArrayLike | None = None, where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """Return the maximum over axes, ignoring nan; nan for slices of only nan.
 
     Args:
@@ -117,9 +131,13 @@ def nanmax(
 
 @composite
 def nanmin(
-    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
-    initial: ArrayLike | None = None, where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """Return the minimum over axes, ignoring nan; nan for slices of only nan.
 
     Args:
@@ -144,9 +162,16 @@ def nanmin(
 
 
 def _extreme(
-    name: str, op: Callable[..., Any], neutral: float, a: Any, axis: Axes, out: Any,
-    keepdims: bool, initial: Any, mask: Any,
-) -> Any:  # fmt: skip
+    name: str,
+    op: Callable[..., Any],
+    neutral: float,
+    a: Any,
+    axis: Axes,
+    out: Any,
+    keepdims: bool,
+    initial: Any,
+    mask: Any,
+) -> Any:
     a = as_array(name, a)
     extreme = op(_without_nan(a, neutral), axis, out, keepdims, initial, mask)
     if initial is not None or not _can_be_nan(a):
@@ -204,9 +229,14 @@ def nanargmin(
 
 
 def _position(
-    name: str, op: Callable[..., Any], neutral: float, a: Any, axis: int | None, out: Any,
+    name: str,
+    op: Callable[..., Any],
+    neutral: float,
+    a: Any,
+    axis: int | None,
+    out: Any,
     keepdims: bool | None,
-) -> Any:  # fmt: skip
+) -> Any:
     no_out(name, out)
     a = as_array(name, a)
     position = op(_without_nan(a, neutral), axis, None, bool(keepdims))
@@ -221,9 +251,13 @@ def _position(
 
 @composite
 def nanmean(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    keepdims: bool = False, where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    where: ArrayLike | None = None,
+) -> Array:
     """Return the mean over axes, ignoring nan; nan for slices of only nan.
 
     Args:
@@ -261,10 +295,15 @@ def _count(a: Any, axis: Axes, keepdims: bool, mask: Any, dtype: Any) -> Any:
 
 @composite
 def nanvar(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    ddof: int = 0, keepdims: bool = False, where: ArrayLike | None = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    ddof: int = 0,
+    keepdims: bool = False,
+    where: ArrayLike | None = None,
     mean: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the variance over axes, ignoring nan; nan for slices with too few numbers.
 
     Args:
@@ -315,10 +354,15 @@ def _select(mask: Any, value: float, other: Any) -> Any:
 
 @composite
 def nanstd(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    ddof: int = 0, keepdims: bool = False, where: ArrayLike | None = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    ddof: int = 0,
+    keepdims: bool = False,
+    where: ArrayLike | None = None,
     mean: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the standard deviation over axes, ignoring nan; nan for too few numbers.
 
     Args:

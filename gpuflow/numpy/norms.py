@@ -250,9 +250,12 @@ def cond(x: ArrayLike, p: Order = None) -> Array:
 
 @composite
 def matrix_rank(
-    M: ArrayLike, rtol: ArrayLike | None = None, *, hermitian: bool = False,
+    M: ArrayLike,
+    rtol: ArrayLike | None = None,
+    *,
+    hermitian: bool = False,
     tol: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the number of singular values above a tolerance.
 
     Args:

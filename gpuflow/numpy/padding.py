@@ -47,9 +47,11 @@ _STATISTICS = {"maximum": largest, "minimum": smallest, "mean": mean, "median": 
 
 @composite
 def pad(
-    array: ArrayLike, pad_width: ArrayLike | Sequence[Any],
-    mode: str | Callable[..., Any] = "constant", **kwargs: Any,
-) -> Array:  # fmt: skip
+    array: ArrayLike,
+    pad_width: ArrayLike | Sequence[Any],
+    mode: str | Callable[..., Any] = "constant",
+    **kwargs: Any,
+) -> Array:
     """Pad an array at its edges.
 
     Args:
@@ -85,15 +87,19 @@ def pad(
         return _by_function(x, widths, mode, kwargs)
     check(
         mode in _OPTIONS,
-        lambda: f"[pad] mode must be one of {', '.join(map(repr, _OPTIONS))}, or a function; got "
-        f"{mode!r}. Fix: mode='edge'.",
+        lambda: (
+            f"[pad] mode must be one of {', '.join(map(repr, _OPTIONS))}, or a function; got "
+            f"{mode!r}. Fix: mode='edge'."
+        ),
         NotImplementedError,
     )
     unknown = set(kwargs) - set(_OPTIONS[mode])
     check(
         not unknown,
-        lambda: f"[pad] mode {mode!r} takes the options {_OPTIONS[mode]}; got {sorted(unknown)}. "
-        "Fix: leave them out.",
+        lambda: (
+            f"[pad] mode {mode!r} takes the options {_OPTIONS[mode]}; got {sorted(unknown)}. "
+            "Fix: leave them out."
+        ),
         ValueError,
     )
     if mode == "constant":
@@ -120,8 +126,9 @@ def _pairs(name: str, number_or_pairs: Any, rank: int) -> Pairs:
     """A number, a pair, or pairs, as one pair for each axis."""
     check(
         not any(isinstance(x, Tracer) for x in tree.leaves(number_or_pairs)),
-        lambda: f"[pad] {name} must be known while tracing; got {number_or_pairs!r}. "
-        "Fix: pass ints.",
+        lambda: (
+            f"[pad] {name} must be known while tracing; got {number_or_pairs!r}. Fix: pass ints."
+        ),
         ConcretizationTypeError,
     )
     try:
@@ -130,8 +137,10 @@ def _pairs(name: str, number_or_pairs: Any, rank: int) -> Pairs:
         values = np.zeros((0,))
     check(
         values.shape in ((), (1,), (2,), (1, 2), (rank, 2)),
-        lambda: f"[pad] {name} must be a number, a pair, or {rank} pairs; got {number_or_pairs!r}. "
-        f"Fix: {name}=((1, 1),) * {rank}.",
+        lambda: (
+            f"[pad] {name} must be a number, a pair, or {rank} pairs; got {number_or_pairs!r}. "
+            f"Fix: {name}=((1, 1),) * {rank}."
+        ),
         TypeError if values.shape == (0,) else ValueError,
     )
     return [tuple(row) for row in np.broadcast_to(values, (rank, 2)).tolist()]
@@ -146,8 +155,10 @@ def _constant(x: Any, widths: Pairs, constant_values: Any) -> Any:
     shape = aval_of(values).shape
     check(
         shape in ((), (1,), (2,), (1, 2), (aval.ndim, 2), (aval.ndim, 1)),
-        lambda: f"[pad] constant_values must be a number, a pair, or {aval.ndim} pairs; got shape "
-        f"{shape}. Fix: constant_values=0.",
+        lambda: (
+            f"[pad] constant_values must be a number, a pair, or {aval.ndim} pairs; got shape "
+            f"{shape}. Fix: constant_values=0."
+        ),
         ValueError,
     )
     if shape in ((), (1,)):
@@ -179,8 +190,10 @@ def _axis_by_axis(x: Any, widths: Pairs, mode: str, options: dict[str, Any]) -> 
             continue
         check(
             aval_of(x).shape[d] > 0 or mode == "empty",
-            lambda d=d, x=x: f"[pad] mode {mode!r} needs elements; got shape {aval_of(x).shape}, "
-            f"whose axis {d} is empty. Fix: mode='constant'.",
+            lambda d=d, x=x: (
+                f"[pad] mode {mode!r} needs elements; got shape {aval_of(x).shape}, "
+                f"whose axis {d} is empty. Fix: mode='constant'."
+            ),
             ValueError,
         )
         if mode == "edge":

@@ -93,9 +93,7 @@ def in_window(index: Any) -> Any:
     return index.inside if isinstance(index, Slice) else index
 
 
-def window_of(
-    index: Any, shape: tuple[int, ...], used: Any
-) -> tuple[list[Any], list[int]]:
+def window_of(index: Any, shape: tuple[int, ...], used: Any) -> tuple[list[Any], list[int]]:
     """Starts and sizes of the window of an index.
 
     Args:

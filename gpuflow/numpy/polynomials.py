@@ -350,8 +350,10 @@ def poly(seq_of_zeros: ArrayLike) -> Array:
         zeros = eigvals(zeros)
     check(
         aval_of(zeros).ndim == 1,
-        lambda: f"[poly] roots must be a vector or a square matrix; got shape {shape}. "
-        "Fix: jnp.ravel(x).",
+        lambda: (
+            f"[poly] roots must be a vector or a square matrix; got shape {shape}. "
+            "Fix: jnp.ravel(x)."
+        ),
         ValueError,
     )
     count, dtype = aval_of(zeros).shape[0], aval_of(zeros).dtype
@@ -359,6 +361,8 @@ def poly(seq_of_zeros: ArrayLike) -> Array:
         return lax.full((), 1, dtype)
     out = lax.full((1,), 1, dtype)
     for k in range(count):
-        out = lax.sub(lax.pad(out, convert(0, dtype), [(0, 1, 0)]),
-                      lax.pad(out * zeros[k], convert(0, dtype), [(1, 0, 0)]))  # fmt: skip
+        out = lax.sub(
+            lax.pad(out, convert(0, dtype), [(0, 1, 0)]),
+            lax.pad(out * zeros[k], convert(0, dtype), [(1, 0, 0)]),
+        )
     return out

@@ -14,9 +14,11 @@ from gpuflow.numpy.arguments import as_array
 
 @explained
 def array_repr(
-    arr: Any, max_line_width: int | None = None, precision: int | None = None,
+    arr: Any,
+    max_line_width: int | None = None,
+    precision: int | None = None,
     suppress_small: bool | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Format an array as a constructor call.
 
     Args:
@@ -37,9 +39,11 @@ def array_repr(
 
 @explained
 def array_str(
-    a: Any, max_line_width: int | None = None, precision: int | None = None,
+    a: Any,
+    max_line_width: int | None = None,
+    precision: int | None = None,
     suppress_small: bool | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Format the values of an array.
 
     Args:

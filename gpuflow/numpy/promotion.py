@@ -385,3 +385,15 @@ def no_out(name: str, out: Any) -> None:
             f"[{name}] out must be None, arrays are immutable; got {type(out).__name__}. "
             f"Fix: y = jnp.{name}(...)."
         )
+
+
+def broadcastlike(*operands: Any) -> list[Any]:
+    """Broadcast operands of a function with a custom derivative."""
+    shape = broadcast_shapes(*[aval_of(x).shape for x in operands])
+    return [_broadcast(x, shape) for x in operands]
+
+
+def _broadcast(x: Any, shape: tuple[int, ...]) -> Any:
+    x_shape = aval_of(x).shape
+    dims = () if not x_shape else tuple(range(len(shape) - len(x_shape), len(shape)))
+    return x if x_shape == shape else lax.broadcast_in_dim(x, shape, dims)

@@ -29,9 +29,16 @@ METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 @composite
 def quantile(
-    a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: ArrayLike | None = None,
+) -> Array:
     """Return quantiles of the elements over axes; nan if an element is nan.
 
     Args:
@@ -69,9 +76,16 @@ def quantile(
 
 @composite
 def nanquantile(
-    a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: ArrayLike | None = None,
+) -> Array:
     """Return quantiles over axes, ignoring nan; nan for slices of only nan.
 
     Args:
@@ -106,10 +120,17 @@ def nanquantile(
 
 @composite
 def percentile(
-    a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: ArrayLike | None = None,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return percentiles of the elements over axes; nan if an element is nan.
 
     Args:
@@ -145,9 +166,16 @@ def percentile(
 
 @composite
 def nanpercentile(
-    a: ArrayLike, q: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: ArrayLike | None = None,
+) -> Array:
     """Return percentiles over axes, ignoring nan; nan for slices of only nan.
 
     Args:
@@ -181,9 +209,12 @@ def nanpercentile(
 
 @composite
 def median(
-    a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    overwrite_input: bool = False,
     keepdims: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the median over axes; nan if an element is nan.
 
     Args:
@@ -209,9 +240,12 @@ def median(
 
 @composite
 def nanmedian(
-    a: ArrayLike, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    overwrite_input: bool = False,
     keepdims: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the median over axes, ignoring nan; nan for slices of only nan.
 
     Args:
@@ -238,8 +272,10 @@ def nanmedian(
 def _no_writing(name: str, out: Any, overwrite_input: bool) -> None:
     check(
         out is None and not overwrite_input,
-        lambda: f"[{name}] out must be None and overwrite_input False: arrays are immutable; got "
-        f"{type(out).__name__} and {overwrite_input}. Fix: y = jnp.{name}(...).",
+        lambda: (
+            f"[{name}] out must be None and overwrite_input False: arrays are immutable; got "
+            f"{type(out).__name__} and {overwrite_input}. Fix: y = jnp.{name}(...)."
+        ),
         ValueError,
     )
 
@@ -258,9 +294,15 @@ def _from_percent(name: str, q: Any) -> Any:
 
 
 def _quantile(
-    name: str, a: Any, q: Any, axis: Axes, method: str, keepdims: bool, skip_nan: bool,
+    name: str,
+    a: Any,
+    q: Any,
+    axis: Axes,
+    method: str,
+    keepdims: bool,
+    skip_nan: bool,
     weights: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     a, q = as_arrays(name, a, q)
     check_choice(name, "method", method, METHODS)
     check(
@@ -275,8 +317,10 @@ def _quantile(
         a, weights = _with_weights(name, a, as_array(name, weights), axis, axes, method)
     check(
         not dtypes.is_complex(aval_of(a).dtype),
-        lambda: f"[{name}] the array must be real: complex numbers have no order; got "
-        f"{aval_of(a)}. Fix: x.real.",
+        lambda: (
+            f"[{name}] the array must be real: complex numbers have no order; got "
+            f"{aval_of(a)}. Fix: x.real."
+        ),
         ValueError,
     )
     shape, dtype = aval_of(a).shape, aval_of(a).dtype
@@ -315,8 +359,10 @@ def _with_weights(
     )
     check(
         method == "inverted_cdf",
-        lambda: f"[{name}] weights need method 'inverted_cdf'; got {method!r}. "
-        "Fix: method='inverted_cdf'.",
+        lambda: (
+            f"[{name}] weights need method 'inverted_cdf'; got {method!r}. "
+            "Fix: method='inverted_cdf'."
+        ),
         NotImplementedError,
     )
     a, weights = promote_dtypes_inexact(a, weights)
@@ -324,8 +370,10 @@ def _with_weights(
     if weights_shape != shape:
         check(
             axis is not None and weights_shape == tuple(shape[d] for d in axes),
-            lambda: f"[{name}] weights must have the shape of the array, or of its axes {axes}; "
-            f"got {weights_shape} for {shape}. Fix: jnp.broadcast_to(weights, x.shape).",
+            lambda: (
+                f"[{name}] weights must have the shape of the array, or of its axes {axes}; "
+                f"got {weights_shape} for {shape}. Fix: jnp.broadcast_to(weights, x.shape)."
+            ),
             ValueError,
         )
         weights = lax.broadcast_in_dim(weights, shape, axes)

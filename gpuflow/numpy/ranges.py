@@ -32,9 +32,14 @@ from gpuflow.runtime.array import from_numpy
 
 
 def arange(
-    start: ArrayLike, stop: ArrayLike | None = None, step: ArrayLike | None = None,
-    dtype: DTypeLike | None = None, *, device: DeviceLike = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    start: ArrayLike,
+    stop: ArrayLike | None = None,
+    step: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    device: DeviceLike = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return evenly spaced numbers in the half-open interval [start, stop).
 
     Args:
@@ -77,8 +82,10 @@ def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
         dtype = user_dtype(dtype, "arange")
     check(
         not dtypes.is_bool(dtype),
-        lambda: f"[arange] numbers must have a dtype of numbers; got bool for {range_args}. "
-        "Fix: dtype=int.",
+        lambda: (
+            f"[arange] numbers must have a dtype of numbers; got bool for {range_args}. "
+            "Fix: dtype=int."
+        ),
     )
     first, last, by = range_args
     try:
@@ -116,20 +123,40 @@ def _known_number(value: Any) -> Any:
 
 @overload
 def linspace(
-    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True,
-    retstep: Literal[False] = False, dtype: DTypeLike | None = None, axis: int = 0, *,
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: Literal[False] = False,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+    *,
     device: DeviceLike = None,
-) -> Array: ...  # fmt: skip
+) -> Array: ...
 @overload
 def linspace(
-    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True, retstep: bool = False,
-    dtype: DTypeLike | None = None, axis: int = 0, *, device: DeviceLike = None,
-) -> Any: ...  # fmt: skip
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+    *,
+    device: DeviceLike = None,
+) -> Any: ...
 @composite
 def linspace(
-    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True, retstep: bool = False,
-    dtype: DTypeLike | None = None, axis: int = 0, *, device: DeviceLike = None,
-) -> Any:  # fmt: skip
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+    *,
+    device: DeviceLike = None,
+) -> Any:
     """Return ``num`` evenly spaced numbers from ``start`` to ``stop``.
 
     Args:
@@ -206,9 +233,13 @@ def _diagonals(rows: int, columns: int) -> tuple[Any, Any]:
 
 @composite
 def eye(
-    N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None, *,
+    N: int,
+    M: int | None = None,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    *,
     device: DeviceLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return an N by M matrix with ones on diagonal ``k``, and zeros elsewhere.
 
     Args:

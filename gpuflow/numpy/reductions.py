@@ -103,10 +103,15 @@ def sum_dtype(name: str, dtype: Any, requested: Any) -> Any:
 
 @composite
 def sum(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
     promote_integers: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Sum over axes.
 
     Args:
@@ -145,10 +150,15 @@ def _input_dtype_unless(promote_integers: bool, a: Any, dtype: Any) -> Any:
 
 @composite
 def prod(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    keepdims: bool = False, initial: ArrayLike | None = None, where: ArrayLike | None = None,
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
     promote_integers: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Multiply over axes.
 
     Args:
@@ -177,9 +187,17 @@ def prod(
 
 
 def _accumulate(
-    name: str, op: Callable[..., Any], neutral: int, a: Any, axis: Axes, dtype: Any, out: Any,
-    keepdims: bool, initial: Any, where: Any,
-) -> Any:  # fmt: skip
+    name: str,
+    op: Callable[..., Any],
+    neutral: int,
+    a: Any,
+    axis: Axes,
+    dtype: Any,
+    out: Any,
+    keepdims: bool,
+    initial: Any,
+    where: Any,
+) -> Any:
     a, axes = prepare(name, a, axis, out, where, neutral)
     aval = aval_of(a)
     out_dtype, combine = sum_dtype(name, aval.dtype, dtype), lax.mul if neutral else lax.add
@@ -201,8 +219,10 @@ def _first_value(name: str, initial: Any, dtype: np.dtype) -> Any:
     """``initial`` converted to the dtype of the result."""
     check(
         aval_of(initial).shape == (),
-        lambda: f"[{name}] initial must be a number; got {aval_of(initial)}. "
-        "Fix: combine the result with the array afterwards.",
+        lambda: (
+            f"[{name}] initial must be a number; got {aval_of(initial)}. "
+            "Fix: combine the result with the array afterwards."
+        ),
         ValueError,
     )
     return convert(initial, dtype)
@@ -212,21 +232,32 @@ def _first_value(name: str, initial: Any, dtype: np.dtype) -> Any:
 
 
 def _extreme(
-    name: str, op: Callable[..., Any], pair: Callable[..., Any], a: Any, axis: Axes, out: Any,
-    keepdims: bool, initial: Any, where: Any,
-) -> Any:  # fmt: skip
+    name: str,
+    op: Callable[..., Any],
+    pair: Callable[..., Any],
+    a: Any,
+    axis: Axes,
+    out: Any,
+    keepdims: bool,
+    initial: Any,
+    where: Any,
+) -> Any:
     check(
         where is None or initial is not None,
-        lambda: f"[{name}] where= needs initial=, as there is no neutral element; got none. "
-        f"Fix: jnp.{name}(x, where=mask, initial=...).",
+        lambda: (
+            f"[{name}] where= needs initial=, as there is no neutral element; got none. "
+            f"Fix: jnp.{name}(x, where=mask, initial=...)."
+        ),
         ValueError,
     )
     a, axes = prepare(name, a, axis, out, where, initial)
     sizes = aval_of(a).shape
     check(
         initial is not None or builtins.all(sizes[d] for d in axes),
-        lambda: f"[{name}] an empty array has no {name}; got shape {sizes} and axes {axes}. "
-        "Fix: pass initial=.",
+        lambda: (
+            f"[{name}] an empty array has no {name}; got shape {sizes} and axes {axes}. "
+            "Fix: pass initial=."
+        ),
         ValueError,
     )
     result = op(a, axes)
@@ -237,9 +268,13 @@ def _extreme(
 
 @composite
 def max(
-    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
-    initial: ArrayLike | None = None, where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """Return the maximum over axes; nan if an element is nan.
 
     Args:
@@ -267,9 +302,13 @@ def max(
 
 @composite
 def min(
-    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False,
-    initial: ArrayLike | None = None, where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    where: ArrayLike | None = None,
+) -> Array:
     """Return the minimum over axes; nan if an element is nan.
 
     Args:
@@ -379,8 +418,10 @@ def _position(
     dim = canonicalize_axis(axis, len(sizes), name)
     check(
         sizes[dim] > 0,
-        lambda: f"[{name}] the axis must not be empty; got shape {sizes}, axis {dim}. "
-        "Fix: choose another axis.",
+        lambda: (
+            f"[{name}] the axis must not be empty; got shape {sizes}, axis {dim}. "
+            "Fix: choose another axis."
+        ),
         ValueError,
     )
     position = op(a, dim, dtypes.default_int())
@@ -392,9 +433,13 @@ def _position(
 
 @composite
 def all(
-    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False, *,
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    *,
     where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return whether all elements are nonzero.
 
     Args:
@@ -418,9 +463,13 @@ def all(
 
 @composite
 def any(
-    a: ArrayLike, axis: Axes = None, out: None = None, keepdims: bool = False, *,
+    a: ArrayLike,
+    axis: Axes = None,
+    out: None = None,
+    keepdims: bool = False,
+    *,
     where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return whether any element is nonzero.
 
     Args:
@@ -443,9 +492,15 @@ def any(
 
 
 def _test(
-    name: str, op: Callable[..., Any], neutral: bool, a: Any, axis: Axes, out: Any,
-    keepdims: bool, where: Any,
-) -> Any:  # fmt: skip
+    name: str,
+    op: Callable[..., Any],
+    neutral: bool,
+    a: Any,
+    axis: Axes,
+    out: Any,
+    keepdims: bool,
+    where: Any,
+) -> Any:
     (a,) = check_arraylike(name, a)
     a, axes = prepare(name, as_bool(a), axis, out, where, neutral)
     return finish(op(a, axes), aval_of(a).shape, axes, keepdims)

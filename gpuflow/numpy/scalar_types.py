@@ -180,9 +180,19 @@ def issubdtype(arg1: DTypeLike, arg2: DTypeLike) -> bool:
 
 def _is_abstract(scalar: type) -> bool:
     return scalar in (
-        np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact,
-        np.floating, np.complexfloating, np.character, np.flexible, extended, prng_key,
-    )  # fmt: skip
+        np.generic,
+        np.number,
+        np.integer,
+        np.signedinteger,
+        np.unsignedinteger,
+        np.inexact,
+        np.floating,
+        np.complexfloating,
+        np.character,
+        np.flexible,
+        extended,
+        prng_key,
+    )
 
 
 _KINDS = {

@@ -51,9 +51,7 @@ def scatter_plan(plan: Plan, shape: tuple[int, ...], wrap: bool = True) -> Scatt
     arrays = [d for d, entry in enumerate(plan.axes) if is_index_array(entry)]
     # With index arrays, ints are index arrays too.
     advanced = [d for d, e in enumerate(plan.axes) if not isinstance(e, slice)] if arrays else []
-    entries = {
-        d: wrap_negative(plan.axes[d], shape[d]) if wrap else plan.axes[d] for d in arrays
-    }
+    entries = {d: wrap_negative(plan.axes[d], shape[d]) if wrap else plan.axes[d] for d in arrays}
     common = broadcast_shapes(*[aval_of(e).shape for e in entries.values()], name="index")
     layout, new_axes = _layout(plan, advanced, len(common))
     batch = [item for item in layout if item[0] != "axis" or not _is_whole(plan, item[1], shape)]

@@ -23,9 +23,13 @@ METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
 
 @composite
 def searchsorted(
-    a: ArrayLike, v: ArrayLike, side: str = "left", sorter: ArrayLike | None = None, *,
+    a: ArrayLike,
+    v: ArrayLike,
+    side: str = "left",
+    sorter: ArrayLike | None = None,
+    *,
     method: str = "scan",
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the indices at which elements must be inserted into a sorted array.
 
     Args:

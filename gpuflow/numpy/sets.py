@@ -32,9 +32,13 @@ METHODS = ("auto", "compare_all", "binary_search", "sort")
 
 @composite
 def isin(
-    element: ArrayLike, test_elements: ArrayLike, assume_unique: bool = False, invert: bool = False,
-    *, method: str = "auto",
-) -> Array:  # fmt: skip
+    element: ArrayLike,
+    test_elements: ArrayLike,
+    assume_unique: bool = False,
+    invert: bool = False,
+    *,
+    method: str = "auto",
+) -> Array:
     """Return whether each element is in the test elements.
 
     Args:
@@ -107,9 +111,13 @@ def union1d(
 
 @composite
 def setdiff1d(
-    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, *, size: int | None = None,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
     fill_value: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the distinct elements of ``ar1`` that are not in ``ar2``, in ascending order.
 
     Args:
@@ -161,9 +169,13 @@ def _select_masked(name: str, x: Any, mask: Any, size: Any, fill: Any) -> Any:
 
 @composite
 def setxor1d(
-    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, *, size: int | None = None,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
     fill_value: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the elements of exactly one of two arrays, in ascending order.
 
     Args:
@@ -237,20 +249,34 @@ def _fill(values: Any, mask: Any, fill_value: Any) -> Any:
 
 @overload
 def intersect1d(
-    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False,
-    return_indices: Literal[False] = False, *, size: int | None = None,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
+    assume_unique: bool = False,
+    return_indices: Literal[False] = False,
+    *,
+    size: int | None = None,
     fill_value: ArrayLike | None = None,
-) -> Array: ...  # fmt: skip
+) -> Array: ...
 @overload
 def intersect1d(
-    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, return_indices: bool = False, *,
-    size: int | None = None, fill_value: ArrayLike | None = None,
-) -> tuple[Array, Array, Array]: ...  # fmt: skip
+    ar1: ArrayLike,
+    ar2: ArrayLike,
+    assume_unique: bool = False,
+    return_indices: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> tuple[Array, Array, Array]: ...
 @composite
 def intersect1d(
-    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, return_indices: bool = False, *,
-    size: int | None = None, fill_value: ArrayLike | None = None,
-) -> Any:  # fmt: skip
+    ar1: ArrayLike,
+    ar2: ArrayLike,
+    assume_unique: bool = False,
+    return_indices: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Any:
     """Return the common elements of two arrays, in ascending order.
 
     Args:

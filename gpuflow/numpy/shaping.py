@@ -131,9 +131,14 @@ def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
 
 
 def reshape(
-    a: ArrayLike, shape: ShapeLike | None = None, order: str = "C", *, copy: bool | None = None,
-    newshape: Any = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    shape: ShapeLike | None = None,
+    order: str = "C",
+    *,
+    copy: bool | None = None,
+    newshape: Any = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return the elements in row-major order with another shape.
 
     Args:

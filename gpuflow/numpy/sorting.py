@@ -23,8 +23,10 @@ from gpuflow.numpy.shaping import ravel
 def _prepare(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[Any, int]:
     check(
         kind is None and order is None,
-        lambda: f"[{name}] kind and order must be None; got {kind!r} and {order!r}. "
-        f"Fix: jnp.{name}(x, stable=True).",
+        lambda: (
+            f"[{name}] kind and order must be None; got {kind!r} and {order!r}. "
+            f"Fix: jnp.{name}(x, stable=True)."
+        ),
     )
     (a,) = check_arraylike(name, a)
     if axis is None:
@@ -43,9 +45,14 @@ def _keys(x: Any) -> list[Any]:
 
 @composite
 def sort(
-    a: ArrayLike, axis: int | None = -1, *, kind: None = None, order: None = None,
-    stable: bool = True, descending: bool = False,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: int | None = -1,
+    *,
+    kind: None = None,
+    order: None = None,
+    stable: bool = True,
+    descending: bool = False,
+) -> Array:
     """Sort in ascending order along ``axis``, with nan last.
 
     Args:
@@ -76,9 +83,15 @@ def sort(
 
 @composite
 def argsort(
-    a: ArrayLike, axis: int | None = -1, *, kind: None = None, order: None = None,
-    stable: bool = True, descending: bool = False, dtype: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: int | None = -1,
+    *,
+    kind: None = None,
+    order: None = None,
+    stable: bool = True,
+    descending: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Array:
     """Return the indices that sort in ascending order along ``axis``.
 
     With ``descending``, a ``stable`` sort also keeps the order of equal elements.
@@ -219,9 +232,13 @@ def _cumulative(
 
 @composite
 def cumulative_sum(
-    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None,
+    x: ArrayLike,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
     include_initial: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the cumulative sum along an axis.
 
     Args:
@@ -245,9 +262,13 @@ def cumulative_sum(
 
 @composite
 def cumulative_prod(
-    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None,
+    x: ArrayLike,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
     include_initial: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the cumulative product along an axis.
 
     Args:
@@ -270,15 +291,22 @@ def cumulative_prod(
 
 
 def _with_initial(
-    name: str, op: Callable[..., Any], first: int, x: Any, axis: int | None, dtype: Any,
+    name: str,
+    op: Callable[..., Any],
+    first: int,
+    x: Any,
+    axis: int | None,
+    dtype: Any,
     include_initial: bool,
-) -> Any:  # fmt: skip
+) -> Any:
     (x,) = check_arraylike(name, x)
     aval = aval_of(x)
     check(
         aval.ndim == 1 or (aval.ndim > 1 and axis is not None),
-        lambda: f"[{name}] the array must be a vector, or have an axis to run along; got {aval} "
-        f"and axis {axis}. Fix: axis=0.",
+        lambda: (
+            f"[{name}] the array must be a vector, or have an axis to run along; got {aval} "
+            f"and axis {axis}. Fix: axis=0."
+        ),
         ValueError,
     )
     dim = canonicalize_axis(0 if axis is None else axis, aval.ndim, name)

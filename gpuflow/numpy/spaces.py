@@ -30,9 +30,14 @@ def _bounds(name: str, start: Any, stop: Any, dtype: Any) -> tuple[Any, Any, Any
 
 @composite
 def logspace(
-    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True, base: ArrayLike = 10.0,
-    dtype: DTypeLike | None = None, axis: int = 0,
-) -> Array:  # fmt: skip
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    base: ArrayLike = 10.0,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+) -> Array:
     """Return ``num`` powers of ``base``, from ``base**start`` to ``base**stop``.
 
     Args:
@@ -60,9 +65,13 @@ def logspace(
 
 @composite
 def geomspace(
-    start: ArrayLike, stop: ArrayLike, num: int = 50, endpoint: bool = True,
-    dtype: DTypeLike | None = None, axis: int = 0,
-) -> Array:  # fmt: skip
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+) -> Array:
     """Return ``num`` numbers from ``start`` to ``stop`` with a constant ratio.
 
     Args:

@@ -46,9 +46,14 @@ def _count(shape: Sequence[int], axes: Sequence[int], where: Any, keepdims: bool
 
 @composite
 def mean(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    keepdims: bool = False, *, where: ArrayLike | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    *,
+    where: ArrayLike | None = None,
+) -> Array:
     """Return the mean over axes; integers give floats, 16-bit floats are summed in float32.
 
     Args:
@@ -97,8 +102,10 @@ def variance_dtypes(name: str, input_dtype: Any, dtype: Any) -> tuple[Any, Any]:
     out_dtype = user_dtype(dtype, name)
     check(
         dtypes.is_complex(out_dtype) or not dtypes.is_complex(input_dtype),
-        lambda: f"[{name}] dtype must be complex for complex numbers; got {out_dtype}. "
-        "Fix: leave it out, or use x.real and x.imag.",
+        lambda: (
+            f"[{name}] dtype must be complex for complex numbers; got {out_dtype}. "
+            "Fix: leave it out, or use x.real and x.imag."
+        ),
         ValueError,
     )
     return working_dtype(out_dtype), out_dtype
@@ -106,10 +113,17 @@ def variance_dtypes(name: str, input_dtype: Any, dtype: Any) -> tuple[Any, Any]:
 
 @composite
 def var(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    ddof: int = 0, keepdims: bool = False, *, where: ArrayLike | None = None,
-    mean: ArrayLike | None = None, correction: float | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    ddof: int = 0,
+    keepdims: bool = False,
+    *,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    correction: float | None = None,
+) -> Array:
     """Return the variance over axes, the mean squared distance from the mean.
 
     Args:
@@ -157,8 +171,10 @@ def var(
 def _correction(name: str, ddof: Any, correction: Any) -> Any:
     check(
         correction is None or (isinstance(ddof, int) and ddof == 0),
-        lambda: f"[{name}] ddof and correction are the same: one must be left out; got {ddof} and "
-        f"{correction}. Fix: correction={correction}.",
+        lambda: (
+            f"[{name}] ddof and correction are the same: one must be left out; got {ddof} and "
+            f"{correction}. Fix: correction={correction}."
+        ),
         ValueError,
     )
     return ddof if correction is None else correction
@@ -166,10 +182,17 @@ def _correction(name: str, ddof: Any, correction: Any) -> Any:
 
 @composite
 def std(
-    a: ArrayLike, axis: Axes = None, dtype: DTypeLike | None = None, out: None = None,
-    ddof: int = 0, keepdims: bool = False, *, where: ArrayLike | None = None,
-    mean: ArrayLike | None = None, correction: float | None = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    ddof: int = 0,
+    keepdims: bool = False,
+    *,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    correction: float | None = None,
+) -> Array:
     """Return the standard deviation over axes, the square root of the variance.
 
     Args:

@@ -25,10 +25,15 @@ from gpuflow.ops.elementwise.select import where as select_where
 
 @composite
 def take(
-    a: ArrayLike, indices: ArrayLike, axis: int | None = None, out: None = None,
-    mode: str | None = None, unique_indices: bool = False, indices_are_sorted: bool = False,
+    a: ArrayLike,
+    indices: ArrayLike,
+    axis: int | None = None,
+    out: None = None,
+    mode: str | None = None,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
     fill_value: Any = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the elements, or slices along ``axis``, at indices.
 
     Args:
@@ -78,8 +83,10 @@ def take(
         (entry,) = normal_entry(indices)
     check(
         size > 0 or aval_of(entry).size == 0,
-        lambda: f"[take] an axis without elements has nothing to take; got {aval_of(a)} along "
-        f"axis {axis} and indices {aval_of(entry)}. Fix: check the shape, or take no elements.",
+        lambda: (
+            f"[take] an axis without elements has nothing to take; got {aval_of(a)} along "
+            f"axis {axis} and indices {aval_of(entry)}. Fix: check the shape, or take no elements."
+        ),
         IndexError,
     )
     dtype = aval_of(entry).dtype
@@ -108,9 +115,14 @@ def _in_bounds(positions: Any, size: int) -> Any:
 
 @composite
 def take_along_axis(
-    arr: ArrayLike, indices: ArrayLike, axis: int | None = -1, mode: str | None = None,
-    fill_value: Any = None, *, wrap_negative_indices: bool = True,
-) -> Array:  # fmt: skip
+    arr: ArrayLike,
+    indices: ArrayLike,
+    axis: int | None = -1,
+    mode: str | None = None,
+    fill_value: Any = None,
+    *,
+    wrap_negative_indices: bool = True,
+) -> Array:
     """Return one element for each element of ``indices`` along ``axis``; other axes correspond.
 
     Args:
@@ -151,8 +163,10 @@ def take_along_axis(
     )
     check(
         mode in (None, "fill", "drop", "clip", "promise_in_bounds", "one_hot"),
-        lambda: f"[take_along_axis] mode must be 'fill', 'clip' or 'one_hot'; got {mode!r}. "
-        "Fix: mode='clip'.",
+        lambda: (
+            f"[take_along_axis] mode must be 'fill', 'clip' or 'one_hot'; got {mode!r}. "
+            "Fix: mode='clip'."
+        ),
         ValueError,
     )
     if wrap_negative_indices and mode != "promise_in_bounds":
@@ -180,6 +194,9 @@ def _by_products(x: Any, index: Any) -> Any:
     rows = lax.convert_element_type(lax.eq(lax.expand_dims(index, (rank,)), counts), aval.dtype)
     batch = tuple(range(rank - 1))
     return lax.dot_general(
-        rows, x, (((rank,), (rank - 1,)), (batch, batch)), precision=lax.Precision.HIGHEST,
+        rows,
+        x,
+        (((rank,), (rank - 1,)), (batch, batch)),
+        precision=lax.Precision.HIGHEST,
         preferred_element_type=aval.dtype,
-    )  # fmt: skip
+    )

@@ -67,9 +67,13 @@ def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
 
 
 def repeat(
-    a: ArrayLike, repeats: ArrayLike, axis: int | None = None, *,
-    total_repeat_length: int | None = None, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    repeats: ArrayLike,
+    axis: int | None = None,
+    *,
+    total_repeat_length: int | None = None,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Repeat each element ``repeats`` times.
 
     Args:
@@ -127,8 +131,10 @@ def repeat(
         size = sizes[dim]
         check(
             counts.size in (1, size),
-            lambda: f"[repeat] there must be one number or {size}; got {counts.size}. "
-            "Fix: one for each element of the axis.",
+            lambda: (
+                f"[repeat] there must be one number or {size}; got {counts.size}. "
+                "Fix: one for each element of the axis."
+            ),
             ValueError,
         )
         source = np.repeat(np.arange(size, dtype=np.int32), np.broadcast_to(counts, (size,)))
@@ -185,8 +191,10 @@ def roll(a: ArrayLike, shift: ArrayLike | Sequence[int], axis: Axes = None) -> A
     dims = dims * count if len(dims) == 1 else dims
     check(
         len(dims) == len(shifts),
-        lambda: f"[roll] there must be one shift for each axis; got {len(shifts)} shifts and "
-        f"{len(dims)} axes. Fix: shift=(1,) * {len(dims)}.",
+        lambda: (
+            f"[roll] there must be one shift for each axis; got {len(shifts)} shifts and "
+            f"{len(dims)} axes. Fix: shift=(1,) * {len(dims)}."
+        ),
         ValueError,
     )
     for dim, step in zip(dims, shifts, strict=True):

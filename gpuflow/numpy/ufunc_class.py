@@ -59,11 +59,21 @@ class ufunc(functools.partial[Any]):
     _faster: dict[str, Function | None]
 
     def __new__(
-        cls, func: Function, /, nin: int, nout: int, *, name: str | None = None,
-        nargs: int | None = None, identity: Any = None, call: Function | None = None,
-        reduce: Function | None = None, accumulate: Function | None = None,
-        at: Function | None = None, reduceat: Function | None = None,
-    ) -> ufunc:  # fmt: skip
+        cls,
+        func: Function,
+        /,
+        nin: int,
+        nout: int,
+        *,
+        name: str | None = None,
+        nargs: int | None = None,
+        identity: Any = None,
+        call: Function | None = None,
+        reduce: Function | None = None,
+        accumulate: Function | None = None,
+        at: Function | None = None,
+        reduceat: Function | None = None,
+    ) -> ufunc:
         self = super().__new__(cls, vectorize(func) if call is None else call)
         self.__name__ = self.__qualname__ = name or func.__name__
         self.__doc__, self.__module__ = func.__doc__, func.__module__
@@ -89,23 +99,30 @@ class ufunc(functools.partial[Any]):
         if self.__module__ == _PUBLIC_MODULE:
             return self.__name__
         options = {
-            "name": self.__name__, "nargs": self.nargs, "identity": self.identity,
-            "call": self._call, **self._faster,
-        }  # fmt: skip
+            "name": self.__name__,
+            "nargs": self.nargs,
+            "identity": self.identity,
+            "call": self._call,
+            **self._faster,
+        }
         return _restored, (self._elementwise, self.nin, self.nout, options)
 
     def _check_binary(self, method: str, out: Any = None) -> str:
         name = f"{self.__name__}.{method}"
         check(
             self.nin == 2 and self.nout == 1,
-            lambda: f"[{name}] the function must have two arguments and one result; got "
-            f"{self.nin} and {self.nout}. Fix: call it directly.",
+            lambda: (
+                f"[{name}] the function must have two arguments and one result; got "
+                f"{self.nin} and {self.nout}. Fix: call it directly."
+            ),
             ValueError,
         )
         check(
             out is None,
-            lambda: f"[{name}] out must be None, arrays are immutable; got {type(out).__name__}. "
-            f"Fix: y = jnp.{name}(...).",
+            lambda: (
+                f"[{name}] out must be None, arrays are immutable; got {type(out).__name__}. "
+                f"Fix: y = jnp.{name}(...)."
+            ),
             NotImplementedError,
         )
         return name
@@ -113,9 +130,15 @@ class ufunc(functools.partial[Any]):
     # --- reductions ------------------------------------------------------------------------
 
     def reduce(
-        self, a: Any, axis: Axes = 0, dtype: Any = None, out: None = None, keepdims: bool = False,
-        initial: Any = None, where: Any = None,
-    ) -> Any:  # fmt: skip
+        self,
+        a: Any,
+        axis: Axes = 0,
+        dtype: Any = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = None,
+    ) -> Any:
         """Reduce along an axis, from the first element to the last.
 
         Args:
@@ -142,8 +165,10 @@ class ufunc(functools.partial[Any]):
     def _check_mask(self, name: str, mask: Any, initial: Any) -> None:
         check(
             self.identity is not None or initial is not None,
-            lambda: f"[{name}] where= needs initial=, as there is no identity; got none. "
-            f"Fix: jnp.{name}(x, where=mask, initial=...).",
+            lambda: (
+                f"[{name}] where= needs initial=, as there is no identity; got none. "
+                f"Fix: jnp.{name}(x, where=mask, initial=...)."
+            ),
             ValueError,
         )
         check(
@@ -200,8 +225,10 @@ class ufunc(functools.partial[Any]):
         x, starts = as_arrays(name, a, indices)
         check(
             aval_of(x).ndim > 0 and aval_of(starts).ndim == 1,
-            lambda: f"[{name}] the array must have an axis, and indices must be a vector; got "
-            f"{aval_of(x)} and {aval_of(starts)}. Fix: jnp.ravel(indices).",
+            lambda: (
+                f"[{name}] the array must have an axis, and indices must be a vector; got "
+                f"{aval_of(x)} and {aval_of(starts)}. Fix: jnp.ravel(indices)."
+            ),
             ValueError,
         )
         check(
@@ -253,8 +280,10 @@ class ufunc(functools.partial[Any]):
         """
         check(
             not inplace,
-            lambda: f"[{self.__name__}.at] arrays are immutable, so inplace must be False; got "
-            f"{inplace}. Fix: y = jnp.{self.__name__}.at(x, i, v, inplace=False).",
+            lambda: (
+                f"[{self.__name__}.at] arrays are immutable, so inplace must be False; got "
+                f"{inplace}. Fix: y = jnp.{self.__name__}.at(x, i, v, inplace=False)."
+            ),
             NotImplementedError,
         )
         x = as_array(f"{self.__name__}.at", a)
@@ -266,7 +295,6 @@ class ufunc(functools.partial[Any]):
         b = as_array(f"{self.__name__}.at", b)
         faster = self._faster["at"]
         return faster(x, index, b) if faster is not None else one_by_one(self, x, index, b)
-
 
 
 def _restored(func: Function, nin: int, nout: int, options: dict[str, Any]) -> ufunc:

@@ -30,9 +30,15 @@ def select(mask: Any, x: Any, y: Any) -> Any:
 
 
 def fold(
-    function: Any, a: Any, *, axis: Axes, dtype: Any, keepdims: bool, initial: Any,
+    function: Any,
+    a: Any,
+    *,
+    axis: Axes,
+    dtype: Any,
+    keepdims: bool,
+    initial: Any,
     where: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """``reduce`` as a scan from the first element to the last."""
     name, mask = f"{function.__name__}.reduce", where
     one: Any = axis
@@ -54,8 +60,10 @@ def fold(
     rows = moveaxis(a, dim, 0).astype(out_dtype)
     check(
         aval_of(rows).shape[0] > 0 or start is not None,
-        lambda: f"[{name}] an empty array has no result without identity; got shape {shape}. "
-        "Fix: pass initial=.",
+        lambda: (
+            f"[{name}] an empty array has no result without identity; got shape {shape}. "
+            "Fix: pass initial=."
+        ),
         ValueError,
     )
     if start is None:

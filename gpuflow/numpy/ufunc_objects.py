@@ -23,23 +23,33 @@ Function = Callable[..., Any]
 
 
 def _make(
-    plain: Function, identity: Any = None, nin: int = 2, *, reduce: Function | None = None,
-    accumulate: Function | None = None, at: Function | None = None,
-) -> Any:  # fmt: skip
+    plain: Function,
+    identity: Any = None,
+    nin: int = 2,
+    *,
+    reduce: Function | None = None,
+    accumulate: Function | None = None,
+    at: Function | None = None,
+) -> Any:
     """A ufunc that calls a plain function of arrays."""
     ufunc_object = ufunc(
-        plain, nin, 1, name=plain.__name__, call=plain, identity=identity, reduce=reduce,
-        accumulate=accumulate, at=at,
-    )  # fmt: skip
+        plain,
+        nin,
+        1,
+        name=plain.__name__,
+        call=plain,
+        identity=identity,
+        reduce=reduce,
+        accumulate=accumulate,
+        at=at,
+    )
     return public(ufunc_object)
 
 
 def _bits(op: Function, combine: Function) -> Function:
     """A reduction of integers or bools bit by bit."""
 
-    def reduce(
-        a: Any, *, axis: Axes, dtype: Any, keepdims: bool, initial: Any, where: Any
-    ) -> Any:
+    def reduce(a: Any, *, axis: Axes, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
         neutral = -1 if op is lax.reduce_and else 0
         a = a if dtype is None else convert(a, user_dtype(dtype, "reduce"))
         if dtypes.is_bool(aval_of(a).dtype):
@@ -78,9 +88,7 @@ def _extremes(plain: Function) -> Function:
 def _log_sums(exp: Function, log: Function, combine: Function) -> Function:
     """The logarithm of the sum of exponentials, without overflow."""
 
-    def reduce(
-        a: Any, *, axis: Axes, dtype: Any, keepdims: bool, initial: Any, where: Any
-    ) -> Any:
+    def reduce(a: Any, *, axis: Axes, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
         (a,) = promote_dtypes_inexact(a if dtype is None else convert(a, user_dtype(dtype, "")))
         a, axes = reductions.prepare("reduce", a, axis, None, where, -np.inf)
         narrow = aval_of(a).dtype
@@ -123,25 +131,27 @@ maximum: BinaryUfunc = _make(ufuncs.maximum, reduce=_extremes(reductions.max))
 minimum: BinaryUfunc = _make(ufuncs.minimum, reduce=_extremes(reductions.min))
 bitwise_and: BinaryUfunc = _make(
     logic.bitwise_and, -1, reduce=_bits(lax.reduce_and, lax.bitwise_and)
-)  # fmt: skip
+)
 bitwise_or: BinaryUfunc = _make(logic.bitwise_or, 0, reduce=_bits(lax.reduce_or, lax.bitwise_or))
 bitwise_xor: BinaryUfunc = _make(
     logic.bitwise_xor, 0, reduce=_bits(lax.reduce_xor, lax.bitwise_xor)
-)  # fmt: skip
+)
 logical_and: BinaryUfunc = _make(
     logic.logical_and, True, reduce=_truths(lax.reduce_and, lax.bitwise_and)
-)  # fmt: skip
+)
 logical_or: BinaryUfunc = _make(
     logic.logical_or, False, reduce=_truths(lax.reduce_or, lax.bitwise_or)
-)  # fmt: skip
+)
 logical_xor: BinaryUfunc = _make(
     logic.logical_xor, False, reduce=_truths(lax.reduce_xor, lax.bitwise_xor)
-)  # fmt: skip
+)
 logaddexp: BinaryUfunc = _make(
-    elementary.logaddexp, -np.inf,
+    elementary.logaddexp,
+    -np.inf,
     reduce=_log_sums(elementary.exp, elementary.log, elementary.logaddexp),
-)  # fmt: skip
+)
 logaddexp2: BinaryUfunc = _make(
-    elementary.logaddexp2, -np.inf,
+    elementary.logaddexp2,
+    -np.inf,
     reduce=_log_sums(elementary.exp2, elementary.log2, elementary.logaddexp2),
-)  # fmt: skip
+)

@@ -77,9 +77,7 @@ def make_unary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) ->
 def make_binary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) -> Binary:
     """A function of two arrays from an op."""
 
-    def ufunc(
-        x: ArrayLike, y: ArrayLike, /, *, out: None = None, where: None = None
-    ) -> Array:
+    def ufunc(x: ArrayLike, y: ArrayLike, /, *, out: None = None, where: None = None) -> Array:
         if out is not None or where is not None:
             refuse_writing(name, out, where)
         return op(*promote(name, x, y))
@@ -116,66 +114,100 @@ def _or_on_bools(op: Ufunc, on_bools: Ufunc) -> Ufunc:
 
 # --- arithmetic ----------------------------------------------------------------------------
 
-add = make_binary("add", _or_on_bools(lax.add, lax.bitwise_or), described(
-    "Elementwise ``x + y``; logical or for bools.",
-    "x, y: arrays of numbers or bools that broadcast.",
-    "An array of the common shape and dtype.",
-    ">>> jnp.add(jnp.array([[1], [2]]), jnp.array([10, 20]))",
-    "Array([[11, 21],",
-    "       [12, 22]], dtype=int32)",
-))
-subtract = make_binary("subtract", lax.sub, described(
-    "Elementwise ``x - y``; not for bools.",
-    "x, y: arrays of numbers that broadcast.",
-    "An array of the common shape and dtype.",
-    ">>> jnp.subtract(jnp.array([5, 6]), 2)",
-    "Array([3, 4], dtype=int32)",
-    raises="TypeError: if both operands are boolean.",
-))
-multiply = make_binary("multiply", _or_on_bools(lax.mul, lax.bitwise_and), described(
-    "Elementwise ``x * y``; logical and for bools.",
-    "x, y: arrays of numbers or bools that broadcast.",
-    "An array of the common shape and dtype.",
-    ">>> jnp.multiply(jnp.array([5, 6]), 2)",
-    "Array([10, 12], dtype=int32)",
-))
-divide = make_binary("divide", lax.div, described(
-    "Elementwise ``x / y``; integers are converted to floats.",
-    "x, y: arrays of numbers that broadcast.",
-    "An array of floats or complex numbers of the common shape; division by 0 gives inf or nan.",
-    ">>> jnp.divide(jnp.array([1, -3, 0]), jnp.array([2, 0, 0]))",
-    "Array([ 0.5, -inf,  nan], dtype=float32)",
-), promote_args_inexact)
+add = make_binary(
+    "add",
+    _or_on_bools(lax.add, lax.bitwise_or),
+    described(
+        "Elementwise ``x + y``; logical or for bools.",
+        "x, y: arrays of numbers or bools that broadcast.",
+        "An array of the common shape and dtype.",
+        ">>> jnp.add(jnp.array([[1], [2]]), jnp.array([10, 20]))",
+        "Array([[11, 21],",
+        "       [12, 22]], dtype=int32)",
+    ),
+)
+subtract = make_binary(
+    "subtract",
+    lax.sub,
+    described(
+        "Elementwise ``x - y``; not for bools.",
+        "x, y: arrays of numbers that broadcast.",
+        "An array of the common shape and dtype.",
+        ">>> jnp.subtract(jnp.array([5, 6]), 2)",
+        "Array([3, 4], dtype=int32)",
+        raises="TypeError: if both operands are boolean.",
+    ),
+)
+multiply = make_binary(
+    "multiply",
+    _or_on_bools(lax.mul, lax.bitwise_and),
+    described(
+        "Elementwise ``x * y``; logical and for bools.",
+        "x, y: arrays of numbers or bools that broadcast.",
+        "An array of the common shape and dtype.",
+        ">>> jnp.multiply(jnp.array([5, 6]), 2)",
+        "Array([10, 12], dtype=int32)",
+    ),
+)
+divide = make_binary(
+    "divide",
+    lax.div,
+    described(
+        "Elementwise ``x / y``; integers are converted to floats.",
+        "x, y: arrays of numbers that broadcast.",
+        "An array of floats or complex numbers of the common shape; division by 0 gives inf or "
+        "nan.",
+        ">>> jnp.divide(jnp.array([1, -3, 0]), jnp.array([2, 0, 0]))",
+        "Array([ 0.5, -inf,  nan], dtype=float32)",
+    ),
+    promote_args_inexact,
+)
 true_divide = divide
-negative = make_unary("negative", lax.neg, described(
-    "Elementwise ``-x``; not for bools.",
-    "x: array of numbers.",
-    "An array of the shape and dtype of ``x``.",
-    ">>> jnp.negative(jnp.array([1, -2]))",
-    "Array([-1,  2], dtype=int32)",
-    raises="TypeError: if ``x`` is boolean.",
-))
-positive = make_unary("positive", lax.asarray, described(
-    "Elementwise ``+x``; -0.0 is unchanged.",
-    "x: array of numbers or bools.",
-    "An array equal to ``x``.",
-    ">>> jnp.positive(jnp.array([1, -2]))",
-    "Array([ 1, -2], dtype=int32)",
-))
-maximum = make_binary("maximum", lax.max, described(
-    "Elementwise maximum; nan propagates. Complex numbers are compared by real part first.",
-    "x, y: arrays that broadcast.",
-    "An array of the common shape and dtype.",
-    ">>> jnp.maximum(jnp.array([1.0, 5.0, jnp.nan]), 3.0)",
-    "Array([ 3.,  5., nan], dtype=float32)",
-))
-minimum = make_binary("minimum", lax.min, described(
-    "Elementwise minimum; nan propagates. Complex numbers are compared by real part first.",
-    "x, y: arrays that broadcast.",
-    "An array of the common shape and dtype.",
-    ">>> jnp.minimum(jnp.array([1.0, 5.0, jnp.nan]), 3.0)",
-    "Array([ 1.,  3., nan], dtype=float32)",
-))
+negative = make_unary(
+    "negative",
+    lax.neg,
+    described(
+        "Elementwise ``-x``; not for bools.",
+        "x: array of numbers.",
+        "An array of the shape and dtype of ``x``.",
+        ">>> jnp.negative(jnp.array([1, -2]))",
+        "Array([-1,  2], dtype=int32)",
+        raises="TypeError: if ``x`` is boolean.",
+    ),
+)
+positive = make_unary(
+    "positive",
+    lax.asarray,
+    described(
+        "Elementwise ``+x``; -0.0 is unchanged.",
+        "x: array of numbers or bools.",
+        "An array equal to ``x``.",
+        ">>> jnp.positive(jnp.array([1, -2]))",
+        "Array([ 1, -2], dtype=int32)",
+    ),
+)
+maximum = make_binary(
+    "maximum",
+    lax.max,
+    described(
+        "Elementwise maximum; nan propagates. Complex numbers are compared by real part first.",
+        "x, y: arrays that broadcast.",
+        "An array of the common shape and dtype.",
+        ">>> jnp.maximum(jnp.array([1.0, 5.0, jnp.nan]), 3.0)",
+        "Array([ 3.,  5., nan], dtype=float32)",
+    ),
+)
+minimum = make_binary(
+    "minimum",
+    lax.min,
+    described(
+        "Elementwise minimum; nan propagates. Complex numbers are compared by real part first.",
+        "x, y: arrays that broadcast.",
+        "An array of the common shape and dtype.",
+        ">>> jnp.minimum(jnp.array([1.0, 5.0, jnp.nan]), 3.0)",
+        "Array([ 1.,  3., nan], dtype=float32)",
+    ),
+)
 
 
 def _keeps_sign(dtype: Any) -> bool:
@@ -209,36 +241,55 @@ def _abs_of_real(x: Any) -> Any:
     return lax.abs(x)
 
 
-fabs = make_unary("fabs", _abs_of_real, described(
-    "Elementwise absolute value as a float; not for complex numbers.",
-    "x: array of real numbers or bools.",
-    "An array of floats of the shape of ``x``.",
-    ">>> jnp.fabs(jnp.array([1, -2]))",
-    "Array([1., 2.], dtype=float32)",
-    raises="TypeError: if ``x`` is complex.",
-), promote_args_inexact)
-sign = make_unary("sign", lax.sign, described(
-    "Elementwise sign: -1, 0 or 1; nan for nan. Complex numbers are divided by their modulus.",
-    "x: array of numbers.",
-    "An array of the shape and dtype of ``x``.",
-    ">>> jnp.sign(jnp.array([-3.5, 0.0, 2.0]))",
-    "Array([-1.,  0.,  1.], dtype=float32)",
-    raises="TypeError: if ``x`` is boolean.",
-))
-square = make_unary("square", lax.square, described(
-    "Elementwise ``x * x``; bools give integers.",
-    "x: array of numbers or bools.",
-    "An array of the shape and dtype of ``x``; int32 for bools.",
-    ">>> jnp.square(jnp.array([3, -4]))",
-    "Array([ 9, 16], dtype=int32)",
-), promote_args_numeric)
-reciprocal = make_unary("reciprocal", lambda x: lax.div(like(1, x), x), described(
-    "Elementwise ``1 / x``; integers are converted to floats.",
-    "x: array of numbers.",
-    "An array of floats or complex numbers of the shape of ``x``.",
-    ">>> jnp.reciprocal(jnp.array([4, 0]))",
-    "Array([0.25,  inf], dtype=float32)",
-), promote_args_inexact)
+fabs = make_unary(
+    "fabs",
+    _abs_of_real,
+    described(
+        "Elementwise absolute value as a float; not for complex numbers.",
+        "x: array of real numbers or bools.",
+        "An array of floats of the shape of ``x``.",
+        ">>> jnp.fabs(jnp.array([1, -2]))",
+        "Array([1., 2.], dtype=float32)",
+        raises="TypeError: if ``x`` is complex.",
+    ),
+    promote_args_inexact,
+)
+sign = make_unary(
+    "sign",
+    lax.sign,
+    described(
+        "Elementwise sign: -1, 0 or 1; nan for nan. Complex numbers are divided by their modulus.",
+        "x: array of numbers.",
+        "An array of the shape and dtype of ``x``.",
+        ">>> jnp.sign(jnp.array([-3.5, 0.0, 2.0]))",
+        "Array([-1.,  0.,  1.], dtype=float32)",
+        raises="TypeError: if ``x`` is boolean.",
+    ),
+)
+square = make_unary(
+    "square",
+    lax.square,
+    described(
+        "Elementwise ``x * x``; bools give integers.",
+        "x: array of numbers or bools.",
+        "An array of the shape and dtype of ``x``; int32 for bools.",
+        ">>> jnp.square(jnp.array([3, -4]))",
+        "Array([ 9, 16], dtype=int32)",
+    ),
+    promote_args_numeric,
+)
+reciprocal = make_unary(
+    "reciprocal",
+    lambda x: lax.div(like(1, x), x),
+    described(
+        "Elementwise ``1 / x``; integers are converted to floats.",
+        "x: array of numbers.",
+        "An array of floats or complex numbers of the shape of ``x``.",
+        ">>> jnp.reciprocal(jnp.array([4, 0]))",
+        "Array([0.25,  inf], dtype=float32)",
+    ),
+    promote_args_inexact,
+)
 
 
 @composite
@@ -280,9 +331,7 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     whole = select_where(lax.eq(whole, zero), lax.mul(x, zero), whole)
     whole = select_where(lax.ne(remainder_, remainder_), x, whole)
     quotient = lax.div(whole, y)
-    off = lax.bitwise_and(
-        lax.ne(remainder_, like(0, x)), lax.ne(lax.sign(y), lax.sign(remainder_))
-    )
+    off = lax.bitwise_and(lax.ne(remainder_, like(0, x)), lax.ne(lax.sign(y), lax.sign(remainder_)))
     remainder_ = select_where(off, lax.add(remainder_, y), remainder_)
     quotient = select_where(off, lax.sub(quotient, like(1, x)), quotient)
     return lax.round(quotient), _zero_like(remainder_, y)
@@ -319,9 +368,7 @@ def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
     if dtypes.is_integer(aval_of(x).dtype):
         y = select_where(lax.eq(y, zero), like(1, y), y)
     r = lax.rem(x, y)
-    off = lax.bitwise_and(
-        lax.ne(lax.lt(r, zero), lax.lt(y, zero)), lax.ne(r, zero)
-    )
+    off = lax.bitwise_and(lax.ne(lax.lt(r, zero), lax.lt(y, zero)), lax.ne(r, zero))
     r = select_where(off, lax.add(r, y), r)
     return _zero_like(r, y) if dtypes.is_floating(aval_of(x).dtype) else r
 
@@ -435,10 +482,15 @@ def _integer_power(x: Any, y: Any) -> Any:
     return lax.convert_element_type(result, aval_of(result).dtype)  # not weak, as in JAX
 
 
-float_power = make_binary("float_power", power, described(
-    "Elementwise ``x ** y`` in floats.",
-    "x, y: arrays of numbers that broadcast; integers are converted to floats.",
-    "An array of floats or complex numbers of the common shape.",
-    ">>> jnp.float_power(jnp.array([2, 4]), -1)",
-    "Array([0.5 , 0.25], dtype=float32)",
-), promote_args_inexact)
+float_power = make_binary(
+    "float_power",
+    power,
+    described(
+        "Elementwise ``x ** y`` in floats.",
+        "x, y: arrays of numbers that broadcast; integers are converted to floats.",
+        "An array of floats or complex numbers of the common shape.",
+        ">>> jnp.float_power(jnp.array([2, 4]), -1)",
+        "Array([0.5 , 0.25], dtype=float32)",
+    ),
+    promote_args_inexact,
+)

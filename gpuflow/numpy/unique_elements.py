@@ -30,22 +30,43 @@ from gpuflow.numpy.sorting import cumsum, lexsort
 
 @overload
 def unique(
-    ar: ArrayLike, return_index: Literal[False] = False, return_inverse: Literal[False] = False,
-    return_counts: Literal[False] = False, axis: int | None = None, *, equal_nan: bool = True,
-    size: int | None = None, fill_value: ArrayLike | None = None, sorted: bool = True,
-) -> Array: ...  # fmt: skip
+    ar: ArrayLike,
+    return_index: Literal[False] = False,
+    return_inverse: Literal[False] = False,
+    return_counts: Literal[False] = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+    sorted: bool = True,
+) -> Array: ...
 @overload
 def unique(
-    ar: ArrayLike, return_index: bool = False, return_inverse: bool = False,
-    return_counts: bool = False, axis: int | None = None, *, equal_nan: bool = True,
-    size: int | None = None, fill_value: ArrayLike | None = None, sorted: bool = True,
-) -> Any: ...  # fmt: skip
+    ar: ArrayLike,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+    sorted: bool = True,
+) -> Any: ...
 @explained
 def unique(
-    ar: ArrayLike, return_index: bool = False, return_inverse: bool = False,
-    return_counts: bool = False, axis: int | None = None, *, equal_nan: bool = True,
-    size: int | None = None, fill_value: ArrayLike | None = None, sorted: bool = True,
-) -> Any:  # fmt: skip
+    ar: ArrayLike,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+    sorted: bool = True,
+) -> Any:
     """Return the distinct elements, or slices along ``axis``, in ascending order.
 
     Args:
@@ -136,8 +157,10 @@ def distinct(
     length, *row_shape = aval_of(x).shape
     check(
         length > 0 or not size or fill_value is not None,
-        lambda: f"[{name}] an empty array needs fill_value to fill up from; got size {size}. "
-        "Fix: fill_value=0.",
+        lambda: (
+            f"[{name}] an empty array needs fill_value to fill up from; got size {size}. "
+            "Fix: fill_value=0."
+        ),
         ValueError,
     )
     rows, starts, order = _sorted_slices(x, equal_nan)

@@ -98,10 +98,15 @@ class IndexedUpdate:
     index: Any
 
     def set(
-        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        self,
+        values: ArrayLike,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The array with ``values`` at the index; for repeated indices, the last value counts."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -109,10 +114,15 @@ class IndexedUpdate:
         return _update("set", self, values, lambda old, new: new, lax.scatter, how)
 
     def add(
-        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        self,
+        values: ArrayLike,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The array with ``values`` added at the index; repeated indices add up."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -120,10 +130,15 @@ class IndexedUpdate:
         return _combine("add", self, values, lax.add, lax.scatter_add, how)
 
     def subtract(
-        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        self,
+        values: ArrayLike,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The array with ``values`` subtracted at the index; repeated indices add up."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -131,10 +146,15 @@ class IndexedUpdate:
         return _combine("subtract", self, values, lax.sub, lax.scatter_sub, how)
 
     def multiply(
-        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        self,
+        values: ArrayLike,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The array with the elements at the index multiplied by ``values``, repeatedly so."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -144,10 +164,15 @@ class IndexedUpdate:
     mul = multiply
 
     def divide(
-        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        self,
+        values: ArrayLike,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The array with the elements at the index divided by ``values``, repeatedly so.
 
         Of integers the result holds floats.
@@ -160,10 +185,15 @@ class IndexedUpdate:
         return _update("divide", self, values, lax.div, _by_product(lax.div), how)
 
     def power(
-        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        self,
+        values: ArrayLike,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The array with the elements at the index raised to ``values``, repeatedly so.
 
         Of bools the result holds integers.
@@ -176,10 +206,15 @@ class IndexedUpdate:
         return _update("power", self, values, power, _by_product(power), how)
 
     def min(
-        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        self,
+        values: ArrayLike,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The array with the smaller of element and value at the index."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -187,10 +222,15 @@ class IndexedUpdate:
         return _combine("min", self, values, lax.min, lax.scatter_min, how)
 
     def max(
-        self, values: ArrayLike, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: ModeLike = None, out_sharding: ShardingLike = None,
+        self,
+        values: ArrayLike,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The array with the larger of element and value at the index."""
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
@@ -198,10 +238,15 @@ class IndexedUpdate:
         return _combine("max", self, values, lax.max, lax.scatter_max, how)
 
     def apply(
-        self, func: Callable[[Array], ArrayLike], *, indices_are_sorted: bool = False,
-        unique_indices: bool = False, mode: ModeLike = None, out_sharding: ShardingLike = None,
+        self,
+        func: Callable[[Array], ArrayLike],
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The array with ``func`` applied to the elements at the index, repeatedly so.
 
         Reverse-mode derivatives need ``unique_indices`` where an index array is traced.
@@ -212,11 +257,15 @@ class IndexedUpdate:
         return _update("apply", self, 0, lambda old, new: func(old), _repeated(func), how)
 
     def get(
-        self, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: ModeLike = None, fill_value: ArrayLike | None = None,
+        self,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ModeLike = None,
+        fill_value: ArrayLike | None = None,
         out_sharding: ShardingLike = None,
         wrap_negative_indices: bool = True,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """The elements at the index.
 
         Args:
@@ -260,9 +309,13 @@ def _changes_dtype(name: str, target: IndexedUpdate, values: Any) -> bool:
 
 
 def _combine(
-    name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any], scatter: Scatter,
+    name: str,
+    target: IndexedUpdate,
+    values: Any,
+    combine: Callable[..., Any],
+    scatter: Scatter,
     how: Promises,
-) -> Any:  # fmt: skip
+) -> Any:
     """``_update`` that computes in the common dtype; the result has the array's dtype."""
     wide = _wide_dtype(name, target, values)
     if wide is None:
@@ -275,17 +328,25 @@ def _combine(
 
 
 def _update(
-    name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any], scatter: Scatter,
+    name: str,
+    target: IndexedUpdate,
+    values: Any,
+    combine: Callable[..., Any],
+    scatter: Scatter,
     how: Promises,
-) -> Any:  # fmt: skip
+) -> Any:
     out = _updated(name, target, values, combine, scatter, how)
     return in_sharding(f"at.{name}", out, how.out_sharding)
 
 
 def _updated(
-    name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any], scatter: Scatter,
+    name: str,
+    target: IndexedUpdate,
+    values: Any,
+    combine: Callable[..., Any],
+    scatter: Scatter,
     how: Promises,
-) -> Any:  # fmt: skip
+) -> Any:
     x = target.array
     if has_slices(target.index):
         starts, sizes = window_of(target.index, aval_of(x).shape, axes_used)
@@ -408,9 +469,7 @@ def _is_free_of_count(target: IndexedUpdate, values: Any) -> bool:
     return False
 
 
-def _update_mask(
-    name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any]
-) -> Any:
+def _update_mask(name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any]) -> Any:
     """The same values wherever a mask over the leading axes holds; the mask may be traced."""
     x, mask = target.array, target.index
     shape, mask_shape = aval_of(x).shape, aval_of(mask).shape

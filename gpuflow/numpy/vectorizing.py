@@ -19,12 +19,13 @@ Function = Callable[..., Any]
 Dims = tuple[str, ...]
 
 
-
 @explained
 def vectorize(
-    pyfunc: Function, *, excluded: Collection[int | str] = frozenset(),
+    pyfunc: Function,
+    *,
+    excluded: Collection[int | str] = frozenset(),
     signature: str | None = None,
-) -> Function:  # fmt: skip
+) -> Function:
     """Vectorize a function of scalars, or of arrays with core dimensions.
 
     Args:
@@ -46,13 +47,17 @@ def vectorize(
     """
     check(
         all(isinstance(item, (int, str)) for item in excluded),
-        lambda: f"[vectorize] excluded must hold positions and names; got {set(excluded)!r}. "
-        "Fix: excluded={0, 'name'}.",
+        lambda: (
+            f"[vectorize] excluded must hold positions and names; got {set(excluded)!r}. "
+            "Fix: excluded={0, 'name'}."
+        ),
     )
     check(
         all(isinstance(item, str) or item >= 0 for item in excluded),
-        lambda: f"[vectorize] excluded positions must not be negative; got {set(excluded)!r}. "
-        "Fix: count from the front.",
+        lambda: (
+            f"[vectorize] excluded positions must not be negative; got {set(excluded)!r}. "
+            "Fix: count from the front."
+        ),
         ValueError,
     )
     parsed = None if signature is None else _parse(signature)
@@ -84,8 +89,10 @@ def _parse(signature: str) -> tuple[list[Dims], list[Dims]]:
     text = signature.replace(" ", "")
     check(
         _SIGNATURE.fullmatch(text) is not None,
-        lambda: f"[vectorize] signature must have the form '(m,n),(n)->(m)'; got {signature!r}. "
-        "Fix: write () for numbers.",
+        lambda: (
+            f"[vectorize] signature must have the form '(m,n),(n)->(m)'; got {signature!r}. "
+            "Fix: write () for numbers."
+        ),
         ValueError,
     )
     sides = [re.findall(_DIMS, side) for side in text.split("->")]
@@ -103,13 +110,17 @@ def _dims_of(
     inputs, outputs = parsed
     check(
         len(inputs) == len(mapped),
-        lambda: "[vectorize] the signature must have one term for each of the positional "
-        f"arguments, and has {len(inputs)}; got {len(mapped)}. Fix: change the signature.",
+        lambda: (
+            "[vectorize] the signature must have one term for each of the positional "
+            f"arguments, and has {len(inputs)}; got {len(mapped)}. Fix: change the signature."
+        ),
     )
     check(
         all(arg is not None or not dims for arg, dims in zip(mapped, inputs, strict=True)),
-        lambda: "[vectorize] None must be an argument without axes in the signature; got None with "
-        f"{inputs}. Fix: excluded=...",
+        lambda: (
+            "[vectorize] None must be an argument without axes in the signature; got None with "
+            f"{inputs}. Fix: excluded=..."
+        ),
         ValueError,
     )
     core_dims = [dims for arg, dims in zip(mapped, inputs, strict=True) if arg is not None]
@@ -162,8 +173,10 @@ def _note_sizes(
     fits = len(shape) >= len(dims) if is_input else len(shape) == len(dims)
     check(
         fits,
-        lambda: f"[vectorize] the signature wants the axes {dims}; got shape {shape}. "
-        "Fix: change the signature.",
+        lambda: (
+            f"[vectorize] the signature wants the axes {dims}; got shape {shape}. "
+            "Fix: change the signature."
+        ),
         ValueError,
     )
     for name, size in zip(dims, shape[len(shape) - len(dims) :], strict=True):
@@ -186,8 +199,10 @@ def _checked(function: Function, outputs: list[Dims], sizes: dict[str, int]) -> 
         results = out if isinstance(out, tuple) else (out,)
         check(
             len(results) == len(outputs) and (len(outputs) == 1 or isinstance(out, tuple)),
-            lambda: f"[vectorize] the function must return the {len(outputs)} results of the "
-            f"signature; got {len(results)}. Fix: return a tuple.",
+            lambda: (
+                f"[vectorize] the function must return the {len(outputs)} results of the "
+                f"signature; got {len(results)}. Fix: return a tuple."
+            ),
         )
         all_sizes = dict(sizes)
         for result, dims in zip(results, outputs, strict=True):

@@ -21,9 +21,12 @@ from gpuflow.runtime.device import Device, devices
 
 @explained
 def make_mesh(
-    axis_shapes: Sequence[int], axis_names: Sequence[Any],
-    axis_types: Sequence[AxisType] | None = None, *, devices: Sequence[Device] | None = None,
-) -> Mesh:  # fmt: skip
+    axis_shapes: Sequence[int],
+    axis_names: Sequence[Any],
+    axis_types: Sequence[AxisType] | None = None,
+    *,
+    devices: Sequence[Device] | None = None,
+) -> Mesh:
     """Return a mesh of the given sizes over the first devices.
 
     Args:

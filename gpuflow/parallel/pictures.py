@@ -13,16 +13,30 @@ from gpuflow.core.trace import Tracer
 from gpuflow.runtime.array import Array
 
 _COLORS = (
-    "#393b79", "#637939", "#8c6d31", "#843c39", "#7b4173", "#3182bd", "#e6550d", "#31a354",
-    "#756bb1", "#636363",
-)  # fmt: skip
+    "#393b79",
+    "#637939",
+    "#8c6d31",
+    "#843c39",
+    "#7b4173",
+    "#3182bd",
+    "#e6550d",
+    "#31a354",
+    "#756bb1",
+    "#636363",
+)
 _DIMENSIONS = (1, 2)
 
 
 def visualize_sharding(
-    shape: Sequence[int], sharding: Sharding, *, use_color: bool = True, scale: float = 1.0,
-    min_width: int = 9, max_width: int = 80, color_map: Any = None,
-) -> None:  # fmt: skip
+    shape: Sequence[int],
+    sharding: Sharding,
+    *,
+    use_color: bool = True,
+    scale: float = 1.0,
+    min_width: int = 9,
+    max_width: int = 80,
+    color_map: Any = None,
+) -> None:
     """Print boxes that show which device has which shard of an array.
 
     Args:

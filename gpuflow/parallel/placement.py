@@ -82,8 +82,10 @@ def as_sharding(where: Any, op: str) -> Any:
     if isinstance(where, MemorySpace):
         check(
             where is MemorySpace.Device,
-            lambda: f"[{op}] the memory must be jax.memory.Space.Device, where arrays are; got "
-            f"{where}. Fix: jax.device_get(x), which copies x to the host as a NumPy array.",
+            lambda: (
+                f"[{op}] the memory must be jax.memory.Space.Device, where arrays are; got "
+                f"{where}. Fix: jax.device_get(x), which copies x to the host as a NumPy array."
+            ),
             ValueError,
         )
         return None
@@ -166,9 +168,11 @@ def _bounds(index: Index) -> tuple[tuple[int | None, int | None], ...]:
 
 @explained
 def make_array_from_callback(
-    shape: Sequence[int], sharding: Sharding, data_callback: Callable[[Index], Any],
+    shape: Sequence[int],
+    sharding: Sharding,
+    data_callback: Callable[[Index], Any],
     dtype: Any = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Create an array from a function that returns its shards.
 
     Args:
@@ -297,8 +301,7 @@ def make_array_from_process_local_data(
     held = holdings(sharding, data.ndim)[local_memories(sharding)[0].memory]
     count = [len(indices) for indices in held.chunks]
     follows = tuple(
-        size // here * full
-        for size, here, full in zip(data.shape, count, held.counts, strict=True)
+        size // here * full for size, here, full in zip(data.shape, count, held.counts, strict=True)
     )
     whole = follows if global_shape is None else tuple(global_shape)
     check(

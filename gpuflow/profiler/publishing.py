@@ -37,9 +37,15 @@ _MOST_LETTERS = 200  # of a command
 _REQUEST = "watched"
 # The fields of a file, from ``state_of_process``.
 _FORM: dict[str, type | tuple[type, ...]] = {
-    "pid": int, "command": str, "version": str, "time": (int, float), "devices": dict,
-    "arrays": int, "bytes": int, "groups": list,
-}  # fmt: skip
+    "pid": int,
+    "command": str,
+    "version": str,
+    "time": (int, float),
+    "devices": dict,
+    "arrays": int,
+    "bytes": int,
+    "groups": list,
+}
 
 
 class FolderError(RuntimeError):
@@ -78,12 +84,15 @@ def state_of_process() -> dict[str, Any]:
         "bytes": sum(group.bytes for group in groups),
         "groups": [
             {
-                "device": group.device, "type": group.type, "count": group.count,
-                "bytes": group.bytes, "line": "" if group.line is None else str(group.line),
+                "device": group.device,
+                "type": group.type,
+                "count": group.count,
+                "bytes": group.bytes,
+                "line": "" if group.line is None else str(group.line),
             }
             for group in groups[:_MOST_GROUPS]
         ],
-    }  # fmt: skip
+    }
 
 
 def start() -> None:

@@ -101,29 +101,38 @@ class TraceTable:
         """Format the tables of operations and source lines, ``top`` rows each."""
         ops = [
             (
-                _shortened(op.name), op.row, str(op.calls), format_seconds(op.seconds),
-                f"{op.share:.1%}", _rate(op.bytes, op.seconds), _rate(op.flops, op.seconds),
+                _shortened(op.name),
+                op.row,
+                str(op.calls),
+                format_seconds(op.seconds),
+                f"{op.share:.1%}",
+                _rate(op.bytes, op.seconds),
+                _rate(op.flops, op.seconds),
             )
             for op in self.ops[: self.top]
-        ]  # fmt: skip
+        ]
         source_rows = [
             (
-                entry.line.rpartition("/")[2] or "not known", str(entry.calls),
-                format_seconds(entry.seconds), f"{entry.share:.1%}",
+                entry.line.rpartition("/")[2] or "not known",
+                str(entry.calls),
+                format_seconds(entry.seconds),
+                f"{entry.share:.1%}",
             )
             for entry in self.lines[: self.top]
-        ]  # fmt: skip
+        ]
         return (
             Table(
                 f"{format_seconds(self.seconds)} of work by operation{self._of(self.ops)}",
                 ("operation", "row", "calls", "time", "share", "GB/s", "GFLOP/s"),
-                tuple(ops), (0, 1),
+                tuple(ops),
+                (0, 1),
             ),
             Table(
                 f"by line, equal parts for each line of a step{self._of(self.lines)}",
-                ("line", "steps", "time", "share"), tuple(source_rows),
+                ("line", "steps", "time", "share"),
+                tuple(source_rows),
             ),
-        )  # fmt: skip
+        )
 
     def _of(self, rows: Sequence[Any]) -> str:
         count = len(rows)
@@ -180,15 +189,18 @@ def table(path: str | os.PathLike[str] | None = None, top: int | None = 10) -> T
     """
     file = _file_of(path)
     tracks = [
-        (*_row_and_thread(track), track) for plane in ProfileData.from_file(file).planes
+        (*_row_and_thread(track), track)
+        for plane in ProfileData.from_file(file).planes
         for track in plane.lines
-    ]  # fmt: skip
+    ]
     works: list[_Work] = []
     for thread in dict.fromkeys(thread for _, thread, _ in tracks):
         events = [
-            (row, event) for row, of, track in tracks if of == thread and row not in _NO_WORK
+            (row, event)
+            for row, of, track in tracks
+            if of == thread and row not in _NO_WORK
             for event in track.events
-        ]  # fmt: skip
+        ]
         works += [
             _Work(row, event, event.duration_ns) for row, event in events if row == _CONCURRENT
         ]
@@ -196,12 +208,17 @@ def table(path: str | os.PathLike[str] | None = None, top: int | None = 10) -> T
     total = sum(work.nanoseconds for work in works) or 1.0
     memory = [
         MemorySample(event.start_ns / 1e9, dict(event.stats)["bytes"])
-        for row, _, track in tracks if row == "memory"
+        for row, _, track in tracks
+        if row == "memory"
         for event in track.events
-    ]  # fmt: skip
+    ]
     return TraceTable(
-        file, total / 1e9 if works else 0.0, _by_op(works, total), _by_source(works, total),
-        tuple(memory), top,
+        file,
+        total / 1e9 if works else 0.0,
+        _by_op(works, total),
+        _by_source(works, total),
+        tuple(memory),
+        top,
     )
 
 
@@ -236,13 +253,18 @@ def _by_op(works: Sequence[_Work], total: float) -> tuple[OpTime, ...]:
         groups.setdefault((work.event.name, work.row), []).append(work)
     ops = [
         OpTime(
-            name, row, len(group), sum(work.nanoseconds for work in group) / 1e9,
+            name,
+            row,
+            len(group),
+            sum(work.nanoseconds for work in group) / 1e9,
             sum(work.nanoseconds for work in group) / total,
-            *(sum(dict(work.event.stats).get(key, 0) for work in group)
-              for key in ("bytes", "flops")),
+            *(
+                sum(dict(work.event.stats).get(key, 0) for work in group)
+                for key in ("bytes", "flops")
+            ),
         )
         for (name, row), group in groups.items()
-    ]  # fmt: skip
+    ]
     return tuple(sorted(ops, key=lambda op: -op.seconds))
 
 

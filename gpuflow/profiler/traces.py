@@ -23,9 +23,16 @@ from gpuflow.runtime.memory import arenas
 
 # Rows from top to bottom.
 ROWS = (
-    "host", "eager ops", "builds", "kernels", "libraries", "loops", "copies", "collectives",
+    "host",
+    "eager ops",
+    "builds",
+    "kernels",
+    "libraries",
+    "loops",
+    "copies",
+    "collectives",
     "host functions",
-)  # fmt: skip
+)
 _ROWS_PER_THREAD = 10
 _SAMPLE_SECONDS = 0.01  # between samples of memory
 
@@ -253,11 +260,15 @@ def _memory_events(recording: Recording, process: int) -> list[dict[str, Any]]:
     """Counters, which viewers draw as a curve."""
     return [
         {
-            "ph": "C", "pid": process, "tid": 0, "name": "memory",
-            "ts": (moment - recording.start) / 1e3, "args": {"bytes": used},
+            "ph": "C",
+            "pid": process,
+            "tid": 0,
+            "name": "memory",
+            "ts": (moment - recording.start) / 1e3,
+            "args": {"bytes": used},
         }
         for moment, used in list(recording.memory)
-    ]  # fmt: skip
+    ]
 
 
 def _metadata(process: int, row: int, name: str, args: dict[str, Any]) -> dict[str, Any]:

@@ -64,9 +64,12 @@ def parameters_in(name: str, dtype: Any, *values: Any) -> list[Any]:
 
 
 def bits(
-    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return uniform random bits as unsigned integers.
 
     Args:
@@ -168,9 +171,12 @@ def to_shape(x: Any, shape: tuple[int, ...]) -> Any:
 
 @composite
 def normal(
-    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return standard normal random numbers; complex ones have variance 1.
 
     Args:
@@ -336,9 +342,12 @@ def check_mode(name: str, mode: str, modes: tuple[str, ...]) -> None:
 
 @composite
 def rademacher(
-    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return -1 or 1, each with probability one half.
 
     Args:
@@ -443,9 +452,12 @@ def _randint(typed: Any, shape: tuple[int, ...], minval: Any, maxval: Any, dtype
 
 @composite
 def exponential(
-    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return exponential random numbers with mean 1.
 
     Args:
@@ -471,9 +483,12 @@ def exponential(
 
 @composite
 def laplace(
-    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return standard Laplace random numbers, with density ``exp(-abs(x)) / 2``.
 
     Args:
@@ -497,9 +512,12 @@ def laplace(
 
 @composite
 def logistic(
-    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return standard logistic random numbers, ``log(u / (1 - u))`` of uniform ``u``.
 
     Args:
@@ -523,9 +541,12 @@ def logistic(
 
 @composite
 def cauchy(
-    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return standard Cauchy random numbers, with density ``1 / (pi * (1 + x**2))``.
 
     Args:

@@ -56,9 +56,13 @@ def drawn_shape(name: str, shape: Shape | None, *parameters: Any) -> tuple[int, 
 
 @composite
 def pareto(
-    key: ArrayLike, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    b: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return Pareto random numbers, with density ``b x**(-b - 1)`` on [1, inf).
 
     Args:
@@ -87,9 +91,13 @@ def pareto(
 
 @composite
 def lognormal(
-    key: ArrayLike, sigma: ArrayLike = 1.0, shape: Shape | None = None,
-    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    key: ArrayLike,
+    sigma: ArrayLike = 1.0,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return log-normal random numbers ``exp(sigma * normal)``, also complex ones.
 
     Args:
@@ -123,9 +131,13 @@ def lognormal(
 
 @composite
 def rayleigh(
-    key: ArrayLike, scale: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    scale: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return Rayleigh random numbers, with density ``x exp(-x**2 / 2)`` at scale 1.
 
     Args:
@@ -155,9 +167,15 @@ def rayleigh(
 
 @composite
 def triangular(
-    key: ArrayLike, left: ArrayLike, mode: ArrayLike, right: ArrayLike, shape: Shape | None = None,
-    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    key: ArrayLike,
+    left: ArrayLike,
+    mode: ArrayLike,
+    right: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return triangular random numbers on [left, right] with the mode ``mode``.
 
     Args:
@@ -193,9 +211,13 @@ def triangular(
 
 @composite
 def wald(
-    key: ArrayLike, mean: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    mean: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return Wald (inverse Gaussian) random numbers with scale 1.
 
     Args:
@@ -233,9 +255,12 @@ def wald(
 
 @composite
 def weibull_min(
-    key: ArrayLike, scale: ArrayLike, concentration: ArrayLike, shape: Shape = (),
+    key: ArrayLike,
+    scale: ArrayLike,
+    concentration: ArrayLike,
+    shape: Shape = (),
     dtype: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return Weibull random numbers.
 
     As in JAX, numbers are drawn for ``shape`` alone: parameters with more elements share them. The
@@ -266,9 +291,12 @@ def weibull_min(
 
 @composite
 def maxwell(
-    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return Maxwell random numbers with scale 1: lengths of normal 3-vectors.
 
     Args:
@@ -294,9 +322,12 @@ def maxwell(
 
 @composite
 def double_sided_maxwell(
-    key: ArrayLike, loc: ArrayLike, scale: ArrayLike, shape: Shape = (),
+    key: ArrayLike,
+    loc: ArrayLike,
+    scale: ArrayLike,
+    shape: Shape = (),
     dtype: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return ``loc + scale * s`` with ``s`` Maxwell-distributed and mirrored at 0.
 
     As in JAX, the shape of the result is ``shape`` followed by that of the parameters. Its dtype is
@@ -331,9 +362,13 @@ def double_sided_maxwell(
 
 @composite
 def geometric(
-    key: ArrayLike, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    p: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return geometric random integers: the number of trials until the first success, from 1.
 
     Args:
@@ -375,9 +410,15 @@ def geometric(
 
 @composite
 def multivariate_normal(
-    key: ArrayLike, mean: ArrayLike, cov: ArrayLike, shape: Shape | None = None,
-    dtype: DTypeLike | None = None, method: str = "cholesky", *, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    key: ArrayLike,
+    mean: ArrayLike,
+    cov: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    method: str = "cholesky",
+    *,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return multivariate normal random vectors.
 
     Args:
@@ -440,9 +481,14 @@ def multivariate_normal(
 
 @composite
 def orthogonal(
-    key: ArrayLike, n: int, shape: Shape = (), dtype: DTypeLike | None = None, m: int | None = None,
-    *, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    key: ArrayLike,
+    n: int,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    m: int | None = None,
+    *,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return uniform random orthogonal matrices, or with ``m`` orthonormal columns.
 
     Args:

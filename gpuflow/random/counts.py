@@ -92,9 +92,7 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
         taken = quick_accept | (~quick_reject & (height <= bound))
         return count + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 
-    start = (
-        np.zeros((), dtype), jnp.full(shape, -1, mean_dtype), jnp.zeros(shape, bool), key
-    )  # fmt: skip
+    start = (np.zeros((), dtype), jnp.full(shape, -1, mean_dtype), jnp.zeros(shape, bool), key)
     return lax.while_loop(goes_on, draw, start)[1].astype(dtype)
 
 
@@ -110,9 +108,13 @@ def _poisson(key: Any, mean: Any, dtype: Any) -> Any:
 
 @composite
 def poisson(
-    key: ArrayLike, lam: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    lam: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return Poisson random integers with mean ``lam``.
 
     Args:
@@ -251,9 +253,12 @@ def _binomial(key: Any, count: Any, p: Any, dtype: Any) -> Any:
 
 @composite
 def binomial(
-    key: ArrayLike, n: ArrayLike, p: ArrayLike, shape: Shape | None = None,
+    key: ArrayLike,
+    n: ArrayLike,
+    p: ArrayLike,
+    shape: Shape | None = None,
     dtype: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return binomial random counts: successes of ``n`` trials of probability ``p``, as floats.
 
     Args:
@@ -287,9 +292,14 @@ def binomial(
 
 @composite
 def multinomial(
-    key: ArrayLike, n: ArrayLike, p: ArrayLike, *, shape: Shape | None = None,
-    dtype: DTypeLike | None = None, unroll: int | bool = 1,
-) -> Array:  # fmt: skip
+    key: ArrayLike,
+    n: ArrayLike,
+    p: ArrayLike,
+    *,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    unroll: int | bool = 1,
+) -> Array:
     """Return multinomial random counts: the outcomes of ``n`` trials, as floats.
 
     Args:

@@ -134,9 +134,13 @@ def _draw(name: str, key: Any, a: Any, shape: Any, dtype: Any, in_logarithms: bo
 
 @composite
 def gamma(
-    key: ArrayLike, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    a: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return gamma random numbers with scale 1; differentiable in ``a``.
 
     Args:
@@ -161,9 +165,13 @@ def gamma(
 
 @composite
 def loggamma(
-    key: ArrayLike, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    a: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return logarithms of gamma random numbers, accurate for small ``a``.
 
     Args:
@@ -192,9 +200,14 @@ def _two_keys(name: str, key: Any) -> Any:
 
 @composite
 def beta(
-    key: ArrayLike, a: ArrayLike, b: ArrayLike, shape: Shape | None = None,
-    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    key: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return beta random numbers, in [0, 1].
 
     Args:
@@ -228,9 +241,13 @@ def beta(
 
 @composite
 def dirichlet(
-    key: ArrayLike, alpha: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    alpha: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return Dirichlet random probabilities.
 
     Args:
@@ -269,9 +286,13 @@ def dirichlet(
 
 @composite
 def chisquare(
-    key: ArrayLike, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    df: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return chi-square random numbers.
 
     Args:
@@ -298,9 +319,14 @@ def chisquare(
 
 @composite
 def f(
-    key: ArrayLike, dfnum: ArrayLike, dfden: ArrayLike, shape: Shape | None = None,
-    dtype: DTypeLike | None = None, *, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    key: ArrayLike,
+    dfnum: ArrayLike,
+    dfden: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return F random numbers.
 
     Args:
@@ -332,9 +358,13 @@ def f(
 
 @composite
 def t(
-    key: ArrayLike, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    df: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return Student's t random numbers.
 
     Args:
@@ -365,9 +395,13 @@ def t(
 
 @composite
 def generalized_normal(
-    key: ArrayLike, p: Any, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    p: Any,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return random numbers with density proportional to ``exp(-abs(x) ** p)``.
 
     Args:
@@ -399,9 +433,14 @@ def generalized_normal(
 
 @composite
 def ball(
-    key: ArrayLike, d: int, p: Any = 2, shape: Shape = (), dtype: DTypeLike | None = None, *,
+    key: ArrayLike,
+    d: int,
+    p: Any = 2,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return uniform random points in the unit ball of the p-norm.
 
     Args:

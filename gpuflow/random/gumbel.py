@@ -34,9 +34,13 @@ from gpuflow.random.base import (
 
 @composite
 def gumbel(
-    key: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = None, mode: str | None = None, *,
+    key: ArrayLike,
+    shape: Shape = (),
+    dtype: DTypeLike | None = None,
+    mode: str | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return standard Gumbel random numbers.
 
     Args:
@@ -115,9 +119,15 @@ def _float_of_fraction(high: Any, low: Any) -> Any:
 
 @composite
 def categorical(
-    key: ArrayLike, logits: ArrayLike, axis: int = -1, shape: Shape | None = None,
-    replace: bool = True, mode: str | None = None, *, out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+    key: ArrayLike,
+    logits: ArrayLike,
+    axis: int = -1,
+    shape: Shape | None = None,
+    replace: bool = True,
+    mode: str | None = None,
+    *,
+    out_sharding: ShardingLike = None,
+) -> Array:
     """Return random categories along ``axis``, with probabilities ``softmax(logits)``.
 
     Args:

@@ -69,15 +69,19 @@ def _generator(op: str, impl: Any, dtype: Any = None) -> str | None:
     """The generator given by ``impl=`` or ``dtype=``: its name, or the dtype of its keys."""
     check(
         impl is None or dtype is None,
-        lambda: f"[{op}] only one of impl and dtype may be given; got {impl!r} and {dtype}. "
-        "Fix: leave out dtype=.",
+        lambda: (
+            f"[{op}] only one of impl and dtype may be given; got {impl!r} and {dtype}. "
+            "Fix: leave out dtype=."
+        ),
         ValueError,
     )
     generator = impl if dtype is None else dtype
     check(
         generator is None or isinstance(generator, str | KeyDType),
-        lambda: f"[{op}] the generator must be a name or the dtype of its keys; got {generator!r}. "
-        "Fix: impl='threefry2x32'.",
+        lambda: (
+            f"[{op}] the generator must be a name or the dtype of its keys; got {generator!r}. "
+            "Fix: impl='threefry2x32'."
+        ),
     )
     return generator.implementation if isinstance(generator, KeyDType) else generator
 

@@ -24,9 +24,13 @@ from gpuflow.random.keys import typed_key
 
 @composite
 def permutation(
-    key: ArrayLike, x: ArrayLike, axis: int = 0, independent: bool = False, *,
+    key: ArrayLike,
+    x: ArrayLike,
+    axis: int = 0,
+    independent: bool = False,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the elements of ``x``, or the integers below it, in random order.
 
     Args:
@@ -86,9 +90,14 @@ def _shuffle(typed: Any, x: Any, axis: int) -> Any:
 
 @composite
 def choice(
-    key: ArrayLike, a: ArrayLike, shape: Shape = (), replace: bool = True,
-    p: ArrayLike | None = None, axis: int = 0, mode: str | None = None,
-) -> Array:  # fmt: skip
+    key: ArrayLike,
+    a: ArrayLike,
+    shape: Shape = (),
+    replace: bool = True,
+    p: ArrayLike | None = None,
+    axis: int = 0,
+    mode: str | None = None,
+) -> Array:
     """Return random elements of ``a``, or random integers below it.
 
     Args:
@@ -149,9 +158,14 @@ def choice(
 
 
 def _positions(
-    typed: Any, shape: tuple[int, ...], draws: int, count: int, replace: bool, p: Any,
+    typed: Any,
+    shape: tuple[int, ...],
+    draws: int,
+    count: int,
+    replace: bool,
+    p: Any,
     mode: str | None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Random indices below ``count``, of any shape of ``draws`` elements."""
     if p is None:
         return randint(typed, shape, 0, count)

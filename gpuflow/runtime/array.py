@@ -61,9 +61,7 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
     __slots__ = ("__weakref__", "_data", "aval", "device")
     __array_priority__: int = 100
 
-    def __init__(
-        self, data: Any = None, aval: Any = None, device: Device | None = None
-    ) -> None:
+    def __init__(self, data: Any = None, aval: Any = None, device: Device | None = None) -> None:
         if device is None:
             raise TypeError(_REFUSAL)
         self._data: Any = data
@@ -116,7 +114,9 @@ class Array(ArrayMethods, metaclass=_ArrayClass):
         replicas = replica_ids(indices)
         return [
             Shard(
-                device, index, replicas[device],
+                device,
+                index,
+                replicas[device],
                 self._device_shard(device, index) if device.is_local else None,
             )
             for device, index in indices.items()

@@ -41,9 +41,14 @@ class DeviceArray:
     __slots__ = ("address", "block", "device", "dtype", "shape", "strides")
 
     def __init__(
-        self, device: ArrayDevice, shape: tuple[int, ...], dtype: np.dtype, address: int,
-        block: Any, strides: tuple[int, ...] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        device: ArrayDevice,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        address: int,
+        block: Any,
+        strides: tuple[int, ...] | None = None,
+    ) -> None:
         self.device, self.shape, self.dtype = device, shape, dtype
         self.address, self.block, self.strides = address, block, strides
 
@@ -103,9 +108,12 @@ class DeviceArray:
 
 
 def strided(
-    shape: tuple[int, ...], dtype: np.dtype, data: DeviceArray, offset: int = 0,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    data: DeviceArray,
+    offset: int = 0,
     strides: tuple[int, ...] | None = None,
-) -> DeviceArray:  # fmt: skip
+) -> DeviceArray:
     """A view of data's memory; ``offset`` and ``strides`` are in bytes."""
     return DeviceArray(data.device, shape, dtype, data.address + offset, data.block, strides)
 

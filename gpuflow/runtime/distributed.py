@@ -149,8 +149,10 @@ def distribute(value: Any, sharding: Sharding) -> DistributedArray:
     devices = local_memories(sharding)
     blocks = [held[device.memory].block(aval.shape) for device in devices]
     if type(value) is Array and type(value.data) is not np.ndarray and None not in blocks:
-        buffers = [_copied_block(value, cast(Index, block), device)
-                  for block, device in zip(blocks, devices, strict=True)]  # fmt: skip
+        buffers = [
+            _copied_block(value, cast(Index, block), device)
+            for block, device in zip(blocks, devices, strict=True)
+        ]
     else:
         host = value.host() if isinstance(value, Array) else as_numpy(value, aval)
         buffers = [

@@ -245,9 +245,11 @@ def cached_call(
 
 
 def _new_call(
-    primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any],
+    primitive: Primitive,
+    avals: tuple[ShapedArray, ...],
+    params: dict[str, Any],
     driver: Driver | None,
-) -> Call:  # fmt: skip
+) -> Call:
     outs = primitive.shape(*avals, **params)
     rule = primitive.lower
     program = None if driver is None else driver.program_of_op(primitive, avals, params)
@@ -310,9 +312,13 @@ def is_finite(data: np.ndarray, aval: ShapedArray, settings: Settings) -> bool:
 
 
 def not_finite(
-    name: str, data: np.ndarray, aval: ShapedArray, settings: Settings,
-    operands: Sequence[Any] = (), location: str = "",
-) -> FloatingPointError:  # fmt: skip
+    name: str,
+    data: np.ndarray,
+    aval: ShapedArray,
+    settings: Settings,
+    operands: Sequence[Any] = (),
+    location: str = "",
+) -> FloatingPointError:
     """The error for a result of ``name`` that is not finite.
 
     Args:

@@ -44,9 +44,12 @@ class Compiled:
     """
 
     def __init__(
-        self, jaxpr: ClosedJaxpr, donated: tuple[int, ...], driver: Driver,
+        self,
+        jaxpr: ClosedJaxpr,
+        donated: tuple[int, ...],
+        driver: Driver,
         others: Iterable[Compiled],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.target = driver.target
         with building(len(jaxpr.jaxpr.eqns)):
             self._build(jaxpr, donated, driver, others)
@@ -56,9 +59,12 @@ class Compiled:
         self.forwarded = [out for out in outputs if self.plan.is_input(out)]
 
     def _build(
-        self, jaxpr: ClosedJaxpr, donated: tuple[int, ...], driver: Driver,
+        self,
+        jaxpr: ClosedJaxpr,
+        donated: tuple[int, ...],
+        driver: Driver,
         others: Iterable[Compiled],
-    ) -> None:  # fmt: skip
+    ) -> None:
         same_target = next((other for other in others if other.target is self.target), None)
         if same_target is not None:  # another device of the platform has the same plan
             self.plan, self._values = same_target.plan, same_target._values
@@ -103,9 +109,7 @@ class Executable:
         """Whether the program was compiled for any driver."""
         return bool(self._compiled)
 
-    def __call__(
-        self, operands: Sequence[Any], counted: Sequence[Any] | None = None
-    ) -> list[Any]:
+    def __call__(self, operands: Sequence[Any], counted: Sequence[Any] | None = None) -> list[Any]:
         """Run the program; ``counted``: the operands that determine the device, by default all."""
         used = [value for value in operands if type(value) is Array]
         device = used[-1].device if used else default_device()

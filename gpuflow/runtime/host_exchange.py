@@ -23,11 +23,17 @@ _UINT = 1
 _CODES = {
     np.dtype(getattr(ml_dtypes, name)): code
     for name, code in (
-        ("bfloat16", 4), ("float8_e3m4", 7), ("float8_e4m3", 8), ("float8_e4m3b11fnuz", 9),
-        ("float8_e4m3fn", 10), ("float8_e4m3fnuz", 11), ("float8_e5m2", 12),
-        ("float8_e5m2fnuz", 13), ("float8_e8m0fnu", 14),
+        ("bfloat16", 4),
+        ("float8_e3m4", 7),
+        ("float8_e4m3", 8),
+        ("float8_e4m3b11fnuz", 9),
+        ("float8_e4m3fn", 10),
+        ("float8_e4m3fnuz", 11),
+        ("float8_e5m2", 12),
+        ("float8_e5m2fnuz", 13),
+        ("float8_e8m0fnu", 14),
     )
-}  # fmt: skip
+}
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 _NUMPY = frozenset(map(np.dtype, "?bhilqBHILQefdFD"))  # dtypes that NumPy exports itself
 # DLTensor: data pointer (8 bytes), device (8), ndim (4), then code, bits and lanes of the dtype.

@@ -22,9 +22,14 @@ Runner = Callable[[Arrays, Arrays], None]
 
 
 def runner(
-    eqn: Eqn, bodies: Sequence[Body], values: Sequence[Arrays], aliased: Sequence[bool],
-    spare: Arrays, driver: Driver, ahead: bool,
-) -> Runner:  # fmt: skip
+    eqn: Eqn,
+    bodies: Sequence[Body],
+    values: Sequence[Arrays],
+    aliased: Sequence[bool],
+    spare: Arrays,
+    driver: Driver,
+    ahead: bool,
+) -> Runner:
     """A function of output and operand arrays.
 
     Args:
@@ -69,9 +74,13 @@ def _branch_runner(
 
 
 def _scan_runner(
-    form: ScanForm, body: Body, values: Arrays, aliased: Sequence[bool], spare: Arrays,
+    form: ScanForm,
+    body: Body,
+    values: Arrays,
+    aliased: Sequence[bool],
+    spare: Arrays,
     driver: Driver,
-) -> Runner:  # fmt: skip
+) -> Runner:
     num_consts, split = form.num_consts, form.num_consts + form.num_carry
     length = form.length
     order = range(length - 1, -1, -1) if form.reverse else range(length)
@@ -88,8 +97,12 @@ def _scan_runner(
         for k in order:
             body(
                 [
-                    *consts, *carry, *[x[k, ...] for x in xs], *values,
-                    *_alternating(target, aliased), *[y[k, ...] for y in ys],
+                    *consts,
+                    *carry,
+                    *[x[k, ...] for x in xs],
+                    *values,
+                    *_alternating(target, aliased),
+                    *[y[k, ...] for y in ys],
                 ]
             )
             carry = target
@@ -99,9 +112,13 @@ def _scan_runner(
 
 
 def _while_runner(
-    form: WhileForm, bodies: Sequence[Body], values: Sequence[Arrays], aliased: Sequence[bool],
-    spare: Arrays, driver: Driver,
-) -> Runner:  # fmt: skip
+    form: WhileForm,
+    bodies: Sequence[Body],
+    values: Sequence[Arrays],
+    aliased: Sequence[bool],
+    spare: Arrays,
+    driver: Driver,
+) -> Runner:
     first = form.num_condition_consts
     split = first + form.num_body_consts
     condition, body = bodies
@@ -123,9 +140,13 @@ def _while_runner(
 
 
 def _ahead_runner(
-    form: WhileForm, bodies: Sequence[Body], values: Sequence[Arrays], aliased: Sequence[bool],
-    spare: Arrays, driver: Driver,
-) -> Runner:  # fmt: skip
+    form: WhileForm,
+    bodies: Sequence[Body],
+    values: Sequence[Arrays],
+    aliased: Sequence[bool],
+    spare: Arrays,
+    driver: Driver,
+) -> Runner:
     """A while_loop whose body is called before the condition of the iteration is read.
 
     An extra iteration writes into the arrays of the second last one, which are dead, and not into

@@ -116,9 +116,14 @@ def memories_of(mesh: Mesh) -> Memories | None:
             key = PROCESSES  # whose communicator exists already
     names = mesh.axis_names
     return Memories(
-        mesh, key, tuple(devices), dict(zip(names, between, strict=True)),
-        dict(zip(names, within, strict=True)), tuple(coordinates), tuple(devices),
-    )  # fmt: skip
+        mesh,
+        key,
+        tuple(devices),
+        dict(zip(names, between, strict=True)),
+        dict(zip(names, within, strict=True)),
+        tuple(coordinates),
+        tuple(devices),
+    )
 
 
 def first_memories() -> list[Hashable]:

@@ -45,9 +45,12 @@ class _Replay:
 
 
 def check_results(
-    closed: ClosedJaxpr, operands: Sequence[Any], results: Sequence[Array], settings: Settings,
+    closed: ClosedJaxpr,
+    operands: Sequence[Any],
+    results: Sequence[Array],
+    settings: Settings,
     compile: Compile,
-) -> None:  # fmt: skip
+) -> None:
     """Refuse results of a program that are not finite, and name the step that computed them.
 
     A program with collectives between memories is not run again: processes with finite results
@@ -69,9 +72,12 @@ def check_results(
 
 
 def _find_in_program(
-    replay: _Replay, closed: ClosedJaxpr, operands: Sequence[Any], source: SourceLocation | None,
+    replay: _Replay,
+    closed: ClosedJaxpr,
+    operands: Sequence[Any],
+    source: SourceLocation | None,
     location: str,
-) -> FloatingPointError | None:  # fmt: skip
+) -> FloatingPointError | None:
     """Find the origin of nonfinite results by running a program op by op."""
     jaxpr = inline(closed.jaxpr)
     env = _values(jaxpr, closed.consts, operands)

@@ -129,9 +129,11 @@ def whole_of(value: Any) -> Any:
 
 
 def evaluate_sharded(
-    evaluate: Callable[..., Any], primitive: Primitive, operands: Sequence[Any],
+    evaluate: Callable[..., Any],
+    primitive: Primitive,
+    operands: Sequence[Any],
     params: dict[str, Any],
-) -> Array | Sequence[Array]:  # fmt: skip
+) -> Array | Sequence[Array]:
     """Apply a primitive to operands with shardings: its results have those that follow.
 
     Args:
@@ -176,6 +178,4 @@ def _shardings_of_results(
     if shardings is None:
         return (None,) * len(outs)
     sharded = [with_sharding(out, sharding) for out, sharding in zip(outs, shardings, strict=True)]
-    return tuple([
-        (x._sharding, x._type_key) if type(x) is ShardedArray else None for x in sharded
-    ])
+    return tuple([(x._sharding, x._type_key) if type(x) is ShardedArray else None for x in sharded])

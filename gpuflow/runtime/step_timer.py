@@ -40,9 +40,7 @@ class StepTimer:
         active: whether a recording is under way, so that steps run one by one.
     """
 
-    def __init__(
-        self, plan: Plan, text: DriverText, wait: Callable[[], Any] | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, text: DriverText, wait: Callable[[], Any] | None = None) -> None:
         self.active = state.recording is not None
         self._plan, self._text, self._wait = plan, text, wait
         self._step: Step | None = None

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 # Each is imported when it is first asked for.
 _MODULES = (
-    "cluster", "fft", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal",
-    "sparse", "spatial", "special", "stats",
-)  # fmt: skip
+    "cluster",
+    "fft",
+    "integrate",
+    "interpolate",
+    "linalg",
+    "ndimage",
+    "optimize",
+    "signal",
+    "sparse",
+    "spatial",
+    "special",
+    "stats",
+)
 _publish(globals(), "scipy", (), _MODULES)

@@ -54,9 +54,12 @@ def idct(
 
 @composite
 def dctn(
-    x: ArrayLike, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    x: ArrayLike,
+    type: int = 2,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute ``dct`` along several axes.
 
     Args:
@@ -74,9 +77,12 @@ def dctn(
 
 @composite
 def idctn(
-    x: ArrayLike, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    x: ArrayLike,
+    type: int = 2,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
     norm: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute the inverse of ``dctn``, with the same arguments."""
     sizes, along = _sizes_and_axes("idctn", x, s, axes)
     return _along("idctn", x, type, sizes, along, norm, _backward)
@@ -104,17 +110,23 @@ def _sizes_and_axes(name: str, x: Any, s: Any, axes: Any) -> tuple[list[Any], tu
     sizes = [None] * len(along) if sizes is None else sizes
     check(
         len(sizes) == len(along),
-        lambda: f"[{name}] s must have a size for each axis; got {s} for axes {along}. "
-        "Fix: s=None.",
+        lambda: (
+            f"[{name}] s must have a size for each axis; got {s} for axes {along}. Fix: s=None."
+        ),
         ValueError,
     )
     return sizes, along
 
 
 def _along(
-    name: str, x: Any, type: int, sizes: Sequence[Any], axes: Sequence[int], norm: Any,
+    name: str,
+    x: Any,
+    type: int,
+    sizes: Sequence[Any],
+    axes: Sequence[int],
+    norm: Any,
     transform: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     x = as_array(name, x)
     check(
         type == 2,
@@ -123,8 +135,9 @@ def _along(
     )
     check(
         norm in (None, "backward", "ortho"),
-        lambda: f"[{name}] norm must be None, 'backward' or 'ortho'; got {norm!r}. "
-        "Fix: norm='ortho'.",
+        lambda: (
+            f"[{name}] norm must be None, 'backward' or 'ortho'; got {norm!r}. Fix: norm='ortho'."
+        ),
         ValueError,
     )
     (x,) = promote_dtypes_inexact(x)
@@ -147,8 +160,10 @@ def _resized(name: str, x: Any, size: int | None) -> Any:
     requested = length if size is None else as_index(size)
     check(
         requested >= 1,
-        lambda: f"[{name}] there must be elements to transform; got {aval_of(x)} and n={size}. "
-        "Fix: n=1.",
+        lambda: (
+            f"[{name}] there must be elements to transform; got {aval_of(x)} and n={size}. "
+            "Fix: n=1."
+        ),
         ValueError,
     )
     if requested == length:

@@ -44,30 +44,40 @@ class RegularGridInterpolator:
     values: Any
 
     def __init__(
-        self, points: Sequence[Any], values: Any, method: str = "linear",
-        bounds_error: bool = False, fill_value: Any = np.nan,
-    ) -> None:  # fmt: skip
+        self,
+        points: Sequence[Any],
+        values: Any,
+        method: str = "linear",
+        bounds_error: bool = False,
+        fill_value: Any = np.nan,
+    ) -> None:
         name = "RegularGridInterpolator"
         check_choice(name, "method", method, _METHODS)
         check(
             not bounds_error,
-            lambda: f"[{name}] bounds_error must be False, as values are known only at run time; "
-            f"got {bounds_error}. Fix: fill_value=jnp.nan.",
+            lambda: (
+                f"[{name}] bounds_error must be False, as values are known only at run time; "
+                f"got {bounds_error}. Fix: fill_value=jnp.nan."
+            ),
             NotImplementedError,
         )
         (values,) = promote_dtypes_inexact(as_array(name, values))
         check(
             len(points) <= aval_of(values).ndim,
-            lambda: f"[{name}] values must have an axis for each array of points; got "
-            f"{aval_of(values)} for {len(points)}. Fix: reshape values.",
+            lambda: (
+                f"[{name}] values must have an axis for each array of points; got "
+                f"{aval_of(values)} for {len(points)}. Fix: reshape values."
+            ),
             ValueError,
         )
         if fill_value is not None:
             fill_value = as_array(name, fill_value)
             check(
                 np.can_cast(aval_of(fill_value).dtype, aval_of(values).dtype, "same_kind"),
-                lambda: f"[{name}] fill_value must fit the dtype of values; got "
-                f"{aval_of(fill_value)} for {aval_of(values)}. Fix: fill_value=None.",
+                lambda: (
+                    f"[{name}] fill_value must fit the dtype of values; got "
+                    f"{aval_of(fill_value)} for {aval_of(values)}. Fix: fill_value=None."
+                ),
                 ValueError,
             )
         self.method = method
@@ -96,8 +106,10 @@ class RegularGridInterpolator:
         points = _as_points(name, xi, rank)
         check(
             aval_of(points).shape[-1] == rank,
-            lambda: f"[{name}] points must have {rank} coordinates; got {aval_of(points)}. "
-            "Fix: jnp.stack([x, y], -1).",
+            lambda: (
+                f"[{name}] points must have {rank} coordinates; got {aval_of(points)}. "
+                "Fix: jnp.stack([x, y], -1)."
+            ),
             ValueError,
         )
         shape = aval_of(points).shape[:-1]

@@ -44,9 +44,12 @@ _MODES: dict[str, Callable[[Any, int], Any]] = {
 
 @explained
 def map_coordinates(
-    input: ArrayLike, coordinates: Sequence[ArrayLike], order: int, mode: str = "constant",
+    input: ArrayLike,
+    coordinates: Sequence[ArrayLike],
+    order: int,
+    mode: str = "constant",
     cval: ArrayLike = 0.0,
-) -> Array:  # fmt: skip
+) -> Array:
     """Interpolate an array at fractional indices.
 
     Args:
@@ -73,14 +76,18 @@ def map_coordinates(
     shape, dtype = aval_of(x).shape, aval_of(x).dtype
     check(
         len(coordinates) == len(shape),
-        lambda: f"[map_coordinates] there must be coordinates for each axis; got "
-        f"{len(coordinates)} for {aval_of(x)}. Fix: coordinates=[rows, columns].",
+        lambda: (
+            f"[map_coordinates] there must be coordinates for each axis; got "
+            f"{len(coordinates)} for {aval_of(x)}. Fix: coordinates=[rows, columns]."
+        ),
         ValueError,
     )
     check(
         mode in _MODES,
-        lambda: f"[map_coordinates] mode must be one of {', '.join(map(repr, _MODES))}; got "
-        f"{mode!r}. Fix: mode='nearest'.",
+        lambda: (
+            f"[map_coordinates] mode must be one of {', '.join(map(repr, _MODES))}; got "
+            f"{mode!r}. Fix: mode='nearest'."
+        ),
         NotImplementedError,
     )
     check(
@@ -90,10 +97,12 @@ def map_coordinates(
     )
     fill = jnp.asarray(cval, dtype)
     nodes = [
-        [(_MODES[mode](index, size), _in_bounds(index, size, mode), weight)
-         for index, weight in _neighbors(jnp.asarray(indices), order)]
+        [
+            (_MODES[mode](index, size), _in_bounds(index, size, mode), weight)
+            for index, weight in _neighbors(jnp.asarray(indices), order)
+        ]
         for indices, size in zip(coordinates, shape, strict=True)
-    ]  # fmt: skip
+    ]
     total: Any = None
     for corner in product(*nodes):
         indices, in_bounds, weights = zip(*corner, strict=True) if corner else ((), (), ())

@@ -57,7 +57,7 @@ def _cuda_count() -> int:
             raise
     raise RuntimeError(
         f"[cuda] the machine must have an NVIDIA GPU; found none of {', '.join(GPU_SIGNS)}. Fix: "
-        "leave the platform out, or pass \"cpu\", to use the CPU. If there is a GPU, install "
+        'leave the platform out, or pass "cpu", to use the CPU. If there is a GPU, install '
         "NVIDIA's driver, then run gpuflow doctor, which lists missing components."
     )
 
@@ -94,9 +94,5 @@ def _has_cuda() -> bool:
 def register_platforms() -> None:
     """Register the devices of all platforms; the first that is available is the default."""
     register_platform(Platform("cuda", _cuda_count, _cuda, _has_cuda, target=_cuda_target))
-    register_platform(
-        Platform("cpu", _cpu_count, _cpu, lambda: True, True, _cpu_target)
-    )
-    register_platform(
-        Platform("cuda_sim", lambda: config.environment.sim_devices, _cuda_sim)
-    )
+    register_platform(Platform("cpu", _cpu_count, _cpu, lambda: True, True, _cpu_target))
+    register_platform(Platform("cuda_sim", lambda: config.environment.sim_devices, _cuda_sim))

@@ -136,9 +136,12 @@ def batch_flat(
 
 
 def _batched(
-    trace: BatchTrace, function: Callable[..., Sequence[Any]], operands: Sequence[Any],
-    dims: Sequence[int | None], uniform: list[bool] | None,
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    trace: BatchTrace,
+    function: Callable[..., Sequence[Any]],
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    uniform: list[bool] | None,
+) -> tuple[list[Any], list[int | None]]:
     axis = trace.axis
     mapped = [trace.join(value, dim) for value, dim in safe_zip(operands, dims)]
     scope = nullcontext() if axis.name is None else extend_axes((axis.name, axis.size))
@@ -197,9 +200,7 @@ def _make_batched(
         return outs
 
     # Values that vary along the axis are mapped from here on.
-    avals = [
-        aval.varying(aval.mat.varying - {axis.varies}) for aval in jaxpr.in_avals
-    ]
+    avals = [aval.varying(aval.mat.varying - {axis.varies}) for aval in jaxpr.in_avals]
     avals = [
         aval.update(shape=(axis.size, *aval.shape)) if flag else aval
         for aval, flag in safe_zip(avals, batched)

@@ -102,9 +102,11 @@ def jvp_flat(
 
 
 def _pushed(
-    trace: JVPTrace, function: Callable[..., Sequence[Any]], primals: Sequence[Any],
+    trace: JVPTrace,
+    function: Callable[..., Sequence[Any]],
+    primals: Sequence[Any],
     tangents: Sequence[Any],
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+) -> tuple[list[Any], list[Any]]:
     operands = [trace.join(primal, tangent) for primal, tangent in safe_zip(primals, tangents)]
     try:
         with current_trace(trace):

@@ -105,9 +105,12 @@ def linearize_flat(
 
 
 def _linearized(
-    trace: LinearizeTrace, function: Callable[..., Sequence[Any]], primals: Sequence[Any],
-    nonzeros: Sequence[bool], instantiate_outs: bool | Sequence[bool],
-) -> tuple[list[Any], Jaxpr, list[Any], list[bool]]:  # fmt: skip
+    trace: LinearizeTrace,
+    function: Callable[..., Sequence[Any]],
+    primals: Sequence[Any],
+    nonzeros: Sequence[bool],
+    instantiate_outs: bool | Sequence[bool],
+) -> tuple[list[Any], Jaxpr, list[Any], list[bool]]:
     recording = trace.recording
     arguments: list[StagedTracer] = []
     operands = []

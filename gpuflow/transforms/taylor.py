@@ -81,9 +81,7 @@ class TaylorTrace(Trace):
                 self.known[key] = equation
         return list(equation.outs) if primitive.multiple_results else equation.outs[0]
 
-    def _apply(
-        self, primitive: Any, operands: Sequence[Any], params: dict[str, Any]
-    ) -> _Equation:
+    def _apply(self, primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> _Equation:
         primals = tuple(x.primal if self.owns(x) else x for x in operands)
         with current_trace(self.parent):
             results = self.parent.process(primitive, primals, params)
@@ -144,9 +142,11 @@ def _key(primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Any
 
 
 def taylor_flat(
-    function: Callable[..., Sequence[Any]], primals: Sequence[Any],
-    derivatives: Sequence[Sequence[Any]], order: int,
-) -> tuple[list[Any], list[list[Any]]]:  # fmt: skip
+    function: Callable[..., Sequence[Any]],
+    primals: Sequence[Any],
+    derivatives: Sequence[Sequence[Any]],
+    order: int,
+) -> tuple[list[Any], list[list[Any]]]:
     """Outputs of a flat function along a curve, and their derivatives.
 
     Args:
@@ -163,9 +163,12 @@ def taylor_flat(
 
 
 def _expanded(
-    trace: TaylorTrace, function: Callable[..., Sequence[Any]], primals: Sequence[Any],
-    derivatives: Sequence[Sequence[Any]], order: int,
-) -> tuple[list[Any], list[list[Any]]]:  # fmt: skip
+    trace: TaylorTrace,
+    function: Callable[..., Sequence[Any]],
+    primals: Sequence[Any],
+    derivatives: Sequence[Sequence[Any]],
+    order: int,
+) -> tuple[list[Any], list[list[Any]]]:
     operands = [_curve(trace, [x, *terms]) for x, terms in safe_zip(primals, derivatives)]
     try:
         with current_trace(trace):

@@ -78,9 +78,7 @@ def _transpose_eqn(eqn: Eqn, known: dict[Var, Any], pending: dict[Var, Any]) -> 
             "Fix: use jvp or jacfwd, or wrap the call in custom_vjp."
         )
     operands = [
-        _read(known, atom)
-        if type(atom) is Literal or atom in known
-        else UndefinedPrimal(atom.aval)
+        _read(known, atom) if type(atom) is Literal or atom in known else UndefinedPrimal(atom.aval)
         for atom in eqn.inputs
     ]
     out_cotangents = cotangents if eqn.primitive.multiple_results else cotangents[0]

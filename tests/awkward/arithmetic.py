@@ -40,8 +40,13 @@ def rough_unary(w: Writer) -> None:
 
 
 INTEGER_UNARY = (
-    "jnp.invert", "jnp.negative", "jnp.abs", "lax.population_count", "lax.clz", "jnp.sign",
-)  # fmt: skip
+    "jnp.invert",
+    "jnp.negative",
+    "jnp.abs",
+    "lax.population_count",
+    "lax.clz",
+    "jnp.sign",
+)
 
 
 def integer_unary(w: Writer) -> None:
@@ -89,16 +94,35 @@ def _binary(w: Writer, accepts, forms, dtype: str | None = None) -> None:
 
 
 FLOAT_BINARY = (
-    "{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / {1}", "jnp.copysign({0}, {1})",
-    "jnp.maximum({0}, {1})", "jnp.minimum({0}, {1})", "jnp.fmax({0}, {1})",
-    "jnp.nextafter({0}, {1})", "jnp.where({0} > {1}, {0}, {1})", "jnp.heaviside({0}, {1})",
-)  # fmt: skip
+    "{0} + {1}",
+    "{0} - {1}",
+    "{0} * {1}",
+    "{0} / {1}",
+    "jnp.copysign({0}, {1})",
+    "jnp.maximum({0}, {1})",
+    "jnp.minimum({0}, {1})",
+    "jnp.fmax({0}, {1})",
+    "jnp.nextafter({0}, {1})",
+    "jnp.where({0} > {1}, {0}, {1})",
+    "jnp.heaviside({0}, {1})",
+)
 INTEGER_BINARY = (
-    "{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} // {1}", "{0} % {1}", "{0} & {1}", "{0} | {1}",
-    "{0} ^ {1}", "jnp.maximum({0}, {1})", "jnp.minimum({0}, {1})", "lax.div({0}, {1})",
-    "lax.rem({0}, {1})", "lax.shift_left({0}, {1})", "lax.shift_right_logical({0}, {1})",
+    "{0} + {1}",
+    "{0} - {1}",
+    "{0} * {1}",
+    "{0} // {1}",
+    "{0} % {1}",
+    "{0} & {1}",
+    "{0} | {1}",
+    "{0} ^ {1}",
+    "jnp.maximum({0}, {1})",
+    "jnp.minimum({0}, {1})",
+    "lax.div({0}, {1})",
+    "lax.rem({0}, {1})",
+    "lax.shift_left({0}, {1})",
+    "lax.shift_right_logical({0}, {1})",
     "lax.shift_right_arithmetic({0}, {1})",
-)  # fmt: skip
+)
 LAX = "lax."
 
 
@@ -166,8 +190,13 @@ def select(w: Writer) -> None:
 def clip(w: Writer) -> None:
     v = _known(w, lambda v: v.is_float or v.is_integer)
     if v is not None:
-        form = w.pick(["jnp.clip({0}, 1, 3)", "jnp.clip({0}, None, 2)",
-                       "lax.clamp(jnp.array(0, {1!r}), {0}, jnp.array(2, {1!r}))"])  # fmt: skip
+        form = w.pick(
+            [
+                "jnp.clip({0}, 1, 3)",
+                "jnp.clip({0}, None, 2)",
+                "lax.clamp(jnp.array(0, {1!r}), {0}, jnp.array(2, {1!r}))",
+            ]
+        )
         w.add(form.format(v.name, v.dtype), v.shape, v.dtype, EXACT)
 
 
@@ -221,10 +250,12 @@ def count(w: Writer) -> None:
 
 
 RUNNING = (
-    "jnp.cumsum({0}, axis={1}, dtype={2!r})", "lax.cummax({0}, axis={3})",
-    "lax.cummin({0}, axis={3}, reverse=True)", "jnp.cumprod({0}, axis={1}, dtype={2!r})",
+    "jnp.cumsum({0}, axis={1}, dtype={2!r})",
+    "lax.cummax({0}, axis={3})",
+    "lax.cummin({0}, axis={3}, reverse=True)",
+    "jnp.cumprod({0}, axis={1}, dtype={2!r})",
     "lax.associative_scan(jnp.maximum, {0}, axis={3})",
-)  # fmt: skip
+)
 
 
 def running(w: Writer) -> None:
@@ -235,8 +266,10 @@ def running(w: Writer) -> None:
 
 
 SORTS = (
-    "jnp.sort({0}, axis={1}{2})", "jnp.argsort({0}, axis={1}{2})", "lax.sort({0}, dimension={3})",
-)  # fmt: skip
+    "jnp.sort({0}, axis={1}{2})",
+    "jnp.argsort({0}, axis={1}{2})",
+    "lax.sort({0}, dimension={3})",
+)
 
 
 def sort(w: Writer) -> None:

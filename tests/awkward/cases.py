@@ -106,9 +106,13 @@ def check_near(got: Any, want: Any, value: Value, what: str) -> None:
     """Within some units in the last place, nan and infinities where the other has them."""
     limits = ml_dtypes.finfo(dtype_of(value.dtype))
     np.testing.assert_allclose(
-        got, want, rtol=UNITS[value.dtype] * float(limits.eps),
-        atol=float(limits.smallest_subnormal), equal_nan=True, err_msg=f"{what} {value}",
-    )  # fmt: skip
+        got,
+        want,
+        rtol=UNITS[value.dtype] * float(limits.eps),
+        atol=float(limits.smallest_subnormal),
+        equal_nan=True,
+        err_msg=f"{what} {value}",
+    )
 
 
 def source_digest(case: Case) -> str:

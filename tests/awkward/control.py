@@ -191,6 +191,16 @@ DIFFERENTIABLE = (
 )  # fmt: skip
 
 DRAWS = (
-    cond, cond, fori, while_loop, scan, scan, vmap, vmap, wrapped, reference, derivative,
+    cond,
+    cond,
+    fori,
+    while_loop,
+    scan,
+    scan,
+    vmap,
+    vmap,
+    wrapped,
+    reference,
     derivative,
-)  # fmt: skip
+    derivative,
+)

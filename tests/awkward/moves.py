@@ -104,8 +104,13 @@ def concatenate(w: Writer) -> None:
     if v is None:
         return
     d, axis = w.axis(v.rank)
-    rest = [u for u in w.values if u.dtype == v.dtype and u.rank == v.rank
-            and u.shape[:d] + u.shape[d + 1 :] == v.shape[:d] + v.shape[d + 1 :]]  # fmt: skip
+    rest = [
+        u
+        for u in w.values
+        if u.dtype == v.dtype
+        and u.rank == v.rank
+        and u.shape[:d] + u.shape[d + 1 :] == v.shape[:d] + v.shape[d + 1 :]
+    ]
     parts = [v, *[w.pick(rest) for _ in range(w.pick([1, 2, 3]))]]
     shape = (*v.shape[:d], sum(u.shape[d] for u in parts), *v.shape[d + 1 :])
     names = ", ".join(u.name for u in parts)
@@ -173,10 +178,16 @@ def rot90(w: Writer) -> None:
 
 # Of equal width.
 PARTNERS = {
-    "float32": ("int32", "uint32"), "int32": ("float32", "uint32"), "uint32": ("int32",),
-    "float16": ("int16", "bfloat16"), "bfloat16": ("uint16",), "int16": ("uint16", "float16"),
-    "uint16": ("int16", "bfloat16"), "int8": ("uint8",), "uint8": ("int8",),
-}  # fmt: skip
+    "float32": ("int32", "uint32"),
+    "int32": ("float32", "uint32"),
+    "uint32": ("int32",),
+    "float16": ("int16", "bfloat16"),
+    "bfloat16": ("uint16",),
+    "int16": ("uint16", "float16"),
+    "uint16": ("int16", "bfloat16"),
+    "int8": ("uint8",),
+    "uint8": ("int8",),
+}
 
 
 def bitcast(w: Writer) -> None:
@@ -203,8 +214,12 @@ def basic_index(w: Writer) -> None:
         if choice == "int" and n:
             entries.append(str(w.rng.randrange(-n, n)))
             continue
-        bounds = {"all": slice(None), "none": slice(None), "int": slice(None),
-                  "reverse": slice(None, None, -1)}.get(choice)  # fmt: skip
+        bounds = {
+            "all": slice(None),
+            "none": slice(None),
+            "int": slice(None),
+            "reverse": slice(None, None, -1),
+        }.get(choice)
         if bounds is None:
             ends = [None, 0, 1, -1, 2, n // 2, n, n + 3, -n - 2]
             bounds = slice(w.pick(ends), w.pick(ends), w.pick([None, 1, 2, 3, -1, -2]))
@@ -237,9 +252,11 @@ def dynamic_update(w: Writer) -> None:
         return
     update = w.fitted(source, sizes, v.dtype)
     w.add(
-        f"lax.dynamic_update_slice({v.name}, {update}, ({starts},))", v.shape, v.dtype,
+        f"lax.dynamic_update_slice({v.name}, {update}, ({starts},))",
+        v.shape,
+        v.dtype,
         min(v.grade, EXACT),
-    )  # fmt: skip
+    )
 
 
 # --- gathers and scatters ------------------------------------------------------------------

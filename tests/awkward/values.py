@@ -21,8 +21,19 @@ FLOATS = ("float32", "float16", "bfloat16")
 COMPLEX = ("complex64",)
 INTEGERS = SIGNED + UNSIGNED
 DTYPES = BOOL + INTEGERS + FLOATS + COMPLEX
-WIDTHS = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2,
-          "int32": 4, "uint32": 4, "float32": 4, "complex64": 8}  # fmt: skip
+WIDTHS = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "float32": 4,
+    "complex64": 8,
+}
 
 SHAPES: tuple[tuple[int, ...], ...] = (
     (), (0,), (1,), (2,), (7,), (16,), (33,), (3, 4), (4, 3), (1, 5), (5, 1), (0, 3), (3, 0),
@@ -54,9 +65,12 @@ def draw_operand(rng: random.Random, subnormal: bool = True) -> Operand:
     """Any operand; without ``subnormal`` none holds subnormal numbers, which JAX flushes."""
     contents = CONTENTS if subnormal else CONTENTS[:-1]
     return Operand(
-        rng.choice(SHAPES), rng.choice(DTYPES), rng.choice(LAYOUTS), rng.choice(contents),
+        rng.choice(SHAPES),
+        rng.choice(DTYPES),
+        rng.choice(LAYOUTS),
+        rng.choice(contents),
         rng.randrange(1 << 30),
-    )  # fmt: skip
+    )
 
 
 # --- numbers -------------------------------------------------------------------------------

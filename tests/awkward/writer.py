@@ -148,11 +148,14 @@ class Writer:
 
 # JAX hands NumPy arrays through where nothing is to be done, so that each ends with an Array.
 CONVERSIONS = (
-    "jnp.asarray({0})", "jnp.array({0})", "jnp.asarray({0}, copy=True)",
-    "jnp.asarray(jnp.reshape({0}, {1}))", "jnp.asarray(jnp.transpose(jnp.transpose({0})))",
+    "jnp.asarray({0})",
+    "jnp.array({0})",
+    "jnp.asarray({0}, copy=True)",
+    "jnp.asarray(jnp.reshape({0}, {1}))",
+    "jnp.asarray(jnp.transpose(jnp.transpose({0})))",
     "jnp.asarray(jnp.flip(jnp.flip({0})))",
     "jnp.asarray(jnp.concatenate([jnp.atleast_1d({0})])).reshape({1})",
-)  # fmt: skip
+)
 
 
 def write_case(

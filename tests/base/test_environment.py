@@ -127,9 +127,13 @@ def test_a_timeout_is_a_number_of_seconds(monkeypatch, text):
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command], env={**os.environ, **variables}, capture_output=True,
-        text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, *command],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 FIRST_ARRAY = """
@@ -153,9 +157,7 @@ def test_bad_values_are_refused_by_the_first_array():
 
 
 def test_doctor_reports_bad_values_and_unknown_names():
-    done = run(
-        "-m", "gpuflow", "doctor", GPUFLOW_CPU_DEVICES="1000000000", GPUFLOW_NUM_THREAD="2"
-    )  # fmt: skip
+    done = run("-m", "gpuflow", "doctor", GPUFLOW_CPU_DEVICES="1000000000", GPUFLOW_NUM_THREAD="2")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "WRONG: [config] GPUFLOW_CPU_DEVICES must be an integer from 1" in done.stdout
     assert "GPUFLOW_NUM_THREAD, which has no effect" in done.stdout and "numpy" in done.stdout
@@ -220,6 +222,10 @@ def test_a_dump_overwrites_nothing(monkeypatch, tmp_path):
     show(1, "title", lambda: "second")
     texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert texts == {
-        "0000_title.txt": "notes", "0003_more.txt": "an earlier run", "readme": "notes",
-        "0004_title.txt": "first", "0005_title.txt": "another process", "0006_title.txt": "second",
-    }  # fmt: skip
+        "0000_title.txt": "notes",
+        "0003_more.txt": "an earlier run",
+        "readme": "notes",
+        "0004_title.txt": "first",
+        "0005_title.txt": "another process",
+        "0006_title.txt": "second",
+    }

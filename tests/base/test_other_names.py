@@ -37,11 +37,19 @@ def test_the_table_holds_names_that_do_not_exist_and_says_what_does(where):
 
 @pytest.mark.parametrize(
     ("module", "name", "part"),
-    [(jnp, "cat", "jnp.concatenate"), (jnp, "random", "gpuflow.random"), (gf, "tensor", "asarray"),
-     (nn, "Linear", "flax"), (jnp, "softmax", "gpuflow.nn"), (jnp, "zzzz", r"dir\(jnp\) lists"),
-     (jnp, "expp", "use jnp.exp"), (lax, "softplus", r"use nn\.softplus"),
-     (gf, "vmapp", "use gpuflow.vmap"), (jnp, "arcsinn", r"use jnp\.arcsin")],
-)  # fmt: skip
+    [
+        (jnp, "cat", "jnp.concatenate"),
+        (jnp, "random", "gpuflow.random"),
+        (gf, "tensor", "asarray"),
+        (nn, "Linear", "flax"),
+        (jnp, "softmax", "gpuflow.nn"),
+        (jnp, "zzzz", r"dir\(jnp\) lists"),
+        (jnp, "expp", "use jnp.exp"),
+        (lax, "softplus", r"use nn\.softplus"),
+        (gf, "vmapp", "use gpuflow.vmap"),
+        (jnp, "arcsinn", r"use jnp\.arcsin"),
+    ],
+)
 def test_unknown_names(module, name, part):
     with pytest.raises(AttributeError) as caught:
         getattr(module, name)
@@ -68,25 +76,33 @@ X = jnp.ones((2, 3))
 
 @pytest.mark.parametrize(
     ("call", "part"),
-    [(lambda: jnp.sum(X, dim=0), "Fix: in gpuflow, use axis instead of dim=."),
-     (lambda: X.sum(dim=0), "Fix: in gpuflow, use axis instead of dim=."),
-     (lambda: nn.softmax(X, dim=-1), "Fix: in gpuflow, use axis instead of dim=."),
-     (lambda: jnp.mean(X, axis=0, keepdim=True), "use keepdims instead of keepdim=."),
-     (lambda: X.unsqueeze(0), "Fix: in gpuflow, use x[:, None], or"),
-     (lambda: gf.jit(lambda x: x.permute(1, 0))(X), "Fix: in gpuflow, use x.transpose(1, 0)."),
-     (lambda: X.add_(1), "arrays are immutable"),
-     (lambda: jnp.sum(X, requires_grad=True), "Fix: in gpuflow, leave it out: gpuflow.grad takes"),
-     (lambda: jnp.split(X), "Fix: jnp.split(ary, indices_or_sections, axis=0)."),
-     (lambda: jnp.zeros(2, 3, 4), "Fix: jnp.zeros(shape, dtype=None, *, device=None, "),
-     (lambda: jnp.concatenate(X, X, axis=0), "Fix: jnp.concatenate(arrays, axis=0, dtype=None)."),
-     (lambda: random.randint(0, 1, (3,)), "Fix: random.randint(key, shape, minval, maxval, "),
-     (lambda: X.device_buffer, "Fix: in gpuflow, use x.addressable_data(0)."),
-     (lambda: gf.devices()[0].live_buffers(), "in gpuflow, use gpuflow.live_arrays()."),
-     (lambda: X.aval.weak_typ, "Fix: .weak_type."),
-     (lambda: gf.jit(lambda x: x.revel())(X), "Fix: .ravel"),
-     (lambda: gf.make_jaxpr(jnp.sin)(X).jaxpr.eqs, "Fix: .eqns."),
-     (lambda: gf.jit(jnp.sin).lower(X).compil(), "Fix: .compile.")],
-)  # fmt: skip
+    [
+        (lambda: jnp.sum(X, dim=0), "Fix: in gpuflow, use axis instead of dim=."),
+        (lambda: X.sum(dim=0), "Fix: in gpuflow, use axis instead of dim=."),
+        (lambda: nn.softmax(X, dim=-1), "Fix: in gpuflow, use axis instead of dim=."),
+        (lambda: jnp.mean(X, axis=0, keepdim=True), "use keepdims instead of keepdim=."),
+        (lambda: X.unsqueeze(0), "Fix: in gpuflow, use x[:, None], or"),
+        (lambda: gf.jit(lambda x: x.permute(1, 0))(X), "Fix: in gpuflow, use x.transpose(1, 0)."),
+        (lambda: X.add_(1), "arrays are immutable"),
+        (
+            lambda: jnp.sum(X, requires_grad=True),
+            "Fix: in gpuflow, leave it out: gpuflow.grad takes",
+        ),
+        (lambda: jnp.split(X), "Fix: jnp.split(ary, indices_or_sections, axis=0)."),
+        (lambda: jnp.zeros(2, 3, 4), "Fix: jnp.zeros(shape, dtype=None, *, device=None, "),
+        (
+            lambda: jnp.concatenate(X, X, axis=0),
+            "Fix: jnp.concatenate(arrays, axis=0, dtype=None).",
+        ),
+        (lambda: random.randint(0, 1, (3,)), "Fix: random.randint(key, shape, minval, maxval, "),
+        (lambda: X.device_buffer, "Fix: in gpuflow, use x.addressable_data(0)."),
+        (lambda: gf.devices()[0].live_buffers(), "in gpuflow, use gpuflow.live_arrays()."),
+        (lambda: X.aval.weak_typ, "Fix: .weak_type."),
+        (lambda: gf.jit(lambda x: x.revel())(X), "Fix: .ravel"),
+        (lambda: gf.make_jaxpr(jnp.sin)(X).jaxpr.eqs, "Fix: .eqns."),
+        (lambda: gf.jit(jnp.sin).lower(X).compil(), "Fix: .compile."),
+    ],
+)
 def test_keywords_and_methods(call, part):
     assert part in shown(call).splitlines()[-1]
 

@@ -78,11 +78,17 @@ def test_a_link_of_somebody_else_to_a_folder_of_ours_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "is_deep"),
     [
-        (b"[" * 200, True), (b"[" * 64, False), (b"[" * 65, True), (b"[]" * 100, False),
-        (b'{"a":' * 100, True), (b'"' + b"[" * 200 + b'"', False),
-        (b'["\\"[[' + b"[" * 200, False), (b'["\\\\",' + b"[" * 200, True), (b"", False),
+        (b"[" * 200, True),
+        (b"[" * 64, False),
+        (b"[" * 65, True),
+        (b"[]" * 100, False),
+        (b'{"a":' * 100, True),
+        (b'"' + b"[" * 200 + b'"', False),
+        (b'["\\"[[' + b"[" * 200, False),
+        (b'["\\\\",' + b"[" * 200, True),
+        (b"", False),
     ],
-)  # fmt: skip
+)
 def test_depth_is_counted_without_parsing(text, is_deep):
     assert _is_deep(text) == is_deep
 

@@ -120,9 +120,12 @@ def test_a_program_in_a_terminal(tmp_path):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "GPUFLOW_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={**environment, "TERM": "xterm"}, stderr=theirs,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM],
+        env={**environment, "TERM": "xterm"},
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     os.close(theirs)
     with open(ours, "rb") as terminal:
         shown = terminal.read1(1 << 16).decode()

@@ -18,7 +18,7 @@ from gpuflow.base import tracebacks
 
 ROOT = Path(__file__).parents[2]
 
-PROGRAM = '''
+PROGRAM = """
 import threading, sys
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -48,7 +48,7 @@ CALLS = {
 
 def test_it():
     CALLS[NAME]()
-'''
+"""
 # The lines that a traceback of each must end with, by what is on them, innermost last.
 SHOWN = {
     "eager": ["x + y"],
@@ -202,5 +202,7 @@ def test_threads(capsys):
 def test_unknown_values():
     with pytest.raises(ValueError, match=r"traceback_filtering must be one of .*quiet.*Fix:"):
         config.update("traceback_filtering", "loud")
-    assert "GPUFLOW_TRACEBACK_FILTERING must be one of auto" in run(
-        "-c", "import gpuflow; gpuflow.devices()", filtering="loud").stderr  # fmt: skip
+    assert (
+        "GPUFLOW_TRACEBACK_FILTERING must be one of auto"
+        in run("-c", "import gpuflow; gpuflow.devices()", filtering="loud").stderr
+    )

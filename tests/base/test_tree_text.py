@@ -37,14 +37,32 @@ tree.register_node(Node, lambda node: ((node.x,), None), lambda _, children: Nod
 tree.register_node(Own, lambda own: ((own.b,), None), lambda _, children: Own(0, *children))
 
 TREES = [
-    1, (1,), [], (), {}, None, [None], {"b": 1, "a": (2, [3, None])}, Pair(1, {3: 2}), Child(1, 2),
-    [Pair(1, ()), {("x", 1): 4}], ((1, 2), {}), {"it's": 1, 'a "b"\n': 2}, {True: 1, 0: 2},
-    {f"layer{k}": {"w": k, "b": [k]} for k in range(300)}, {2.5: 1}, {frozenset([1]): 1},
-]  # fmt: skip
+    1,
+    (1,),
+    [],
+    (),
+    {},
+    None,
+    [None],
+    {"b": 1, "a": (2, [3, None])},
+    Pair(1, {3: 2}),
+    Child(1, 2),
+    [Pair(1, ()), {("x", 1): 4}],
+    ((1, 2), {}),
+    {"it's": 1, 'a "b"\n': 2},
+    {True: 1, 0: 2},
+    {f"layer{k}": {"w": k, "b": [k]} for k in range(300)},
+    {2.5: 1},
+    {frozenset([1]): 1},
+]
 CUSTOM = [
-    Node(1), [Node((1, 2))], Own(1, 2), Labelled(1, "a"), Labelled(1, "b"),
+    Node(1),
+    [Node((1, 2))],
+    Own(1, 2),
+    Labelled(1, "a"),
+    Labelled(1, "b"),
     (Labelled({"x": Node(2)}, ("c", 3)), None),
-]  # fmt: skip
+]
 OTHERS = [collections.OrderedDict(a=1), collections.deque([1])]
 
 
@@ -136,8 +154,13 @@ def test_other_nodes_are_left_to_the_tree_library(number):
 def test_dicts_may_have_gained_or_lost_keys():
     read = reader_of({"a": 1, "b": {"c": 2}})
     assert read_with(read, {"b": {"c": 5}, "a": 4}) == [4, 5]
-    for wrong in ({"a": 1}, {"a": 1, "b": {"d": 2}}, {"a": 1, "b": {"c": 2}, "e": 3},
-                  {"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": [2]}):  # fmt: skip
+    for wrong in (
+        {"a": 1},
+        {"a": 1, "b": {"d": 2}},
+        {"a": 1, "b": {"c": 2}, "e": 3},
+        {"a": 1, "b": {"c": 2, "d": 3}},
+        {"a": 1, "b": [2]},
+    ):
         assert read_with(read, wrong) is None
 
 

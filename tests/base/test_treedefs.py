@@ -41,14 +41,20 @@ PRINTED = [
     (Pair(1, [None]), "CustomNode(namedtuple[Pair], [*, [None]])"),
     (Node("aux", 1), "CustomNode(Node[aux], [*])"),
     (Node(None, [1, 2]), "CustomNode(Node[None], [[*, *]])"),
-    (Node(("s", "t"), {"x": Node("y", 1)}),
-     "CustomNode(Node[('s', 't')], [{'x': CustomNode(Node[y], [*])}])"),
+    (
+        Node(("s", "t"), {"x": Node("y", 1)}),
+        "CustomNode(Node[('s', 't')], [{'x': CustomNode(Node[y], [*])}])",
+    ),
     (collections.OrderedDict(b=1, a=2), "CustomNode(OrderedDict[('b', 'a')], [*, *])"),
-    (collections.defaultdict(list, b=1, a=2),
-     "CustomNode(defaultdict[(<class 'list'>, ('a', 'b'))], [*, *])"),
-    (gf.tree_util.Partial(print, 1, k=2),
-     "CustomNode(Partial[<built-in function print>], [(*,), {'k': *}])"),
-]  # fmt: skip
+    (
+        collections.defaultdict(list, b=1, a=2),
+        "CustomNode(defaultdict[(<class 'list'>, ('a', 'b'))], [*, *])",
+    ),
+    (
+        gf.tree_util.Partial(print, 1, k=2),
+        "CustomNode(Partial[<built-in function print>], [(*,), {'k': *}])",
+    ),
+]
 
 
 @pytest.mark.parametrize(("tree", "printed"), PRINTED, ids=[text for _, text in PRINTED])

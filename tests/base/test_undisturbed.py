@@ -22,8 +22,9 @@ def test_the_result_and_the_error_are_those_of_the_call():
     with pytest.raises(ZeroDivisionError):
         undisturbed(lambda: 1 // 0)
     assert undisturbed(lambda: undisturbed(lambda: undisturbed(threading.get_ident))) not in (
-        threading.get_ident(), undisturbed(threading.get_ident)
-    )  # fmt: skip
+        threading.get_ident(),
+        undisturbed(threading.get_ident),
+    )
 
 
 def test_calls_run_side_by_side():

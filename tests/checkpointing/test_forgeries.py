@@ -167,8 +167,13 @@ def test_shapes_must_be_those_of_the_bytes(folder):
 def test_pieces_that_are_not_all_of_an_array(folder):
     content = reading.read_tree(folder)
     k = next(k for k, leaf in enumerate(content["leaves"]) if leaf.get("shape") == [2, 3])
-    for pieces in ([], [[[0, 1], [0, 3]]], [[[0, 2], [0, 3]]] * 2, [[[0, 1], [0, 3]]] * 2,
-                   [[[0, 1], [0, 3]], [[1, 2], [0, 2]]]):  # fmt: skip
+    for pieces in (
+        [],
+        [[[0, 1], [0, 3]]],
+        [[[0, 2], [0, 3]]] * 2,
+        [[[0, 1], [0, 3]]] * 2,
+        [[[0, 1], [0, 3]], [[1, 2], [0, 2]]],
+    ):
         forged = changed(content, ("leaves", k, "pieces"), "replaced", [])
         (piece,) = content["leaves"][k]["pieces"]
         forged["leaves"][k]["pieces"] = [{**piece, "bounds": bounds} for bounds in pieces]

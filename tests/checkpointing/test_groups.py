@@ -36,12 +36,16 @@ def test_two_processes(tmp_path):
         for path, leaf in zip(content["paths"], content["leaves"], strict=True)
     }
     assert of_files == {
-        "['columns']": [0, 0], "['host']": [0], "['rows']": [0, 1], "['step']": [],
+        "['columns']": [0, 0],
+        "['host']": [0],
+        "['rows']": [0, 1],
+        "['step']": [],
         "['whole']": [0],
-    }  # fmt: skip
+    }
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "step_00000003", "step_00000004",
-    ]  # fmt: skip
+        "step_00000003",
+        "step_00000004",
+    ]
 
 
 def test_parts_that_are_not_the_whole_are_refused():

@@ -21,9 +21,11 @@ def test_killed_writers_lose_nothing(tmp_path):
     script = Path(__file__).with_name("kills.py")
     ended = subprocess.run(
         [sys.executable, script, tmp_path / "run", str(kills), str(seed)],
-        capture_output=True, text=True, timeout=30 + 2 * kills,
+        capture_output=True,
+        text=True,
+        timeout=30 + 2 * kills,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert ended.returncode == 0, ended.stderr[-3000:]
     done, halves, steps = map(int, ended.stdout.split())
     # Else the kills came at no interesting time.
@@ -51,6 +53,10 @@ def test_files_are_on_the_disk_before_their_names_count(tmp_path, monkeypatch):
     folder = tmp_path / "above" / "c"
     checkpointing.save(folder, {"x": 1})
     assert calls == [
-        ("sync", tmp_path.name.partition("-")[0]), ("sync", "above"),  # the new folders' names
-        ("sync", "arrays"), ("sync", "tree"), ("replace", "tree.json"), ("sync", "c"),
-    ]  # fmt: skip
+        ("sync", tmp_path.name.partition("-")[0]),
+        ("sync", "above"),  # the new folders' names
+        ("sync", "arrays"),
+        ("sync", "tree"),
+        ("replace", "tree.json"),
+        ("sync", "c"),
+    ]

@@ -22,9 +22,22 @@ from gpuflow.checkpointing import files, leaves, manager, reading, restoring, sa
 
 NARROW = [dtype.name for dtype in (*dtypes.NARROW_FLOATS, *dtypes.NARROW_INTEGERS)]
 PLAIN = [
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-    "bfloat16", "float32", "float64", "complex64", "complex128",
-]  # fmt: skip
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 SHAPES = [(), (0,), (3, 0, 2), (5,), (2, 3, 4)]
 Pair = namedtuple("Pair", ["first", "second"])
 Other = namedtuple("Other", ["first", "second"])
@@ -102,10 +115,16 @@ def test_scalars_and_numpy_scalars(tmp_path):
 
 def test_containers(tmp_path):
     tree = {
-        "none": None, "empty": [(), [], {}, OrderedDict(), deque()], "list": [1, [2, (3,)]],
-        "dict": {2: "a", 10: "b", -1: "c"}, "floats": {0.5: 1}, "flags": {False: 1, True: 2},
-        "ordered": OrderedDict(z=1, a=2), "deque": deque([1, 2], maxlen=4), "a.b['c']": 1,
-    }  # fmt: skip
+        "none": None,
+        "empty": [(), [], {}, OrderedDict(), deque()],
+        "list": [1, [2, (3,)]],
+        "dict": {2: "a", 10: "b", -1: "c"},
+        "floats": {0.5: 1},
+        "flags": {False: 1, True: 2},
+        "ordered": OrderedDict(z=1, a=2),
+        "deque": deque([1, 2], maxlen=4),
+        "a.b['c']": 1,
+    }
     checkpointing.save(tmp_path / "c", tree)
     got = checkpointing.restore(tmp_path / "c")
     check_same(got, tree)
@@ -125,13 +144,17 @@ def test_keys_of_several_types(tmp_path):
 
 def test_classes_come_from_like(tmp_path):
     tree = {
-        "pair": Pair(jnp.ones(2), 3), "layer": Layer(np.ones(2), None),
-        "default": defaultdict(list, a=1), "keys": {(1, "x"): 2.0},
-    }  # fmt: skip
+        "pair": Pair(jnp.ones(2), 3),
+        "layer": Layer(np.ones(2), None),
+        "default": defaultdict(list, a=1),
+        "keys": {(1, "x"): 2.0},
+    }
     like = {
-        "pair": Pair(jnp.zeros(2), 0), "layer": Layer(np.zeros(2), None),
-        "default": defaultdict(list, a=0), "keys": {(1, "x"): 0.0},
-    }  # fmt: skip
+        "pair": Pair(jnp.zeros(2), 0),
+        "layer": Layer(np.zeros(2), None),
+        "default": defaultdict(list, a=0),
+        "keys": {(1, "x"): 0.0},
+    }
     checkpointing.save(tmp_path / "c", tree)
     check_same(checkpointing.restore(tmp_path / "c", like=like), tree)
     for name, said in [
@@ -155,25 +178,37 @@ def test_like_says_which_kind_of_array(tmp_path):
 @pytest.mark.parametrize(
     ("saved", "like", "said"),
     [
-        ({"a": 1}, {"b": 1},
-         r"at the top, a dict with \['a'\] in the checkpoint and a dict with \['b'\] in like "
-         r"\(only there: \['a'\]; only in like: \['b'\]\)"),
-        ({"a": [1, 2]}, {"a": (1, 2)},
-         r"at \['a'\], a list of 2 in the checkpoint and a tuple of 2 in like"),
+        (
+            {"a": 1},
+            {"b": 1},
+            r"at the top, a dict with \['a'\] in the checkpoint and a dict with \['b'\] in like "
+            r"\(only there: \['a'\]; only in like: \['b'\]\)",
+        ),
+        (
+            {"a": [1, 2]},
+            {"a": (1, 2)},
+            r"at \['a'\], a list of 2 in the checkpoint and a tuple of 2 in like",
+        ),
         ({"a": [1, 2]}, {"a": [1]}, r"at \['a'\], a list of 2 .* and a list of 1 in like"),
         ([{"a": 1}], [3], r"at \[0\], a dict with \['a'\] in the checkpoint and a leaf in like"),
         ([None], [3], r"at \[0\], None in the checkpoint and a leaf in like"),
         (Pair(1, 2), Other(1, 2), r"at the top, a Pair with .* and a Other with"),
         (Layer(1, {"x": 2}), Layer(1, {"y": 2}), r"at \.bias, a dict with \['x'\] in the"),
-        ({"w": np.zeros((2, 3))}, {"w": np.zeros((3, 2))},
-         r"float64\[2,3\] in the checkpoint and float64\[3,2\] in like at \['w'\]"),
-        ([np.zeros(2, np.float16)], [np.zeros(2, np.float32)],
-         r"float16\[2\] in the checkpoint and float32\[2\] in like at \[0\]"),
+        (
+            {"w": np.zeros((2, 3))},
+            {"w": np.zeros((3, 2))},
+            r"float64\[2,3\] in the checkpoint and float64\[3,2\] in like at \['w'\]",
+        ),
+        (
+            [np.zeros(2, np.float16)],
+            [np.zeros(2, np.float32)],
+            r"float16\[2\] in the checkpoint and float32\[2\] in like at \[0\]",
+        ),
         ([1], [1.0], r"a Python int in the checkpoint and a Python float in like at \[0\]"),
         ([1], [np.zeros(())], r"a Python int in the checkpoint and float64\[\] in like at \[0\]"),
         (np.zeros(()), 1, r"float64\[\] in the checkpoint and a Python int in like at the top"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_names_the_path_and_both_sides(saved, like, said, tmp_path):
     checkpointing.save(tmp_path / "c", saved)
     with pytest.raises(ValueError, match=rf"\[restore\] .* got,? {said}.*Fix: "):

@@ -53,9 +53,13 @@ def test_the_snapshot_is_that_of_the_call(gate, tmp_path):
     host = np.arange(5.0)
     large = np.random.default_rng(0).random((300, 300), np.float32)
     tree = {
-        "donated": jnp.asarray(large), "small": jnp.arange(3.0), "updated": jnp.asarray(large),
-        "deleted": jnp.asarray(large), "host": host, "key": gf.random.key(4),
-    }  # fmt: skip
+        "donated": jnp.asarray(large),
+        "small": jnp.arange(3.0),
+        "updated": jnp.asarray(large),
+        "deleted": jnp.asarray(large),
+        "host": host,
+        "key": gf.random.key(4),
+    }
     begun = checkpointing.save_async(tmp_path / "c", tree)
     step = gf.jit(lambda *xs: [-x * 2 for x in xs], donate_argnums=(0, 1))
     update = gf.jit(lambda x: x.at[3].set(7), donate_argnums=0)
@@ -200,8 +204,11 @@ def test_the_interpreter_ends_behind_a_save(tmp_path):
     """
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), str(tmp_path / "c")],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert (tmp_path / "c" / "written").exists() and "OSError: of the disk" in ended.stderr
 
 

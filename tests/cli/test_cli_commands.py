@@ -135,9 +135,13 @@ def test_missing_plot_extra_is_told_before_training(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("command", "fix"),
-    [("launch", "gpuflow launch -n 4 train.py"), ("bench", "gpuflow bench model.py:step"),
-     ("smi --nothing", "gpuflow --help"), ("nothing", "gpuflow --help")],
-)  # fmt: skip
+    [
+        ("launch", "gpuflow launch -n 4 train.py"),
+        ("bench", "gpuflow bench model.py:step"),
+        ("smi --nothing", "gpuflow --help"),
+        ("nothing", "gpuflow --help"),
+    ],
+)
 def test_errors_of_arguments_end_with_a_command(command, fix, capsys):
     with pytest.raises(SystemExit) as caught:
         main(command.split())

@@ -95,12 +95,19 @@ def healthy(monkeypatch):
         "cudnn": SimpleNamespace(),
     }
     versions = {
-        "cupy-cuda13x": "14.2.0", "numba": "0.68.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2",
-    }  # fmt: skip
+        "cupy-cuda13x": "14.2.0",
+        "numba": "0.68.1",
+        "numba-cuda": "0.30.4",
+        "cuda-core": "1.2.2",
+    }
     machine = SimpleNamespace(
-        modules=modules, versions=versions, driver=_Driver(), has_gpu=True, on_bus=True,
+        modules=modules,
+        versions=versions,
+        driver=_Driver(),
+        has_gpu=True,
+        on_bus=True,
         programs=dict.fromkeys(doctor_trials.TRIALS, "print('right, on the device')"),
-    )  # fmt: skip
+    )
 
     def load(name):
         if name not in modules:
@@ -459,12 +466,17 @@ def test_an_error_that_says_what_to_do_is_not_told_twice():
 @pytest.mark.parametrize(
     "version, needed, fit",
     [
-        ("14.2.0", ">=14,<15", True), ("14", ">=14,<15", True), ("13.6", ">=14,<15", False),
-        ("15.0.0", ">=14,<15", False), ("0.30.4", ">=0.30.4,<0.31", True),
-        ("0.31.0", ">=0.30.4,<0.31", False), ("0.30.3.post1", ">=0.30.4,<0.31", False),
-        ("2.27.10", ">=2.27.7", True), ("14.2.0rc1", ">=14,<15", True),
+        ("14.2.0", ">=14,<15", True),
+        ("14", ">=14,<15", True),
+        ("13.6", ">=14,<15", False),
+        ("15.0.0", ">=14,<15", False),
+        ("0.30.4", ">=0.30.4,<0.31", True),
+        ("0.31.0", ">=0.30.4,<0.31", False),
+        ("0.30.3.post1", ">=0.30.4,<0.31", False),
+        ("2.27.10", ">=2.27.7", True),
+        ("14.2.0rc1", ">=14,<15", True),
     ],
-)  # fmt: skip
+)
 def test_ranges_of_versions(version, needed, fit):
     assert doctor_needs.fits(version, needed) == fit
 

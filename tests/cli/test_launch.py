@@ -79,8 +79,15 @@ def test_ranks_of_a_module():
 
 
 def options(**values):
-    given = {"procs": 2, "nnodes": 1, "node_rank": 0, "coordinator": None, "script": "s.py",
-             "module": False, "arguments": ["--steps", "3"]}  # fmt: skip
+    given = {
+        "procs": 2,
+        "nnodes": 1,
+        "node_rank": 0,
+        "coordinator": None,
+        "script": "s.py",
+        "module": False,
+        "arguments": ["--steps", "3"],
+    }
     return argparse.Namespace(**given | values)
 
 
@@ -153,8 +160,10 @@ def test_lines_have_their_rank(rank, tmp_path):
     output.close(5.0)
     lines = target.getvalue().splitlines()
     assert [line for line in lines if line != "nobody's"] == [
-        "[3] one", "[3] two", "[3] no \ufffd end"
-    ]  # fmt: skip
+        "[3] one",
+        "[3] two",
+        "[3] no \ufffd end",
+    ]
     assert output.tail(3) == ["one", "two", "no \ufffd end"] and output.count() == 3
     assert (tmp_path / "rank-3.log").read_text() == "one\ntwo\nno \ufffd end\n"
 
@@ -257,8 +266,10 @@ def test_a_failure_is_printed_once(tmp_path, capfd):
     assert sorted(before.splitlines()) == [f"[0] {later}: of rank 0", f"[2] {later}: of rank 2"]
     assert said and after.count("Traceback") == 1
     assert after.splitlines()[1:] == [
-        "[1] Traceback (most recent call last):", "[1]   here", "[1] ValueError: of rank 1"
-    ]  # fmt: skip
+        "[1] Traceback (most recent call last):",
+        "[1]   here",
+        "[1] ValueError: of rank 1",
+    ]
 
 
 def test_tracebacks_of_programs_that_go_on_are_printed(tmp_path, capfd, monkeypatch):

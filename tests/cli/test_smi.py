@@ -56,9 +56,12 @@ def process(folder, tmp_path):
     script.write_text(PROGRAM)
     environment = {**os.environ, "GPUFLOW_SMI": "1", "GPUFLOW_PLATFORM": "cpu"}
     with subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path / "memory.prof")], text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
-    ) as running:  # fmt: skip
+        [sys.executable, str(script), str(tmp_path / "memory.prof")],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as running:
         assert running.stdout.readline() == "ready\n"
         yield running
         if running.poll() is None:
@@ -126,8 +129,10 @@ def test_files_that_are_no_states(folder):
     folder.mkdir(mode=0o700)
     number = os.getpid()
     for name, text in (
-        ("other.json", "{}"), ("1x.json", "{}"), (f"{number}.json", '{"pid": 1}'),
-    ):  # fmt: skip
+        ("other.json", "{}"),
+        ("1x.json", "{}"),
+        (f"{number}.json", '{"pid": 1}'),
+    ):
         (folder / name).write_text(text)
     assert publishing.processes(folder) == []
     (folder / f"{number}.json").write_text("[" * 100)
@@ -148,9 +153,16 @@ def test_files_of_users_stay(folder):
     number = ended.pid
     state = {**publishing.state_of_process(), "pid": number}
     path = folder / f"{number}.json"
-    stays = ['{"notes": 1}', "[]", "text", "", json.dumps({"pid": number}),
-             json.dumps({**state, "more": 1}), json.dumps({**state, "groups": 3}),
-             json.dumps({**state, "pid": number + 1})]  # fmt: skip
+    stays = [
+        '{"notes": 1}',
+        "[]",
+        "text",
+        "",
+        json.dumps({"pid": number}),
+        json.dumps({**state, "more": 1}),
+        json.dumps({**state, "groups": 3}),
+        json.dumps({**state, "pid": number + 1}),
+    ]
     for text in stays:
         path.write_text(text)
         assert publishing.processes(folder) == [] and path.read_text() == text

@@ -81,11 +81,14 @@ def test_a_process_with_a_refused_folder_writes_nothing_there_and_cleans_up(tmp_
     folder.chmod(0o777)
     paths = {"GPUFLOW_CACHE_DIR": str(folder), "TMPDIR": str(temporary)}
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={**os.environ, **paths}, text=True,
-        capture_output=True, cwd=Path(cache_folders.__file__).parents[3], timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **paths},
+        text=True,
+        capture_output=True,
+        cwd=Path(cache_folders.__file__).parents[3],
+        timeout=120,
+    )
     assert result.returncode == 0, result.stderr
-
 
     used, mode, said, value = json.loads(result.stdout)
     assert Path(used).parent == temporary and int(mode) == 0o700 and value == 2.0

@@ -145,12 +145,24 @@ def test_files_of_a_user_in_the_folder_stay(tmp_path):
     cache = KernelCache(tmp_path)
     store(cache, 0xDE, age=100)
     names = [
-        "en/app.po", "de/app.po", "de/notes.json", "de/" + "0" * 64 + ".json", "DE/" + key_of(0xDE),
-        "de/" + key_of(0xDE).upper() + ".json", "de/" + key_of(0xDE) + ".txt",
-        "de/" + key_of(0xDE) + "x.json", "de/.new-report", "de/.new-a file", "ab/.hidden",
-        "blas/mine.so", "blas/notes.txt", "processors/mine.json", "processors/.new-",
-        "xy/" + "z" * 9, "01/" + key_of(0xDE) + ".json",
-    ]  # fmt: skip
+        "en/app.po",
+        "de/app.po",
+        "de/notes.json",
+        "de/" + "0" * 64 + ".json",
+        "DE/" + key_of(0xDE),
+        "de/" + key_of(0xDE).upper() + ".json",
+        "de/" + key_of(0xDE) + ".txt",
+        "de/" + key_of(0xDE) + "x.json",
+        "de/.new-report",
+        "de/.new-a file",
+        "ab/.hidden",
+        "blas/mine.so",
+        "blas/notes.txt",
+        "processors/mine.json",
+        "processors/.new-",
+        "xy/" + "z" * 9,
+        "01/" + key_of(0xDE) + ".json",
+    ]
     for name in names:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -180,11 +192,14 @@ def test_all_kinds_of_entries_are_deleted(suffix, tmp_path):
 def test_every_kind_of_entry_is_known():
     """A kind that trim does not know would fill the disk."""
     calls = [
-        node for path in (Path(gpuflow.__file__).parent).rglob("*.py")
+        node
+        for path in (Path(gpuflow.__file__).parent).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Entry"
-        and len(node.args) >= 4 and isinstance(node.args[1], ast.Constant)
-    ]  # fmt: skip
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] == "Entry"
+        and len(node.args) >= 4
+        and isinstance(node.args[1], ast.Constant)
+    ]
     assert {node.args[1].value for node in calls} == {"cubin", "tuned"}
 
 

@@ -149,8 +149,12 @@ def test_values(dtype, inner):
         xs = [jnp.asarray(x).astype(dtype) for x in pieces(inner=inner)]
 
         def function(*xs):
-            return jnp.concatenate([x if k % 3 == 2 else -x | x if dtype == "bool" else x + x
-                                    for k, x in enumerate(xs)])  # fmt: skip
+            return jnp.concatenate(
+                [
+                    x if k % 3 == 2 else -x | x if dtype == "bool" else x + x
+                    for k, x in enumerate(xs)
+                ]
+            )
 
         if dtype == "bool":
             xs = [x & True for x in xs]
@@ -171,9 +175,16 @@ def test_numbers_that_are_none_and_signs_of_zero():
     np.testing.assert_array_equal(np.signbit(got), np.signbit(expected))
 
 
-@pytest.mark.parametrize("view", [
-    lambda x: x[::-1], lambda x: x[::2], lambda x: x[1:], lambda x: x.T, lambda x: x[:, ::-3],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[::-1],
+        lambda x: x[::2],
+        lambda x: x[1:],
+        lambda x: x.T,
+        lambda x: x[:, ::-3],
+    ],
+)
 def test_operands_that_lie_in_any_way(view):
     x = np.random.default_rng(0).normal(size=(36, 36)).astype(np.float32)
     y = view(x)
@@ -324,12 +335,18 @@ def test_the_gradient_of_a_split_is_a_concatenation(count, axis):
 def test_parts_that_are_put_back_in_any_order():
     x = np.arange(1, 21, dtype=np.float32)
     for cuts in (
-        [(0, 5), (5, 20)], [(5, 20), (0, 5)], [(2, 5), (5, 9), (12, 20)], [(0, 8), (8, 8)],
-        [(0, 12), (8, 20)], [(0, 20), (3, 5)], [(3, 4), (4, 5), (1, 3), (5, 20)],
-    ):  # fmt: skip
-        function = lambda x, cuts=cuts: sum(  # noqa: E731
-            (x[a:b] ** 2).sum() * (k + 1) for k, (a, b) in enumerate(cuts)
-        )
+        [(0, 5), (5, 20)],
+        [(5, 20), (0, 5)],
+        [(2, 5), (5, 9), (12, 20)],
+        [(0, 8), (8, 8)],
+        [(0, 12), (8, 20)],
+        [(0, 20), (3, 5)],
+        [(3, 4), (4, 5), (1, 3), (5, 20)],
+    ):
+
+        def function(x, cuts=cuts):
+            return sum((x[a:b] ** 2).sum() * (k + 1) for k, (a, b) in enumerate(cuts))
+
         expected = np.zeros_like(x)
         for k, (a, b) in enumerate(cuts):
             expected[a:b] += 2 * x[a:b] * (k + 1)

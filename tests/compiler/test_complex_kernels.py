@@ -17,7 +17,6 @@ def numbers(shape, seed=0, dtype="complex64"):
     return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
 
 
-
 PROGRAMS = {
     "map": lambda x, y: x * y + 2j * x - y / (x + 3),
     "mixed": lambda x, y: jnp.where(x.real > 0, x, y) * jnp.abs(y) + x.imag,
@@ -58,11 +57,18 @@ def test_one_kernel():
     assert kernels.temp_size_in_bytes == 0
 
 
-@pytest.mark.parametrize("array", [
-    numbers((9, 8))[::2, ::-1], numbers((8, 9)).T, np.broadcast_to(numbers(1), (4, 3)),
-    numbers(()), numbers((0, 3)), numbers((2, 0)),
-    np.frombuffer(b"\0" * 4 + numbers(5).tobytes(), np.complex64, offset=4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "array",
+    [
+        numbers((9, 8))[::2, ::-1],
+        numbers((8, 9)).T,
+        np.broadcast_to(numbers(1), (4, 3)),
+        numbers(()),
+        numbers((0, 3)),
+        numbers((2, 0)),
+        np.frombuffer(b"\0" * 4 + numbers(5).tobytes(), np.complex64, offset=4),
+    ],
+)
 def test_awkward_arrays(array):
     got = gf.jit(lambda x: x * 2j + 1)(array)
     np.testing.assert_array_equal(np.asarray(got), array * np.complex64(2j) + np.complex64(1))

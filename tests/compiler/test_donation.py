@@ -79,11 +79,17 @@ def check_values(function, args, donated):
 # --- every kind and schedule -----------------------------------------------------------------
 
 ROWS = {
-    "turned": (2 + SMALLEST_TRANSPOSED // 10, 10), "a few elements": (40, 10),
+    "turned": (2 + SMALLEST_TRANSPOSED // 10, 10),
+    "a few elements": (40, 10),
     "one element": (30, 1),
-    "a few vectors": (200, 50), "in L1": (70, 1025), "blocks of a sum": (5, 9000),
-    "longer than L1": (3, 70001), "one row": (1, 5000), "no row": (0, 7), "empty rows": (3, 0),
-}  # fmt: skip
+    "a few vectors": (200, 50),
+    "in L1": (70, 1025),
+    "blocks of a sum": (5, 9000),
+    "longer than L1": (3, 70001),
+    "one row": (1, 5000),
+    "no row": (0, 7),
+    "empty rows": (3, 0),
+}
 
 
 @pytest.mark.parametrize("shape", ROWS.values(), ids=list(ROWS))
@@ -116,9 +122,14 @@ def test_one_kernel_reads_and_writes_one_array(function, shapes, donated, count)
 
 
 COLUMNS = {
-    "rows of columns": (300, 70), "few columns": (30_000, 3), "channels": (6, 5, 7, 9),
-    "parts": (5000, 64), "many columns": (10, 9000), "one row": (1, 1025), "no row": (0, 5),
-}  # fmt: skip
+    "rows of columns": (300, 70),
+    "few columns": (30_000, 3),
+    "channels": (6, 5, 7, 9),
+    "parts": (5000, 64),
+    "many columns": (10, 9000),
+    "one row": (1, 1025),
+    "no row": (0, 5),
+}
 
 
 @pytest.mark.parametrize("shape", COLUMNS.values(), ids=list(COLUMNS))

@@ -63,8 +63,10 @@ X = gf.ShapeDtypeStruct((4, 5), jnp.bfloat16)
 CASES = {
     "a chain": (lambda x: jnp.exp(x * x) + x, ["mul", "exp", "add"]),
     "a comparison, and all before it": (lambda x: jnp.exp(x * x + x) > 1, []),
-    "what is beside a comparison": (lambda x: lax.select(x * x > 1, jnp.sin(x) * x, x),
-                                    ["sin", "mul", "select_n"]),
+    "what is beside a comparison": (
+        lambda x: lax.select(x * x > 1, jnp.sin(x) * x, x),
+        ["sin", "mul", "select_n"],
+    ),
     "a floor": (lambda x: jnp.cos(lax.floor(x * 3) * x), ["mul", "cos"]),
     "an integer": (lambda x: (x * 3).astype(jnp.int32), []),
     "the places of maxima": (lambda x: lax.argmax(x * 3, 1, jnp.int32), []),
@@ -74,12 +76,14 @@ CASES = {
     "a cast from": (lambda x: (jnp.sin(x) * x).astype(jnp.float32), ["sin"]),
     "a cast to": (lambda x: x.astype(jnp.float32).astype(jnp.bfloat16) * x, ["mul"]),
     "a comparison behind a cast": (lambda x: (x * x).astype(jnp.float32) + 1 > 2, []),
-    "a product of matrices between": (lambda x: jnp.sin((x * 2) @ jnp.ones((5, 3), x.dtype)) > 0,
-                                      ["mul"]),
+    "a product of matrices between": (
+        lambda x: jnp.sin((x * 2) @ jnp.ones((5, 3), x.dtype)) > 0,
+        ["mul"],
+    ),
     "bits": (lambda x: lax.bitcast_convert_type(x * x, jnp.uint16), []),
     "what a library reads from memory": (lambda x: lax.betainc(x * x, x, x), ["mul"]),
     "precision that was asked for": (lambda x: lax.reduce_precision(x * x, 5, 3) * x, ["mul"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -138,8 +142,9 @@ def test_softmax_and_layernorm_hold_to_a_tolerance(dtype):
         return gf.nn.gelu(x)
 
     x, scale = numbers(dtype, 6, 40), numbers(dtype, 40)
-    for strict, loose in zip(eagerly(both, x, scale), on_gpu(both, x, scale, excess=True),
-                             strict=True):  # fmt: skip
+    for strict, loose in zip(
+        eagerly(both, x, scale), on_gpu(both, x, scale, excess=True), strict=True
+    ):
         # About ten operations, each with a rounding; results are of size 1.
         most = 10 * ROUNDING[dtype]
         np.testing.assert_allclose(
@@ -149,8 +154,9 @@ def test_softmax_and_layernorm_hold_to_a_tolerance(dtype):
 
 MAXIMA = {
     "of squares": lambda x: jnp.max(x * x, axis=1),
-    "of a chain that something else reads": lambda x: jnp.max(jnp.tanh(x * 3), axis=1)
-    + (x * 3).sum(1),
+    "of a chain that something else reads": lambda x: (
+        jnp.max(jnp.tanh(x * 3), axis=1) + (x * 3).sum(1)
+    ),
     "behind a product": lambda x: jnp.max(jnp.sin(x @ (jnp.ones((24, 24), x.dtype) / 8)) * x, 1),
     "a logsumexp": lambda x: gf.scipy.special.logsumexp(x * 1.7, axis=1),
     "of two": lambda x: jnp.maximum(x * 1.3, jnp.sin(x) * 1.1).sum(1),
@@ -175,9 +181,7 @@ def test_the_gradient_of_a_maximum_finds_it(name, dtype):
     for a, b in zip(loose, strict, strict=True):
         # Some ten roundings, of sums of thirty values of size 1.
         most = 20 * ROUNDING[dtype]
-        np.testing.assert_allclose(
-            a.astype(np.float64), b.astype(np.float64), rtol=most, atol=most
-        )
+        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=most, atol=most)
 
 
 @requires_cuda_tools
@@ -187,9 +191,16 @@ def test_decisions_are_those_of_strict_rounding(dtype):
         z = jnp.exp(x * y) * x - y
         smooth = (z * 0.3 + 1) * z  # what z is read by besides
         return (
-            z > 0.25, jnp.floor(z * 8), jnp.sign(z), (z * 100).astype(jnp.int32),
-            jnp.argmax(z, axis=1), z.max(1), jnp.round(z * 4), z == z[:, :1], smooth,
-        )  # fmt: skip
+            z > 0.25,
+            jnp.floor(z * 8),
+            jnp.sign(z),
+            (z * 100).astype(jnp.int32),
+            jnp.argmax(z, axis=1),
+            z.max(1),
+            jnp.round(z * 4),
+            z == z[:, :1],
+            smooth,
+        )
 
     x, y = numbers(dtype, 40, 20), numbers(dtype, 40, 20)
     strict, loose = (on_gpu(decisions, x, y, excess=excess) for excess in (False, True))

@@ -87,6 +87,7 @@ NOT_IN_PLACE = {
 @pytest.mark.parametrize("name", NOT_IN_PLACE)
 def test_what_does_not_fit_lies_elsewhere(name):
     with gf.enable_x64():
+
         def function(x, w):
             return NOT_IN_PLACE[name](x @ w)
 
@@ -117,7 +118,7 @@ OTHERWISE = {
     "a branch": lambda x, w: lax.cond(
         x[0, 0] > 0, lambda: jnp.tanh(x @ w + 1).reshape(-1), lambda: (x @ w).reshape(-1)
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OTHERWISE)

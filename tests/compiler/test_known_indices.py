@@ -84,7 +84,7 @@ VECTORS = {
     "as a choice by two steps": lambda i, x: jnp.where(
         (lax.rem(jnp.arange(N) - 2, 4) == 0) & (lax.rem(jnp.arange(N), 6) == 4), x[3] + i, x
     ),
-}  # fmt: skip
+}
 
 MATRICES = {
     "a row": lambda i, x: x.at[3].set(x[4] + i),
@@ -220,11 +220,19 @@ def test_steps_as_in_numpy(kind, dtype):
 @pytest.mark.parametrize(
     ("shape", "index"),
     [
-        ((40,), np.s_[5:5:2]), ((40,), np.s_[50::3]), ((40,), np.s_[2:9:-3]), ((40,), np.s_[::1]),
-        ((40,), np.s_[::-1]), ((1,), np.s_[::3]), ((0,), np.s_[::2]), ((0, 3), np.s_[:, ::2]),
-        ((4, 0), np.s_[::2, ::2]), ((4, 3), np.s_[3:3:2, ::2]), ((4, 3), np.s_[::4, ::3]),
+        ((40,), np.s_[5:5:2]),
+        ((40,), np.s_[50::3]),
+        ((40,), np.s_[2:9:-3]),
+        ((40,), np.s_[::1]),
+        ((40,), np.s_[::-1]),
+        ((1,), np.s_[::3]),
+        ((0,), np.s_[::2]),
+        ((0, 3), np.s_[:, ::2]),
+        ((4, 0), np.s_[::2, ::2]),
+        ((4, 3), np.s_[3:3:2, ::2]),
+        ((4, 3), np.s_[::4, ::3]),
     ],
-)  # fmt: skip
+)
 def test_steps_that_take_nothing_or_all(shape, index):
     wanted = np.arange(np.prod(shape), dtype=float).reshape(shape)
     made = gf.jit(loop(lambda i, x: x.at[index].set(i).at[index].add(3), 3))(np.float32(wanted))
@@ -286,9 +294,9 @@ def test_steps_mapped_and_differentiated():
         mapped = gf.vmap(function, in_axes=axis, out_axes=axis)
         operand = rows if axis == 0 else rows.T.copy()
         np.testing.assert_array_equal(
-            gf.jit(mapped)(operand), np.where(every, 8, rows) if axis == 0
-            else np.where(every, 8, rows).T,
-        )  # fmt: skip
+            gf.jit(mapped)(operand),
+            np.where(every, 8, rows) if axis == 0 else np.where(every, 8, rows).T,
+        )
     check_in_place(gf.vmap(function), rows)
 
     def values(x, v):
@@ -304,9 +312,7 @@ def test_steps_mapped_and_differentiated():
     backward = [p for p in plans_inside(plan_of(gf.grad(loss), ARRAY)) if p.jaxpr.eqns]
     assert len(backward) == 2 and all(len(plan.in_place) == 1 for plan in backward)
     assert not any("select_n" in str(plan.jaxpr) for plan in backward)
-    np.testing.assert_array_equal(
-        gf.jit(gf.grad(loss))(ARRAY), np.where(every, 0, 2 * ARRAY)
-    )
+    np.testing.assert_array_equal(gf.jit(gf.grad(loss))(ARRAY), np.where(every, 0, 2 * ARRAY))
     np.testing.assert_array_equal(
         gf.jit(gf.grad(lambda v: values(ARRAY, v).sum()))(np.float32(2)), 5 * every.sum()
     )
@@ -385,7 +391,7 @@ CHOICES = {
     "of zeros": lambda x: jnp.zeros(N).at[3:7].set(x[3:7]),
     "several": lambda x: jnp.exp(x).at[0].set(0.0).at[-1].add(1.0) + x,
     "before a sum": lambda x: (x * 2).at[3:9].multiply(3.0).sum(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("donated", [(), (0,)])
@@ -411,7 +417,7 @@ STAY = {
     ),
     "almost all, by a part": lambda i, x: x.at[1:].add(x[0]),
     "almost all, of itself": lambda i, x: x.at[1:].set(x[:-1]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("loops_of_steps")

@@ -45,8 +45,12 @@ def inside(i, n):
 
 
 UPDATES = {
-    "set": None, "add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum
-}  # fmt: skip
+    "set": None,
+    "add": np.add,
+    "multiply": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 def by_hand(name):
@@ -96,8 +100,10 @@ def test_outside(mode):
     function = turns(lambda x, i, v: x.at[place(i)].set(v, mode=mode))
     got = gf.jit(function)(x, v)
     if mode == "clip":  # negative indices count from the end before they are clipped, as in JAX
+
         def change(x, i, v):
             x[min(max(i + 5 if i < 0 else i, 0), 4)] = v
+
     np.testing.assert_array_equal(got, steps(change, x, v))
     assert is_one_kernel(function, x, v)
 

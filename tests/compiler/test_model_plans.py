@@ -49,15 +49,18 @@ SGD = (optimizers.sgd, optimizers.sgd_state)
 MODELS = {
     "perceptron": (models.mlp_loss, models.mlp_params(), models.mlp_batch()),
     "perceptron, integer labels": (
-        models.mlp_integer_loss, models.mlp_params(),
+        models.mlp_integer_loss,
+        models.mlp_params(),
         (models.mlp_batch()[0], np.zeros(len(models.mlp_batch()[0]), np.int32)),
     ),
     "transformer block": (
-        models.transformer_loss, models.transformer_params(64), models.transformer_batch(2, 32, 64)
+        models.transformer_loss,
+        models.transformer_params(64),
+        models.transformer_batch(2, 32, 64),
     ),
     "convolutional network": (models.cnn_loss, models.cnn_params(), models.cnn_batch(4)),
     "recurrent network": (models.gru_loss, models.gru_params(), models.gru_batch()),
-}  # fmt: skip
+}
 PROGRAMS = {
     **{f"{name}, loss": forward(*model) for name, model in MODELS.items()},
     **{f"{name}, gradient": backward(*model) for name, model in MODELS.items()},

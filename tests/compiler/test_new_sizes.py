@@ -62,9 +62,17 @@ def random_numbers(x):
 
 
 PROGRAMS = [
-    softmax_of_slices, reductions, padded, gathered, counted, updated, reshaped, looped,
-    random_numbers, searched,
-]  # fmt: skip
+    softmax_of_slices,
+    reductions,
+    padded,
+    gathered,
+    counted,
+    updated,
+    reshaped,
+    looped,
+    random_numbers,
+    searched,
+]
 
 
 @pytest.fixture

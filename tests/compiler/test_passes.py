@@ -122,9 +122,7 @@ def test_simplify_keeps_values():
         return y * 1 + 0, lax.integer_pow(x, 2), same, lax.neg(-x)
 
     jaxpr = traced(function, X)
-    for got, want in zip(
-        evaluate(run(passes.simplify, jaxpr), (), (X,)), function(X), strict=True
-    ):
+    for got, want in zip(evaluate(run(passes.simplify, jaxpr), (), (X,)), function(X), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 

@@ -219,9 +219,10 @@ def test_copies_of_an_equation_share_their_constants():
 
     def text(f):
         return "".join(
-            kernel_text(s.kernel) for s in gf.jit(f).lower(x).compile().steps
+            kernel_text(s.kernel)
+            for s in gf.jit(f).lower(x).compile().steps
             if isinstance(s, KernelStep)
-        )  # fmt: skip
+        )
 
     def same(x):
         return jnp.clip(x, -30.5, 30.5) * jnp.sin(jnp.clip(x, -30.5, 30.5))

@@ -55,7 +55,7 @@ def test_values_from_a_librarys_result():
     [
         lambda y, w: (jnp.exp(y) @ w) * jnp.exp(y),  # not cheap
         lambda y, w: ((y + 1) @ w) * (y + 1),  # a library reads it anyway
-        lambda y, w: ((((((y * 2 + 1) * y) - 3) * y) + 4) * y - 5 + (jnp.exp(y) @ w)),
+        lambda y, w: (((((y * 2 + 1) * y) - 3) * y) + 4) * y - 5 + (jnp.exp(y) @ w),
     ],
     ids=["expensive", "needed", "long"],
 )

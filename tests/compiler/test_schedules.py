@@ -40,8 +40,12 @@ from gpuflow.targets.cuda.codegen.schedules.pipeline import CUDA_SCHEDULES
 # Where a schedule begins to pay, made small: the interpreter takes its time with each point.
 SMALL = {
     split_reductions: {
-        "SMALLEST_SPLIT": 64, "SMALLEST_CHUNK": 16, "SMALLEST_CHUNK_ROWS": 3, "ENOUGH_POINTS": 8,
-        "ENOUGH_COLUMNS": 512, "_ALIGNED_ROWS": 2,
+        "SMALLEST_SPLIT": 64,
+        "SMALLEST_CHUNK": 16,
+        "SMALLEST_CHUNK_ROWS": 3,
+        "ENOUGH_POINTS": 8,
+        "ENOUGH_COLUMNS": 512,
+        "_ALIGNED_ROWS": 2,
     },
     row_phases: {"SHORTEST_ROW": 24, "SHORTEST_OF_MANY": 48},
     gpu_row_phases: {"SHORTEST_ROW": 12},
@@ -51,7 +55,7 @@ SMALL = {
     interchange: {"COLUMN_BLOCK": 8, "ROW_BLOCK": 4},
     gpu_tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3, "SIDE": 4},
     splits: {"SMALLEST_SPLIT": 64, "TARGET_BLOCKS": 64, "MIN_CHUNK": {"column": 4, "row": 8}},
-}  # fmt: skip
+}
 MAPS = (
     lambda x, y: x * 2 - y,
     lambda x, y: jnp.where(x > y, x, -y),
@@ -65,7 +69,7 @@ ROWS = (
     lambda x: x - x.max(-1, keepdims=True),
     lambda x: (x * 3).sum(-1, keepdims=True) * x + x.min(-1, keepdims=True),
     lambda x: jnp.where(x == x.max(-1)[..., None], x.argmin(-1)[..., None], x.sum(-1)[..., None]),
-)  # fmt: skip
+)
 LENGTHS = (1, 2, 3, 5, 7, 12, 16, 33, 70, 129)
 
 

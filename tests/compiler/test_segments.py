@@ -34,9 +34,19 @@ from gpuflow.targets.cpu.runtime.native.object_code import load_native, module_w
 ROOT = Path(__file__).resolve().parents[2]
 # Empty, one element, primes, around the bound of split reductions, and over several threads.
 SIZES = [
-    0, 1, 3, 17, 1009, 4096, 4099, 40009, SMALLEST_SPLIT - 1, SMALLEST_SPLIT, SMALLEST_SPLIT + 77,
+    0,
+    1,
+    3,
+    17,
+    1009,
+    4096,
+    4099,
+    40009,
+    SMALLEST_SPLIT - 1,
+    SMALLEST_SPLIT,
+    SMALLEST_SPLIT + 77,
     300007,
-]  # fmt: skip
+]
 
 
 def plan_of(function, *args, donate=()):
@@ -189,8 +199,10 @@ def test_norms_through_an_array_join():
 
 
 def test_norms_of_two_dtypes_are_three_steps():
-    arrays = [x.astype(np.float32 if k % 2 else np.float16)
-              for k, x in enumerate(normals(*[(9 + k,) for k in range(12)]))]  # fmt: skip
+    arrays = [
+        x.astype(np.float32 if k % 2 else np.float16)
+        for k, x in enumerate(normals(*[(9 + k,) for k in range(12)]))
+    ]
 
     def norm(xs):
         return jnp.sqrt(sum(jnp.sum(x.astype(jnp.float32) ** 2) for x in xs))
@@ -373,9 +385,7 @@ def test_loops_run_joined_reductions():
         return carry + norm_of_list(xs), carry
 
     found, _ = gf.jit(lambda xs: gf.lax.scan(body, jnp.float32(0), xs))(arrays)
-    want = sum(
-        np.sqrt(sum((x[k].astype(np.float64) ** 2).sum() for x in arrays)) for k in range(4)
-    )
+    want = sum(np.sqrt(sum((x[k].astype(np.float64) ** 2).sum() for x in arrays)) for k in range(4))
     np.testing.assert_allclose(found, want, rtol=1e-6)
 
 

@@ -52,9 +52,13 @@ def several(x, p):
 
 
 SCALARS = {
-    "steps": solve, "reverse": reversed_scan, "while": bounded, "nested": nested,
-    "several": several, "none": lambda x, p: solve(x, p, steps=0),
-}  # fmt: skip
+    "steps": solve,
+    "reverse": reversed_scan,
+    "while": bounded,
+    "nested": nested,
+    "several": several,
+    "none": lambda x, p: solve(x, p, steps=0),
+}
 
 
 def both_ways(function, *args):

@@ -55,9 +55,7 @@ def test_0_and_1_are_constants():
 def test_factors_are_kept_apart_from_sizes():
     exprs = exprs_of((2, 3))
     two = exprs.constant(2)
-    assert exprs.product([two, exprs.size(3)]) != exprs.product(
-        [exprs.size(2), exprs.size(3)]
-    )
+    assert exprs.product([two, exprs.size(3)]) != exprs.product([exprs.size(2), exprs.size(3)])
     once = exprs.product([exprs.constant(-1), exprs.size(3)])
     assert once.value == -3
     assert exprs.product([once, exprs.constant(-1)]) is exprs.size(3)
@@ -66,10 +64,19 @@ def test_factors_are_kept_apart_from_sizes():
 @pytest.mark.parametrize(
     "ask",
     [
-        bool, operator.index, int, operator.not_, lambda n: n < n, lambda n: n >= 1,
-        lambda n: max(n, 1), lambda n: n == 3, lambda n: n != 3, lambda n: n * 2, lambda n: n + n,
+        bool,
+        operator.index,
+        int,
+        operator.not_,
+        lambda n: n < n,
+        lambda n: n >= 1,
+        lambda n: max(n, 1),
+        lambda n: n == 3,
+        lambda n: n != 3,
+        lambda n: n * 2,
+        lambda n: n + n,
     ],
-)  # fmt: skip
+)
 def test_nothing_is_decided_by_accident(ask):
     with pytest.raises(TypeError):
         ask(exprs_of((3,)).size(3))
@@ -159,10 +166,13 @@ def donated(x):
 @pytest.mark.parametrize(
     ("function", "rows"),
     [
-        (update, (20, 33, 50)), (donated, (20, 33, 50)), (donated, (0, 0, 0)),
-        (empty_parts, (20, 33, 50)), (empty_parts, (0, 0, 0)),
+        (update, (20, 33, 50)),
+        (donated, (20, 33, 50)),
+        (donated, (0, 0, 0)),
+        (empty_parts, (20, 33, 50)),
+        (empty_parts, (0, 0, 0)),
     ],
-)  # fmt: skip
+)
 def test_a_new_size_lowers_nothing(function, rows, monkeypatch):
     # Checks would lower each group to compare.
     check_off = SimpleNamespace(environment=SimpleNamespace(check=False))

@@ -102,8 +102,14 @@ def test_a_kernel_that_needs_its_result_again_is_not_split():
 # --- results --------------------------------------------------------------------------------
 
 LENGTHS = [
-    SMALLEST_SPLIT - 1, SMALLEST_SPLIT, SMALLEST_SPLIT + 1, 65537, 99991, 1 << 17, (1 << 18) + 63,
-]  # fmt: skip
+    SMALLEST_SPLIT - 1,
+    SMALLEST_SPLIT,
+    SMALLEST_SPLIT + 1,
+    65537,
+    99991,
+    1 << 17,
+    (1 << 18) + 63,
+]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -153,8 +159,11 @@ def test_views(name, axis):
 
 
 AXES = [
-    ((2, 40001, 3), (1,)), ((33, 7, 20, 21), (0, 2, 3)), ((3, 50000), (1,)), ((5, 4, 9000), (0, 2)),
-]  # fmt: skip
+    ((2, 40001, 3), (1,)),
+    ((33, 7, 20, 21), (0, 2, 3)),
+    ((3, 50000), (1,)),
+    ((5, 4, 9000), (0, 2)),
+]
 
 
 @pytest.mark.parametrize("shape, axes", AXES)
@@ -207,9 +216,18 @@ def test_truth_values_and_products():
 
 NAN = float("nan")
 SPECIAL = [
-    [1.0, NAN], [-NAN, 1.0], [NAN, np.inf], [-NAN, -np.inf], [0.0, -0.0], [-0.0, -0.0],
-    [-np.inf, -np.inf], [np.inf, -np.inf], [-np.inf, 1e-45], [-1e-45, -0.0], [3.4e38, np.inf],
-]  # fmt: skip
+    [1.0, NAN],
+    [-NAN, 1.0],
+    [NAN, np.inf],
+    [-NAN, -np.inf],
+    [0.0, -0.0],
+    [-0.0, -0.0],
+    [-np.inf, -np.inf],
+    [np.inf, -np.inf],
+    [-np.inf, 1e-45],
+    [-1e-45, -0.0],
+    [3.4e38, np.inf],
+]
 
 
 def _bits(x):

@@ -18,9 +18,23 @@ from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 # Short, exact and long rows; primes; a size of 1; long enough for split reductions and tiles.
 SHAPES = [
-    (5, 7), (6, 8), (33, 20), (9, 9), (2, 3), (40, 16), (40, 17), (1, 7), (7, 1), (1, 1), (97, 101),
-    (300, 400), (3, 70001), (70001, 3), (64, 128), (5, 7),
-]  # fmt: skip
+    (5, 7),
+    (6, 8),
+    (33, 20),
+    (9, 9),
+    (2, 3),
+    (40, 16),
+    (40, 17),
+    (1, 7),
+    (7, 1),
+    (1, 1),
+    (97, 101),
+    (300, 400),
+    (3, 70001),
+    (70001, 3),
+    (64, 128),
+    (5, 7),
+]
 
 
 def norms(x):
@@ -76,10 +90,16 @@ def meaning(plan):
         own += [meaning(inner.plan) for inner in getattr(step, "programs", ())]
         steps.append(own)
     return [
-        steps, [out if isinstance(out, int) else str(out) for out in plan.outputs],
-        dict(plan.in_place), dict(plan.offsets), plan.arena_bytes, plan.owned, plan.destinations,
-        dict(plan.added), [var.aval for var in plan.variables],
-    ]  # fmt: skip
+        steps,
+        [out if isinstance(out, int) else str(out) for out in plan.outputs],
+        dict(plan.in_place),
+        dict(plan.offsets),
+        plan.arena_bytes,
+        plan.owned,
+        plan.destinations,
+        dict(plan.added),
+        [var.aval for var in plan.variables],
+    ]
 
 
 def meaning_alone(*args):
@@ -101,9 +121,7 @@ def test_plans_are_those_of_each_program_alone(function, donated):
 
 def test_one_plan_serves_a_class_of_sizes(monkeypatch):
     made, make = [], symbolic_program.specialize
-    monkeypatch.setattr(
-        symbolic_program, "specialize", lambda *args: made.append(1) or make(*args)
-    )
+    monkeypatch.setattr(symbolic_program, "specialize", lambda *args: made.append(1) or make(*args))
     # Checks specialize to compare.
     check_off = SimpleNamespace(environment=SimpleNamespace(check=False))
     monkeypatch.setattr(symbolic_program, "config", check_off)

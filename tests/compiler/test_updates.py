@@ -232,10 +232,11 @@ READS_BEHIND = {
     "between two updates": lambda x, y, i: ((z := x.at[i].set(y[2])).at[i + 1].set(z[2 * i]), y),
     "what is updated itself": lambda x, y, i: (x.at[i].set(y[i + 1]), y.at[i].set(x[i + 1])),
     "as a window": lambda x, y, i: (
-        lax.dynamic_update_slice(x, x[:9], (i,)), lax.dynamic_update_slice(y, x[4:9], (i + 1,))
+        lax.dynamic_update_slice(x, x[:9], (i,)),
+        lax.dynamic_update_slice(y, x[4:9], (i + 1,)),
     ),
     "all of it": lambda x, y, i: (x.at[i].set(0.5), y.at[i].set(x.sum() / 64)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("loops_of_steps")
@@ -272,6 +273,7 @@ def test_elements_that_a_scan_stacks_are_stored_before_the_update():
 
 def test_two_updates_that_need_each_other_first_are_not_both_in_place():
     """Each reads the old array of the other behind its own update."""
+
     def function(x, y):
         def body(i, s):
             x, y = s
@@ -437,7 +439,8 @@ BRANCHES = {
 # Bodies in which an array must stay as it is; ``None``: some are copied in each turn.
 NOT_IN_PLACE = {
     "read behind": lambda i, x, y: (
-        (z := lax.cond(i % 2 == 0, set_at(i), lambda x: x, x)), y.at[i].set((x - z).sum())
+        (z := lax.cond(i % 2 == 0, set_at(i), lambda x: x, x)),
+        y.at[i].set((x - z).sum()),
     ),
     "stays beside": lambda i, x, y: (x, lax.cond(i % 2 == 0, set_at(i), lambda x: x, x) + y[0]),
     "swapped by one branch": lambda i, x, y: lax.cond(
@@ -446,28 +449,30 @@ NOT_IN_PLACE = {
     "swapped by both": lambda i, x, y: lax.cond(
         i % 2 == 0, lambda x, y: (y.at[i].set(1.0), x), lambda x, y: (y, x.at[i].add(2.0)), x, y
     ),
-    "swapped behind": lambda i, x, y: (
-        y, lax.cond(i % 2 == 0, set_at(i), lambda x: x, x)
-    ),
+    "swapped behind": lambda i, x, y: (y, lax.cond(i % 2 == 0, set_at(i), lambda x: x, x)),
     "twice a result": lambda i, x, y: lax.cond(
         i % 2 == 0, lambda x: (x.at[i].set(1.0), x), lambda x: (x, x), x
     ),
     "of the other": lambda i, x, y: (
-        lax.cond(i % 2 == 0, lambda x, y: x.at[i].set(1.0), lambda x, y: y, x, y), y
+        lax.cond(i % 2 == 0, lambda x, y: x.at[i].set(1.0), lambda x, y: y, x, y),
+        y,
     ),
     "computed by one": lambda i, x, y: (
-        lax.cond(i % 2 == 0, set_at(i), lambda x: x[::-1] * 0.5, x), y
+        lax.cond(i % 2 == 0, set_at(i), lambda x: x[::-1] * 0.5, x),
+        y,
     ),
     "passed twice": lambda i, x, y: (
-        lax.cond(i % 2 == 0, lambda x, z: x.at[i].set(z[::-1].sum() / 64), lambda x, z: x, x, x), y
+        lax.cond(i % 2 == 0, lambda x, z: x.at[i].set(z[::-1].sum() / 64), lambda x, z: x, x, x),
+        y,
     ),
     "a loop over what is read behind": lambda i, x, y: (
-        lax.fori_loop(0, 3, lambda j, x: x.at[i + j].set(4.0), x), y.at[i].set(x.sum() / 64)
+        lax.fori_loop(0, 3, lambda j, x: x.at[i + j].set(4.0), x),
+        y.at[i].set(x.sum() / 64),
     ),
     "a loop over two carries from one": lambda i, x, y: lax.fori_loop(
         0, 3, lambda j, s: (s[0].at[i + j].set(4.0), s[1].at[j].add(s[0][j])), (x, x)
     ),
-}  # fmt: skip
+}
 
 
 def run_loop(body, x, y):
@@ -501,6 +506,7 @@ def test_branches_and_loops_leave_alone_what_somebody_needs(case):
 
 def in_python(body):
     """The same body with a library call beside it: the loop is driven from Python."""
+
     def function(i, x, y):
         x, y = body(i, x, y)
         return x, y.at[0].add(jnp.sort(y)[3])
@@ -546,9 +552,11 @@ def test_a_donated_array_is_what_a_loop_or_branch_updates(update):
 @pytest.mark.parametrize("turns", [0, 1, 4])
 def test_numbers_that_loops_start_from(turns):
     """A counter that starts as a literal is counted in a copy of it."""
+
     def function(x, n):
-        return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, x[s[0]], s[2] + 2.0),
-                              (0, 0.5, 1.0))  # fmt: skip
+        return lax.while_loop(
+            lambda s: s[0] < n, lambda s: (s[0] + 1, x[s[0]], s[2] + 2.0), (0, 0.5, 1.0)
+        )
 
     for _ in range(2):
         made = gf.jit(function)(ARRAY, turns)
@@ -557,6 +565,7 @@ def test_numbers_that_loops_start_from(turns):
 
 def test_a_kernel_that_reads_before_a_loop_does_not_join_one_behind_it():
     """Equal kernels run together where the last of them stands."""
+
     def function(x, z):
         y = jnp.sort(x)
         before = jnp.tanh(y * 3.0) / 7.0
@@ -637,9 +646,12 @@ def test_mapped_and_differentiated(case):
 # --- values --------------------------------------------------------------------------------
 
 COMBINE = {
-    "set": lambda old, new: new, "add": np.add, "multiply": np.multiply,
-    "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
+    "set": lambda old, new: new,
+    "add": np.add,
+    "multiply": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bfloat16", "int16"])
@@ -679,14 +691,16 @@ def test_random_windows(seed):
     window = [int(rng.integers(1, shape[d] + 1)) for d in range(rank) if d not in inserted]
     spots = sorted(rng.permutation(len(batch) + len(window))[: len(window)].tolist())
     sizes, rest = iter(window), iter(batch)
-    updates_shape = [next(sizes) if k in spots else next(rest)
-                     for k in range(len(batch) + len(window))]  # fmt: skip
+    updates_shape = [
+        next(sizes) if k in spots else next(rest) for k in range(len(batch) + len(window))
+    ]
     numbers = lax.ScatterDimensionNumbers(tuple(spots), inserted, mapped)
     x = rng.integers(0, 9, shape).astype(np.int32)
     indices = rng.integers(-2, 6, (*batch, len(mapped))).astype(np.int32)
     updates = rng.integers(1, 9, updates_shape).astype(np.int32)
     for scatter in (lax.scatter, lax.scatter_add, lax.scatter_max):
         for mode in ("clip", "fill"):
+
             def function(x, i, u, scatter=scatter, mode=mode):
                 return scatter(x, i, u, numbers, mode=mode)
 

@@ -22,15 +22,18 @@ X = jnp.arange(3.0)
 
 CARRIES = {
     "shape": (
-        lambda c, x: (jnp.stack([c, c]), None), 0.0, r"carry is f32\[\] at first and f32\[2\]",
+        lambda c, x: (jnp.stack([c, c]), None),
+        0.0,
+        r"carry is f32\[\] at first and f32\[2\]",
     ),
     "dtype": (lambda c, x: (c.astype(jnp.int32), None), X[0], r"f32\[\] at first and i32\[\]"),
     "leaf": (
-        lambda c, x: ({"a": c["a"], "b": c["b"] > 0}, None), {"a": X, "b": X},
+        lambda c, x: ({"a": c["a"], "b": c["b"] > 0}, None),
+        {"a": X, "b": X},
         r"carry\['b'\] is f32\[3\] at first and bool\[3\] after the body",
     ),
     "structure": (lambda c, x: ((c, c), None), 0.0, r"structure that it gets; got .* and a tuple"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CARRIES)
@@ -44,28 +47,40 @@ def test_carries_that_change(name):
 BESIDE = {
     "shape": (
         lambda c: {**c, "b": [c["b"][0], jnp.stack([c["b"][1]] * 2)]},
-        [r"carry\['b'\]\[1\] is f32\[\] at first and f32\[2\] after the body",
-         r"\n +at first +{'a': i32\[\], 'b': \[f32\[\], f32\[\]\]}",
-         r"\n +after the body +{'a': i32\[\], 'b': \[f32\[\], f32\[2\]\]}",
-         r"Fix: jnp.broadcast_to\(carry\['b'\]\[1\], \(2,\)\) at first"],
+        [
+            r"carry\['b'\]\[1\] is f32\[\] at first and f32\[2\] after the body",
+            r"\n +at first +{'a': i32\[\], 'b': \[f32\[\], f32\[\]\]}",
+            r"\n +after the body +{'a': i32\[\], 'b': \[f32\[\], f32\[2\]\]}",
+            r"Fix: jnp.broadcast_to\(carry\['b'\]\[1\], \(2,\)\) at first",
+        ],
     ),
     "dtype": (
         lambda c: {**c, "a": c["a"] + 0.5},
-        [r"carry\['a'\] is i32\[\] at first and f32\[\] after the body",
-         r"at first +{'a': i32", r"after the body +{'a': f32",
-         r"Fix: carry\['a'\].astype\('int32'\) after the body, or .astype\('float32'\) at first"],
+        [
+            r"carry\['a'\] is i32\[\] at first and f32\[\] after the body",
+            r"at first +{'a': i32",
+            r"after the body +{'a': f32",
+            r"Fix: carry\['a'\].astype\('int32'\) after the body, or .astype\('float32'\) at first",
+        ],
     ),
     "tree": (
         lambda c: {**c, "b": tuple(c["b"])},
-        [r"differ at \['b'\] a list and a tuple", r"at first +{'a': i32\[\], 'b': \[f32",
-         r"after the body +{'a': i32\[\], 'b': \(f32", "Fix: return a tree with the same"],
+        [
+            r"differ at \['b'\] a list and a tuple",
+            r"at first +{'a': i32\[\], 'b': \[f32",
+            r"after the body +{'a': i32\[\], 'b': \(f32",
+            "Fix: return a tree with the same",
+        ],
     ),
     "leaf": (
         lambda c: {"a": c["a"]},
-        ["keys a, b and with keys a", r"at first +{'a': i32\[\], 'b'",
-         r"after the body +{'a': i32\[\]}"],
+        [
+            "keys a, b and with keys a",
+            r"at first +{'a': i32\[\], 'b'",
+            r"after the body +{'a': i32\[\]}",
+        ],
     ),
-}  # fmt: skip
+}
 LOOPS = {
     "while_loop": lambda body, init: lax.while_loop(lambda c: c["a"] < 3, body, init),
     "fori_loop": lambda body, init: lax.fori_loop(0, 3, lambda _, c: body(c), init),
@@ -133,9 +148,11 @@ def test_scan_refusals():
     _refuses(TypeError, "must return arrays", lax.scan, lambda c, x: (c, "text"), 0, X)
     _refuses(ValueError, "unroll", lax.scan, lambda c, x: (c, None), 0, X, None, False, -1)
     _refuses(
-        TypeError, "length must be known",
-        gf.jit(lambda n: lax.scan(lambda c, x: (c, None), 0, None, length=n)), 3,
-    )  # fmt: skip
+        TypeError,
+        "length must be known",
+        gf.jit(lambda n: lax.scan(lambda c, x: (c, None), 0, None, length=n)),
+        3,
+    )
 
 
 def test_while_refusals():
@@ -218,11 +235,14 @@ def test_values_that_leave_a_loop_are_leaked():
 @pytest.mark.parametrize(
     ("lower", "upper", "name"),
     [
-        (0, 2**40, "upper"), (0, 2**70, "upper"), (2**40, 2**40 + 3, "lower"),
-        (-(2**40), 3 - 2**40, "lower"), (np.int64(0), np.int64(2**40), "upper"),
+        (0, 2**40, "upper"),
+        (0, 2**70, "upper"),
+        (2**40, 2**40 + 3, "lower"),
+        (-(2**40), 3 - 2**40, "lower"),
+        (np.int64(0), np.int64(2**40), "upper"),
         (2**31 - 2, 2**31 + 1, "upper"),
     ],
-)  # fmt: skip
+)
 def test_bounds_that_the_index_cannot_hold(lower, upper, name):
     """The indices of such a loop were allocated; under jit it ran no iterations."""
     add = lambda k, total: total + k  # noqa: E731

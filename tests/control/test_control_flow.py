@@ -265,9 +265,7 @@ def test_each_lane_stops_by_itself():
     numbers = jnp.arange(1, 13).reshape(3, 4)
     want = [[0, 1, 7, 2], [5, 8, 16, 3], [19, 6, 14, 9]]
     np.testing.assert_array_equal(_both(gf.vmap(gf.vmap(collatz)), numbers), want)
-    np.testing.assert_array_equal(
-        gf.vmap(gf.vmap(collatz), in_axes=1, out_axes=1)(numbers), want
-    )
+    np.testing.assert_array_equal(gf.vmap(gf.vmap(collatz), in_axes=1, out_axes=1)(numbers), want)
     np.testing.assert_array_equal(gf.vmap(gf.jit(collatz))(numbers[0]), want[0])
 
 

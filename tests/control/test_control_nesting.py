@@ -141,9 +141,11 @@ def _mapped_predicates(x):
     def one(e):
         y = lax.cond(e > 0, lambda v: jnp.sin(v) * shared, lambda v: v * v, e)
         z = lax.while_loop(
-            lambda v: v[0] < jnp.where(e > 0, 3, 1), lambda v: (v[0] + 1, v[1] * e + shared),
-            (0, e), max_steps=4,
-        )[1]  # fmt: skip
+            lambda v: v[0] < jnp.where(e > 0, 3, 1),
+            lambda v: (v[0] + 1, v[1] * e + shared),
+            (0, e),
+            max_steps=4,
+        )[1]
         return y, z
 
     return gf.vmap(one)(x)
@@ -161,8 +163,9 @@ def _mapped_predicates_reference(x):
 
 
 CASES = [
-    Case("recurrence", _recurrence, _recurrence_reference,
-         (np.float64(0.6), np.array([0.4, -0.7]))),
+    Case(
+        "recurrence", _recurrence, _recurrence_reference, (np.float64(0.6), np.array([0.4, -0.7]))
+    ),
     Case("backwards", _backwards, _backwards_reference, (VECTOR,)),
     Case("branches", _branches, _branches_reference, (VECTOR,), (1,)),
     Case("scan_of_cond", _scan_of_cond, _scan_of_cond_reference, (np.float64(0.6), VECTOR)),
@@ -170,7 +173,7 @@ CASES = [
     Case("bounded_while", _bounded_while, _bounded_while_reference, (VECTOR,)),
     Case("prefixes", _prefixes, _prefixes_reference, (VECTOR,)),
     Case("mapped_predicates", _mapped_predicates, _mapped_predicates_reference, (VECTOR,)),
-]  # fmt: skip
+]
 NAMES = tuple(TRANSFORMS)
 
 

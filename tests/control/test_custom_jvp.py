@@ -258,8 +258,12 @@ def test_arguments_without_derivative_may_be_traced():
     assert gf.grad(lambda t: gf.grad(lambda x: f(t, x))(2.0))(3.0).item() == 0
 
 
-SCALARS = {"float": (3.0, 4.0), "numpy": (np.float32(3), np.float32(4)), "primal": (3.0, None),
-           "tangent": (None, 4.0)}  # fmt: skip
+SCALARS = {
+    "float": (3.0, 4.0),
+    "numpy": (np.float32(3), np.float32(4)),
+    "primal": (3.0, None),
+    "tangent": (None, 4.0),
+}
 
 
 @pytest.mark.parametrize("name", SCALARS)

@@ -62,8 +62,10 @@ TABLE = {
     "value": (lambda f: gf.value_and_grad(summed(f))(X)[0], np.sin(X).sum()),
     "vjp": (lambda f: gf.vjp(f, X)[1](ONES)[0], 10 * np.cos(X)),
     "vjp value": (lambda f: gf.vjp(gf.jit(f), X)[0], np.sin(X)),
-    "vmapped pullback": (lambda f: gf.vmap(gf.vjp(f, X)[1])(np.eye(3, dtype="f"))[0],
-                         np.diag(10 * np.cos(X))),
+    "vmapped pullback": (
+        lambda f: gf.vmap(gf.vjp(f, X)[1])(np.eye(3, dtype="f"))[0],
+        np.diag(10 * np.cos(X)),
+    ),
     "linearize value": (lambda f: gf.linearize(f, X)[0], np.sin(X)),
     "jacrev": (lambda f: gf.jacrev(f)(X), np.diag(10 * np.cos(X))),
     "jacrev vmap": (lambda f: gf.jacrev(gf.vmap(gf.jit(f)))(X), np.diag(10 * np.cos(X))),
@@ -72,7 +74,7 @@ TABLE = {
     "grad jit grad": (lambda f: gf.vmap(gf.grad(gf.jit(gf.grad(f))))(X), -10 * np.sin(X)),
     "jacrev jacrev": (lambda f: gf.jacrev(gf.jacrev(f))(X[0]), -10 * np.sin(X[0])),
     "make_jaxpr": (lambda f: gf.make_jaxpr(gf.grad(f))(0.5)(0.5)[0], 10 * np.cos(0.5)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("jit_rules", [False, True], ids=["plain", "jitted"])
@@ -353,9 +355,7 @@ def test_nested_custom_rules():
     )
     for wrap in (lambda f: f, gf.jit):
         np.testing.assert_allclose(gf.grad(wrap(outer))(0.5), 30 * np.cos(0.5), rtol=1e-6)
-        np.testing.assert_allclose(
-            gf.grad(gf.grad(wrap(outer)))(0.5), -30 * np.sin(0.5), rtol=1e-6
-        )
+        np.testing.assert_allclose(gf.grad(gf.grad(wrap(outer)))(0.5), -30 * np.sin(0.5), rtol=1e-6)
         chain = gf.vmap(gf.grad(wrap(lambda x: jvp_rule(outer(x)))))
         np.testing.assert_allclose(chain(X), 60 * np.cos(X), rtol=1e-6)
 
@@ -452,12 +452,15 @@ def pair(p, q):
         ((1.0,), TypeError, r"got a tuple of 1\. Fix: return 2 cotangents"),
         (({"b": 1.0}, None), TypeError, r"argument, p of .*'a'.*; got .*'b'"),
         ((None, (1.0, 2.0)), TypeError, r"argument, q of .*\*.*; got .*\(\*, \*\)"),
-        (({"a": np.ones(3, "f")}, 1.0), ValueError,
-         r"type f32\[\] for p\['a'\]; got f32\[3\]\. Fix: sum over"),
+        (
+            ({"a": np.ones(3, "f")}, 1.0),
+            ValueError,
+            r"type f32\[\] for p\['a'\]; got f32\[3\]\. Fix: sum over",
+        ),
         ((None, 1j), ValueError, r"for q; got c64\[\]"),
         ((None, "one"), TypeError, r"for q; got 'one'"),
     ],
-)  # fmt: skip
+)
 def test_bad_cotangents(result, error, message):
     f = with_rules(pair, lambda p, q: (pair(p, q), None), lambda _, g: result)
     for wrap in (lambda f: f, gf.jit):

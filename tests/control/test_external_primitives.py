@@ -82,6 +82,7 @@ def test_rules_are_used_where_they_are_given():
     tangent_p = define_primitive(
         "ruled_tangent", lambda t, *, factor: t * factor, transpose=transpose
     )
+
     def f(x):
         return ruled_p.bind(x, factor=2.0)
 
@@ -99,7 +100,9 @@ def test_several_results_and_types_of_ones_own():
         return [ShapedArray((), x.dtype), x]
 
     spread_p = define_primitive(
-        "spread", lambda x, y, *, axis: (jnp.sum(x, axis), x - y), result=result,
+        "spread",
+        lambda x, y, *, axis: (jnp.sum(x, axis), x - y),
+        result=result,
         multiple_results=True,
     )
 

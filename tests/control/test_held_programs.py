@@ -41,8 +41,9 @@ def test_while_loop():
     condition, body = program(lambda x: x.sum() > 0, X), program(lambda x: x - 1, X)
 
     def check(condition, body):
-        return rule("while", F, condition=condition, body=body, num_condition_consts=0,
-                    num_body_consts=0)  # fmt: skip
+        return rule(
+            "while", F, condition=condition, body=body, num_condition_consts=0, num_body_consts=0
+        )
 
     assert check(condition, body) == [F]
     with pytest.raises(TypeError, match=r"\[while_loop\] carries must match"):

@@ -25,9 +25,7 @@ def solve(a, b):
 
 
 def solve_symmetric(a, b):
-    return lax.custom_linear_solve(
-        lambda x: (a + a.T) @ x, b, by_elimination, symmetric=True
-    )
+    return lax.custom_linear_solve(lambda x: (a + a.T) @ x, b, by_elimination, symmetric=True)
 
 
 def solve_by_iteration(a, b):

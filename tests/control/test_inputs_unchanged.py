@@ -109,10 +109,14 @@ def test_callbacks_cannot_write_into_arrays(jitted):
 def test_results_do_not_share_the_callers_memory():
     source = np.arange(3.0, dtype=np.float32)
     arrays = [
-        jnp.asarray(source), jnp.array(source), gpuflow.device_put(source), jnp.ravel(source),
-        lax.reshape(source, (3,)), gpuflow.jit(lambda x: x)(source),
+        jnp.asarray(source),
+        jnp.array(source),
+        gpuflow.device_put(source),
+        jnp.ravel(source),
+        lax.reshape(source, (3,)),
+        gpuflow.jit(lambda x: x)(source),
         lax.optimization_barrier(source),
-    ]  # fmt: skip
+    ]
     source[:] = 9
     for array in arrays:
         assert np.array_equal(np.asarray(array), [0, 1, 2])

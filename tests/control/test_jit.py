@@ -191,8 +191,13 @@ def test_donated_arrays_are_deleted():
     x = jnp.ones(3) + 0
     y = gf.jit(double, donate_argnums=0)(x)
     assert x.is_deleted() and not y.is_deleted()
-    for use in (lambda: x + 1, lambda: np.asarray(x), lambda: gf.jit(double)(x), x.item,
-                lambda: gf.grad(lambda v: jnp.sum(v))(x)):  # fmt: skip
+    for use in (
+        lambda: x + 1,
+        lambda: np.asarray(x),
+        lambda: gf.jit(double)(x),
+        x.item,
+        lambda: gf.grad(lambda v: jnp.sum(v))(x),
+    ):
         with pytest.raises(DeletedArrayError, match=r"deleted f32\[3\].*Fix: use the result"):
             use()
     with pytest.raises(DeletedArrayError, match="deleted"):

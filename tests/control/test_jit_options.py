@@ -45,9 +45,12 @@ def test_a_method_knows_its_object():
 
 def test_options_are_accepted_as_in_jax():
     f = gf.jit(
-        lambda x, unused: x + 1, keep_unused=True, device=None, backend="cpu",
+        lambda x, unused: x + 1,
+        keep_unused=True,
+        device=None,
+        backend="cpu",
         compiler_options={"xla_flag": 1},
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(f(X, 3.0), X + 1)
     assert gf.jit(keep_unused=True)(lambda x: x)(X).shape == (3,)
 
@@ -72,9 +75,19 @@ def generator(x):
     yield x
 
 
-@pytest.mark.parametrize("transform", [
-    gf.jit, gf.vmap, gf.pmap, gf.grad, gf.value_and_grad, gf.jacfwd, gf.jacrev, gf.hessian,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "transform",
+    [
+        gf.jit,
+        gf.vmap,
+        gf.pmap,
+        gf.grad,
+        gf.value_and_grad,
+        gf.jacfwd,
+        gf.jacrev,
+        gf.hessian,
+    ],
+)
 def test_generators_are_refused(transform):
     """What they compute they compute after the transformation has ended."""
     for function in (generator, functools.partial(generator, 1)):

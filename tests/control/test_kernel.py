@@ -41,9 +41,11 @@ def product(place, a, b):
 def grown(i, start, factors):
     """Each lane by itself; its state is a small vector."""
     return lax.while_loop(
-        lambda s: s[0].sum() < 100, lambda s: (s[0] * factors[i], s[1] + 1), (start[i], 0),
+        lambda s: s[0].sum() < 100,
+        lambda s: (s[0] * factors[i], s[1] + 1),
+        (start[i], 0),
         max_steps=400,
-    )  # fmt: skip
+    )
 
 
 def grown_of(start, factors):
@@ -192,9 +194,7 @@ def test_gradients_are_sums_over_those_that_read(lane_loops):
     np.add.at(want, index, 2.0 * weights)
     np.testing.assert_allclose(d_x, want)
     np.testing.assert_allclose(d_scale, (weights * x[index]).sum())
-    d_start, d_factors = gf.jit(
-        gf.grad(lambda s, f: grown(s, f)[0].sum(), (0, 1))
-    )(START, FACTORS)  # fmt: skip
+    d_start, d_factors = gf.jit(gf.grad(lambda s, f: grown(s, f)[0].sum(), (0, 1)))(START, FACTORS)
     state, counts = grown_of(START, FACTORS)
     np.testing.assert_allclose(d_start, state / START, rtol=1e-3)
     np.testing.assert_allclose(d_factors, state.sum(1) * counts / FACTORS, rtol=1e-3)
@@ -259,10 +259,12 @@ def test_what_cannot_be_one_kernel(function, reason):
         (lambda i, x: lookup(x, i[None], 1.0)[0], "Fix: call the function of that kernel"),
         (lambda i, x: x.__setitem__(i, 1.0), "immutable.*gf.kernel returns the value to write"),
         (lambda i, x: lax.while_loop(lambda c: c < 3, lambda c: x, x[i]), r"carry is f32\[\] at"),
-        (lambda i, x: (jnp.ones((3, 3)) @ gf.pure_callback(lambda v: v, x[:3], x[:3])),
-         "pure_callback.*Fix: do it outside"),
+        (
+            lambda i, x: jnp.ones((3, 3)) @ gf.pure_callback(lambda v: v, x[:3], x[:3]),
+            "pure_callback.*Fix: do it outside",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_to_write_instead(function, message):
     """Writes among it: nothing is written but what is returned."""
     bad = gf.kernel(grid=lambda x: x.shape)(function)
@@ -304,8 +306,11 @@ def _filled(dtype):
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
         return dtype.type(np.nan)
-    return True if dtype.kind == "b" else getattr(np.iinfo(dtype), "min" if dtype.kind == "i"
-                                                  else "max")  # fmt: skip
+    return (
+        True
+        if dtype.kind == "b"
+        else getattr(np.iinfo(dtype), "min" if dtype.kind == "i" else "max")
+    )
 
 
 def test_what_a_kernel_must_be():

@@ -65,8 +65,11 @@ def test_errors_of_linear_transpose():
 def test_a_product_of_two_unknowns_is_not_linear():
     ones = np.ones((2, 2), "f")
     for f in (
-        lambda x: x * x, lambda x: x @ x, lambda x: 2.0 / x, lambda x: jnp.where(x > 0, x, 0),
-    ):  # fmt: skip
+        lambda x: x * x,
+        lambda x: x @ x,
+        lambda x: 2.0 / x,
+        lambda x: jnp.where(x > 0, x, 0),
+    ):
         with pytest.raises(TypeError, match=r"linear in its unknown operands.*unknown .*\[2,2\]"):
             gf.linear_transpose(f, ones)(ones)
 
@@ -103,9 +106,7 @@ def test_closure_convert_with_custom_vjp():
     call = gf.custom_vjp(call.fun, nondiff_argnums=(0,))
     call.defvjp(
         lambda converted, x, *values: (converted(x, *values), (x, *values)),
-        lambda converted, saved, g: tuple(
-            10 * ct for ct in gf.vjp(converted, *saved)[1](g)
-        ),
+        lambda converted, saved, g: tuple(10 * ct for ct in gf.vjp(converted, *saved)[1](g)),
     )
     grads = gf.grad(lambda a: apply(lambda x: x * a, 3.0))(2.0)
     assert grads.item() == 30.0

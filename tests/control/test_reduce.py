@@ -12,11 +12,14 @@ from gpuflow import lax
 X = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
 
 COMPUTATIONS = {
-    "add": (lax.add, np.add, 0), "jnp add": (jnp.add, np.add, 0), "mul": (lax.mul, np.multiply, 1),
-    "max": (lax.max, np.maximum, -np.inf), "min": (jnp.minimum, np.minimum, np.inf),
+    "add": (lax.add, np.add, 0),
+    "jnp add": (jnp.add, np.add, 0),
+    "mul": (lax.mul, np.multiply, 1),
+    "max": (lax.max, np.maximum, -np.inf),
+    "min": (jnp.minimum, np.minimum, np.inf),
     "hypot": (lambda a, b: jnp.sqrt(a * a + b * b), np.hypot, 0),
     "swapped": (lambda a, b: b + a, np.add, 0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", COMPUTATIONS)
@@ -37,8 +40,9 @@ def test_reduce(name, axes):
 def test_known_computations_are_ops_of_their_own():
     text = str(gf.make_jaxpr(lambda x: lax.reduce(x, 0.0, jnp.add, (0,)))(X))
     assert "reduce_sum" in text
-    assert "reduce_xor" in str(gf.make_jaxpr(lambda x: lax.reduce(
-        x, jnp.int32(0), lax.bitwise_xor, (0,)))(jnp.arange(4)))  # fmt: skip
+    assert "reduce_xor" in str(
+        gf.make_jaxpr(lambda x: lax.reduce(x, jnp.int32(0), lax.bitwise_xor, (0,)))(jnp.arange(4))
+    )
 
 
 def test_several_operands():
@@ -50,9 +54,7 @@ def test_several_operands():
         return jnp.where(better, va, vb), jnp.where(better, ia, ib)
 
     numbers = np.broadcast_to(np.arange(5, dtype=np.int32)[:, None], (5, 4))
-    values, places = lax.reduce(
-        (X[0], numbers), (np.float32(-np.inf), np.int32(9)), pick, (0,)
-    )
+    values, places = lax.reduce((X[0], numbers), (np.float32(-np.inf), np.int32(9)), pick, (0,))
     np.testing.assert_array_equal(values, X[0].max(0))
     np.testing.assert_array_equal(places, X[0].argmax(0))
 
@@ -137,8 +139,10 @@ def test_gradients_of_windows(name):
             slope = np.sum(gf.grad(pooled)(x) * direction)
             np.testing.assert_allclose(slope, want, rtol=1e-5, atol=1e-6)
             second = gf.jvp(gf.grad(pooled), (x,), (direction,))[1]
-            plus, minus = gf.grad(pooled)(x + step * direction), gf.grad(pooled)(
-                x - step * direction)  # fmt: skip
+            plus, minus = (
+                gf.grad(pooled)(x + step * direction),
+                gf.grad(pooled)(x - step * direction),
+            )
             np.testing.assert_allclose(second, (plus - minus) / (2 * step), rtol=1e-4, atol=1e-4)
 
 
@@ -151,12 +155,12 @@ def test_pools():
     blocks = np.asarray(x).reshape(2, 3, 2, 3, 2, 3)
     np.testing.assert_array_equal(max_pool(x), blocks.max((2, 4)))
     np.testing.assert_array_equal(gf.jit(max_pool)(x), blocks.max((2, 4)))
-    np.testing.assert_array_equal(
-        gf.vmap(lambda v: max_pool(v[None])[0])(x), max_pool(x)
-    )
+    np.testing.assert_array_equal(gf.vmap(lambda v: max_pool(v[None])[0])(x), max_pool(x))
     chosen = gf.grad(lambda x: max_pool(x).sum())(x)
-    np.testing.assert_array_equal(chosen, (np.asarray(x) == np.repeat(np.repeat(
-        blocks.max((2, 4)), 2, 1), 2, 2)).astype(np.float32))  # fmt: skip
+    np.testing.assert_array_equal(
+        chosen,
+        (np.asarray(x) == np.repeat(np.repeat(blocks.max((2, 4)), 2, 1), 2, 2)).astype(np.float32),
+    )
     same = lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), None, "SAME")
     assert same.shape == x.shape
 
@@ -172,16 +176,18 @@ def test_ties_and_nan():
 def test_refusals():
     cases = [
         (TypeError, "one structure", lambda: lax.reduce((X, X), 0.0, jnp.add, (0,))),
-        (TypeError, "one shape", lambda: lax.reduce(
-            (X, X[0]), (0.0, 0.0), lambda a, b: a, (0,))),
+        (TypeError, "one shape", lambda: lax.reduce((X, X[0]), (0.0, 0.0), lambda a, b: a, (0,))),
         (TypeError, "must return scalars", lambda: lax.reduce(X, 0.0, lambda a, b: a > b, (0,))),
         (TypeError, "must be scalars", lambda: lax.reduce(X, X[0], jnp.add, (0,))),
         (ValueError, "axis", lambda: lax.reduce(X, 0.0, jnp.add, (3,))),
         (TypeError, "each dimension", lambda: lax.reduce_window(X, 0.0, jnp.add, (2,))),
         (TypeError, "at least 1", lambda: lax.reduce_window(X, 0.0, jnp.add, (2, 0, 1))),
-        (ValueError, "a name must be", lambda: lax.reduce_window(
-            X, 0.0, jnp.add, (2, 2, 1), padding="FULL")),
-    ]  # fmt: skip
+        (
+            ValueError,
+            "a name must be",
+            lambda: lax.reduce_window(X, 0.0, jnp.add, (2, 2, 1), padding="FULL"),
+        ),
+    ]
     for error, pattern, call in cases:
         with pytest.raises(error, match=pattern) as caught:
             call()

@@ -245,9 +245,10 @@ def test_shardings():
     ref = gf.new_ref(gf.device_put(jnp.arange(4.0), sharding))
     assert ref.sharding == sharding
     f = gf.jit(
-        lambda r, x: (r.addupdate(x), x * 2)[1], in_shardings=(sharding, None),
+        lambda r, x: (r.addupdate(x), x * 2)[1],
+        in_shardings=(sharding, None),
         out_shardings=sharding,
-    )  # fmt: skip
+    )
     assert f(ref, jnp.ones(4)).sharding == sharding
     same(ref, [1, 2, 3, 4])
 

@@ -130,19 +130,23 @@ def test_nested_checkpoints_compute_inner_parts_twice_again():
         (policies.save_any_names_but_these("other"), 0, 4),
         (policies.save_anything_except_these_names("dot"), 0, 0),
         (
-            policies.save_from_both_policies(
-                policies.nothing_saveable, policies.dots_saveable
-            ), 0, 4,
+            policies.save_from_both_policies(policies.nothing_saveable, policies.dots_saveable),
+            0,
+            4,
         ),
         (lambda primitive, *avals, **params: primitive.name == "tanh", 0, 0),
         (
             policies.save_and_offload_only_these_names(
-                names_which_can_be_saved=["dot"], names_which_can_be_offloaded=[],
-                offload_src="device", offload_dst="pinned_host",
-            ), 0, 4,
+                names_which_can_be_saved=["dot"],
+                names_which_can_be_offloaded=[],
+                offload_src="device",
+                offload_dst="pinned_host",
+            ),
+            0,
+            4,
         ),
     ],
-)  # fmt: skip
+)
 def test_policies_choose_what_is_computed_again(policy, dots, tanhs):
     ws, x = weights(4), rows(4)
 
@@ -160,9 +164,7 @@ def test_policies_choose_what_is_computed_again(policy, dots, tanhs):
     counts = count_ops(gf.grad(loss(wrap)), ws, x)
     assert counts["dot_general"] == plain["dot_general"] + dots
     assert counts["tanh"] == plain["tanh"] + tanhs
-    for a, b in zip(
-        gf.grad(loss(wrap))(ws, x), gf.grad(loss(lambda f: f))(ws, x), strict=True
-    ):
+    for a, b in zip(gf.grad(loss(wrap))(ws, x), gf.grad(loss(lambda f: f))(ws, x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -190,10 +192,13 @@ def test_a_policy_that_cannot_be_hashed_is_taken():
 
 def test_print_saved_residuals(capsys):
     def f(x, y):
-        return gf.checkpoint(
-            lambda z: jnp.sin(checkpoint_name(jnp.sin(z), "inner")) * 2.0,
-            policy=policies.save_only_these_names("inner"),
-        )(x) * y
+        return (
+            gf.checkpoint(
+                lambda z: jnp.sin(checkpoint_name(jnp.sin(z), "inner")) * 2.0,
+                policy=policies.save_only_these_names("inner"),
+            )(x)
+            * y
+        )
 
     ad_checkpoint.print_saved_residuals(f, 1.0, 2.0)
     text = capsys.readouterr().out

@@ -57,9 +57,11 @@ def branch(x, ws):
 def both_branches(x, ws):
     """The branches store products of different shapes, and different numbers of them."""
     return lax.cond(
-        x[0, 0] > 100, lambda x: layer(x, ws[0]).sum(),
-        lambda x: jnp.sin(jnp.sin(jnp.sin(x.T @ x) @ ws[1]) @ ws[2]).sum(), x,
-    )  # fmt: skip
+        x[0, 0] > 100,
+        lambda x: layer(x, ws[0]).sum(),
+        lambda x: jnp.sin(jnp.sin(jnp.sin(x.T @ x) @ ws[1]) @ ws[2]).sum(),
+        x,
+    )
 
 
 def scan_of_branch(x, ws):
@@ -92,10 +94,16 @@ def scan_of_checkpoint(x, ws):
 
 # The products of the whole gradient, without a policy and with one that stores them.
 PROGRAMS = {
-    scanned: (12, 9), nested_scan: (12, 9), branch: (8, 6), scan_of_branch: (12, 9),
-    loop: (8, 6), mapped: (8, 6), jitted: (12, 9), inner_checkpoint: (14, 9),
+    scanned: (12, 9),
+    nested_scan: (12, 9),
+    branch: (8, 6),
+    scan_of_branch: (12, 9),
+    loop: (8, 6),
+    mapped: (8, 6),
+    jitted: (12, 9),
+    inner_checkpoint: (14, 9),
     scan_of_checkpoint: (10, 6),
-}  # fmt: skip
+}
 
 
 def products(jaxpr):
@@ -125,9 +133,10 @@ def test_gradients_are_the_same(program, policy):
     close = partial(np.testing.assert_allclose, rtol=2e-4, atol=1e-5)
     want = gf.value_and_grad(program, (0, 1))(X, W)
     for got in (
-        gf.value_and_grad(kept, (0, 1))(X, W), gf.jit(gf.value_and_grad(kept, (0, 1)))(X, W),
+        gf.value_and_grad(kept, (0, 1))(X, W),
+        gf.jit(gf.value_and_grad(kept, (0, 1)))(X, W),
         gf.value_and_grad(gf.jit(kept), (0, 1))(X, W),
-    ):  # fmt: skip
+    ):
         gf.tree.map(close, got, want)
     xs = np.stack([X, -X, X * 2])
     several = gf.vmap(gf.grad(kept), (0, None))(xs, W)

@@ -61,8 +61,11 @@ def test_fixed_equations_move_in_front():
 
 def test_cheap_fixed_equations_stay():
     """A transposed weight is a view: nothing is gained by storing it."""
-    _, after = _simplified(lambda w, xs: lax.scan(
-        lambda h, x: (h * w.T[0] + x, None), jnp.zeros((2, 6)), xs)[0], WEIGHTS, XS)  # fmt: skip
+    _, after = _simplified(
+        lambda w, xs: lax.scan(lambda h, x: (h * w.T[0] + x, None), jnp.zeros((2, 6)), xs)[0],
+        WEIGHTS,
+        XS,
+    )
     assert "transpose" not in _names(after.jaxpr)
 
 
@@ -107,9 +110,7 @@ def test_sums_that_something_else_reads_stay():
         total = total + x.T @ x
         return total, jnp.sum(total)
 
-    before, after = _simplified(
-        lambda xs: lax.scan(step, jnp.zeros((6, 6)), xs), XS
-    )
+    before, after = _simplified(lambda xs: lax.scan(step, jnp.zeros((6, 6)), xs), XS)
     assert _scan(after).params["num_carry"] == 1
     _check_same(before, after, XS)
 

@@ -83,9 +83,9 @@ def test_long_chains_are_stacked():
 
     found = stacks(body, numbers(N), numbers(TURNS, N))
     assert found == [f"f32[{TURNS},{N}]"] * 2
-    jaxpr = str(gf.make_jaxpr(gf.grad(lambda c: lax.scan(body, c, numbers(TURNS, N))[0].sum()))(
-        numbers(N)
-    ))  # fmt: skip
+    jaxpr = str(
+        gf.make_jaxpr(gf.grad(lambda c: lax.scan(body, c, numbers(TURNS, N))[0].sum()))(numbers(N))
+    )
     # Forty in the evaluation, none in the loop back.
     assert jaxpr.count("= add ") < 50
 
@@ -119,6 +119,4 @@ def test_derivatives_are_those_of_the_unrolled_loop(reverse):
         second = gf.jit(gf.jacfwd(gf.grad(scanned, 2), 2))(*operands)
         again = gf.jacrev(gf.grad(written, 2), 2)(*operands)
         np.testing.assert_allclose(second, again, rtol=1e-11)
-        np.testing.assert_allclose(
-            gf.jacrev(gf.grad(scanned, 2), 2)(*operands), again, rtol=1e-11
-        )
+        np.testing.assert_allclose(gf.jacrev(gf.grad(scanned, 2), 2)(*operands), again, rtol=1e-11)

@@ -147,8 +147,9 @@ def test_traced_values_are_not_kept():
     np.testing.assert_allclose(gf.grad(lambda y: outer(y).sum())(X), 6 * np.arange(3))
 
 
-@pytest.mark.parametrize("clear", [lambda f: gf.clear_caches(), lambda f: gf.jit(f).clear_cache()],
-                         ids=["all", "one"])  # fmt: skip
+@pytest.mark.parametrize(
+    "clear", [lambda f: gf.clear_caches(), lambda f: gf.jit(f).clear_cache()], ids=["all", "one"]
+)
 def test_caches_can_be_cleared(clear):
     f = counted(lambda x: x + 1)
     gf.jit(f)(X)

@@ -54,9 +54,16 @@ def test_shardings_of_types_request_no_devices():
 
 @pytest.mark.parametrize(
     ("dtype", "text"),
-    [("float32", "f32[2]"), ("bfloat16", "bf16[2]"), ("float16", "f16[2]"), ("int8", "i8[2]"),
-     ("uint64", "u64[2]"), ("bool", "bool[2]"), ("complex64", "c64[2]")],
-)  # fmt: skip
+    [
+        ("float32", "f32[2]"),
+        ("bfloat16", "bf16[2]"),
+        ("float16", "f16[2]"),
+        ("int8", "i8[2]"),
+        ("uint64", "u64[2]"),
+        ("bool", "bool[2]"),
+        ("complex64", "c64[2]"),
+    ],
+)
 def test_text(dtype, text):
     assert str(ShapedArray((2,), getattr(ml_dtypes, dtype, dtype))) == text
 

@@ -20,9 +20,7 @@ MOVES = {
     "pad": (lambda a: jnp.pad(a, 1), (6, 5)),
     "concatenate": (lambda a: jnp.concatenate([a, a]), (8, 3)),
     "stack": (lambda a: jnp.stack([a, a]), (2, 4, 3)),
-    "broadcast": (
-        lambda a: jnp.broadcast_to(a[:, None], (4, 2, 3)).transpose(1, 2, 0), (2, 3, 4)
-    ),
+    "broadcast": (lambda a: jnp.broadcast_to(a[:, None], (4, 2, 3)).transpose(1, 2, 0), (2, 3, 4)),
     "rows": (lambda a: a[np.array([1, 0])], (2, 3)),
     "take": (lambda a: jnp.take(a, np.array([1, 9]), axis=0), (2, 3)),
     "dynamic_slice": (lambda a: lax.dynamic_slice(a, (1, 0), (2, 2)), (2, 2)),
@@ -31,7 +29,7 @@ MOVES = {
     "loop": (lambda a: lax.fori_loop(0, 3, lambda k, x: x[::-1], a), (4, 3)),
     "scan": (lambda a: lax.scan(lambda c, x: (c, x), 0.0, a)[1], (4, 3)),
     "vmap": (lambda a: gf.vmap(lambda row: row[::-1], in_axes=1)(a), (3, 4)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
@@ -45,10 +43,19 @@ def test_moves(name, jitted):
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize(
     "compute",
-    [jnp.equal, jnp.add, jnp.greater, jnp.maximum, lambda a, b: jnp.sin(a), lambda a, b: a.T @ b,
-     lambda a, b: jnp.sum(a), lambda a, b: jnp.any(a), lambda a, b: jnp.isnan(a)],
+    [
+        jnp.equal,
+        jnp.add,
+        jnp.greater,
+        jnp.maximum,
+        lambda a, b: jnp.sin(a),
+        lambda a, b: a.T @ b,
+        lambda a, b: jnp.sum(a),
+        lambda a, b: jnp.any(a),
+        lambda a, b: jnp.isnan(a),
+    ],
     ids=["equal", "add", "greater", "maximum", "sin", "matmul", "sum", "any", "isnan"],
-)  # fmt: skip
+)
 def test_what_computes_refuses(compute, jitted):
     if jitted:
         compute = gf.jit(compute)

@@ -51,7 +51,7 @@ PRINTED = [
         "    b:i32[] = convert_element_type[new_dtype=int32 weak_type=False] a\n"
         "  in (b,) }",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("function", "args", "text"), PRINTED)

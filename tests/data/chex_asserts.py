@@ -14,7 +14,8 @@ RIGHT_AND_WRONG = {
     "rank": (lambda: chex.assert_rank(X, 2), lambda: chex.assert_rank(X, 1)),
     "type": (lambda: chex.assert_type(X, jnp.float32), lambda: chex.assert_type(X, int)),
     "equal_shape": (
-        lambda: chex.assert_equal_shape([X, X]), lambda: chex.assert_equal_shape([X, X[0]])
+        lambda: chex.assert_equal_shape([X, X]),
+        lambda: chex.assert_equal_shape([X, X[0]]),
     ),
     "trees_all_close": (
         lambda: chex.assert_trees_all_close({"a": X}, {"a": X + 1e-8}),
@@ -29,13 +30,14 @@ RIGHT_AND_WRONG = {
         lambda: chex.assert_trees_all_equal_structs({"a": X}, {"b": X}),
     ),
     "tree_all_finite": (
-        lambda: chex.assert_tree_all_finite(X), lambda: chex.assert_tree_all_finite(X / 0)
+        lambda: chex.assert_tree_all_finite(X),
+        lambda: chex.assert_tree_all_finite(X / 0),
     ),
     "numerical_grads": (
         lambda: chex.assert_numerical_grads(lambda x: x**2, (jnp.ones(()),), 1),
         lambda: chex.assert_scalar_in(3.0, 0, 1),
     ),
-}  # fmt: skip
+}
 
 
 def is_refused(call, error=AssertionError):

@@ -92,9 +92,13 @@ class Deep(nn.Module):
         )
         x, _ = stack()(x, None)
         ensemble = nn.vmap(
-            nn.Dense, in_axes=None, out_axes=0, axis_size=3,
-            variable_axes={"params": 0}, split_rngs={"params": True},
-        )  # fmt: skip
+            nn.Dense,
+            in_axes=None,
+            out_axes=0,
+            axis_size=3,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+        )
         return ensemble(1)(x).mean(axis=0)
 
 
@@ -135,17 +139,22 @@ def train_convolutions():
     model = ConvolutionNetwork()
     variables = model.init(jax.random.key(0), x[:1], train=False)
     state = State.create(
-        apply_fn=model.apply, params=variables["params"], batch_stats=variables["batch_stats"],
+        apply_fn=model.apply,
+        params=variables["params"],
+        batch_stats=variables["batch_stats"],
         tx=optax.adamw(optax.cosine_decay_schedule(1e-2, STEPS)),
-    )  # fmt: skip
+    )
 
     @jax.jit
     def step(state, key):
         def loss(params):
             logits, changed = state.apply_fn(
-                {"params": params, "batch_stats": state.batch_stats}, x, train=True,
-                rngs={"dropout": key}, mutable=["batch_stats"],
-            )  # fmt: skip
+                {"params": params, "batch_stats": state.batch_stats},
+                x,
+                train=True,
+                rngs={"dropout": key},
+                mutable=["batch_stats"],
+            )
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
             return losses.mean(), changed["batch_stats"]
 
@@ -156,13 +165,12 @@ def train_convolutions():
     for key in jax.random.split(jax.random.key(1), STEPS):
         state, value = step(state, key)
         losses.append(value)
-    logits = model.apply(
-        {"params": state.params, "batch_stats": state.batch_stats}, x, train=False
-    )
+    logits = model.apply({"params": state.params, "batch_stats": state.batch_stats}, x, train=False)
     accuracy = (logits.argmax(-1) == labels).mean()
     restored = serialization.from_bytes(state.params, serialization.to_bytes(state.params))
-    same = jax.tree.map(lambda a, b: bool((np.asarray(a) == np.asarray(b)).all()), state.params,
-                        restored)  # fmt: skip
+    same = jax.tree.map(
+        lambda a, b: bool((np.asarray(a) == np.asarray(b)).all()), state.params, restored
+    )
     assert all(jax.tree.leaves(same))
     return [*losses, accuracy]
 
@@ -224,9 +232,12 @@ def train_normalized():
 def tabulated():
     """The words of ``tabulate``, sorted: libraries differ in the order of a dict's keys."""
     text = ConvolutionNetwork().tabulate(
-        jax.random.key(0), np.zeros((1, 8, 8, 1), np.float32), train=False,
-        console_kwargs={"force_terminal": False, "width": 200}, compute_flops=False,
-    )  # fmt: skip
+        jax.random.key(0),
+        np.zeros((1, 8, 8, 1), np.float32),
+        train=False,
+        console_kwargs={"force_terminal": False, "width": 200},
+        compute_flops=False,
+    )
     for frame in "│┃━┏┓┗┛┡┩┳╇└┘┴─├┤┼┬┴":
         text = text.replace(frame, " ")
     return sorted(text.split())

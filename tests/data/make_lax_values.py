@@ -40,19 +40,25 @@ HOLES = "base_dilation=(1, 1), window_dilation=(1, 1)"
 SOURCE = "jnp.cos(jnp.arange(10.0)).reshape(2, 5)"
 LAYOUTS = "(((2,), (1,)), ((), ()))"
 
-WINDOWS = [
-    f"lax.select_and_gather_add_p.bind(t, x, select_prim=lax.{prim}, {WINDOW}, {HOLES})"
-    for prim in ("ge_p", "le_p")
-] + [
-    f"lax.select_and_scatter_add_p.bind({SOURCE}, x, select_prim=lax.{prim}, {WINDOW})"
-    for prim in ("ge_p", "le_p")
-] + [
-    "jax.grad(lambda x: jnp.sum(t[:2] * lax.reduce_window(x, -jnp.inf, lax.max, (2, 3), (2, 1), "
-    "((0, 0), (1, 1)))))(x)",
-    "jax.grad(lambda x: jnp.sum(jax.grad(lambda x: jnp.sum(lax.reduce_window(x, -jnp.inf, lax.max, "
-    "(2, 2), (1, 1), 'VALID') ** 3))(x) ** 2))(x)",
-    "lax.reduce_window_shape_tuple((5, 6), (2, 3), (2, 1), ((1, 0), (0, 2)), (1, 2), (2, 1))",
-]  # fmt: skip
+WINDOWS = (
+    [
+        f"lax.select_and_gather_add_p.bind(t, x, select_prim=lax.{prim}, {WINDOW}, {HOLES})"
+        for prim in ("ge_p", "le_p")
+    ]
+    + [
+        f"lax.select_and_scatter_add_p.bind({SOURCE}, x, select_prim=lax.{prim}, {WINDOW})"
+        for prim in ("ge_p", "le_p")
+    ]
+    + [
+        "jax.grad(lambda x: jnp.sum(t[:2] * lax.reduce_window(x, -jnp.inf, lax.max, (2, 3), (2, "
+        "1), "
+        "((0, 0), (1, 1)))))(x)",
+        "jax.grad(lambda x: jnp.sum(jax.grad(lambda x: jnp.sum(lax.reduce_window(x, -jnp.inf, "
+        "lax.max, "
+        "(2, 2), (1, 1), 'VALID') ** 3))(x) ** 2))(x)",
+        "lax.reduce_window_shape_tuple((5, 6), (2, 3), (2, 1), ((1, 0), (0, 2)), (1, 2), (2, 1))",
+    ]
+)
 
 SCATTERS = [
     "lax.scatter_apply(x[0], i, lambda v: lax.sin(v) * 2, line, update_shape=(5,))",
@@ -63,7 +69,9 @@ SCATTERS = [
 ]
 
 BITS = [
-    "lax.mulhi(i32, j32)", "lax.mulhi(u8, u8)", "lax.mulhi(i32, 3)",
+    "lax.mulhi(i32, j32)",
+    "lax.mulhi(u8, u8)",
+    "lax.mulhi(i32, 3)",
     "jax.random.gumbel(key, (4, 5), mode='highest')",
     "jax.random.gumbel(key, (3,), dtype='bfloat16', mode='highest')",
     "jax.random.categorical(key, x, mode='highest')",
@@ -73,14 +81,15 @@ BITS = [
     for algorithm in ("RNG_THREE_FRY", "RNG_PHILOX")
     for dtype in ("uint8", "uint16", "uint32")
     for shape in ("()", "(5,)", "(3, 4)", "(3, 5)", "(3, 3)", "(0,)")
-]  # fmt: skip
+]
 
 SORTED = [
-    "lax.approx_max_k(x, 2)", "lax.approx_max_k(x, 2, reduction_dimension=0)",
+    "lax.approx_max_k(x, 2)",
+    "lax.approx_max_k(x, 2, reduction_dimension=0)",
     "lax.approx_min_k(x, 3, recall_target=0.9)",
     "jax.grad(lambda x: jnp.sum(lax.approx_min_k(x, 2)[0] * t[:, :2]))(x)",
     "jax.grad(lambda x: jnp.sum(lax.approx_max_k(x, 2, 0)[0] * t[:2]))(x)",
-]  # fmt: skip
+]
 
 CONVOLUTIONS = [
     "lax.conv_general_dilated_local(image, jnp.sin(jnp.arange(324.0)).reshape(3, 3, 18, 2), "
@@ -120,22 +129,31 @@ OTHERS = [
     "lax.dot(x, x.T, precision=('high', 'highest'))",
     "lax.dot(x, x.T, precision='F32_F32_F32')",
     "lax.dot(f16, f16, precision=lax.DotAlgorithmPreset.DEFAULT)",
-    "lax.broadcast_to_rank(x, 4)", "lax.broadcast_to_rank(x, 2)",
-    "lax.broadcast_like(x[:, :1], x)", "lax.broadcast_like(3, x)",
+    "lax.broadcast_to_rank(x, 4)",
+    "lax.broadcast_to_rank(x, 2)",
+    "lax.broadcast_like(x[:, :1], x)",
+    "lax.broadcast_like(3, x)",
     "jnp.asarray(lax.shape_as_value((2, 3)))",
     "lax.platform_dependent(2.0, cpu=lambda v: v * 3, default=lambda v: v)",
     "lax.platform_dependent(2.0, tpu=lambda v: v * 3, default=lambda v: v + 1)",
     "jax.jit(lax.composite(lambda v, *, scale: jnp.sin(v) * scale, 'my.sin'), "
     "static_argnames='scale')(x, scale=2.0)",
-    "lax.stage(2)", "lax.linalg.qdwh(square)", "lax.linalg.qdwh(square[:, :2], max_iterations=3)",
+    "lax.stage(2)",
+    "lax.linalg.qdwh(square)",
+    "lax.linalg.qdwh(square[:, :2], max_iterations=3)",
     "lax.linalg.ormqr(*[v.mT if v.ndim == 2 else v for v in jnp.linalg.qr(square, 'raw')], x[:3], "
     "transpose=True)",
-]  # fmt: skip
+]
 
 FAMILIES = {
-    "windows": WINDOWS, "scatters": SCATTERS, "bits": BITS, "sorted": SORTED,
-    "convolutions": CONVOLUTIONS, "ragged": RAGGED, "others": OTHERS,
-}  # fmt: skip
+    "windows": WINDOWS,
+    "scatters": SCATTERS,
+    "bits": BITS,
+    "sorted": SORTED,
+    "convolutions": CONVOLUTIONS,
+    "ragged": RAGGED,
+    "others": OTHERS,
+}
 
 if __name__ == "__main__":
     space = {"jax": jax, "jnp": jnp, "lax": lax, "np": np}

@@ -21,21 +21,43 @@ ATTENTION = [
     ((2, 5, 4, 3), (2, 6, 2, 3), {"query_seq_lengths": [3, 5], "key_value_seq_lengths": [6, 2]}),
 ]
 INITIALIZERS = [
-    ("zeros", None, (2, 3)), ("ones", None, (2, 3)), ("constant", {"value": -7}, (2, 3)),
-    ("uniform", {"scale": 10.0}, (2, 3)), ("normal", {"stddev": 5.0}, (2, 3)),
+    ("zeros", None, (2, 3)),
+    ("ones", None, (2, 3)),
+    ("constant", {"value": -7}, (2, 3)),
+    ("uniform", {"scale": 10.0}, (2, 3)),
+    ("normal", {"stddev": 5.0}, (2, 3)),
     ("truncated_normal", {"stddev": 0.5, "lower": -1.0, "upper": 3.0}, (2, 3)),
-    ("glorot_normal", {}, (3, 4)), ("glorot_uniform", {}, (2, 3, 4)), ("he_normal", {}, (3, 4)),
-    ("he_uniform", {"in_axis": 0, "out_axis": 1}, (3, 4)), ("lecun_normal", {}, (3, 4)),
+    ("glorot_normal", {}, (3, 4)),
+    ("glorot_uniform", {}, (2, 3, 4)),
+    ("he_normal", {}, (3, 4)),
+    ("he_uniform", {"in_axis": 0, "out_axis": 1}, (3, 4)),
+    ("lecun_normal", {}, (3, 4)),
     ("lecun_uniform", {"batch_axis": 0}, (2, 3, 4)),
     ("variance_scaling", {"scale": 2.0, "mode": "fan_out", "distribution": "normal"}, (3, 4)),
-    ("variance_scaling", {"scale": 2.0, "mode": "fan_geo_avg", "distribution": "uniform",
-                          "in_axis": [0, 1], "out_axis": 2}, (3, 2, 4)),
-    ("orthogonal", {"scale": 2.0}, (3, 4)), ("orthogonal", {"column_axis": 0}, (3, 4, 2)),
-    ("delta_orthogonal", {}, (3, 2, 2)), ("delta_orthogonal", {}, (3, 2, 2, 4)),
+    (
+        "variance_scaling",
+        {
+            "scale": 2.0,
+            "mode": "fan_geo_avg",
+            "distribution": "uniform",
+            "in_axis": [0, 1],
+            "out_axis": 2,
+        },
+        (3, 2, 4),
+    ),
+    ("orthogonal", {"scale": 2.0}, (3, 4)),
+    ("orthogonal", {"column_axis": 0}, (3, 4, 2)),
+    ("delta_orthogonal", {}, (3, 2, 2)),
+    ("delta_orthogonal", {}, (3, 2, 2, 4)),
 ]
 COMPLEX = [("glorot_normal", {}, (3, 4)), ("glorot_uniform", {}, (3, 4)), ("normal", {}, (3, 4))]
 ACTIVATIONS = [
-    "hard_silu", "identity", "squareplus", "sparse_plus", "sparse_sigmoid", "log1mexp",
+    "hard_silu",
+    "identity",
+    "squareplus",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "log1mexp",
     "logmeanexp",
 ]
 
@@ -65,8 +87,11 @@ def attention() -> list:
 
 def initializers() -> list:
     rows = []
-    for dtype, cases in (("float32", INITIALIZERS), ("bfloat16", INITIALIZERS[:9]),
-                         ("complex64", COMPLEX)):
+    for dtype, cases in (
+        ("float32", INITIALIZERS),
+        ("bfloat16", INITIALIZERS[:9]),
+        ("complex64", COMPLEX),
+    ):
         for name, options, shape in cases:
             initializer = getattr(jax.nn.initializers, name)
             init = initializer if options is None else initializer(**options)
@@ -86,9 +111,7 @@ def main() -> None:
         slope = jax.grad(lambda v, function=function: jnp.sum(function(v)))(positive)
         values = [np.ravel(function(positive)).tolist(), slope.tolist()]
         activations.append([name, positive.tolist(), *values])
-    values = {
-        "attention": attention(), "initializers": initializers(), "activations": activations
-    }
+    values = {"attention": attention(), "initializers": initializers(), "activations": activations}
     text = json.dumps(values, separators=(",", ":"))
     (Path(__file__).parent / "nn_values.json").write_text(text)
 

@@ -51,11 +51,15 @@ def draws() -> list:
                 key = jax.random.key(number)
                 arrays = [np.asarray(x, np.float32) if isinstance(x, list) else x for x in args]
                 out = np.asarray(getattr(jax.random, name)(key, *arrays, **kwargs))
-                flat = np.concatenate([out.real.ravel(), out.imag.ravel()]) if (
-                    out.dtype.kind == "c") else out.ravel()
+                flat = (
+                    np.concatenate([out.real.ravel(), out.imag.ravel()])
+                    if (out.dtype.kind == "c")
+                    else out.ravel()
+                )
                 values = [None if v != v else v for v in flat.tolist()]
-                rows.append([layout, number, name, args, kwargs, str(out.dtype),
-                             list(out.shape), values])
+                rows.append(
+                    [layout, number, name, args, kwargs, str(out.dtype), list(out.shape), values]
+                )
     return rows
 
 

@@ -18,10 +18,21 @@ from jax.scipy.spatial import transform
 from make_numpy_functions import FOLDER, outcome, works
 
 SPACE = {
-    "jnp": jnp, "np": np, "grad": jax.grad, "fft": fft, "integrate": integrate, "linalg": linalg,
-    "interpolate": interpolate, "ndimage": ndimage, "optimize": optimize, "signal": signal,
-    "sparse": sparse, "transform": transform, "vq": vq, "ode": ode,
-}  # fmt: skip
+    "jnp": jnp,
+    "np": np,
+    "grad": jax.grad,
+    "fft": fft,
+    "integrate": integrate,
+    "linalg": linalg,
+    "interpolate": interpolate,
+    "ndimage": ndimage,
+    "optimize": optimize,
+    "signal": signal,
+    "sparse": sparse,
+    "transform": transform,
+    "vq": vq,
+    "ode": ode,
+}
 
 
 def sections():

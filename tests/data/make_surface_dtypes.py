@@ -39,8 +39,13 @@ from surface_dtype_cases import (
 FOLDER = Path(__file__).parent
 # All of random and of distributions, and most of linear algebra, stand in surface_calls.txt.
 MODULES = (
-    "jax.numpy", "jax.numpy.linalg", "jax.numpy.fft", "jax.lax", "jax.nn", "jax.scipy.special",
-)  # fmt: skip
+    "jax.numpy",
+    "jax.numpy.linalg",
+    "jax.numpy.fft",
+    "jax.lax",
+    "jax.nn",
+    "jax.scipy.special",
+)
 # The first of each row that JAX takes is kept.
 FORMS = (
     ("f(a)", "f(x)", "f(m)", "f(w)"),
@@ -48,10 +53,18 @@ FORMS = (
     ("f(a, b, c)", "f(x, x, y)"),
 )
 LEFT_OUT = {
-    "jax.numpy.save", "jax.numpy.savez", "jax.numpy.load", "jax.numpy.fromfile",
-    "jax.numpy.get_printoptions", "jax.numpy.set_printoptions", "jax.numpy.printoptions",
-    "jax.lax.tie_in", "jax.lax.create_token", "jax.lax.composite", "jax.lax.dce_sink",
-}  # fmt: skip
+    "jax.numpy.save",
+    "jax.numpy.savez",
+    "jax.numpy.load",
+    "jax.numpy.fromfile",
+    "jax.numpy.get_printoptions",
+    "jax.numpy.set_printoptions",
+    "jax.numpy.printoptions",
+    "jax.lax.tie_in",
+    "jax.lax.create_token",
+    "jax.lax.composite",
+    "jax.lax.dce_sink",
+}
 
 
 def functions():
@@ -65,10 +78,13 @@ def functions():
             if name.startswith("_") or path in LEFT_OUT or name.endswith("_p"):
                 continue
             if module is scipy.stats and isinstance(value, types.ModuleType):
-                by_path.update({
-                    f"{path}.{own}": getattr(value, own)
-                    for own in sorted(dir(value)) if not own.startswith("_")
-                })  # fmt: skip
+                by_path.update(
+                    {
+                        f"{path}.{own}": getattr(value, own)
+                        for own in sorted(dir(value))
+                        if not own.startswith("_")
+                    }
+                )
             elif callable(value) and not (isinstance(value, type) and inspect.isclass(value)):
                 by_path[path] = value
     return {path: value for path, value in by_path.items() if callable(value)}

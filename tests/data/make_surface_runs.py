@@ -56,9 +56,12 @@ class Workers:
     def run(self, row):
         if self.process is None:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, "worker"], stdin=subprocess.PIPE, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                [sys.executable, __file__, "worker"],
+                stdin=subprocess.PIPE,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
         self.process.stdin.write(json.dumps(row) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()

@@ -9,9 +9,21 @@ import json
 from pathlib import Path
 
 MODULES = [
-    "nn", "nn.initializers", "image", "ops", "dlpack", "monitoring", "test_util", "dtypes",
-    "errors", "stages", "typing", "ffi", "custom_derivatives", "ad_checkpoint",
-]  # fmt: skip
+    "nn",
+    "nn.initializers",
+    "image",
+    "ops",
+    "dlpack",
+    "monitoring",
+    "test_util",
+    "dtypes",
+    "errors",
+    "stages",
+    "typing",
+    "ffi",
+    "custom_derivatives",
+    "ad_checkpoint",
+]
 
 
 def parameters(value: object) -> list[str] | None:

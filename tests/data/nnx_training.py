@@ -39,9 +39,7 @@ def train_convolutions():
     """nnx.jit, nnx.value_and_grad with metrics, evaluation mode."""
     model = ConvolutionNetwork(rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
-    metrics = nnx.MultiMetric(
-        accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss")
-    )
+    metrics = nnx.MultiMetric(accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss"))
     x, labels = images()
 
     def loss_of(model):

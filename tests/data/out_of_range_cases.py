@@ -40,8 +40,10 @@ def cases(jnp: Any, lax: Any) -> dict[str, Case]:
         by_name[f"dynamic_slice {k}"] = (lambda x, i: lax.dynamic_slice(x, (i,), (2,)), X, index)
         by_name[f"dynamic_index {k}"] = (lambda x, i: lax.dynamic_index_in_dim(x, i), X, index)
         by_name[f"dynamic_update {k}"] = (
-            lambda x, i: lax.dynamic_update_slice(x, x[:2] * 10, (i,)), X, index
-        )  # fmt: skip
+            lambda x, i: lax.dynamic_update_slice(x, x[:2] * 10, (i,)),
+            X,
+            index,
+        )
     by_name["x[a]"] = (lambda x, i: x[i], X, (INDEX,))
     by_name["xx[a]"] = (lambda x, i: x[i], XX, (INDEX,))
     by_name["xx[a, a]"] = (lambda x, i: x[i, i], XX, (INDEX,))
@@ -75,7 +77,9 @@ def _with_mode(jnp: Any, lax: Any, mode: str) -> dict[str, Case]:
         "at.get column": (lambda x, i: x.at[:, i].get(mode=mode), XX, (INDEX,)),
         "at.get part": (lambda x, i: x.at[i, 1:].get(mode=mode), XX, (INDEX,)),
         "at.get no wrap": (
-            lambda x, i: x.at[i].get(mode=mode, wrap_negative_indices=False), X, (INDEX,)
+            lambda x, i: x.at[i].get(mode=mode, wrap_negative_indices=False),
+            X,
+            (INDEX,),
         ),
         "take": (lambda x, i: jnp.take(x, i, mode=mode), X, (INDEX,)),
         "take rows": (lambda x, i: jnp.take(x, i, axis=0, mode=mode), XX, (INDEX,)),
@@ -85,13 +89,13 @@ def _with_mode(jnp: Any, lax: Any, mode: str) -> dict[str, Case]:
         "at.set": (lambda x, i: x.at[i].set(x[0] * 3, mode=mode), X, (ONCE,)),
         "at.add": (lambda x, i: x.at[i].add(x[0] * 3, mode=mode), X, (INDEX,)),
         "at.max": (lambda x, i: x.at[i].max(x[1] * 3, mode=mode), X, (INDEX[:3],)),
-        "gather": (
-            lambda x, i: lax.gather(x, i[:, None], rows, (1, 3), mode=mode), XX, (INDEX,)
-        ),
+        "gather": (lambda x, i: lax.gather(x, i[:, None], rows, (1, 3), mode=mode), XX, (INDEX,)),
         "gather windows": (
-            lambda x, i: lax.gather(x, i[:, None], windows, (2, 3), mode=mode), XX, (INDEX,)
+            lambda x, i: lax.gather(x, i[:, None], windows, (2, 3), mode=mode),
+            XX,
+            (INDEX,),
         ),
-    }  # fmt: skip
+    }
     if mode == "clip":
         # JAX's weights of equal updates do not add up to 1 there (forward 5, where both give 3).
         del made["at.max"]
@@ -118,10 +122,15 @@ def outcomes(case: Case, library: Any, jnp: Any) -> dict[str, Any]:
 
     gradient = library.grad(loss)
     ways = {
-        "value": function, "value, jit": library.jit(function), "value, vmap": batched(function),
-        "tangent": tangent, "gradient": gradient, "gradient, jit": library.jit(gradient),
-        "gradient, vmap": batched(gradient), "gradient, vmap of x": shared(gradient),
-    }  # fmt: skip
+        "value": function,
+        "value, jit": library.jit(function),
+        "value, vmap": batched(function),
+        "tangent": tangent,
+        "gradient": gradient,
+        "gradient, jit": library.jit(gradient),
+        "gradient, vmap": batched(gradient),
+        "gradient, vmap of x": shared(gradient),
+    }
     by_way: dict[str, Any] = {}
     for way, run in ways.items():
         try:

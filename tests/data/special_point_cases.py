@@ -75,17 +75,20 @@ rsqrt sign sin sinh sqrt square tan tanh
 def unary() -> list[str]:
     """Functions of one real array, as ``module.name``."""
     return [
-        *(f"jnp.{n}" for n in _NUMPY_UNARY), *(f"lax.{n}" for n in _LAX_UNARY),
-        *(f"nn.{n}" for n in _NN_UNARY), *(f"special.{n}" for n in _SPECIAL_UNARY),
-    ]  # fmt: skip
+        *(f"jnp.{n}" for n in _NUMPY_UNARY),
+        *(f"lax.{n}" for n in _LAX_UNARY),
+        *(f"nn.{n}" for n in _NN_UNARY),
+        *(f"special.{n}" for n in _SPECIAL_UNARY),
+    ]
 
 
 def binary() -> list[str]:
     """Functions of two real arrays."""
     return [
-        *(f"jnp.{n}" for n in _NUMPY_BINARY), *(f"lax.{n}" for n in _LAX_BINARY),
+        *(f"jnp.{n}" for n in _NUMPY_BINARY),
+        *(f"lax.{n}" for n in _LAX_BINARY),
         *(f"special.{n}" for n in _SPECIAL_BINARY),
-    ]  # fmt: skip
+    ]
 
 
 def complex_unary() -> list[str]:
@@ -103,14 +106,19 @@ def operands(kind: str) -> tuple[np.ndarray, ...]:
 
 
 KINDS: dict[str, Callable[[], list[str]]] = {
-    "unary": unary, "binary": binary, "complex_unary": complex_unary
-}  # fmt: skip
+    "unary": unary,
+    "binary": binary,
+    "complex_unary": complex_unary,
+}
 
 
 def results(
-    function: Callable[..., Any], given: tuple[np.ndarray, ...], jvp: Any, vjp: Any,
+    function: Callable[..., Any],
+    given: tuple[np.ndarray, ...],
+    jvp: Any,
+    vjp: Any,
     wrap: Callable[[Any], Any] = lambda f: f,
-) -> dict[str, list[np.ndarray]]:  # fmt: skip
+) -> dict[str, list[np.ndarray]]:
     """Values, and of real functions the derivatives by each operand, forward and in reverse.
 
     Args:

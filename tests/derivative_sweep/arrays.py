@@ -132,11 +132,15 @@ VECTORS: dict[str, tuple[Callable[[Any], Any], Callable[[Numbers], Any]]] = {
 MATRICES: dict[str, tuple[Callable[[Any], Any], Callable[[Numbers], Any]]] = {
     "trace": (_square(jnp.trace), _matrix(lambda a: a[0, 0] + a[1, 1])),
     "det": (_square(jnp.linalg.det), _matrix(_det)),
-    "slogdet": (_square(lambda a: jnp.linalg.slogdet(a)[1]),
-                _matrix(lambda a: mp.log(abs(_det(a))))),
+    "slogdet": (
+        _square(lambda a: jnp.linalg.slogdet(a)[1]),
+        _matrix(lambda a: mp.log(abs(_det(a)))),
+    ),
     "inv": (_square(lambda a: jnp.linalg.inv(a).ravel()), _matrix(_inverse)),
-    "matrix_power": (_square(lambda a: jnp.linalg.matrix_power(a, 3).ravel()),
-                     _matrix(lambda a: a * a * a)),
+    "matrix_power": (
+        _square(lambda a: jnp.linalg.matrix_power(a, 3).ravel()),
+        _matrix(lambda a: a * a * a),
+    ),
     "norm fro": (_square(jnp.linalg.norm), lambda x: _norm(2)(x)),
     "norm nuc": (_square(lambda a: jnp.linalg.norm(a, "nuc")), _matrix(_nuclear)),
     "eigvalsh": (_square(jnp.linalg.eigvalsh), _matrix(_eigenvalues)),
@@ -144,4 +148,4 @@ MATRICES: dict[str, tuple[Callable[[Any], Any], Callable[[Numbers], Any]]] = {
         _square(lambda a: jnp.exp(jnp.linalg.eigh(a)[0]).sum()),
         _matrix(lambda a: sum(map(mp.exp, _eigenvalues(a)))),
     ),
-}  # fmt: skip
+}

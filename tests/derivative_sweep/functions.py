@@ -75,21 +75,42 @@ def _log1mexp(x: mpf) -> mpf:
 
 
 _EXP = {
-    "exp": mp.exp, "exp2": lambda x: mpf(2) ** x, "expm1": mp.expm1, "log": mp.log,
-    "log1p": mp.log1p, "log2": lambda x: mp.log(x) / mp.log(2),
-    "log10": lambda x: mp.log(x) / mp.log(10), "sqrt": mp.sqrt,
-    "rsqrt": lambda x: 1 / mp.sqrt(x), "cbrt": _cbrt, "square": lambda x: x * x,
+    "exp": mp.exp,
+    "exp2": lambda x: mpf(2) ** x,
+    "expm1": mp.expm1,
+    "log": mp.log,
+    "log1p": mp.log1p,
+    "log2": lambda x: mp.log(x) / mp.log(2),
+    "log10": lambda x: mp.log(x) / mp.log(10),
+    "sqrt": mp.sqrt,
+    "rsqrt": lambda x: 1 / mp.sqrt(x),
+    "cbrt": _cbrt,
+    "square": lambda x: x * x,
     "reciprocal": lambda x: 1 / x,
-}  # fmt: skip
+}
 _CIRCULAR = {
-    "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "asin": mp.asin, "acos": mp.acos,
-    "atan": mp.atan, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh, "asinh": mp.asinh,
-    "acosh": mp.acosh, "atanh": mp.atanh,
-}  # fmt: skip
+    "sin": mp.sin,
+    "cos": mp.cos,
+    "tan": mp.tan,
+    "asin": mp.asin,
+    "acos": mp.acos,
+    "atan": mp.atan,
+    "sinh": mp.sinh,
+    "cosh": mp.cosh,
+    "tanh": mp.tanh,
+    "asinh": mp.asinh,
+    "acosh": mp.acosh,
+    "atanh": mp.atanh,
+}
 _STEPS = {
-    "abs": abs, "negative": lambda x: -x, "positive": lambda x: x, "sign": mpmath.sign,
-    "floor": mp.floor, "ceil": mp.ceil, "trunc": lambda x: mpmath.sign(x) * mp.floor(abs(x)),
-}  # fmt: skip
+    "abs": abs,
+    "negative": lambda x: -x,
+    "positive": lambda x: x,
+    "sign": mpmath.sign,
+    "floor": mp.floor,
+    "ceil": mp.ceil,
+    "trunc": lambda x: mpmath.sign(x) * mp.floor(abs(x)),
+}
 UNARY: dict[str, Function] = {
     **{f"jnp.{name}": f for name, f in {**_EXP, **_CIRCULAR, **_STEPS}.items()
        if name not in ("rsqrt",)},
@@ -128,11 +149,19 @@ UNARY: dict[str, Function] = {
 }  # fmt: skip
 # What mpmath computes for moderate operands only, with the largest.
 LIMITED = {
-    "jnp.i0": 50, "lax.bessel_i0e": 50, "lax.bessel_i1e": 50, "special.i0": 50, "special.i1": 50,
-    "special.i0e": 50, "special.i1e": 50, "special.dawsn": 1e3, "jnp.sinc": 200,
+    "jnp.i0": 50,
+    "lax.bessel_i0e": 50,
+    "lax.bessel_i1e": 50,
+    "special.i0": 50,
+    "special.i1": 50,
+    "special.i0e": 50,
+    "special.i1e": 50,
+    "special.dawsn": 1e3,
+    "jnp.sinc": 200,
     **{f"{m}.{n}": 1e10 for m in ("jnp", "lax") for n in ("sin", "cos", "tan")},
-    "special.gamma": 200, "special.factorial": 200,
-}  # fmt: skip
+    "special.gamma": 200,
+    "special.factorial": 200,
+}
 
 
 def _log_sum(x: mpf, y: mpf, base: mpf) -> mpf:
@@ -156,10 +185,17 @@ def _copysign(x: mpf, y: mpf) -> mpf:
 
 
 BINARY: dict[str, Function] = {
-    "jnp.add": lambda x, y: x + y, "jnp.subtract": lambda x, y: x - y,
-    "jnp.multiply": lambda x, y: x * y, "jnp.divide": lambda x, y: x / y,
-    "jnp.power": _pow, "lax.pow": _pow, "jnp.float_power": _pow,
-    "jnp.maximum": max, "jnp.minimum": min, "jnp.fmax": max, "jnp.fmin": min,
+    "jnp.add": lambda x, y: x + y,
+    "jnp.subtract": lambda x, y: x - y,
+    "jnp.multiply": lambda x, y: x * y,
+    "jnp.divide": lambda x, y: x / y,
+    "jnp.power": _pow,
+    "lax.pow": _pow,
+    "jnp.float_power": _pow,
+    "jnp.maximum": max,
+    "jnp.minimum": min,
+    "jnp.fmax": max,
+    "jnp.fmin": min,
     "jnp.hypot": lambda x, y: mp.sqrt(x * x + y * y),
     "jnp.arctan2": mp.atan2,
     "jnp.logaddexp": lambda x, y: _log_sum(x, y, mp.e),
@@ -167,7 +203,8 @@ BINARY: dict[str, Function] = {
     "jnp.copysign": _copysign,
     "jnp.mod": lambda x, y: x - y * mp.floor(x / y),
     "jnp.fmod": lambda x, y: x - y * mpmath.sign(x / y) * mp.floor(abs(x / y)),
-    "special.xlogy": _xlogy, "special.xlog1py": lambda x, y: _xlogy(x, 1 + y),
+    "special.xlogy": _xlogy,
+    "special.xlog1py": lambda x, y: _xlogy(x, 1 + y),
     "special.kl_div": lambda x, y: (x * mp.log(x / y) if x else 0) - x + y,
     "special.rel_entr": lambda x, y: x * mp.log(x / y) if x else mpf(0),
     "special.boxcox": lambda x, y: (_pow(x, y) - 1) / y if y else mp.log(x),
@@ -176,7 +213,7 @@ BINARY: dict[str, Function] = {
     "nn.elu": lambda x, a: x if x > 0 else a * mp.expm1(x),
     "nn.leaky_relu": lambda x, a: x if x >= 0 else a * x,
     "nn.squareplus": lambda x, b: (x + mp.sqrt(x * x + b)) / 2,
-}  # fmt: skip
+}
 # Of these, second derivatives too.
 TWICE = [
     name for name in UNARY
@@ -187,6 +224,5 @@ TWICE = [
     )
 ]  # fmt: skip
 HOLOMORPHIC = [
-    f"lax.{name}" for name in (*_EXP, *_CIRCULAR)
-    if name not in ("cbrt", "log2", "log10", "exp2")
-] + ["jnp.log2", "jnp.log10", "jnp.exp2", "jnp.sinc", "nn.silu", "lax.logistic"]  # fmt: skip
+    f"lax.{name}" for name in (*_EXP, *_CIRCULAR) if name not in ("cbrt", "log2", "log10", "exp2")
+] + ["jnp.log2", "jnp.log10", "jnp.exp2", "jnp.sinc", "nn.silu", "lax.logistic"]

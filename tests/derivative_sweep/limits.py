@@ -86,17 +86,22 @@ def _quotient(
 
 
 def _one_sided(
-    function: Function, operands: Sequence[mpf], place: int, side: int, order: int,
+    function: Function,
+    operands: Sequence[mpf],
+    place: int,
+    side: int,
+    order: int,
     steps: tuple[mpf, mpf],
 ) -> mpf | None:
-    first, second = (
-        _quotient(function, operands, place, side, step, order) for step in steps
-    )
+    first, second = (_quotient(function, operands, place, side, step, order) for step in steps)
     return _settled(first, second)
 
 
 def slopes(
-    function: Function, operands: Sequence[mpf | float], place: int, order: int = 1,
+    function: Function,
+    operands: Sequence[mpf | float],
+    place: int,
+    order: int = 1,
     precision: Precision = WIDE,
 ) -> list[mpf | None]:
     """The limits from both sides of the derivative by operand ``place``, of ``order`` 1 or 2."""
@@ -115,7 +120,11 @@ def slopes(
 
 
 def nearby_slopes(
-    function: Function, operands: Sequence[float], place: int, order: int, precision: Precision,
+    function: Function,
+    operands: Sequence[float],
+    place: int,
+    order: int,
+    precision: Precision,
     eps: float,
 ) -> list[mpf | None]:
     """Limits at operands that differ by a rounding: each by at most ``eps`` times itself.
@@ -128,15 +137,19 @@ def nearby_slopes(
         for signs in product((-1, 0, 1), repeat=len(operands)):
             pairs = zip(operands, signs, strict=True)
             # To most functions -0.0 is 0.
-            near = [(_exact(x) if x or sign else mpf(0)) * (1 + mpf(eps) * sign)
-                    for x, sign in pairs]  # fmt: skip
+            near = [
+                (_exact(x) if x or sign else mpf(0)) * (1 + mpf(eps) * sign) for x, sign in pairs
+            ]
             found += slopes(function, near, place, order, precision)
     return found
 
 
 def slopes_along(
-    meaning: Callable[[list[mpf]], mpf | list[mpf]], x: Sequence[mpf | float],
-    direction: Sequence[float], k: int, precision: Precision,
+    meaning: Callable[[list[mpf]], mpf | list[mpf]],
+    x: Sequence[mpf | float],
+    direction: Sequence[float],
+    k: int,
+    precision: Precision,
 ) -> list[mpf | None]:
     """Limits for result ``k`` of a function of a vector, along a direction."""
 
@@ -148,8 +161,12 @@ def slopes_along(
 
 
 def nearby_slopes_along(
-    meaning: Callable[[list[mpf]], mpf | list[mpf]], x: Sequence[float],
-    direction: Sequence[float], k: int, precision: Precision, distance: float,
+    meaning: Callable[[list[mpf]], mpf | list[mpf]],
+    x: Sequence[float],
+    direction: Sequence[float],
+    k: int,
+    precision: Precision,
+    distance: float,
 ) -> list[mpf | None]:
     """The same at vectors that differ by a rounding of their largest element, in each element.
 

@@ -109,8 +109,9 @@ def errors(method_of, steps, ts=(0.0, 3.0)):
     return np.array([np.abs(np.asarray(y) - want).max() for y in got])
 
 
-@pytest.mark.parametrize(("method_of", "order"), [(lambda h: RK4(step=h), 4),
-                                                  (lambda h: Tsit5(step=h), 5)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method_of", "order"), [(lambda h: RK4(step=h), 4), (lambda h: Tsit5(step=h), 5)]
+)
 def test_order_of_convergence(method_of, order):
     """Of Lorenz's system: with the pendulum the leading term of Tsit5's error almost cancels."""
     y0 = (1.0, 1.0, 1.5)
@@ -142,10 +143,15 @@ def test_the_interpolant_satisfies_the_conditions_of_order_4():
         weights = np.array(runge_kutta.tsitouras_weights(theta))
         inner = stages @ nodes
         sums = [
-            weights.sum(), weights @ nodes, weights @ nodes**2, weights @ inner,
-            weights @ nodes**3, weights @ (nodes * inner), weights @ (stages @ nodes**2),
+            weights.sum(),
+            weights @ nodes,
+            weights @ nodes**2,
+            weights @ inner,
+            weights @ nodes**3,
+            weights @ (nodes * inner),
+            weights @ (stages @ nodes**2),
             weights @ (stages @ inner),
-        ]  # fmt: skip
+        ]
         powers = theta ** np.array([1, 2, 3, 3, 4, 4, 4, 4])
         np.testing.assert_allclose(sums, powers / [1, 2, 3, 6, 4, 8, 12, 24], atol=2e-12)
     np.testing.assert_allclose(runge_kutta.tsitouras_weights(1.0)[:6], rows[-1], atol=1e-12)
@@ -176,8 +182,9 @@ def fall(t, y):
 @pytest.mark.parametrize("back", [False, True])
 def test_an_event_stops_the_solve(method, back):
     height, end = 2.0, -3.0 if back else 3.0
-    out = solve(fall, np.array([height, 1.0]), (0.0, end), method=METHODS[method],
-                event=lambda t, y: y[0])  # fmt: skip
+    out = solve(
+        fall, np.array([height, 1.0]), (0.0, end), method=METHODS[method], event=lambda t, y: y[0]
+    )
     roots = np.roots([-9.81 / 2, 1.0, height])
     want = roots.min() if back else roots.max()
     assert out.status == Status.EVENT
@@ -189,14 +196,22 @@ def test_an_event_stops_the_solve(method, back):
 
 def test_rows_behind_an_event_are_those_of_the_event():
     ts = np.linspace(0, 2, 9)
-    out = gf.jit(lambda y0: solve(driven, y0, ts, 0.1, method=TIGHT,
-                                  event=lambda t, y, d: jnp.cos(t) - d - y[0]))(
-        np.array([0.2, 0.0])
-    )  # fmt: skip
+    out = gf.jit(
+        lambda y0: solve(
+            driven, y0, ts, 0.1, method=TIGHT, event=lambda t, y, d: jnp.cos(t) - d - y[0]
+        )
+    )(np.array([0.2, 0.0]))
     path = scipy.integrate.solve_ivp(
-        driven_in_numpy, (0, 2), [0.2, 0.0], "DOP853", rtol=1e-12, atol=1e-12, args=(0.1,),
-        events=lambda t, y, d: np.cos(t) - d - y[0], dense_output=True,
-    )  # fmt: skip
+        driven_in_numpy,
+        (0, 2),
+        [0.2, 0.0],
+        "DOP853",
+        rtol=1e-12,
+        atol=1e-12,
+        args=(0.1,),
+        events=lambda t, y, d: np.cos(t) - d - y[0],
+        dense_output=True,
+    )
     want = path.t_events[0][0]
     np.testing.assert_allclose(out.event_time, want, atol=1e-8)
     np.testing.assert_allclose(out.ts, np.minimum(ts, want), atol=1e-8)
@@ -305,8 +320,15 @@ def unpacked(kind, method):
         return solve(driven, x[:2], ts, x[2], method=method, max_steps=150).ys.ravel()
 
     def event(x):
-        out = solve(driven, x[:2], (x[3], x[4] + 3), x[2], method=method, max_steps=400,
-                    event=lambda t, y, d: y[0] - 0.2 * t - d)  # fmt: skip
+        out = solve(
+            driven,
+            x[:2],
+            (x[3], x[4] + 3),
+            x[2],
+            method=method,
+            max_steps=400,
+            event=lambda t, y, d: y[0] - 0.2 * t - d,
+        )
         return jnp.append(out.ys, out.event_time)
 
     return {"span": span, "rows": rows, "event": event}[kind]
@@ -352,8 +374,11 @@ def test_second_derivatives():
     def end_of(rate):
         return solve(lambda t, y, r: -r * y, 1.0, (0.0, 1.0), rate, method=TIGHT, max_steps=60).ys
 
-    for second in (gf.grad(gf.grad(end_of)), gf.jacfwd(gf.grad(end_of)),
-                   gf.jacfwd(gf.jacfwd(end_of))):  # fmt: skip
+    for second in (
+        gf.grad(gf.grad(end_of)),
+        gf.jacfwd(gf.grad(end_of)),
+        gf.jacfwd(gf.jacfwd(end_of)),
+    ):
         np.testing.assert_allclose(gf.jit(second)(0.7), np.exp(-0.7), rtol=1e-7)
     with pytest.raises(ValueError, match="loop of known length"):
         gf.jacrev(gf.jacfwd(end_of))(0.7)
@@ -361,9 +386,17 @@ def test_second_derivatives():
 
 def test_second_derivatives_of_the_time_of_an_event():
     """The time at which 1 decays to 1/2 is log(2) / rate."""
+
     def time(rate):
-        return solve(lambda t, y, r: -r * y, 1.0, (0.0, 5.0), rate, method=TIGHT, max_steps=60,
-                     event=lambda t, y, r: y - 0.5).event_time  # fmt: skip
+        return solve(
+            lambda t, y, r: -r * y,
+            1.0,
+            (0.0, 5.0),
+            rate,
+            method=TIGHT,
+            max_steps=60,
+            event=lambda t, y, r: y - 0.5,
+        ).event_time
 
     for order, function in enumerate((time, gf.grad(time), gf.grad(gf.grad(time)))):
         want = np.log(2) * [1, -1, 2][order] / 0.7 ** (order + 1)
@@ -416,12 +449,15 @@ def test_rows_that_were_not_reached_are_nan():
 @pytest.mark.parametrize("method", [Tsit5(), RK4(step=0.1), Tsit5(step=0.1)])
 def test_states_that_are_not_finite_fail(method):
     """A start that is nan, a slope that becomes nan, and a state that goes to infinity."""
+
     def run(f, y0):
         return gf.jit(lambda y: solve(f, y, (0.0, 2.0), method=method))(np.float64(y0))
 
     cases = [
-        (lambda t, y: -y, np.nan), (lambda t, y: -jnp.sqrt(y) - 1, 1.0), (lambda t, y: y**2, 1.0)
-    ]  # fmt: skip
+        (lambda t, y: -y, np.nan),
+        (lambda t, y: -jnp.sqrt(y) - 1, 1.0),
+        (lambda t, y: y**2, 1.0),
+    ]
     for f, y0 in cases:
         out = run(f, y0)
         assert out.status in (Status.FAILED, Status.MAX_STEPS) and np.isnan(out.ys)
@@ -433,6 +469,7 @@ def test_states_that_are_not_finite_fail(method):
 @pytest.mark.parametrize("method", [Tsit5(), RK4(step=0.1)])
 def test_times_and_events_that_are_wrong_fail(method):
     """Where they are traced, so that nothing can be raised."""
+
     def run(ts):
         return solve(lambda t, y: -y, 1.0, ts, method=method, max_steps=30)
 
@@ -443,8 +480,9 @@ def test_times_and_events_that_are_wrong_fail(method):
     for end in (np.nan, np.inf):
         out = gf.jit(lambda end: run((0.0, end)))(end)
         assert out.status != Status.DONE and np.isnan(out.ys)
-    out = solve(lambda t, y: -y, 1.0, (0.0, 2.0), method=method,
-                event=lambda t, y: jnp.log(y - 0.5))  # fmt: skip
+    out = solve(
+        lambda t, y: -y, 1.0, (0.0, 2.0), method=method, event=lambda t, y: jnp.log(y - 0.5)
+    )
     assert out.status == Status.FAILED and np.isnan(out.ys) and np.isnan(out.event_time)
 
 
@@ -481,9 +519,12 @@ def test_times_in_lists_and_of_other_dtypes():
         return solve(lambda t, y: -y, 1.0, ts, method=TIGHT)
 
     ends = [
-        end_of([0, 1]).ys[1], end_of(np.array([0, 1])).ys[1], end_of((np.float32(0), 1)).ys,
-        gf.jit(lambda a, b: end_of([a, 0.5, b]))(0.0, 1.0).ys[2], gf.jit(end_of)((0, 1)).ys,
-    ]  # fmt: skip
+        end_of([0, 1]).ys[1],
+        end_of(np.array([0, 1])).ys[1],
+        end_of((np.float32(0), 1)).ys,
+        gf.jit(lambda a, b: end_of([a, 0.5, b]))(0.0, 1.0).ys[2],
+        gf.jit(end_of)((0, 1)).ys,
+    ]
     np.testing.assert_allclose(ends, np.exp(-1), rtol=1e-7)
     assert end_of((np.float32(0), np.float32(1))).ts.dtype == np.float32
 
@@ -518,10 +559,13 @@ def test_without_jit():
         (lambda f: solve(lambda t, y: (y, y), 1.0, (0.0, 1.0)), TypeError, "tree like the state"),
         (lambda f: solve(lambda t, y: y[None], 1.0, (0.0, 1.0)), TypeError, r"shape \(\)"),
         (lambda f: solve(lambda t, y: 1j * y, 1.0, (0.0, 1.0)), TypeError, "reals for a real"),
-        (lambda f: solve(f, jnp.ones(2), (0.0, 1.0), event=lambda t, y: y), TypeError,
-         "event must return a real scalar"),
+        (
+            lambda f: solve(f, jnp.ones(2), (0.0, 1.0), event=lambda t, y: y),
+            TypeError,
+            "event must return a real scalar",
+        ),
     ],
-)  # fmt: skip
+)
 def test_messages(call, error, message):
     with pytest.raises(error, match=message):
         call(lambda t, y: -y)

@@ -36,9 +36,7 @@ def by_cauchy(function, *curves, radius=0.2, count=64):
     ts = radius * np.exp(2j * np.pi * np.arange(count) / count)
     values = np.stack([function(*(at(curve, t) for curve in curves)) for t in ts])
     terms = np.fft.fft(values, axis=0) / count
-    return [
-        math.factorial(k) * terms[k].real / radius**k for k in range(ORDER + 1)
-    ]
+    return [math.factorial(k) * terms[k].real / radius**k for k in range(ORDER + 1)]
 
 
 def found(function, *curves):
@@ -75,17 +73,28 @@ def test_derivatives_of_one_argument(ours, numpys):
 @pytest.mark.parametrize(
     ("ours", "numpys"),
     [
-        (jnp.multiply, np.multiply), (jnp.divide, np.divide), (jnp.power, np.power),
-        (jnp.dot, np.dot), (jnp.outer, np.outer), (jnp.subtract, np.subtract),
-        (jnp.maximum, lambda x, y: y), (lambda x, y: jnp.where(x < y, x, y), lambda x, y: x),
-        (lambda x, y: jnp.tanh(jnp.outer(x, y) @ jnp.sin(x)),
-         lambda x, y: np.tanh(np.outer(x, y) @ np.sin(x))),
-        (lambda x, y: jnp.convolve(x, y), lambda x, y: np.array([
-            x[0] * y[0], x[0] * y[1] + x[1] * y[0], x[1] * y[1]])),
-        (lambda x, y: jnp.linalg.solve(jnp.outer(x, x) + jnp.eye(2), y),
-         lambda x, y: np.linalg.solve(np.outer(x, x) + np.eye(2), y)),
+        (jnp.multiply, np.multiply),
+        (jnp.divide, np.divide),
+        (jnp.power, np.power),
+        (jnp.dot, np.dot),
+        (jnp.outer, np.outer),
+        (jnp.subtract, np.subtract),
+        (jnp.maximum, lambda x, y: y),
+        (lambda x, y: jnp.where(x < y, x, y), lambda x, y: x),
+        (
+            lambda x, y: jnp.tanh(jnp.outer(x, y) @ jnp.sin(x)),
+            lambda x, y: np.tanh(np.outer(x, y) @ np.sin(x)),
+        ),
+        (
+            lambda x, y: jnp.convolve(x, y),
+            lambda x, y: np.array([x[0] * y[0], x[0] * y[1] + x[1] * y[0], x[1] * y[1]]),
+        ),
+        (
+            lambda x, y: jnp.linalg.solve(jnp.outer(x, x) + jnp.eye(2), y),
+            lambda x, y: np.linalg.solve(np.outer(x, x) + np.eye(2), y),
+        ),
     ],
-)  # fmt: skip
+)
 def test_derivatives_of_two_arguments(ours, numpys):
     agree(found(ours, CURVE, OTHER), by_cauchy(numpys, CURVE, OTHER))
 

@@ -111,8 +111,16 @@ def test_weights():
 def test_wrong_arguments(changes, error, words):
     x, h_0, c_0, weights = arguments(False)
     given = dict(
-        x=x, h_0=h_0, c_0=c_0, weights=weights, seq_lengths=LENGTHS, input_size=INPUTS,
-        hidden_size=HIDDEN, num_layers=LAYERS, dropout=0.0, bidirectional=False,
-    )  # fmt: skip
+        x=x,
+        h_0=h_0,
+        c_0=c_0,
+        weights=weights,
+        seq_lengths=LENGTHS,
+        input_size=INPUTS,
+        hidden_size=HIDDEN,
+        num_layers=LAYERS,
+        dropout=0.0,
+        bidirectional=False,
+    )
     with pytest.raises(error, match=words):
         rnn.lstm(**given | changes)

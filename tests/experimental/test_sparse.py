@@ -32,10 +32,22 @@ def close(got, wanted):
 
 
 LAYOUTS = [
-    ((5, 7), 0, 0), ((5, 7), 1, 0), ((5, 7), 0, 1), ((3, 5, 7), 0, 0), ((3, 5, 7), 1, 0),
-    ((3, 5, 7), 0, 1), ((3, 5, 7), 1, 1), ((2, 3, 4, 5), 2, 0), ((2, 3, 4, 5), 1, 1), ((6,), 0, 0),
-    ((0, 4), 0, 0), ((4, 0), 0, 0), ((), 0, 0), ((3,), 1, 0), ((3,), 0, 1),
-]  # fmt: skip
+    ((5, 7), 0, 0),
+    ((5, 7), 1, 0),
+    ((5, 7), 0, 1),
+    ((3, 5, 7), 0, 0),
+    ((3, 5, 7), 1, 0),
+    ((3, 5, 7), 0, 1),
+    ((3, 5, 7), 1, 1),
+    ((2, 3, 4, 5), 2, 0),
+    ((2, 3, 4, 5), 1, 1),
+    ((6,), 0, 0),
+    ((0, 4), 0, 0),
+    ((4, 0), 0, 0),
+    ((), 0, 0),
+    ((3,), 1, 0),
+    ((3,), 0, 1),
+]
 
 
 @pytest.mark.parametrize(("shape", "n_batch", "n_dense"), LAYOUTS)
@@ -180,9 +192,15 @@ def test_dtypes_are_those_of_arrays():
         dense = (3 * dense_array((4, 5), density=0.6)).astype(kind)
         mat, array = BCOO.fromdense(dense), jnp.asarray(dense)
         for f in (
-            lambda m: m * 2, lambda m: 2.5 * m, lambda m: m / 2, lambda m: m / rows,
-            lambda m: m @ x, lambda m: m @ rows, lambda m: x @ m.T, lambda m: m.sum(),
-        ):  # fmt: skip
+            lambda m: m * 2,
+            lambda m: 2.5 * m,
+            lambda m: m / 2,
+            lambda m: m / rows,
+            lambda m: m @ x,
+            lambda m: m @ rows,
+            lambda m: x @ m.T,
+            lambda m: m.sum(),
+        ):
             got, wanted = f(mat), f(array)
             assert got.dtype == wanted.dtype
             got = got.todense() if isinstance(got, BCOO) else got
@@ -414,7 +432,7 @@ def test_the_largest_eigenvalues():
     dense = dense + dense.T
     start = np.random.default_rng(1).normal(size=(40, 2))
     mat = BCOO.fromdense(dense)
-    wanted = np.linalg.eigvalsh(dense)[: -3 : -1]
+    wanted = np.linalg.eigvalsh(dense)[:-3:-1]
     for matrix in (dense, mat, lambda x: mat @ x):
         values, vectors, turns = sparse.linalg.lobpcg_standard(matrix, start)
         close(values, wanted)

@@ -187,8 +187,11 @@ def test_rich_wraps_lines():
 
 def test_steps_faster_than_memory_are_cached():
     assert [share_text(share) for share in (0.25, 1.0, 1.04, 11)] == [
-        "25%", "100%", "cached", "cached",
-    ]  # fmt: skip
+        "25%",
+        "100%",
+        "cached",
+        "cached",
+    ]
     table = gf.explain(layer, X, W, measure=True).table
     shares = [row[5] for row in table.rows]
     assert all(share == "cached" or float(share.rstrip("%")) <= 100 for share in shares)

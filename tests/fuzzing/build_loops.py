@@ -133,9 +133,12 @@ def _behind(y: Any) -> Any:
 
 
 LOOPS = {
-    "fori": _Builder.fori, "while": _Builder.while_, "scan": _Builder.scan,
-    "cond": _Builder.switch, "switch": _Builder.switch,
-}  # fmt: skip
+    "fori": _Builder.fori,
+    "while": _Builder.while_,
+    "scan": _Builder.scan,
+    "cond": _Builder.switch,
+    "switch": _Builder.switch,
+}
 
 
 def build(program: LoopProgram, operands: Sequence[Any]) -> list[Any]:
@@ -168,7 +171,10 @@ def _before(what: str, x: Any) -> Any:
 
 def _after(what: str, x: Any) -> Any:
     ways = {
-        "none": lambda: x, "sum": lambda: x.sum(), "rows": lambda: x.sum(-1),
-        "affine": lambda: 3 * x - 1, "not": lambda: ~x,
-    }  # fmt: skip
+        "none": lambda: x,
+        "sum": lambda: x.sum(),
+        "rows": lambda: x.sum(-1),
+        "affine": lambda: 3 * x - 1,
+        "not": lambda: ~x,
+    }
     return ways[what]()

@@ -33,9 +33,14 @@ def wide(x: Any) -> np.ndarray:
 
 
 def check_close(
-    got: Any, want: Any, noisy: Sequence[Any], exact: bool, what: str, unit: float = 0.0,
+    got: Any,
+    want: Any,
+    noisy: Sequence[Any],
+    exact: bool,
+    what: str,
+    unit: float = 0.0,
     singular: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compare one output with the reference and its noisy runs.
 
     ``unit`` is the magnitude whose float32 rounding errors are allowed besides. With ``singular``
@@ -65,9 +70,13 @@ def check_close(
 
 
 def compare(
-    program: Program, got: Sequence[Any], inputs: Sequence[Any], what: str, want: Any = None,
+    program: Program,
+    got: Sequence[Any],
+    inputs: Sequence[Any],
+    what: str,
+    want: Any = None,
     singular: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compare the outputs of a program with those of another way, by default its eager run."""
     with on_cpu():
         want = run(program, inputs) if want is None else want
@@ -75,6 +84,10 @@ def compare(
     assert len(got) == len(want)
     for k, value in enumerate(program.outputs):
         check_close(
-            got[k], want[k], [outs[k] for outs in noisy], program.is_exact(value), f"{what} {k}",
+            got[k],
+            want[k],
+            [outs[k] for outs in noisy],
+            program.is_exact(value),
+            f"{what} {k}",
             singular=singular,
-        )  # fmt: skip
+        )

@@ -61,11 +61,17 @@ def scan(m: Maker, draws: Any) -> None:
         rows, types = [], []
     stacked = [replace(t, shape=(length, *t.shape)) for t in types]
     m.add_many(
-        "scan", [*init, *xs, *closed], [*carries, *stacked], body=body.program([*outs, *rows]),
-        carries=len(init), xs=len(xs), length=length, reverse=m.chance(),
+        "scan",
+        [*init, *xs, *closed],
+        [*carries, *stacked],
+        body=body.program([*outs, *rows]),
+        carries=len(init),
+        xs=len(xs),
+        length=length,
+        reverse=m.chance(),
         unroll=m.pick([1, 1, 1, 2, True]),
         types=[t.plain for t in types],
-    )  # fmt: skip
+    )
 
 
 def map_(m: Maker, draws: Any) -> None:
@@ -83,10 +89,15 @@ def map_(m: Maker, draws: Any) -> None:
     if any(t.size * length > 4000 for t in types):
         return
     m.add_many(
-        "map", [*xs, *closed], [replace(t, shape=(length, *t.shape)) for t in types],
-        body=body.program(rows), xs=len(xs), length=length, types=[t.plain for t in types],
+        "map",
+        [*xs, *closed],
+        [replace(t, shape=(length, *t.shape)) for t in types],
+        body=body.program(rows),
+        xs=len(xs),
+        length=length,
+        types=[t.plain for t in types],
         batch_size=m.pick([None, 1, 2, 3]),
-    )  # fmt: skip
+    )
 
 
 def while_loop(m: Maker, draws: Any) -> None:
@@ -104,10 +115,15 @@ def while_loop(m: Maker, draws: Any) -> None:
             _fill(condition, draws)
         condition = condition.program([condition.exact_scalar("bool")])
     m.add_many(
-        "while", [*first, *init, *closed], carries, body=body.program(outs), condition=condition,
-        carries=len(init), limit=limit,
+        "while",
+        [*first, *init, *closed],
+        carries,
+        body=body.program(outs),
+        condition=condition,
+        carries=len(init),
+        limit=limit,
         max_steps=5 if m.options.reverse or m.pick([True, False, False]) else None,
-    )  # fmt: skip
+    )
 
 
 def fori_loop(m: Maker, draws: Any) -> None:
@@ -120,9 +136,13 @@ def fori_loop(m: Maker, draws: Any) -> None:
     _fill(body, draws)
     outs = [body.match(t) for t in carries]
     m.add_many(
-        "fori", [*first, *init, *closed], carries, body=body.program(outs), carries=len(init),
+        "fori",
+        [*first, *init, *closed],
+        carries,
+        body=body.program(outs),
+        carries=len(init),
         bounds=bounds,
-    )  # fmt: skip
+    )
 
 
 # --- branches ------------------------------------------------------------------------------
@@ -182,9 +202,15 @@ def vmap(m: Maker, draws: Any) -> None:
         for t, axis in zip(types, out_axes, strict=True)
     ]
     m.add_many(
-        "vmap", [*args, *closed], results, body=body.program(outs), in_axes=axes,
-        out_axes=out_axes, size=size, types=[t.plain for t in types],
-    )  # fmt: skip
+        "vmap",
+        [*args, *closed],
+        results,
+        body=body.program(outs),
+        in_axes=axes,
+        out_axes=out_axes,
+        size=size,
+        types=[t.plain for t in types],
+    )
 
 
 def call(m: Maker, draws: Any) -> None:
@@ -199,9 +225,13 @@ def call(m: Maker, draws: Any) -> None:
     # A function with rules of its own gets everything that it differentiates as an argument.
     given = len(args) if "custom" in wrapper else m.pick(range(len(args) + 1))
     m.add_many(
-        "call", args, [body.types[k] for k in outs], body=body.program(outs), wrapper=wrapper,
+        "call",
+        args,
+        [body.types[k] for k in outs],
+        body=body.program(outs),
+        wrapper=wrapper,
         given=given,
-    )  # fmt: skip
+    )
 
 
 def derivative(m: Maker, draws: Any) -> None:
@@ -221,6 +251,18 @@ def derivative(m: Maker, draws: Any) -> None:
 
 
 DRAWS = (
-    scan, scan, scan, map_, while_loop, while_loop, fori_loop, cond, cond, switch, vmap, vmap, call,
+    scan,
+    scan,
+    scan,
+    map_,
+    while_loop,
+    while_loop,
+    fori_loop,
+    cond,
+    cond,
+    switch,
+    vmap,
+    vmap,
+    call,
     derivative,
-)  # fmt: skip
+)

@@ -16,10 +16,21 @@ def unary(m: Maker) -> None:
         return
     t = m.types[k]
     ops = {
-        "sin": 1, "cos": 1, "tanh": 1, "logistic": 1, "erf": 1, "atan": 2, "square": t.bound**2,
-        "sqrt": max(t.bound, 1), "cbrt": max(t.bound, 1), "log1p": inf, "rsqrt": inf,
-        "log": inf, "exp": 20 if t.bound < 3 else inf, "expm1": 20 if t.bound < 3 else inf,
-    }  # fmt: skip
+        "sin": 1,
+        "cos": 1,
+        "tanh": 1,
+        "logistic": 1,
+        "erf": 1,
+        "atan": 2,
+        "square": t.bound**2,
+        "sqrt": max(t.bound, 1),
+        "cbrt": max(t.bound, 1),
+        "log1p": inf,
+        "rsqrt": inf,
+        "log": inf,
+        "exp": 20 if t.bound < 3 else inf,
+        "expm1": 20 if t.bound < 3 else inf,
+    }
     op = m.pick(SMOOTH_UNARY if m.options.smooth else sorted(ops))
     m.add(op, [k], t.shape, t.dtype, False, ops[op])
 
@@ -188,6 +199,15 @@ def cumulate(m: Maker) -> None:
 
 
 DRAWS = (
-    *(unary, binary, reduce) * 3, exact_unary, number, number, logic, compare, select, convert,
-    complex_parts, position, cumulate,
-)  # fmt: skip
+    *(unary, binary, reduce) * 3,
+    exact_unary,
+    number,
+    number,
+    logic,
+    compare,
+    select,
+    convert,
+    complex_parts,
+    position,
+    cumulate,
+)

@@ -61,9 +61,12 @@ class Windows:
         dims = m.draw(st.permutations(range(len(shape))))
         self.mapped = list(dims[: m.pick([1, 1, 2])])
         pairs = [
-            (d, b) for d in dims if d not in self.mapped for b, n in enumerate(batch)
+            (d, b)
+            for d in dims
+            if d not in self.mapped
+            for b, n in enumerate(batch)
             if shape[d] == n
-        ]  # fmt: skip
+        ]
         self.pairs = [m.pick(pairs)] if pairs and m.chance() else []
         paired = [d for d, _ in self.pairs]
         self.sizes, self.dropped = [], []
@@ -86,9 +89,12 @@ class Windows:
     def numbers(self) -> list[list[int]]:
         """The dimension numbers, in the order that gather and scatter share."""
         return [
-            self.offsets, self.dropped, self.mapped, [d for d, _ in self.pairs],
+            self.offsets,
+            self.dropped,
+            self.mapped,
+            [d for d, _ in self.pairs],
             [b for _, b in self.pairs],
-        ]  # fmt: skip
+        ]
 
 
 def _windows(m: Maker) -> tuple[int, list[int], Windows] | None:
@@ -101,9 +107,7 @@ def _windows(m: Maker) -> tuple[int, list[int], Windows] | None:
     if windows.visited > MOST_VISITED or len(windows.shape) > 4:
         return None
     dtype = m.types[index].dtype
-    others = [
-        m.find(lambda t: t.dtype == dtype and t.shape == batch) for _ in windows.mapped[1:]
-    ]
+    others = [m.find(lambda t: t.dtype == dtype and t.shape == batch) for _ in windows.mapped[1:]]
     return k, [index, *[other for other in others if other is not None]], windows
 
 
@@ -115,9 +119,17 @@ def gather(m: Maker) -> None:
     t, mode = m.types[k], m.pick(["drop", "clip", "fill"])
     fill = m.pick([None, 0, 1]) if mode != "clip" else None
     m.add(
-        "gather", [k, *indices], windows.shape, t.dtype, True, max(t.bound, 1),
-        numbers=windows.numbers(), sizes=windows.sizes, mode=mode, fill=fill,
-    )  # fmt: skip
+        "gather",
+        [k, *indices],
+        windows.shape,
+        t.dtype,
+        True,
+        max(t.bound, 1),
+        numbers=windows.numbers(),
+        sizes=windows.sizes,
+        mode=mode,
+        fill=fill,
+    )
 
 
 def _scatter_kinds(m: Maker, t: Type) -> list[str]:
@@ -146,9 +158,16 @@ def scatter(m: Maker) -> None:
     exact = kind != "add" or t.is_integer
     bound = _scatter_bound(kind, t, m.types[update])
     m.add(
-        "scatter", [k, update, *indices], t.shape, t.dtype, exact, bound,
-        kind=kind, numbers=windows.numbers(), mode=m.pick([None, "clip", "drop"]),
-    )  # fmt: skip
+        "scatter",
+        [k, update, *indices],
+        t.shape,
+        t.dtype,
+        exact,
+        bound,
+        kind=kind,
+        numbers=windows.numbers(),
+        mode=m.pick([None, "clip", "drop"]),
+    )
 
 
 # --- indices as users write them -----------------------------------------------------------
@@ -204,9 +223,16 @@ def get_at(m: Maker) -> None:
     t, mode = m.types[k], m.pick([None, "clip", "fill"])
     fill = m.pick([None, 0, 1]) if mode == "fill" else None
     m.add(
-        "get_at", [k, *used], shape, t.dtype, True, max(t.bound, 1), index=entries, mode=mode,
+        "get_at",
+        [k, *used],
+        shape,
+        t.dtype,
+        True,
+        max(t.bound, 1),
+        index=entries,
+        mode=mode,
         fill=fill,
-    )  # fmt: skip
+    )
 
 
 def update_at(m: Maker) -> None:
@@ -219,13 +245,22 @@ def update_at(m: Maker) -> None:
     own = shape[m.pick([0, 0, 0, *range(len(shape) + 1)]) :]
     update = m.match(Type(own, t.dtype, False, 1e3))
     exact = kind != "add" or t.is_integer
-    bound = t.bound + m.types[update].bound * max(prod(shape), 1) if kind == "add" else max(
-        t.bound, m.types[update].bound
+    bound = (
+        t.bound + m.types[update].bound * max(prod(shape), 1)
+        if kind == "add"
+        else max(t.bound, m.types[update].bound)
     )
     m.add(
-        "update_at", [k, update, *used], t.shape, t.dtype, exact, bound, index=entries,
-        kind={"mul": "multiply"}.get(kind, kind), mode=m.pick([None, "clip", "drop"]),
-    )  # fmt: skip
+        "update_at",
+        [k, update, *used],
+        t.shape,
+        t.dtype,
+        exact,
+        bound,
+        index=entries,
+        kind={"mul": "multiply"}.get(kind, kind),
+        mode=m.pick([None, "clip", "drop"]),
+    )
 
 
 # --- sorting -------------------------------------------------------------------------------
@@ -276,16 +311,15 @@ def contract(m: Maker) -> None:
     other = m.find(lambda u: u.dtype == t.dtype and bool(set(t.shape) & set(u.shape)))
     assert other is not None
     u = m.types[other]
-    pairs = [
-        (a, b) for a, n in enumerate(t.shape) for b, size in enumerate(u.shape) if n == size
-    ]
+    pairs = [(a, b) for a, n in enumerate(t.shape) for b, size in enumerate(u.shape) if n == size]
     sides: list[list[tuple[int, int]]] = [[], []]
     for chosen in [sides[0]] + [m.pick(sides) for _ in range(2)]:
         taken = [*sides[0], *sides[1]]
         free = [
-            (a, b) for a, b in pairs
+            (a, b)
+            for a, b in pairs
             if a not in [p for p, _ in taken] and b not in [q for _, q in taken]
-        ]  # fmt: skip
+        ]
         if free and (not taken or m.chance()):
             chosen.append(m.pick(free))
     contracted, batch = [[[a for a, _ in side], [b for _, b in side]] for side in sides]
@@ -296,13 +330,25 @@ def contract(m: Maker) -> None:
     if prod(shape) <= m.options.most_elements and len(shape) <= 4:
         count = prod(t.shape[a] for a in contracted[0])
         bound = t.bound * u.bound * max(count, 1)
-        m.add(
-            "dot", [k, other], shape, t.dtype, t.is_integer, bound, axes=contracted, batch=batch
-        )
+        m.add("dot", [k, other], shape, t.dtype, t.is_integer, bound, axes=contracted, batch=batch)
 
 
 DRAWS = (
-    row_gather, gather, gather, scatter, scatter, get_at, get_at, update_at, update_at,
-    dynamic_slice, dynamic_update_slice, sort, sort, top_k, contract, contract,
-)  # fmt: skip
+    row_gather,
+    gather,
+    gather,
+    scatter,
+    scatter,
+    get_at,
+    get_at,
+    update_at,
+    update_at,
+    dynamic_slice,
+    dynamic_update_slice,
+    sort,
+    sort,
+    top_k,
+    contract,
+    contract,
+)
 SHORT_DRAWS = (row_gather, contract)  # what programs without control flow had from the start

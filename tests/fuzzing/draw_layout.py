@@ -109,9 +109,10 @@ def concatenate(m: Maker) -> None:
     def fits(u: Type) -> bool:
         same = [e for e in range(len(t.shape)) if e != d]
         return (
-            u.dtype == t.dtype and len(u.shape) == len(t.shape)
+            u.dtype == t.dtype
+            and len(u.shape) == len(t.shape)
             and all(u.shape[e] == t.shape[e] for e in same)
-        )  # fmt: skip
+        )
 
     parts = [k, *m.some(1, 2, fits)]
     shape = list(t.shape)
@@ -129,5 +130,15 @@ def iota(m: Maker) -> None:
 
 
 DRAWS = (
-    broadcast, broadcast, reshape, reshape, transpose, squeeze, slice_, rev, pad, concatenate, iota,
-)  # fmt: skip
+    broadcast,
+    broadcast,
+    reshape,
+    reshape,
+    transpose,
+    squeeze,
+    slice_,
+    rev,
+    pad,
+    concatenate,
+    iota,
+)

@@ -135,9 +135,11 @@ class Writer:
 
     def index(self, narrow: bool) -> int:
         def fits(fact: Fact) -> bool:
-            return fact.kind.dtype == "int32" and not fact.kind.shape and not (
-                narrow and fact.kind.wide
-            )  # fmt: skip
+            return (
+                fact.kind.dtype == "int32"
+                and not fact.kind.shape
+                and not (narrow and fact.kind.wide)
+            )
 
         k = self.find(fits)
         return self.constant("int32") if k is None else k
@@ -156,9 +158,10 @@ class Writer:
     def inner(self) -> Writer:
         """A writer of a block that sees all that is in sight, each thing as a unit of moving."""
         facts = {
-            k: replace(f, slope=min(1.0, f.slope)) for k, f in self.facts.items()
+            k: replace(f, slope=min(1.0, f.slope))
+            for k, f in self.facts.items()
             if k not in self.stacks
-        }  # fmt: skip
+        }
         return Writer(self.draw, self.options, facts, self.count)
 
     def param(self, kind: Kind) -> int:
@@ -179,9 +182,13 @@ class Writer:
         return Block(tuple(params), tuple(self.statements), tuple(results))
 
     def bind(
-        self, op: str, args: Sequence[int], kinds: Sequence[Kind], blocks: Sequence[Block],
+        self,
+        op: str,
+        args: Sequence[int],
+        kinds: Sequence[Kind],
+        blocks: Sequence[Block],
         **params: Any,
-    ) -> list[int]:  # fmt: skip
+    ) -> list[int]:
         """A statement of blocks; its results move as much as anything in sight may."""
         outs = []
         for kind in kinds:
@@ -435,9 +442,14 @@ def scan(w: Writer, depth: int) -> None:
     stacked = [body.facts[k].kind for k in rows]
     stacked = [replace(kind, shape=(length, *kind.shape)) for kind in stacked]
     outs = w.bind(
-        "scan", [*init, *xs], [*kinds, *stacked], [body.finish(names, [*results, *rows])],
-        length=length, reverse=w.chance(), carries=len(kinds),
-    )  # fmt: skip
+        "scan",
+        [*init, *xs],
+        [*kinds, *stacked],
+        [body.finish(names, [*results, *rows])],
+        length=length,
+        reverse=w.chance(),
+        carries=len(kinds),
+    )
     for k in outs[len(kinds) :]:
         kind = w.facts[k].kind
         if kind.wide or 0 in kind.shape:

@@ -256,9 +256,12 @@ def fitted(xs: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
 
 
 LOOPS = {
-    "fori": Interpreter.fori, "while": Interpreter.while_, "scan": Interpreter.scan,
-    "cond": Interpreter.switch, "switch": Interpreter.switch,
-}  # fmt: skip
+    "fori": Interpreter.fori,
+    "while": Interpreter.while_,
+    "scan": Interpreter.scan,
+    "cond": Interpreter.switch,
+    "switch": Interpreter.switch,
+}
 
 
 def interpret(
@@ -299,7 +302,10 @@ def _before(what: str, x: np.ndarray) -> np.ndarray:
 def _after(what: str, x: np.ndarray) -> np.ndarray:
     """What is computed of a whole result behind the loops."""
     ways = {
-        "none": lambda: x, "sum": lambda: x.sum(), "rows": lambda: x.sum(-1),
-        "affine": lambda: 3 * x - 1, "not": lambda: ~x,
-    }  # fmt: skip
+        "none": lambda: x,
+        "sum": lambda: x.sum(),
+        "rows": lambda: x.sum(-1),
+        "affine": lambda: 3 * x - 1,
+        "not": lambda: ~x,
+    }
     return ways[what]()

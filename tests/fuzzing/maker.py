@@ -87,15 +87,15 @@ class Maker:
         self.inputs, self.types = list(inputs), list(inputs)
         self.steps: list[Step] = []
 
-    def inner(
-        self, inputs: Sequence[Type], reverse: bool = False, forward: bool = False
-    ) -> Maker:
+    def inner(self, inputs: Sequence[Type], reverse: bool = False, forward: bool = False) -> Maker:
         """A Maker for a program that a step holds, and may differentiate."""
         mine = self.options
         options = replace(
-            mine, control=mine.control - 1, reverse=mine.reverse or reverse,
+            mine,
+            control=mine.control - 1,
+            reverse=mine.reverse or reverse,
             forward=mine.forward or forward,
-        )  # fmt: skip
+        )
         return Maker(self.draw, self.sizes, inputs, options)
 
     def program(self, outputs: Sequence[int]) -> Program:
@@ -213,9 +213,15 @@ class Maker:
             k = self.constant(wanted.dtype)
         shape = list(wanted.shape)
         k = self.add(
-            "broadcast_in_dim", [k], shape, wanted.dtype, True, self.types[k].bound,
-            shape=shape, broadcast_dimensions=[],
-        )  # fmt: skip
+            "broadcast_in_dim",
+            [k],
+            shape,
+            wanted.dtype,
+            True,
+            self.types[k].bound,
+            shape=shape,
+            broadcast_dimensions=[],
+        )
         return self.bring(k, wanted.bound)
 
     def constant(self, dtype: str) -> int:

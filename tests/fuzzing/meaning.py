@@ -103,10 +103,12 @@ def _cumulate(function: Any) -> Callable[..., Any]:
 
 
 CUMULATIVE = {
-    "cumsum": _cumulate(np.add), "cumprod": _cumulate(np.multiply),
-    "cummax": _cumulate(np.maximum), "cummin": _cumulate(np.minimum),
+    "cumsum": _cumulate(np.add),
+    "cumprod": _cumulate(np.multiply),
+    "cummax": _cumulate(np.maximum),
+    "cummin": _cumulate(np.minimum),
     "cumlogsumexp": _cumulate(np.logaddexp),
-}  # fmt: skip
+}
 
 
 def _associative_scan(x: Any, kind: str, axis: int, reverse: bool) -> Any:

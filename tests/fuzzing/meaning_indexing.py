@@ -23,9 +23,13 @@ def filling(dtype: Any) -> Any:
 
 def _combined(kind: str, old: Any, new: Any) -> Any:
     functions: dict[str, Callable[..., Any]] = {
-        "set": lambda a, b: b, "add": np.add, "mul": np.multiply, "multiply": np.multiply,
-        "min": np.minimum, "max": np.maximum,
-    }  # fmt: skip
+        "set": lambda a, b: b,
+        "add": np.add,
+        "mul": np.multiply,
+        "multiply": np.multiply,
+        "min": np.minimum,
+        "max": np.maximum,
+    }
     return functions[kind](old, new)
 
 
@@ -243,9 +247,12 @@ def _dot(x: Any, y: Any, axes: Sequence[Any], batch: Sequence[Any], dtype: Any) 
     rest = [n for n in (*x_names, *y_names) if n not in summed and n not in first]
     numbers = {name: k for k, name in enumerate(dict.fromkeys((*x_names, *y_names)))}
     return np.einsum(
-        x, [numbers[n] for n in x_names], y, [numbers[n] for n in y_names],
+        x,
+        [numbers[n] for n in x_names],
+        y,
+        [numbers[n] for n in y_names],
         [numbers[n] for n in (*first, *rest)],
-    )  # fmt: skip
+    )
 
 
 INDEXING: dict[str, Callable[..., Any]] = {

@@ -81,10 +81,15 @@ def programs(
 
 @st.composite
 def control_programs(
-    draw: Any, most_steps: int = 5, dtypes: Sequence[str] = (), reverse: bool = False,
-    forward: bool = False, smooth: bool = False, nested: bool = False,
+    draw: Any,
+    most_steps: int = 5,
+    dtypes: Sequence[str] = (),
+    reverse: bool = False,
+    forward: bool = False,
+    smooth: bool = False,
+    nested: bool = False,
     depth: int = 2,
-) -> Program:  # fmt: skip
+) -> Program:
     """Programs with loops, branches and mapped functions, ``depth`` in each other.
 
     Args:
@@ -113,15 +118,29 @@ def control_programs(
 
 
 REDUCING = (
-    *(draw_elementwise.reduce,) * 4, *(draw_elementwise.unary, draw_elementwise.binary) * 2,
-    draw_elementwise.number, draw_elementwise.compare, draw_elementwise.select,
-    draw_elementwise.position, draw_layout.rev, draw_layout.transpose,
-)  # fmt: skip
+    *(draw_elementwise.reduce,) * 4,
+    *(draw_elementwise.unary, draw_elementwise.binary) * 2,
+    draw_elementwise.number,
+    draw_elementwise.compare,
+    draw_elementwise.select,
+    draw_elementwise.position,
+    draw_layout.rev,
+    draw_layout.transpose,
+)
 # Short, turned and long rows; rows for a thread each and for all; sums that are split.
 REDUCED_SHAPES = (
-    (4, 7), (7, 4, 5), (40, 50), (1300, 7), (33, 600), (9, 9000), (2, 66_000), (5000, 24),
-    (300, 300), (300, 6, 31), (100_000,),
-)  # fmt: skip
+    (4, 7),
+    (7, 4, 5),
+    (40, 50),
+    (1300, 7),
+    (33, 600),
+    (9, 9000),
+    (2, 66_000),
+    (5000, 24),
+    (300, 300),
+    (300, 6, 31),
+    (100_000,),
+)
 
 
 @st.composite

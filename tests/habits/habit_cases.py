@@ -128,10 +128,18 @@ def operands(package: Any, dtype: str) -> dict[str, Any]:
 def names(package: Any, dtype: str) -> dict[str, Any]:
     """All names of calls and habits."""
     return {
-        "jax": package, "jnp": package.numpy, "lax": package.lax, "np": np, "ml_dtypes": ml_dtypes,
-        "functools": __import__("functools"), "Index": Index, "Arrays": Arrays, "Calls": Calls,
-        "Text": text_member, **operands(package, dtype),
-    }  # fmt: skip
+        "jax": package,
+        "jnp": package.numpy,
+        "lax": package.lax,
+        "np": np,
+        "ml_dtypes": ml_dtypes,
+        "functools": __import__("functools"),
+        "Index": Index,
+        "Arrays": Arrays,
+        "Calls": Calls,
+        "Text": text_member,
+        **operands(package, dtype),
+    }
 
 
 def habits_of(template: str, kind: str) -> tuple[str, ...]:

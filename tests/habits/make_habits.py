@@ -187,10 +187,12 @@ def row_of(known: Any, parameter: str, node: Any, space: Any) -> tuple[str, str]
 
 
 NEEDS_VALUES = (
-    jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
     jax.errors.UnexpectedTracerError,
-)  # fmt: skip
+)
 SPACES: dict[str, dict[str, Any]] = {}
 
 

@@ -32,8 +32,11 @@ from habit_cases import REFUSED, habits, habits_of, names, outcome  # noqa: E402
 import gpuflow  # noqa: E402
 
 for _name in (
-    "scipy.cluster.vq", "scipy.sparse.linalg", "scipy.spatial.transform", "experimental.ode",
-):  # fmt: skip
+    "scipy.cluster.vq",
+    "scipy.sparse.linalg",
+    "scipy.spatial.transform",
+    "experimental.ode",
+):
     import_module(f"gpuflow.{_name}")
 
 DATA = HERE.parent / "data"
@@ -122,9 +125,11 @@ def test_a_difference_is_found():
     assert agree("float32[3]=1.001", "float32[3]=1.002") and agree("!TypeError", "!ValueError")
     assert agree("int32[]=4 bool[]=1", "int32[] bool[]")
     for own, other in (
-        ("float32[3]=1", "float32[3]=1.1"), ("float32*[3]=1", "float32[3]=1"),
-        ("float32[3]=1", "!TypeError"), ("int32[]=1", "int32[] int32[]"),
-    ):  # fmt: skip
+        ("float32[3]=1", "float32[3]=1.1"),
+        ("float32*[3]=1", "float32[3]=1"),
+        ("float32[3]=1", "!TypeError"),
+        ("int32[]=1", "int32[] int32[]"),
+    ):
         assert not agree(own, other) and not agree(other, own)
 
 

@@ -32,9 +32,14 @@ def launches_of(kind, size, reduced=False):
 # Fewer numbers in a vector take fewer registers; float16 takes those of bfloat16.
 @pytest.mark.parametrize(
     "dtype, size",
-    [("bfloat16", 64), ("bfloat16", 128), ("float32", 128), ("tensorfloat32", 64),
-     ("tensorfloat32", 128)],
-)  # fmt: skip
+    [
+        ("bfloat16", 64),
+        ("bfloat16", 128),
+        ("float32", 128),
+        ("tensorfloat32", 64),
+        ("tensorfloat32", 128),
+    ],
+)
 def test_builds_do_not_spill_and_have_no_double_precision(dtype, size):
     reduced = dtype == "tensorfloat32"
     kind = SINGLE if reduced else np.dtype(getattr(dtypes, dtype))

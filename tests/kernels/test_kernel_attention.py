@@ -28,13 +28,25 @@ TOLERANCES = {"float32": 3e-6, "tensorfloat32": 2e-3, "bfloat16": 2e-2, "float16
 def attention_of(batch, queries, keys, heads, key_heads, size, gradient=False, **more):
     """What the kernels are told; by default without mask, bias and lengths."""
     options = {
-        "causal": False, "window": None, "bias": None, "mask": None, "query_lengths": False,
-        "key_lengths": False, **more,
-    }  # fmt: skip
+        "causal": False,
+        "window": None,
+        "bias": None,
+        "mask": None,
+        "query_lengths": False,
+        "key_lengths": False,
+        **more,
+    }
     return Attention(
-        batch=batch, queries=queries, keys=keys, heads=heads, key_heads=key_heads, size=size,
-        scale=size**-0.5, gradient=gradient, **options,
-    )  # fmt: skip
+        batch=batch,
+        queries=queries,
+        keys=keys,
+        heads=heads,
+        key_heads=key_heads,
+        size=size,
+        scale=size**-0.5,
+        gradient=gradient,
+        **options,
+    )
 
 
 def schedule_of(what, kinds, outs):
@@ -74,9 +86,16 @@ def check(dtype, shape, seed=0, query_lengths=None, key_lengths=None, **more):
     more.update(query_lengths=query_lengths is not None, key_lengths=key_lengths is not None)
     what = attention_of(*shape, **more)
     seen = reference.seen_keys(
-        queries, keys, batch, heads, causal=what.causal, window=what.window, mask=mask,
-        query_lengths=lengths[0], key_lengths=lengths[1],
-    )  # fmt: skip
+        queries,
+        keys,
+        batch,
+        heads,
+        causal=what.causal,
+        window=what.window,
+        mask=mask,
+        query_lengths=lengths[0],
+        key_lengths=lengths[1],
+    )
     want = reference.attention(query, key, value, seen, what.scale, bias, lengths[0])
     of_sums = ((batch, heads, queries), np.dtype(np.float32))
     out, sums = run(what, [query, key, value, *extras], [(of_queries, kind), of_sums])
@@ -103,17 +122,37 @@ def test_causal_in_half_precision(queries, keys):
 def test_everything_at_once(dtype):
     """Grouped heads, queries that see nothing, tiles without any key, batches of other lengths."""
     check(
-        dtype, (2, 67, 70, 4, 2, 32), causal=True, window=(20, 7), bias=(1, 4, 67, 70),
-        mask=(2, 1, 67, 70), query_lengths=[67, 30], key_lengths=[70, 9],
-    )  # fmt: skip
+        dtype,
+        (2, 67, 70, 4, 2, 32),
+        causal=True,
+        window=(20, 7),
+        bias=(1, 4, 67, 70),
+        mask=(2, 1, 67, 70),
+        query_lengths=[67, 30],
+        key_lengths=[70, 9],
+    )
     check(
-        dtype, (2, 3, 37, 2, 1, 32), seed=1, causal=True, window=(1, 0), bias=(2, 1, 1, 37),
-        mask=(1, 2, 3, 1), query_lengths=[0, 3], key_lengths=[0, 2],
-    )  # fmt: skip
+        dtype,
+        (2, 3, 37, 2, 1, 32),
+        seed=1,
+        causal=True,
+        window=(1, 0),
+        bias=(2, 1, 1, 37),
+        mask=(1, 2, 3, 1),
+        query_lengths=[0, 3],
+        key_lengths=[0, 2],
+    )
     check(
-        dtype, (1, 1, 31, 1, 1, 32), seed=2, causal=True, window=(9, 40), bias=(1, 1, 1, 1),
-        mask=(1, 1, 1, 31), query_lengths=[1], key_lengths=[31],
-    )  # fmt: skip
+        dtype,
+        (1, 1, 31, 1, 1, 32),
+        seed=2,
+        causal=True,
+        window=(9, 40),
+        bias=(1, 1, 1, 1),
+        mask=(1, 1, 1, 31),
+        query_lengths=[1],
+        key_lengths=[31],
+    )
 
 
 @pytest.mark.parametrize("size", [16, 128])

@@ -42,9 +42,19 @@ class Case:
     """A convolution as users write it: operands have batch, channels and space in front."""
 
     def __init__(
-        self, lhs, rhs, *, strides=None, padding=None, holes=None, gaps=None, layout=None,
-        features=1, batches=1, dtype="float32",
-    ):  # fmt: skip
+        self,
+        lhs,
+        rhs,
+        *,
+        strides=None,
+        padding=None,
+        holes=None,
+        gaps=None,
+        layout=None,
+        features=1,
+        batches=1,
+        dtype="float32",
+    ):
         count = len(lhs) - 2
         ones = (1,) * count
         layout = LAYOUTS[count] if layout is None else layout
@@ -80,9 +90,7 @@ class Case:
     def wanted_gradients(self, slope):
         """Gradients in the layout, for a slope in it."""
         slope = slope.transpose(self.numbers.out_spec)
-        result = reference.convolution_gradients(
-            self.lhs, self.rhs, slope, *self.how, *self.groups
-        )
+        result = reference.convolution_gradients(self.lhs, self.rhs, slope, *self.how, *self.groups)
         specs = self.numbers[:2]
         return [x.transpose(np.argsort(s)) for x, s in zip(result, specs, strict=True)]
 
@@ -202,9 +210,7 @@ def normal_case(**how):
     """A case of float32 that tensorfloat32 does not hold."""
     case = Case(**how)
     rng = np.random.default_rng(23)
-    case.lhs, case.rhs = (
-        rng.normal(size=x.shape).astype(np.float32) for x in (case.lhs, case.rhs)
-    )
+    case.lhs, case.rhs = (rng.normal(size=x.shape).astype(np.float32) for x in (case.lhs, case.rhs))
     return case
 
 
@@ -259,9 +265,17 @@ def test_gradients_in_tensorfloat32(name, few_builds):
 @pytest.mark.parametrize("setting", [None, "highest", "tensorfloat32"])
 @pytest.mark.parametrize(
     "precision, is_reduced",
-    [(None, None), ("fastest", True), ("bfloat16", True), ("highest", False), ("high", True),
-     (("high", "highest"), False), (("high", "high"), True), ("TF32_TF32_F32", True)],
-)  # fmt: skip
+    [
+        (None, None),
+        ("fastest", True),
+        ("bfloat16", True),
+        ("highest", False),
+        ("high", True),
+        (("high", "highest"), False),
+        (("high", "high"), True),
+        ("TF32_TF32_F32", True),
+    ],
+)
 def test_float32_is_rounded_unless_highest(precision, is_reduced, setting):
     """As for products of matrices; the setting counts where nothing is asked for."""
     case = normal_case(**REDUCED["vectors"])
@@ -282,9 +296,7 @@ def test_float32_is_rounded_unless_highest(precision, is_reduced, setting):
 def test_halves_have_no_tensorfloat32():
     case = Case(**CASES["bfloat16"])
     (call,) = calls_of(lambda x, w: case(x, w, precision="high"), *case.operands)
-    (one,) = [
-        one for one in call.choice.launches if one.kernel.__name__ == "convolve_tiles"
-    ]
+    (one,) = [one for one in call.choice.launches if one.kernel.__name__ == "convolve_tiles"]
     assert not dict(one.constants)["REDUCED"]
 
 
@@ -355,11 +367,14 @@ def test_large_tiles_without_margins(monkeypatch):
 @pytest.mark.parametrize(
     "lhs, rhs, padding",
     [
-        ((0, 3, 5), (4, 3, 2), ((0, 0),)), ((2, 0, 5), (4, 0, 2), ((0, 0),)),
-        ((2, 3, 0), (4, 3, 2), ((2, 2),)), ((2, 3, 5), (0, 3, 2), ((0, 0),)),
-        ((2, 3, 5), (4, 3, 0), ((0, 0),)), ((2, 3, 2), (4, 3, 5), ((1, 1),)),
+        ((0, 3, 5), (4, 3, 2), ((0, 0),)),
+        ((2, 0, 5), (4, 0, 2), ((0, 0),)),
+        ((2, 3, 0), (4, 3, 2), ((2, 2),)),
+        ((2, 3, 5), (0, 3, 2), ((0, 0),)),
+        ((2, 3, 5), (4, 3, 0), ((0, 0),)),
+        ((2, 3, 2), (4, 3, 5), ((1, 1),)),
     ],
-)  # fmt: skip
+)
 def test_nothing_to_sum(lhs, rhs, padding):
     case = Case(lhs, rhs, padding=padding)
     out = on_gpu(case, *case.operands)
@@ -451,7 +466,7 @@ HALVES = {
     "channels last, more rows": dict(
         lhs=(2, 9, 15, 8), rhs=(3, 3, 8, 16), gaps=(2, 1), layout=NHWC
     ),
-}  # fmt: skip
+}
 
 
 def half_case(name, dtype="bfloat16"):
@@ -481,10 +496,12 @@ def ways_of(function, *operands):
         for one in step.choice.launches:
             constants = dict(one.constants)
             if one.kernel.__name__ == "convolve_tiles":
-                ways.append([
-                    next((k for k in ("VECTOR", "ACROSS") if constants[f"{side}_{k}"]), "")
-                    for side in ("LEFT", "RIGHT")
-                ])  # fmt: skip
+                ways.append(
+                    [
+                        next((k for k in ("VECTOR", "ACROSS") if constants[f"{side}_{k}"]), "")
+                        for side in ("LEFT", "RIGHT")
+                    ]
+                )
     return ways
 
 
@@ -512,9 +529,9 @@ def test_large_halves_are_vectors(layout):
     shapes = ((64, 128, 56, 56), (128, 128, 3, 3))
     numbers = conv_dimension_numbers(*shapes, layout)
     x, w = (
-        jax_like(tuple(np.array(shape)[np.argsort(spec)])) for shape, spec in
-        zip(shapes, numbers, strict=False)
-    )  # fmt: skip
+        jax_like(tuple(np.array(shape)[np.argsort(spec)]))
+        for shape, spec in zip(shapes, numbers, strict=False)
+    )
 
     def case(x, w):
         return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout)
@@ -533,9 +550,14 @@ def jax_like(shape):
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize(
     "shape, order",
-    [((65, 63), (1, 0)), ((3, 16, 130), (0, 2, 1)), ((2, 3, 17, 64), (0, 1, 3, 2)),
-     ((17, 2, 3, 31), (3, 1, 2, 0)), ((33, 5, 16), (2, 1, 0))],
-)  # fmt: skip
+    [
+        ((65, 63), (1, 0)),
+        ((3, 16, 130), (0, 2, 1)),
+        ((2, 3, 17, 64), (0, 1, 3, 2)),
+        ((17, 2, 3, 31), (3, 1, 2, 0)),
+        ((33, 5, 16), (2, 1, 0)),
+    ],
+)
 def test_transposed_copies(shape, order, size):
     """As NumPy transposes, at sizes around those of tiles."""
     dtype = np.dtype(f"u{size}")
@@ -592,9 +614,13 @@ def test_operands_at_any_address(few_builds):
     sequence = LaunchSequence(3)
     aval = ShapedArray((1, 5, 7, 32), np.dtype(np.float32))
     assert convolutions.add_convolution(
-        sequence, what, [At(0, 4), At(1)], [contiguous(x.shape), contiguous(w.shape)],
-        [x.dtype, w.dtype], (At(2), aval),
-    )  # fmt: skip
+        sequence,
+        what,
+        [At(0, 4), At(1)],
+        [contiguous(x.shape), contiguous(w.shape)],
+        [x.dtype, w.dtype],
+        (At(2), aval),
+    )
     assert dict(sequence.launches[0].constants)["LEFT_VECTOR"]
     moved = np.concatenate([np.zeros(1, np.float32), x.ravel()])
     out = run_schedule(sequence, [moved, w, np.zeros(aval.shape, np.float32)])[2]
@@ -608,9 +634,13 @@ def test_halves_across_at_any_address(few_builds):
     what = Convolution(roles, roles, roles, (1, 1), ((0, 0),) * 2, (1, 1), (1, 1))
     sequence, aval = LaunchSequence(3), ShapedArray((3, 48, 8, 9), x.dtype)
     assert convolutions.add_convolution(
-        sequence, what, [At(0, 2), At(1)], [contiguous(x.shape), contiguous(w.shape)],
-        [x.dtype, w.dtype], (At(2), aval),
-    )  # fmt: skip
+        sequence,
+        what,
+        [At(0, 2), At(1)],
+        [contiguous(x.shape), contiguous(w.shape)],
+        [x.dtype, w.dtype],
+        (At(2), aval),
+    )
     assert dict(sequence.launches[0].constants)["LEFT_ACROSS"]
     moved = np.concatenate([np.zeros(1, x.dtype), x.ravel()]).view(np.uint16)
     arrays = [moved, w.view(np.uint16), np.zeros(aval.shape, np.uint16)]

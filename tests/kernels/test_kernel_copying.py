@@ -33,15 +33,20 @@ def test_take(dtype, index, is_selected):
     sequence.for_each(
         copying.take,
         [
-            (pointer, At(0)), ("*uint32", At(1)), (pointer, At(2)), ("*int32", At(3)),
+            (pointer, At(0)),
+            ("*uint32", At(1)),
+            (pointer, At(2)),
+            ("*int32", At(3)),
             *[(index, n) for n in (count, length, inner, kept)],
         ],
         count,
         {
-            "SIZE": source.itemsize, "POSITIONS": 1, "SELECTED": int(is_selected),
+            "SIZE": source.itemsize,
+            "POSITIONS": 1,
+            "SELECTED": int(is_selected),
             "LONG": int(index == "int64"),
         },
-    )  # fmt: skip
+    )
     arrays = [source, rows.astype(np.uint32), np.zeros_like(want), np.zeros(want.shape, np.int32)]
     *_, taken, positions = run_schedule(sequence, arrays)
     np.testing.assert_array_equal(taken, want)
@@ -54,9 +59,13 @@ def test_machine_code(tmp_path):
     for index in ("int32", "int64"):
         constants = {"SIZE": 4, "LONG": int(index == "int64")}
         kernel = build_handwritten(
-            copying.take, (*pointers, *[index] * numbers), constants, 256,
-            KernelCache(tmp_path), (9, 0),
-        )  # fmt: skip
+            copying.take,
+            (*pointers, *[index] * numbers),
+            constants,
+            256,
+            KernelCache(tmp_path),
+            (9, 0),
+        )
         lines = sass(kernel.built.cubin)
         wide = [one for one in lines if re.search(r"I2F\.[US]64|CALL.*(div|rem)_[su]64", one)]
         assert bool(wide) == (index == "int64"), wide

@@ -66,8 +66,7 @@ def assert_decomposed(a, values, left, right):
 
 @pytest.mark.parametrize(
     "dtype, size",
-    [("float64", n) for n in (0, 1, 2, 3, 4, 31)]
-    + [("complex64", n) for n in (1, 2, 3, 4)],
+    [("float64", n) for n in (0, 1, 2, 3, 4, 31)] + [("complex64", n) for n in (1, 2, 3, 4)],
 )
 def test_values(dtype, size):
     a = matrices(some(size), size, dtype)
@@ -121,12 +120,21 @@ def special(size):
     cyclic[-1, 0] = 1
     scales = 10.0 ** np.linspace(-8, 8, size)
     return {
-        "jordan": shifted + 2 * np.eye(size), "nilpotent": shifted, "cyclic": cyclic,
-        "zero": np.zeros((size, size)), "one": np.eye(size), "ones": np.ones((size, size)),
-        "skew": a - a.T, "symmetric": a + a.T, "orthogonal": np.linalg.qr(a)[0],
-        "large": a * 1e30, "small": a * 1e-30, "unbalanced": scales[:, None] * a / scales,
-        "triangular": np.triu(a), "lower": np.tril(a),
-    }  # fmt: skip
+        "jordan": shifted + 2 * np.eye(size),
+        "nilpotent": shifted,
+        "cyclic": cyclic,
+        "zero": np.zeros((size, size)),
+        "one": np.eye(size),
+        "ones": np.ones((size, size)),
+        "skew": a - a.T,
+        "symmetric": a + a.T,
+        "orthogonal": np.linalg.qr(a)[0],
+        "large": a * 1e30,
+        "small": a * 1e-30,
+        "unbalanced": scales[:, None] * a / scales,
+        "triangular": np.triu(a),
+        "lower": np.tril(a),
+    }
 
 
 @pytest.mark.parametrize("dtype, factor", [("float32", 1), ("complex128", 1 + 0.5j)])

@@ -59,8 +59,12 @@ def test_triangular_solve(left_side, lower, transpose_a, unit):
     a = matrices(3, size, size) / size + 2 * np.eye(size, dtype=np.float32)
     b = matrices(3, size, sides)
     b = b if left_side else np.ascontiguousarray(b.transpose(0, 2, 1))
-    how = {"left_side": left_side, "lower": lower, "transpose_a": transpose_a,
-           "unit_diagonal": unit}  # fmt: skip
+    how = {
+        "left_side": left_side,
+        "lower": lower,
+        "transpose_a": transpose_a,
+        "unit_diagonal": unit,
+    }
     x = on_gpu(lambda a, b: lax.linalg.triangular_solve(a, b, **how), a, b).astype(np.float64)
     triangle = (np.tril if lower else np.triu)(a.astype(np.float64))
     if unit:
@@ -75,8 +79,10 @@ def test_solve():
     assert_near(b, a @ x, 16, 100)
 
 
-@pytest.mark.parametrize("rows, columns, full", [(1, 1, True), (8, 5, True), (5, 8, False),
-                                                 (31, 17, False), (32, 32, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "rows, columns, full",
+    [(1, 1, True), (8, 5, True), (5, 8, False), (31, 17, False), (32, 32, True)],
+)
 def test_qr(rows, columns, full):
     a = matrices(3, rows, columns)
     a[1] *= 1e-25  # its squares vanish in float32
@@ -93,8 +99,9 @@ def test_qr(rows, columns, full):
     assert_near(r[0], want[0], rows, 10)
 
 
-@pytest.mark.parametrize("size, dtype", [(1, "float32"), (2, "float32"), (9, "float32"),
-                                         (32, "float32"), (8, "float64")])  # fmt: skip
+@pytest.mark.parametrize(
+    "size, dtype", [(1, "float32"), (2, "float32"), (9, "float32"), (32, "float32"), (8, "float64")]
+)
 def test_eigenvalues(size, dtype):
     with gf.enable_x64():
         a = matrices(5, size, size, dtype)

@@ -44,11 +44,14 @@ def test_sums(count, width):
 @pytest.mark.parametrize(
     "method, combine, dtype",
     [
-        ("set", None, np.complex64), ("multiply", np.multiply, np.int32),
-        ("min", np.minimum, np.float32), ("max", np.maximum, np.int8), ("add", np.add, np.uint8),
+        ("set", None, np.complex64),
+        ("multiply", np.multiply, np.int32),
+        ("min", np.minimum, np.float32),
+        ("max", np.maximum, np.int8),
+        ("add", np.add, np.uint8),
         ("add", np.add, np.complex64),
     ],
-)  # fmt: skip
+)
 def test_combinations(method, combine, dtype):
     places = RNG.integers(0, 7, 101)
     rows = RNG.integers(0, 5, (101, 2)).astype(dtype)

@@ -21,9 +21,12 @@ RNG = np.random.default_rng(7)
 FLOATS = RNG.normal(size=(2, 1025)).astype(np.float32)
 
 REFERENCES = {
-    "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
     "logaddexp": np.logaddexp,
-}  # fmt: skip
+}
 
 
 def reference(scan, x):
@@ -52,12 +55,15 @@ def test_sums_of_rows(size):
 @pytest.mark.parametrize(
     "name, dtype, reverse",
     [
-        ("cummax", "float32", True), ("cummin", "float64", False), ("cumprod", "int32", False),
-        ("cumlogsumexp", "float32", False), ("cumsum", "bfloat16", True),
+        ("cummax", "float32", True),
+        ("cummin", "float64", False),
+        ("cumprod", "int32", False),
+        ("cumlogsumexp", "float32", False),
+        ("cumsum", "bfloat16", True),
         ("cumsum", "uint8", False),
         ("cummin", "uint64", True),
     ],
-)  # fmt: skip
+)
 def test_rows_are_what_the_host_computes(name, dtype, reverse):
     x = (FLOATS[:, :257] * 3).astype(np.int64) if "int" in dtype else FLOATS[:, :257]
     x = np.abs(x).astype(dtype) if dtype.startswith("u") else x.astype(dtypes.canonicalize(dtype))
@@ -102,8 +108,10 @@ def test_rows_in_chunks(reverse, monkeypatch):
     scan = Scan("add", 2, 5003, 1, reverse)
     got, sequence = run_scan(scan, x)
     assert [one.kernel for one in sequence.launches] == [
-        kernels.scan_rows, kernels.scan_columns, kernels.scan_rows,
-    ]  # fmt: skip
+        kernels.scan_rows,
+        kernels.scan_columns,
+        kernels.scan_rows,
+    ]
     np.testing.assert_array_equal(got, reference(scan, x))
 
 

@@ -60,7 +60,7 @@ def test_rows_within_a_block(size):
 @pytest.mark.parametrize(
     "dtype",
     ["bool", "int32", "uint64", "bfloat16", "float64", "complex64", "float8_e4m3fn", "int4"],
-)  # fmt: skip
+)
 def test_the_order_is_that_of_the_host(dtype):
     """nan last, zeros equal, and equal ones keep their order."""
     x = keys_of(dtype, (2, 31))

@@ -97,8 +97,11 @@ def test_what_is_launched():
     assert form((1 << 22, 2), (5, 2)).grid == (1, 1 << 15, 1)
     # bfloat16 in rows that 16 bytes do not divide, but 8 and 4 do.
     assert [form((9, n), (4096, 1), 2).constants["EACH"] for n in (128, 132, 130, 129)] == [
-        8, 4, 2, 4
-    ]  # fmt: skip
+        8,
+        4,
+        2,
+        4,
+    ]
     assert form((9, 130), (4096, 1), 2).constants["VECTORS"] == 1
     assert form((9, 129), (4096, 1), 2).constants["VECTORS"] == 0
     tiles = form((4096, 2048), (1, 4096))

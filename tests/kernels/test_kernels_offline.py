@@ -52,9 +52,13 @@ def test_no_kernel_spills(name, architecture):
     assert add(sequence, what, sources, outs, kinds)
     for one in sequence.launches:
         built = build_handwritten(
-            one.kernel, one.signature, dict(one.constants), one.bounds, kernel_cache(),
+            one.kernel,
+            one.signature,
+            dict(one.constants),
+            one.bounds,
+            kernel_cache(),
             architecture,
-        ).built  # fmt: skip
+        ).built
         assert built.spill_bytes == 0, one.kernel
         assert built.shared_bytes <= 48 << 10, one.kernel
         # A depot would mean that what was meant for registers lies in memory.
@@ -70,9 +74,12 @@ LINKED = {
     "complex eig": (add_matrices, Eig(9, 32, 32, COMPLEX, EIG), [COMPLEX], 3),
     "top_k": (add_sort, Sort(1, LARGE, 1, 1, 4096, True, True), [FLOAT], 2),
     "atomic sums": (
-        add_atomic_sums, AtomicSums(9, False, LARGE, ((3, 1),)), [FLOAT, INDEX, BOOL, FLOAT], 1
+        add_atomic_sums,
+        AtomicSums(9, False, LARGE, ((3, 1),)),
+        [FLOAT, INDEX, BOOL, FLOAT],
+        1,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -95,14 +102,20 @@ def test_no_linked_kernel_spills(name):
 
 # Shapes of lhs, rhs and result, roles of their dimensions, margins, and the dtype.
 _CHANNELS_LAST = (
-    ((), (0,), (3,), (1, 2)), ((), (3,), (2,), (0, 1)), ((), (0,), (3,), (1, 2)),
-)  # fmt: skip
+    ((), (0,), (3,), (1, 2)),
+    ((), (3,), (2,), (0, 1)),
+    ((), (0,), (3,), (1, 2)),
+)
 _BY_KERNEL = (
-    ((), (1,), (0,), (2, 3)), ((), (1,), (0,), (2, 3)), ((), (1,), (0,), (2, 3)),
-)  # fmt: skip
+    ((), (1,), (0,), (2, 3)),
+    ((), (1,), (0,), (2, 3)),
+    ((), (1,), (0,), (2, 3)),
+)
 _DEPTHWISE = (
-    ((1,), (0,), (2,), (3, 4)), ((0,), (1,), (2,), (3, 4)), ((1,), (0,), (2,), (3, 4)),
-)  # fmt: skip
+    ((1,), (0,), (2,), (3, 4)),
+    ((0,), (1,), (2,), (3, 4)),
+    ((1,), (0,), (2,), (3, 4)),
+)
 _CHANNELS_FIRST = (((), (0,), (1,), (2, 3)), ((), (0,), (1,), (2, 3)), ((), (0,), (1,), (2, 3)))
 CONVOLUTIONS = {
     "tensorfloat32": (

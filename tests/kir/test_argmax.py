@@ -22,9 +22,11 @@ def search_kernel(combine=first_largest):
     build = Builder(operands, ("i0",))
     starts = [build.const("int32", -(2**31)), build.const("int64", 2**63 - 1)]
     best = build.reduce(
-        "i0", starts, lambda *sides: combine(build, *sides),
+        "i0",
+        starts,
+        lambda *sides: combine(build, *sides),
         lambda: (build.load("x"), build.load("at")),
-    )  # fmt: skip
+    )
     build.store("o", best[1])
     axes = (Axis("i0", Role.REDUCE),)
     return Kernel("search", axes, tuple(operands.values()), build.finish(), kind="full")

@@ -66,13 +66,16 @@ SAFE = {
 AFTER = "an operand must not be loaded after it is stored in place"
 EARLY = {
     "the next pass reads what one has stored": (
-        AFTER, kernel(loop("i0", total(10, ZERO, "u", Store("u", ZERO)), total(20, ZERO, "u")))
+        AFTER,
+        kernel(loop("i0", total(10, ZERO, "u", Store("u", ZERO)), total(20, ZERO, "u"))),
     ),
     "a row reads its value after storing it": (
-        AFTER, kernel(loop("i0", Store("v", ZERO), loop("i1", Load(f32(1), "v"))))
+        AFTER,
+        kernel(loop("i0", Store("v", ZERO), loop("i1", Load(f32(1), "v")))),
     ),
     "the same turn reads what it has stored": (
-        AFTER, kernel(loop("i0", loop("i1", Store("u", ZERO), Load(f32(1), "u"))))
+        AFTER,
+        kernel(loop("i0", loop("i1", Store("u", ZERO), Load(f32(1), "u")))),
     ),
     "the next turn reads what this one has stored": (
         "every loop around a store in place must move the operand",
@@ -84,7 +87,8 @@ EARLY = {
             loop(
                 "i0",
                 While(
-                    (f32(30),), (ZERO,),
+                    (f32(30),),
+                    (ZERO,),
                     Block((f32(31),), (Const(Value(32, "bool"), False),), (Value(32, "bool"),)),
                     Block((f32(33),), (Load(f32(34), "v"), Store("v", f32(34))), (f32(33),)),
                 ),
@@ -93,15 +97,13 @@ EARLY = {
     ),
     "another worker has stored it": (
         "all accesses in place must be in the loops that move the operand",
-        kernel(
-            loop("i0", total(10, ZERO, "u")), loop("i0", loop("i1", Store("u", ZERO)))
-        ),
+        kernel(loop("i0", total(10, ZERO, "u")), loop("i0", loop("i1", Store("u", ZERO)))),
     ),
     "the first element is read by all, and stored by one": (
         "all accesses in place must be in the loops that move the operand",
         kernel(loop("i0", Load(f32(1), "u"), loop("i1", Store("u", f32(1))))),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SAFE)

@@ -99,10 +99,18 @@ UNARY = {
     "logistic": lambda x: 1 / (1 + mpmath.exp(-x)),
 }
 DOMAINS = {
-    "sqrt": (0, INF), "rsqrt": (1e-300, INF), "log": (1e-300, INF), "log2": (1e-300, INF),
-    "log1p": (-1 + 1e-9, INF), "asin": (-1, 1), "acos": (-1, 1), "acosh": (1, INF),
-    "atanh": (-1 + 1e-9, 1 - 1e-9), "lgamma": (1e-30, 1e8), "digamma": (1e-30, 1e8),
-}  # fmt: skip
+    "sqrt": (0, INF),
+    "rsqrt": (1e-300, INF),
+    "log": (1e-300, INF),
+    "log2": (1e-300, INF),
+    "log1p": (-1 + 1e-9, INF),
+    "asin": (-1, 1),
+    "acos": (-1, 1),
+    "acosh": (1, INF),
+    "atanh": (-1 + 1e-9, 1 - 1e-9),
+    "lgamma": (1e-30, 1e8),
+    "digamma": (1e-30, 1e8),
+}
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -135,8 +143,15 @@ SPECIAL = {
     "ceil": [(-0.5, -0.0), (0.2, 1.0), (-INF, -INF)],
     "trunc": [(-0.5, -0.0), (-1.7, -1.0), (INF, INF)],
     "round": [(0.5, 0.0), (1.5, 2.0), (2.5, 2.0), (-0.5, -0.0), (NAN, NAN), (-INF, -INF)],
-    "round_away": [(0.5, 1.0), (2.5, 3.0), (-0.5, -1.0), (-0.2, -0.0), (INF, INF), (NAN, NAN),
-                   (0.49999997, 0.0)],
+    "round_away": [
+        (0.5, 1.0),
+        (2.5, 3.0),
+        (-0.5, -1.0),
+        (-0.2, -0.0),
+        (INF, INF),
+        (NAN, NAN),
+        (0.49999997, 0.0),
+    ],
     "sqrt": [(-0.0, -0.0), (-1.0, NAN), (INF, INF)],
     "rsqrt": [(0.0, INF), (-0.0, -INF), (INF, 0.0), (-1.0, NAN)],
     "cbrt": [(-0.0, -0.0), (-8.0, -2.0), (-INF, -INF)],
@@ -165,7 +180,7 @@ SPECIAL = {
     "digamma": [(0.0, NAN), (-0.0, NAN), (-3.0, NAN), (INF, INF), (NAN, NAN)],
     "logistic": [(INF, 1.0), (-INF, 0.0), (0.0, 0.5), (NAN, NAN)],
     "is_finite": [(INF, False), (-INF, False), (NAN, False), (-0.0, True), (1e30, True)],
-}  # fmt: skip
+}
 
 
 @together(size=24)
@@ -457,7 +472,11 @@ def test_unsuitable_dtypes_are_refused(fn, dtypes):
 
 def test_storage_dtypes():
     assert [compute_dtype(name) for name in ("bool", "bfloat16", "float16", "uint8")] == [
-        "bool", "float32", "float32", "uint8"]  # fmt: skip
+        "bool",
+        "float32",
+        "float32",
+        "uint8",
+    ]
     sizes = [storage_bytes(name) for name in ("bool", "float16", "bfloat16", "float8_e5m2")]
     assert sizes == [1, 2, 2, 1]
     assert storage_bytes("int64") == 8

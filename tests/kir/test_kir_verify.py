@@ -244,12 +244,20 @@ def constant_kernel(dtype, value):
 @pytest.mark.parametrize(
     ("dtype", "value"),
     [
-        ("bool", True), ("int64", 0), ("int32", -1), ("int64", 2), ("float32", 0.5),
-        ("float64", float("inf")), ("float32", float("nan")), ("uint32", 0x3F800000),
-        ("int32", -(2**31)), ("float32", 0.044715), ("float64", 1.4142135623730951),
+        ("bool", True),
+        ("int64", 0),
+        ("int32", -1),
+        ("int64", 2),
+        ("float32", 0.5),
+        ("float64", float("inf")),
+        ("float32", float("nan")),
+        ("uint32", 0x3F800000),
+        ("int32", -(2**31)),
+        ("float32", 0.044715),
+        ("float64", 1.4142135623730951),
         ("float32", 1e-20),
     ],
-)  # fmt: skip
+)
 def test_constants_without_sizes_pass(dtype, value):
     verify_size_free(constant_kernel(dtype, value))
 

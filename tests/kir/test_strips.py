@@ -109,7 +109,7 @@ def test_a_turned_copy(shape, span):
             "must be an axis",
         ),
     ],
-)  # fmt: skip
+)
 def test_rules(kernel, rule):
     with pytest.raises(KernelError, match=rule):
         verify(kernel)
@@ -142,14 +142,15 @@ def test_running_values_in_a_local_array():
     zero, old, new, total, last = (Value(k, "float32") for k in range(5))
     first = loops("j", Const(zero, 0.0), Store("running", zero))
     row = loops(
-        "ij", Load(old, "running"), Load(new, "x"), Apply((total,), "add", (old, new)),
+        "ij",
+        Load(old, "running"),
+        Load(new, "x"),
+        Apply((total,), "add", (old, new)),
         Store("running", total),
-    )  # fmt: skip
+    )
     end = loops("j", Load(last, "running"), Store("o", last))
     strip = Strip("j", 4, Block(body=(first, row, end)))
-    kernel = Kernel(
-        "sums", axes, operands, Block(body=(strip,)), kind="column", locals=(local,)
-    )  # fmt: skip
+    kernel = Kernel("sums", axes, operands, Block(body=(strip,)), kind="column", locals=(local,))
     verify(kernel)
     x, out = np.arange(5 * 9, dtype=np.float32), np.zeros(9, np.float32)
     run(kernel, {"x": x, "o": out}, {"i": 5, "j": 9}, {("x", "i"): 9, ("x", "j"): 1})
@@ -157,8 +158,10 @@ def test_running_values_in_a_local_array():
 
 
 ROW = Local("row", "float32", (("j", 4),))
-ONE_ROW = (Operand("x", "float32", Mode.IN, (Stride.UNIT,)),
-           Operand("o", "float32", Mode.OUT, (Stride.UNIT,)))  # fmt: skip
+ONE_ROW = (
+    Operand("x", "float32", Mode.IN, (Stride.UNIT,)),
+    Operand("o", "float32", Mode.OUT, (Stride.UNIT,)),
+)
 
 
 def turned(*, place=None, local=ROW, size=4, back=None):
@@ -175,13 +178,27 @@ def turned(*, place=None, local=ROW, size=4, back=None):
     shift, there = Value(6, "int64"), Value(7, "int64")
     turn = Block(
         (k,),
-        (Apply((at,), "sub", (kept, k)), Load(old, "row", k), Const(shift, place or 0),
-         Apply((there,), "add", (at, shift)), Store("row", old, there)),
-    )  # fmt: skip
-    strip = Strip("j", size, Block(body=(
-        loops("j", *copy("x", "row", 8)), Const(number, 2), Const(kept, 3),
-        For(None, turn, number), back or loops("j", Load(new, "row"), Store("o", new)),
-    )))  # fmt: skip
+        (
+            Apply((at,), "sub", (kept, k)),
+            Load(old, "row", k),
+            Const(shift, place or 0),
+            Apply((there,), "add", (at, shift)),
+            Store("row", old, there),
+        ),
+    )
+    strip = Strip(
+        "j",
+        size,
+        Block(
+            body=(
+                loops("j", *copy("x", "row", 8)),
+                Const(number, 2),
+                Const(kept, 3),
+                For(None, turn, number),
+                back or loops("j", Load(new, "row"), Store("o", new)),
+            )
+        ),
+    )
     axes = (Axis("j", Role.PARALLEL),)
     return Kernel("turned", axes, ONE_ROW, Block(body=(strip,)), locals=(local,))
 
@@ -204,13 +221,17 @@ def test_offsets_stay_in_the_array():
 @pytest.mark.parametrize(
     "kernel, rule",
     [
-        (turned(back=loops("j", Load(Value(9, "float32"), "row", Value(1, "int64")))),
-         "before its use"),
-        (turned(back=loops("j", Const(OFFSET, 0), Load(INTO_VALUE, "row", OFFSET))),
-         "and not both"),
+        (
+            turned(back=loops("j", Load(Value(9, "float32"), "row", Value(1, "int64")))),
+            "before its use",
+        ),
+        (
+            turned(back=loops("j", Const(OFFSET, 0), Load(INTO_VALUE, "row", OFFSET))),
+            "and not both",
+        ),
         (turned(size=8), "at most the array's 4 points"),
     ],
-)  # fmt: skip
+)
 def test_rules_of_offsets(kernel, rule):
     with pytest.raises(KernelError, match=rule):
         verify(kernel)

@@ -33,9 +33,12 @@ def by_windows(x, source, window, strides, pads, start):
 
 @pytest.mark.parametrize(
     ("window", "strides", "pads"),
-    [((2, 2), (2, 2), ((0, 1), (0, 0))), ((2, 3), (1, 2), ((1, 0), (1, 1))),
-     ((1, 1), (1, 1), ((0, 0), (0, 0)))],
-)  # fmt: skip
+    [
+        ((2, 2), (2, 2), ((0, 1), (0, 0))),
+        ((2, 3), (1, 2), ((1, 0), (1, 1))),
+        ((1, 1), (1, 1), ((0, 0), (0, 0))),
+    ],
+)
 def test_select_and_scatter_of_any_functions(window, strides, pads):
     random = np.random.default_rng(0)
     x = random.normal(size=(3, 4)).astype(np.float32)
@@ -183,8 +186,13 @@ def test_dot_algorithms_round_as_they_say():
             got = gf.jit(lambda a, p=precision: lax.dot(a, a.T, precision=p))(a)
             assert got.dtype == np.float32
             np.testing.assert_allclose(got, rounded @ rounded.T, rtol=1e-5, atol=1e-6)
-    for name in ("F32_F32_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X9", "TF32_TF32_F32_X3",
-                 "TF32_TF32_F32"):  # fmt: skip
+    for name in (
+        "F32_F32_F32",
+        "BF16_BF16_F32_X3",
+        "BF16_BF16_F32_X9",
+        "TF32_TF32_F32_X3",
+        "TF32_TF32_F32",
+    ):
         np.testing.assert_allclose(lax.dot(a, a.T, precision=name), exact, rtol=1e-5, atol=1e-6)
     half = a.astype(np.float16)
     assert lax.dot(half, half.T, precision="F16_F16_F32").dtype == np.float16

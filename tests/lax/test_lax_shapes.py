@@ -36,9 +36,10 @@ def test_shapes():
     np.testing.assert_array_equal(lax.stack([X, X + 1], 1), np.stack([X, X + 1], 1))
     np.testing.assert_array_equal(lax.unstack(X, 1)[2], X[:, 2])
     for call in (
-        lambda: lax.split(X, (1, 1)), lambda: lax.tile(X, (2,)),
+        lambda: lax.split(X, (1, 1)),
+        lambda: lax.tile(X, (2,)),
         lambda: lax.broadcast_shapes((2,), (3,)),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match="Fix:"):
             call()
 

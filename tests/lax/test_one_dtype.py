@@ -18,13 +18,28 @@ from gpuflow.lax import one_dtype
 
 BOTH = ["add", "sub", "mul", "div", "rem", "max", "min", "eq", "ne", "lt", "le", "gt", "ge"]
 FLOATS = [
-    *BOTH, "atan2", "nextafter", "igamma", "igammac", "igamma_grad_a", "random_gamma_grad", "zeta",
-    "polygamma", "complex", "pow",
-]  # fmt: skip
+    *BOTH,
+    "atan2",
+    "nextafter",
+    "igamma",
+    "igammac",
+    "igamma_grad_a",
+    "random_gamma_grad",
+    "zeta",
+    "polygamma",
+    "complex",
+    "pow",
+]
 INTEGERS = [
-    *BOTH, "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right_logical",
-    "shift_right_arithmetic", "mulhi",
-]  # fmt: skip
+    *BOTH,
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "shift_left",
+    "shift_right_logical",
+    "shift_right_arithmetic",
+    "mulhi",
+]
 STRICT = {*FLOATS, *INTEGERS, "clamp", "select", "pad"}
 
 
@@ -66,9 +81,12 @@ def test_integers(name):
 def test_the_others():
     x = jnp.array([2.0, 3.0])
     for call in (
-        lambda: lax.clamp(0, x, 1.0), lambda: lax.clamp(0.0, x, 1), lambda: lax.clamp(0, 1.0, 2),
-        lambda: lax.select(True, 1, 2.0), lambda: lax.pad(x, 0, [(1, 1, 0)]),
-    ):  # fmt: skip
+        lambda: lax.clamp(0, x, 1.0),
+        lambda: lax.clamp(0.0, x, 1),
+        lambda: lax.clamp(0, 1.0, 2),
+        lambda: lax.select(True, 1, 2.0),
+        lambda: lax.pad(x, 0, [(1, 1, 0)]),
+    ):
         with pytest.raises(TypeError, match="operands must have one dtype"):
             call()
     assert lax.clamp(0.0, x, 2.5).tolist() == [2.0, 2.5]

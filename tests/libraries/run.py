@@ -57,7 +57,9 @@ LIBRARIES = (
     Library("diffrax", "diffrax_solve", ("diffrax", "optimistix", "lineax", "equinox")),
     Library("jaxtyping", "jaxtyping_checks", ("jaxtyping", "wadler_lindig", "beartype")),
     Library(
-        "dm-haiku", "haiku_train", ("haiku", "jmp", "tabulate", "optax"),
+        "dm-haiku",
+        "haiku_train",
+        ("haiku", "jmp", "tabulate", "optax"),
         ("train", "sequences"),
     ),
     Library("jaxopt", "jaxopt_solve", ("jaxopt", "scipy"), ("implicit",)),
@@ -80,7 +82,9 @@ LIBRARIES = (
     Library("brax", "brax_roll", ("brax", "mujoco", "trimesh", "ml_collections", "flax")),
     Library("gpjax", "gpjax_fit", ("gpjax", "paramax", "lineax", "equinox", "optax")),
     Library(
-        "keras", "keras_train", ("keras", "namex", "h5py", "optree", "rich"),
+        "keras",
+        "keras_train",
+        ("keras", "namex", "h5py", "optree", "rich"),
         ("functional", "sequences"),
     ),
     Library("jaxlie", "jaxlie_poses", ("jaxlie", "jax_dataclasses")),
@@ -121,9 +125,12 @@ def run(
     x64 = "1" if precision == "float64" else "0"
     done = subprocess.run(
         [sys.executable, *start, FOLDER / "programs" / f"{library.program}.py"],
-        capture_output=True, text=True, timeout=SECONDS, check=False,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
         env={**os.environ, "JAX_ENABLE_X64": x64, "JAX_PLATFORMS": "cpu", **(settings or {})},
-    )  # fmt: skip
+    )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         return {}, lines[-1][:200] if lines else f"status {done.returncode}"

@@ -75,12 +75,14 @@ def test_gradients_against_differences():
             direction = np.random.default_rng(position).normal(size=x.shape)
             ends = []
             for step in (1e-6, -1e-6):
-                moved = [y + step * direction if k == position else y
-                         for k, y in enumerate(primals)]
+                moved = [
+                    y + step * direction if k == position else y for k, y in enumerate(primals)
+                ]
                 ends.append(float(total(*moved)))
             want = (ends[0] - ends[1]) / 2e-6
-            np.testing.assert_allclose((np.asarray(gradient) * direction).sum(), want, rtol=1e-7,
-                                       atol=1e-8)
+            np.testing.assert_allclose(
+                (np.asarray(gradient) * direction).sum(), want, rtol=1e-7, atol=1e-8
+            )
 
 
 def test_queries_without_keys_get_the_mean():

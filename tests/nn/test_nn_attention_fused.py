@@ -52,7 +52,8 @@ CASES = {
     "of the bias": (gf.grad(total, argnums=3), (QUERY, KEY, VALUE, BIAS)),
     "of all": (gf.grad(total, argnums=(0, 3)), (QUERY, KEY, VALUE, BIAS)),
     "forward mode": (
-        lambda *xs: gf.jvp(attend, xs, (MOVED, KEY, VALUE, BIAS)), (QUERY, KEY, VALUE, BIAS),
+        lambda *xs: gf.jvp(attend, xs, (MOVED, KEY, VALUE, BIAS)),
+        (QUERY, KEY, VALUE, BIAS),
     ),
     "second order": (
         gf.grad(lambda q, *xs: sum(jnp.sum(x**2) for x in slopes(q, *xs)), argnums=(0, 2)),
@@ -67,9 +68,10 @@ CASES = {
         (QUERY, np.stack([KEY, 2 * KEY], 1), np.stack([VALUE, VALUE + 1])),
     ),
     "mapped over the bias": (
-        gf.vmap(attend, in_axes=(None, None, None, 0)), (QUERY, KEY, VALUE, np.stack([BIAS] * 3)),
+        gf.vmap(attend, in_axes=(None, None, None, 0)),
+        (QUERY, KEY, VALUE, np.stack([BIAS] * 3)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -21,8 +21,11 @@ def random(*shape, seed=0):
 def test_scaled_matmul_repeats_scales(dtype):
     a, b = random(2, 3, 8).astype(dtype), random(2, 5, 8, seed=1).astype(dtype)
     scales = 2.0 ** np.arange(12).reshape(2, 3, 2), 2.0 ** -np.arange(20).reshape(2, 5, 2)
-    want = np.einsum("bmk,bnk->bmn", np.float64(a) * np.repeat(scales[0], 4, -1),
-                     np.float64(b) * np.repeat(scales[1], 4, -1))
+    want = np.einsum(
+        "bmk,bnk->bmn",
+        np.float64(a) * np.repeat(scales[0], 4, -1),
+        np.float64(b) * np.repeat(scales[1], 4, -1),
+    )
     operands = [jnp.asarray(x) for x in (a, b, *(s.astype(np.float32) for s in scales))]
     out = gpuflow.jit(nn.scaled_matmul)(*operands)
     assert out.dtype == np.float32

@@ -18,7 +18,9 @@ SORTED = np.sort(X)
 CASES = {
     "sort": (jnp.sort, np.sort, X),
     "sort columns": (
-        lambda x: jnp.sort(x.reshape(6, -1), 0), lambda x: np.sort(x.reshape(6, -1), 0), X,
+        lambda x: jnp.sort(x.reshape(6, -1), 0),
+        lambda x: np.sort(x.reshape(6, -1), 0),
+        X,
     ),
     "sort descending": (lambda x: jnp.sort(x, descending=True), lambda x: np.sort(x)[::-1], X),
     "sort_complex": (jnp.sort_complex, np.sort_complex, X),
@@ -26,11 +28,13 @@ CASES = {
     "argsort": (jnp.argsort, lambda x: np.argsort(x, kind="stable"), X),
     "lexsort": (lambda x: jnp.lexsort((x, x.real > 0)), lambda x: np.lexsort((x, x.real > 0)), X),
     "unique": (lambda x: jnp.unique(x, size=40), None, X),
-    "max": (jnp.max, np.max, X), "min": (jnp.min, np.min, X),
-    "nanmax": (jnp.nanmax, np.nanmax, X), "nanmin": (jnp.nanmin, np.nanmin, X),
+    "max": (jnp.max, np.max, X),
+    "min": (jnp.min, np.min, X),
+    "nanmax": (jnp.nanmax, np.nanmax, X),
+    "nanmin": (jnp.nanmin, np.nanmin, X),
     "maximum": (lambda x: jnp.maximum(x, x[::-1]), lambda x: np.maximum(x, x[::-1]), X),
     "minimum": (lambda x: jnp.minimum(x, x[::-1]), lambda x: np.minimum(x, x[::-1]), X),
-}  # fmt: skip
+}
 for _side in ("left", "right"):
     for _method in ("scan", "scan_unrolled", "sort", "compare_all"):
         CASES[f"searchsorted {_side} {_method}"] = (

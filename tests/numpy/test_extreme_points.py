@@ -33,12 +33,25 @@ NUMPY_BINARY = [
     "heaviside", "float_power",
 ]  # fmt: skip
 SCIPY_UNARY = [
-    "erf", "erfc", "erfinv", "erfcx", "gamma", "digamma", "expit", "logit", "entr", "ndtri",
-    "i0e", "i1e", "exp1", "dawsn",
-]  # fmt: skip
+    "erf",
+    "erfc",
+    "erfinv",
+    "erfcx",
+    "gamma",
+    "digamma",
+    "expit",
+    "logit",
+    "entr",
+    "ndtri",
+    "i0e",
+    "i1e",
+    "exp1",
+    "dawsn",
+]
 SCIPY_BINARY = [
-    "xlogy", "xlog1py",
-]  # fmt: skip
+    "xlogy",
+    "xlog1py",
+]
 
 
 def _by_mpmath(function):
@@ -94,18 +107,23 @@ def _squareplus(x):
 
 
 ACTIVATIONS = {
-    "relu": lambda x: np.maximum(x, 0), "relu6": lambda x: np.clip(x, 0, 6), "sigmoid": sp.expit,
-    "softplus": lambda x: np.logaddexp(x, 0), "silu": lambda x: _product(x, sp.expit(x)),
-    "log_sigmoid": lambda x: -np.logaddexp(-x, 0), "hard_tanh": lambda x: np.clip(x, -1, 1),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "sigmoid": sp.expit,
+    "softplus": lambda x: np.logaddexp(x, 0),
+    "silu": lambda x: _product(x, sp.expit(x)),
+    "log_sigmoid": lambda x: -np.logaddexp(-x, 0),
+    "hard_tanh": lambda x: np.clip(x, -1, 1),
     "soft_sign": lambda x: np.where(np.isinf(x), np.sign(x), x / (1 + np.abs(x))),
     "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
     "celu": lambda x: np.where(x > 0, x, np.expm1(x)),
     "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
     "hard_sigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
-    "hard_silu": lambda x: _product(x, np.clip(x / 6 + 0.5, 0, 1)), "squareplus": _squareplus,
+    "hard_silu": lambda x: _product(x, np.clip(x / 6 + 0.5, 0, 1)),
+    "squareplus": _squareplus,
     "mish": lambda x: _product(x, np.tanh(np.logaddexp(x, 0))),
     "sparse_sigmoid": lambda x: np.clip((x + 1) / 2, 0, 1),
-}  # fmt: skip
+}
 UNARY = {
     **{f"jnp.{n}": (getattr(jnp, n), getattr(np, n), 4) for n in NUMPY_UNARY},
     **{f"nn.{n}": (getattr(nn, n), f, 6) for n, f in ACTIVATIONS.items()},
@@ -137,8 +155,14 @@ def _points(dtype):
     largest, tiny = float(limits.max), float(limits.tiny)
     one_sided = [0, 0.5, 1, 2, 10, 30, 100, 1e3, INF, largest, tiny, 1.01 * largest**0.5,
                  float(limits.smallest_subnormal), float(limits.eps), 0.7 * tiny**0.5]  # fmt: skip
-    others = [np.nan, 3, 1 - float(limits.epsneg), 1 + float(limits.eps), np.log(largest),
-              np.log(tiny)]  # fmt: skip
+    others = [
+        np.nan,
+        3,
+        1 - float(limits.epsneg),
+        1 + float(limits.eps),
+        np.log(largest),
+        np.log(tiny),
+    ]
     return np.array([*one_sided, *(-v for v in map(float, one_sided)), *others]).astype(dtype)
 
 
@@ -229,10 +253,15 @@ def test_scalars_and_empty_arrays(dtype):
         for name in ("sum", "prod", "any", "all", "logaddexp.reduce"):
             function = jnp.logaddexp.reduce if "." in name else getattr(jnp, name)
             empty = np.zeros((0, 3), dtype)
-            want = np.logaddexp.reduce(np.zeros((0, 3))) if "." in name else getattr(np, name)(
-                np.zeros((0, 3)), axis=0)  # fmt: skip
-            for call in (lambda x, f=function: f(x, axis=0),
-                         gf.jit(lambda x, f=function: f(x, axis=0))):  # fmt: skip
+            want = (
+                np.logaddexp.reduce(np.zeros((0, 3)))
+                if "." in name
+                else getattr(np, name)(np.zeros((0, 3)), axis=0)
+            )
+            for call in (
+                lambda x, f=function: f(x, axis=0),
+                gf.jit(lambda x, f=function: f(x, axis=0)),
+            ):
                 np.testing.assert_array_equal(np.asarray(call(empty), np.float64), want)
         for function in (jnp.mean, jnp.var, jnp.std, jnp.nanmean, jnp.median):
             assert np.isnan(float(function(jnp.zeros(0, dtype))))
@@ -254,8 +283,22 @@ COMPLEX_UNARY = [
 def _complex_points():
     """Pairs of real and imaginary parts; of subnormal numbers complex64 keeps few digits."""
     limits = np.finfo(np.float32)
-    sizes = [0, 0.5, 1, 2, 30, 100, 1e3, limits.max, limits.tiny, 1.01 * limits.max**0.5,
-             0.7 * limits.tiny**0.5, limits.eps, 1 - limits.epsneg, 1 + limits.eps]  # fmt: skip
+    sizes = [
+        0,
+        0.5,
+        1,
+        2,
+        30,
+        100,
+        1e3,
+        limits.max,
+        limits.tiny,
+        1.01 * limits.max**0.5,
+        0.7 * limits.tiny**0.5,
+        limits.eps,
+        1 - limits.epsneg,
+        1 + limits.eps,
+    ]
     parts = np.float32([*sizes, *(-float(v) for v in sizes)])
     z = np.empty((parts.size, parts.size), np.complex64)
     z.real, z.imag = parts[:, None], parts
@@ -346,9 +389,14 @@ def test_sign_of_infinite_complex_numbers():
 
 
 DENSITIES = {
-    "norm": [()], "cauchy": [()], "logistic": [()], "expon": [()],
-    "t": [(3.0,), (1e10,), (1e-3,)], "gamma": [(2.5,), (1e-3,), (1e8,)], "pareto": [(2.0,)],
-}  # fmt: skip
+    "norm": [()],
+    "cauchy": [()],
+    "logistic": [()],
+    "expon": [()],
+    "t": [(3.0,), (1e10,), (1e-3,)],
+    "gamma": [(2.5,), (1e-3,), (1e8,)],
+    "pareto": [(2.0,)],
+}
 
 
 @pytest.mark.parametrize("name", DENSITIES)

@@ -25,27 +25,55 @@ def i():
 
 
 CASES = [
-    (lambda: gpuflow.print_environment_info(return_string=np.array([None, 1])), ValueError,
-     r"\[print_environment_info\] return_string must be true or false; got"),
-    (lambda: lax.conv_general_dilated_patches(jnp.ones((1, 1, 4)), (10**12,), (1,), "VALID"),
-     ValueError, r"\[conv_general_dilated_patches\] .* must have at most .*; got .*Fix:"),
+    (
+        lambda: gpuflow.print_environment_info(return_string=np.array([None, 1])),
+        ValueError,
+        r"\[print_environment_info\] return_string must be true or false; got",
+    ),
+    (
+        lambda: lax.conv_general_dilated_patches(jnp.ones((1, 1, 4)), (10**12,), (1,), "VALID"),
+        ValueError,
+        r"\[conv_general_dilated_patches\] .* must have at most .*; got .*Fix:",
+    ),
     (lambda: x()[1.5:], TypeError, r"\[index\] a bound of a slice must be an integer; got 1.5"),
-    (lambda: x()[: "a"], TypeError, r"\[index\] a bound of a slice must be an integer; got 'a'"),
-    (lambda: gpuflow.ops.segment_sum(i(), i(), "a"), TypeError,
-     r"\[segment_sum\] num_segments must be an integer; got 'a'"),
-    (lambda: lax.concatenate(gpuflow.ShapeDtypeStruct((2,), "f"), 0), TypeError,
-     r"\[concatenate\] operands must be .*; got ShapeDtypeStruct.*Fix:"),
-    (lambda: gpuflow.image.resize(x(), (2, 2), "linear", antialias=np.ones((0, 3))), ValueError,
-     r"\[resize\] antialias must be true or false; got"),
-    (lambda: gpuflow.image.scale_and_translate(
-        x(), (2, 2), (0,), jnp.ones(1), jnp.ones(1), "linear", antialias=np.ones((0, 3))),
-     ValueError, r"\[scale_and_translate\] antialias must be true or false; got"),
-    (lambda: gpuflow.scipy.special.bessel_jn(x(), v=2**70), ValueError,
-     r"\[bessel_jn\] v must be from 0 to 1000.*got v=.*Fix:"),
-    (lambda: gpuflow.scipy.special.lpmn_values(2**70, 2**70, x()[0], True), ValueError,
-     r"\[lpmn_values\] n must be from 0 to 10000; got .*Fix:"),
-    (lambda: gpuflow.scipy.special.lpmn_values(-7, -7, x()[0], True), ValueError,
-     r"\[lpmn_values\] n must be from 0 to 10000; got -7"),
+    (lambda: x()[:"a"], TypeError, r"\[index\] a bound of a slice must be an integer; got 'a'"),
+    (
+        lambda: gpuflow.ops.segment_sum(i(), i(), "a"),
+        TypeError,
+        r"\[segment_sum\] num_segments must be an integer; got 'a'",
+    ),
+    (
+        lambda: lax.concatenate(gpuflow.ShapeDtypeStruct((2,), "f"), 0),
+        TypeError,
+        r"\[concatenate\] operands must be .*; got ShapeDtypeStruct.*Fix:",
+    ),
+    (
+        lambda: gpuflow.image.resize(x(), (2, 2), "linear", antialias=np.ones((0, 3))),
+        ValueError,
+        r"\[resize\] antialias must be true or false; got",
+    ),
+    (
+        lambda: gpuflow.image.scale_and_translate(
+            x(), (2, 2), (0,), jnp.ones(1), jnp.ones(1), "linear", antialias=np.ones((0, 3))
+        ),
+        ValueError,
+        r"\[scale_and_translate\] antialias must be true or false; got",
+    ),
+    (
+        lambda: gpuflow.scipy.special.bessel_jn(x(), v=2**70),
+        ValueError,
+        r"\[bessel_jn\] v must be from 0 to 1000.*got v=.*Fix:",
+    ),
+    (
+        lambda: gpuflow.scipy.special.lpmn_values(2**70, 2**70, x()[0], True),
+        ValueError,
+        r"\[lpmn_values\] n must be from 0 to 10000; got .*Fix:",
+    ),
+    (
+        lambda: gpuflow.scipy.special.lpmn_values(-7, -7, x()[0], True),
+        ValueError,
+        r"\[lpmn_values\] n must be from 0 to 10000; got -7",
+    ),
     (lambda: jnp.add(x(), [1, 2]), TypeError, r"\[add\].*got list at position 1.*jnp\.asarray"),
     (lambda: x() - [1, 2], TypeError, "operands must be arrays or numbers; got a list"),
     (lambda: jnp.sum([1, 2]), TypeError, "arrays or numbers"),
@@ -59,8 +87,13 @@ CASES = [
     (lambda: jnp.iscomplexobj([[1], [1, 2]]), ValueError, r"\[iscomplexobj\] x must be"),
     (lambda: jnp.empty_like(x(), shape=int), TypeError, "shape must be an int or a sequence"),
     (lambda: jnp.broadcast_shapes(int, (3,)), TypeError, r"\[broadcast_shapes\] shape must be"),
-    (lambda: gpuflow.lax.conv_transpose_shape_tuple(
-        (8, 5, 3), (3, 3, 16), (2,), (), ("NHC", "HIO", "NHC")), ValueError, "for each of 1 dim"),
+    (
+        lambda: gpuflow.lax.conv_transpose_shape_tuple(
+            (8, 5, 3), (3, 3, 16), (2,), (), ("NHC", "HIO", "NHC")
+        ),
+        ValueError,
+        "for each of 1 dim",
+    ),
     (lambda: jnp.linalg.pinv(2.0), TypeError, r"\[svd\]"),
     (lambda: jnp.array_repr(x(), precision=2**63), ValueError, "precision must fit into 32 bits"),
     (lambda: jnp.eye(-1), ValueError, r"\[eye\] N and M must not be negative; got -1, -1. Fix: "),
@@ -79,8 +112,11 @@ CASES = [
     (lambda: jnp.uint32(-1), OverflowError, "must fit uint32; got -1"),
     (lambda: jnp.transpose(x(), (0,)), TypeError, "each dimension of .* once"),
     (lambda: lax.expand_dims(x(), (0, 0)), ValueError, "dimensions must differ"),
-    (lambda: gpuflow.jit(lambda n: X[0] + jnp.asarray(X)[n:])(1), IndexError,
-     r"\[index\] the bounds of a slice must be known.*dynamic_slice_in_dim"),
+    (
+        lambda: gpuflow.jit(lambda n: X[0] + jnp.asarray(X)[n:])(1),
+        IndexError,
+        r"\[index\] the bounds of a slice must be known.*dynamic_slice_in_dim",
+    ),
     (lambda: jnp.array([1, None]), TypeError, "must be numbers; got None"),
     (lambda: jnp.array("text"), TypeError, "numbers"),
     (lambda: jnp.zeros(3, "text"), TypeError, "dtype"),
@@ -96,10 +132,16 @@ CASES = [
     (lambda: jnp.sum(x(), out=x()), NotImplementedError, "out must be None.*jnp.sum"),
     (lambda: jnp.stack([x()], out=x()), NotImplementedError, "out must be None.*jnp.stack"),
     (lambda: jnp.outer(x(), x(), out=x()), NotImplementedError, "out must be None.*jnp.outer"),
-    (lambda: jnp.repeat(x(), np.array([1, 2, 3]), axis=0, total_repeat_length=-5), ValueError,
-     r"\[repeat\] total_repeat_length must not be negative; got -5"),
-    (lambda: jnp.repeat(x(), 2, axis=0, total_repeat_length=5.0), TypeError,
-     r"\[repeat\] total_repeat_length must be an integer; got 5.0"),
+    (
+        lambda: jnp.repeat(x(), np.array([1, 2, 3]), axis=0, total_repeat_length=-5),
+        ValueError,
+        r"\[repeat\] total_repeat_length must not be negative; got -5",
+    ),
+    (
+        lambda: jnp.repeat(x(), 2, axis=0, total_repeat_length=5.0),
+        TypeError,
+        r"\[repeat\] total_repeat_length must be an integer; got 5.0",
+    ),
     (lambda: jnp.ravel_multi_index((x()[0],), (4,)), TypeError, "positions must be integers"),
     (lambda: jnp.max(jnp.zeros(0)), ValueError, "empty array has no max.*initial"),
     (lambda: jnp.max(x(), where=x() > 0), ValueError, "needs initial="),
@@ -147,8 +189,11 @@ CASES = [
     (lambda: jnp.einsum(x(), "ij"), TypeError, "must be a string"),
     (lambda: jnp.where(x(), x(), x(), size=3), ValueError, "three arguments, or one with size"),
     (lambda: jnp.where(x(), 1), TypeError, "three arguments.*got two"),
-    (lambda: gpuflow.jit(jnp.where)(x()), ConcretizationTypeError,
-     r"\[where\] the array must be known while tracing.*got a traced.*jnp\.where\(x, size="),
+    (
+        lambda: gpuflow.jit(jnp.where)(x()),
+        ConcretizationTypeError,
+        r"\[where\] the array must be known while tracing.*got a traced.*jnp\.where\(x, size=",
+    ),
     (lambda: gpuflow.jit(jnp.unique)(x()), ConcretizationTypeError, r"jnp\.unique\(x, size="),
     (lambda: gpuflow.jit(jnp.argwhere)(x()), ConcretizationTypeError, r"jnp\.argwhere\(x, size="),
     (lambda: gpuflow.jit(jnp.compress)(i(), x()), ConcretizationTypeError, r"jnp\.compress.*size="),
@@ -219,10 +264,12 @@ def test_hasattr_of_dunder_names_is_plain():
 
 def test_dtypes_that_are_narrowed_are_told_of():
     makers = [
-        lambda: jnp.zeros(2, jnp.float64), lambda: jnp.zeros(2, "int64"),
-        lambda: jnp.arange(3, dtype=np.int64), lambda: jnp.array([1], np.float64),
+        lambda: jnp.zeros(2, jnp.float64),
+        lambda: jnp.zeros(2, "int64"),
+        lambda: jnp.arange(3, dtype=np.int64),
+        lambda: jnp.array([1], np.float64),
         lambda: x().astype(np.float64),
-    ]  # fmt: skip
+    ]
     for make in makers:
         with pytest.warns(UserWarning, match=r"must be enabled; got (float|int)64.*Fix:"):
             assert make().dtype.itemsize == 4
@@ -254,9 +301,7 @@ def test_decimals_beyond_the_range():
     values = np.array([1.5, -2.25, 0.0, np.inf, np.nan], np.float32)
     for decimals in (39, 400, 2**70):
         np.testing.assert_array_equal(jnp.round(values, decimals), values)
-        np.testing.assert_array_equal(
-            jnp.round(values, -decimals), [0.0, 0.0, 0.0, np.inf, np.nan]
-        )
+        np.testing.assert_array_equal(jnp.round(values, -decimals), [0.0, 0.0, 0.0, np.inf, np.nan])
 
 
 def test_bernoulli_numbers_far_out():

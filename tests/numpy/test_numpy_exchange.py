@@ -13,9 +13,16 @@ import gpuflow.numpy as jnp
 from gpuflow import dlpack
 
 FLOATS = [
-    "bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
-    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
-]  # fmt: skip
+    "bfloat16",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+]
 OTHERS = ["bool", "int8", "uint16", "float16", "float32", "complex64"]
 VALUES = [[1.0, 2.0, 4.0], [0.5, 0.25, 8.0]]  # numbers of each dtype but of integers and bools
 

@@ -139,8 +139,11 @@ def test_a_shape_that_does_not_fit_in_memory(tmp_path):
 @pytest.mark.parametrize("kind", ["FIFO", "folder", "character device"])
 def test_what_is_not_a_file_is_not_waited_for(kind, tmp_path):
     path = tmp_path / "x.npy"
-    {"FIFO": lambda: os.mkfifo(path), "folder": path.mkdir,
-     "character device": lambda: path.symlink_to("/dev/zero")}[kind]()  # fmt: skip
+    {
+        "FIFO": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+        "character device": lambda: path.symlink_to("/dev/zero"),
+    }[kind]()
     errors = []
 
     def read():

@@ -73,7 +73,7 @@ CASES = {
     "trapezoid": (lambda x: jnp.trapezoid(x, jnp.array([0.0, 1, 3, 4])), X),
     "unwrap": (lambda x: jnp.unwrap(x * 1.7), X),
     "vectorize": (lambda x: scaled_sums(x[:, 0], x), X),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -88,8 +88,10 @@ def test_derivative(name):
         def scalar(x):
             outs = function(x)
             outs = outs if isinstance(outs, list | tuple) else [outs]
-            return sum(jnp.sum(jnp.real(out) * (1 + jnp.arange(out.size).reshape(out.shape) % 5))
-                       for out in outs)  # fmt: skip
+            return sum(
+                jnp.sum(jnp.real(out) * (1 + jnp.arange(out.size).reshape(out.shape) % 5))
+                for out in outs
+            )
 
         step = 1e-6
         ahead, behind = (float(scalar(at + s * step * direction)) for s in (1, -1))
@@ -106,7 +108,7 @@ def test_sinc_has_all_derivatives_at_zero():
     for _ in range(5):
         orders.append(float(function(0.0)))
         function = gpuflow.grad(function)
-    np.testing.assert_allclose(orders, [1, 0, -np.pi**2 / 3, 0, np.pi**4 / 5], rtol=1e-6)
+    np.testing.assert_allclose(orders, [1, 0, -(np.pi**2) / 3, 0, np.pi**4 / 5], rtol=1e-6)
 
 
 def test_positions_have_no_derivative():

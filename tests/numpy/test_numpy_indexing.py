@@ -27,9 +27,13 @@ INDICES = [
     (True, True, A), np.array(True), (A, S, True),
 ]  # fmt: skip
 UPDATES = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
-    "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 def _name(index):
@@ -180,10 +184,15 @@ def test_keys():
 
 
 NEW_AXES = [
-    (None, 0), (0, None), (S, None, 1), (0, ..., None), (None, S, None, slice(0, 2), None),
-    (slice(None, None, -1), None, slice(0, 2)), (..., None, 0),
+    (None, 0),
+    (0, None),
+    (S, None, 1),
+    (0, ..., None),
+    (None, S, None, slice(0, 2), None),
+    (slice(None, None, -1), None, slice(0, 2)),
+    (..., None, 0),
     (-1, slice(7), None, slice(4, 0, -2)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("index", NEW_AXES, ids=_name)
@@ -241,7 +250,7 @@ def test_refusals():
         (ValueError, "must broadcast", lambda: x.at[1:3].set(np.ones((3, 3, 5)))),
         (ValueError, "mode", lambda: x.at[A].set(0, mode="wrap")),
         (ValueError, "step", lambda: x[::0]),
-    ]  # fmt: skip
+    ]
     for error, pattern, call in cases:
         with pytest.raises(error, match=pattern) as caught:
             call()

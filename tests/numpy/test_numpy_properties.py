@@ -96,9 +96,10 @@ def test_indexing_agrees_with_numpy(index):
 
 
 @pytest.mark.parametrize(
-    "index", [0, -1, slice(1, 3), slice(None, None, 2), (slice(None), 1), (1, slice(3, 0, -1))],
+    "index",
+    [0, -1, slice(1, 3), slice(None, None, 2), (slice(None), 1), (1, slice(3, 0, -1))],
     ids=str,
-)  # fmt: skip
+)
 def test_updates_agree_with_numpy(index):
     x = random_array((4, 5))
     values = random_array(x[index].shape, 1)
@@ -162,10 +163,19 @@ def test_einsum(spec, shapes):
 
 @pytest.mark.parametrize(
     "shapes",
-    [((3, 4), (4, 5)), ((4,), (4,)), ((2, 3, 4), (4,)), ((4,), (2, 4, 5)), ((1, 3, 4), (6, 4, 2)),
-     ((5, 1, 3, 4), (2, 4, 3)), ((0, 3), (3, 2)), ((2, 0), (0, 3)), ((1, 3), (3, 1))],
+    [
+        ((3, 4), (4, 5)),
+        ((4,), (4,)),
+        ((2, 3, 4), (4,)),
+        ((4,), (2, 4, 5)),
+        ((1, 3, 4), (6, 4, 2)),
+        ((5, 1, 3, 4), (2, 4, 3)),
+        ((0, 3), (3, 2)),
+        ((2, 0), (0, 3)),
+        ((1, 3), (3, 1)),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_matmul(shapes):
     x, y = (random_array(shape, seed) for seed, shape in enumerate(shapes))
     want = x.astype(np.float64) @ y.astype(np.float64)
@@ -243,10 +253,12 @@ def test_copies_do_not_share_memory():
 def test_shapes_may_be_arrays(shape):
     """An array of sizes was taken for a single size, as every array can be asked to be one."""
     arrays = [
-        jnp.zeros(shape), jnp.broadcast_to(1.0, shape), jnp.ones(6).reshape(shape),
+        jnp.zeros(shape),
+        jnp.broadcast_to(1.0, shape),
+        jnp.ones(6).reshape(shape),
         gpuflow.random.normal(gpuflow.random.key(0), shape),
         gpuflow.lax.broadcasted_iota(int, shape, 1),
-    ]  # fmt: skip
+    ]
     assert [x.shape for x in arrays] == [(2, 3)] * 5
     assert jnp.zeros(jnp.array(3)).shape == gpuflow.lax.iota(int, jnp.array(3)).shape == (3,)
 

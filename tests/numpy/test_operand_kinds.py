@@ -193,7 +193,7 @@ REFUSED = {
     "nanquantile": (TypeError, "nanquantile.*a float", lambda: jnp.nanquantile(ONE, True)),
     "clip": (ValueError, "clip.*real", lambda: jnp.clip(ONE, 1j)),
     "shape_as_value": (TypeError, "vector of integers", lambda: lax.shape_as_value(ONE)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -80,8 +80,12 @@ def test_cross():
 def test_step_of_linspace():
     """Its shape is that of the ends; where there is no distance it is one nan, as in JAX."""
     ends = np.zeros((2, 1), np.float32), np.ones(2, np.float32)
-    for count, endpoint, shape in ((4, True, (2, 2)), (1, False, (2, 2)), (1, True, ()),
-                                   (0, True, ())):  # fmt: skip
+    for count, endpoint, shape in (
+        (4, True, (2, 2)),
+        (1, False, (2, 2)),
+        (1, True, ()),
+        (0, True, ()),
+    ):
         numbers_, step = jnp.linspace(*ends, count, endpoint=endpoint, retstep=True)
         assert numbers_.shape == (count, 2, 2) and step.shape == shape
         assert bool(jnp.isnan(step).all()) == (shape == ())

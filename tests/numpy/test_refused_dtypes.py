@@ -14,9 +14,15 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 
 DTYPES = (
-    np.longdouble, np.clongdouble, np.dtype(object), np.dtype("U3"), np.dtype("S3"),
-    np.dtype("M8[s]"), np.dtype("m8[D]"), np.dtype([("field", "f4")]),
-)  # fmt: skip
+    np.longdouble,
+    np.clongdouble,
+    np.dtype(object),
+    np.dtype("U3"),
+    np.dtype("S3"),
+    np.dtype("M8[s]"),
+    np.dtype("m8[D]"),
+    np.dtype([("field", "f4")]),
+)
 
 X = np.ones(2, np.float32)
 

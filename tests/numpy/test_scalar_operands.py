@@ -10,8 +10,18 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 
-SCALARS = [True, np.bool_(True), np.array(True), 2, np.int8(2), np.int64(2), 1.5, np.float64(1.5),
-           np.float16(1.5), 1j]  # fmt: skip
+SCALARS = [
+    True,
+    np.bool_(True),
+    np.array(True),
+    2,
+    np.int8(2),
+    np.int64(2),
+    1.5,
+    np.float64(1.5),
+    np.float16(1.5),
+    1j,
+]
 # Functions that leave some operands as they are.
 UNCHANGED = ["abs", "floor", "ceil", "real", "conj", "squeeze", "flip", "positive", "ravel",
              "asarray", "atleast_1d", "nan_to_num", "round", "trunc", "negative"]  # fmt: skip
@@ -41,8 +51,13 @@ def test_results_are_arrays(name, scalar):
 
 
 def test_numpy_arrays_that_stay_as_they_are_become_arrays():
-    for out in (jnp.atleast_1d(np.ones(2)), jnp.atleast_2d(np.ones((2, 2))), jnp.real(np.ones(2)),
-                jnp.conj(np.ones(2)), jnp.abs(np.ones(2, bool))):  # fmt: skip
+    for out in (
+        jnp.atleast_1d(np.ones(2)),
+        jnp.atleast_2d(np.ones((2, 2))),
+        jnp.real(np.ones(2)),
+        jnp.conj(np.ones(2)),
+        jnp.abs(np.ones(2, bool)),
+    ):
         assert isinstance(out, gf.Array)
 
 

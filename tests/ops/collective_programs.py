@@ -33,9 +33,7 @@ def programs(jax, jnp, lax):
         return lax.scan(lambda c, s: (jnp.sin(c + total(v) * s), None), v, STEPS)[0]
 
     def indexed(v):
-        return lax.scan(
-            lambda c, s: (c + lax.axis_index("i") * s, lax.pmax(c, "i")), 0.0, STEPS
-        )
+        return lax.scan(lambda c, s: (c + lax.axis_index("i") * s, lax.pmax(c, "i")), 0.0, STEPS)
 
     def doubled(v):
         return lax.while_loop(lambda c: total(c) < 50, lambda c: c * 2, v)
@@ -77,7 +75,7 @@ def programs(jax, jnp, lax):
         "cond on the index": lambda: mapped(
             lambda v: lax.cond(lax.axis_index("i") == 0, lambda u: u * 2, lambda u: u, v)
         )(X),
-        "cond of a shared value": lambda: mapped(
-            lambda v: lax.cond(True, total, lambda u: u, 1.0)
-        )(X),
+        "cond of a shared value": lambda: mapped(lambda v: lax.cond(True, total, lambda u: u, 1.0))(
+            X
+        ),
     }

@@ -93,11 +93,15 @@ def _run_elementwise(
     lower: Elementwise, arrays: Any, in_avals: Any, out_avals: Any, params: Any
 ) -> list[np.ndarray]:
     operands = {
-        **{f"x{k}": Operand(f"x{k}", _name(a), Mode.IN, (Stride.UNIT,))
-           for k, a in enumerate(in_avals)},
-        **{f"o{k}": Operand(f"o{k}", _name(a), Mode.OUT, (Stride.UNIT,))
-           for k, a in enumerate(out_avals)},
-    }  # fmt: skip
+        **{
+            f"x{k}": Operand(f"x{k}", _name(a), Mode.IN, (Stride.UNIT,))
+            for k, a in enumerate(in_avals)
+        },
+        **{
+            f"o{k}": Operand(f"o{k}", _name(a), Mode.OUT, (Stride.UNIT,))
+            for k, a in enumerate(out_avals)
+        },
+    }
     builder = Builder(operands, ("i0",))
     out_aval = out_avals[0] if len(out_avals) == 1 else tuple(out_avals)
     with builder.for_axis("i0"):
@@ -224,9 +228,11 @@ def _run_indexed(
     operands = {
         **{f"x{k}": Operand(f"x{k}", _name(a), Mode.IN, zeros) for k, a in enumerate(in_avals)},
         **{f"d{d}": Operand(f"d{d}", "int64", Mode.INDEX, any_stride) for d in range(len(shape))},
-        **{f"o{k}": Operand(f"o{k}", _name(a), Mode.OUT, any_stride)
-           for k, a in enumerate(out_avals)},
-    }  # fmt: skip
+        **{
+            f"o{k}": Operand(f"o{k}", _name(a), Mode.OUT, any_stride)
+            for k, a in enumerate(out_avals)
+        },
+    }
     builder = Builder(operands, names)
     out_aval = out_avals[0] if len(out_avals) == 1 else tuple(out_avals)
     numbers = lower.numbers(in_avals, params) if lower.numbers else ()

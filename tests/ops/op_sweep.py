@@ -38,10 +38,17 @@ Function = Callable[..., list[Any]]
 DTYPES_32 = tuple(
     np.dtype(name)
     for name in (
-        "bool", "int8", "int32", "uint8", "uint32", "float16", ml_dtypes.bfloat16, "float32",
+        "bool",
+        "int8",
+        "int32",
+        "uint8",
+        "uint32",
+        "float16",
+        ml_dtypes.bfloat16,
+        "float32",
         "complex64",
     )
-)  # fmt: skip
+)
 DTYPES_64 = tuple(np.dtype(name) for name in ("int64", "float64", "complex128"))
 
 # On a simulated GPU each op on each type is a kernel that must be built, op by op too. There one

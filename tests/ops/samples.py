@@ -116,7 +116,12 @@ REDUCTIONS = {
             Sample(((3, 0),), {"axes": (1,)}, derivative=False),
         ]
         for name in (
-            "reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor",
+            "reduce_sum",
+            "reduce_max",
+            "reduce_min",
+            "reduce_and",
+            "reduce_or",
+            "reduce_xor",
         )
     },
     "reduce_prod": [
@@ -126,7 +131,7 @@ REDUCTIONS = {
     ],
     "argmax": [Sample(((2, 5, 2),), {"axes": (1,), "index_dtype": dtypes.int32})],
     "argmin": [Sample(((2, 5, 2),), {"axes": (1,), "index_dtype": np.dtype("uint8")})],
-}  # fmt: skip
+}
 
 LAYOUT = {
     "broadcast_in_dim": [
@@ -186,9 +191,7 @@ INDEXING = {
         ),
     ],
     "dynamic_update_slice": [
-        Sample(
-            ((4, 3), (2, 2), (), ()), {"batch_dims": 0}, fixed={2: np.int32(1), 3: np.int32(0)}
-        ),
+        Sample(((4, 3), (2, 2), (), ()), {"batch_dims": 0}, fixed={2: np.int32(1), 3: np.int32(0)}),
         Sample(
             ((1, 4), (3, 2), (3,)),
             {"batch_dims": 1},
@@ -280,9 +283,15 @@ TESTED_ELSEWHERE = {
 }
 
 SAMPLES: dict[str, list[Sample]] = {
-    **ELEMENTWISE, **REDUCTIONS, **LAYOUT, **CONTRACTIONS, **INDEXING, **CUMULATIVE,
-    **SORTING, **RANDOM,
-}  # fmt: skip
+    **ELEMENTWISE,
+    **REDUCTIONS,
+    **LAYOUT,
+    **CONTRACTIONS,
+    **INDEXING,
+    **CUMULATIVE,
+    **SORTING,
+    **RANDOM,
+}
 
 for _path in sorted(Path(__file__).parent.glob("samples_*.py")):
     _family = import_module(_path.stem)

@@ -46,11 +46,14 @@ def _loops(query, key, value, *extras, scale, causal, window, precision, present
 _SAMPLES = [
     Sample((_QUERY, _KEY, _KEY), _PLAIN, dtypes=_FLOATS, reference=_loops, derivative=False),
     Sample(
-        (_QUERY, _KEY, _KEY, _BIAS.shape, _MASK.shape, (2,), (2,)), _FULL,
-        fixed={3: _BIAS, 4: _MASK, 5: _LENGTHS[0], 6: _LENGTHS[1]}, dtypes=_FLOATS,
-        reference=_loops, derivative=False,
+        (_QUERY, _KEY, _KEY, _BIAS.shape, _MASK.shape, (2,), (2,)),
+        _FULL,
+        fixed={3: _BIAS, 4: _MASK, 5: _LENGTHS[0], 6: _LENGTHS[1]},
+        dtypes=_FLOATS,
+        reference=_loops,
+        derivative=False,
     ),
-]  # fmt: skip
+]
 
 SAMPLES = {"attention": _SAMPLES}
 TESTED_ELSEWHERE = {

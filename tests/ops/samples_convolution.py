@@ -11,15 +11,19 @@ def _params(strides, pads, lhs_dilation=None, rhs_dilation=None, grouped=False):
     plain = ConvDims(*(Roles((), (0,), (1,), space) for _ in range(3)))
     moved = tuple(range(3, 3 + count))
     groups = ConvDims(
-        Roles((1,), (0,), (2,), moved), Roles((0,), (1,), (2,), moved),
         Roles((1,), (0,), (2,), moved),
-    )  # fmt: skip
+        Roles((0,), (1,), (2,), moved),
+        Roles((1,), (0,), (2,), moved),
+    )
     return {
-        "dimension_numbers": groups if grouped else plain, "window_strides": strides,
+        "dimension_numbers": groups if grouped else plain,
+        "window_strides": strides,
         "padding": pads,
-        "lhs_dilation": lhs_dilation or ones, "rhs_dilation": rhs_dilation or ones,
-        "precision": EXACT, "preferred_element_type": None,
-    }  # fmt: skip
+        "lhs_dilation": lhs_dilation or ones,
+        "rhs_dilation": rhs_dilation or ones,
+        "precision": EXACT,
+        "preferred_element_type": None,
+    }
 
 
 SAMPLES = {

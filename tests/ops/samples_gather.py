@@ -19,23 +19,40 @@ _ALONG = GatherDimensionNumbers((), (1,), (1,), (0,), (0,))
 
 def _params(numbers, mode, **extra):
     return {
-        "dimension_numbers": numbers, "mode": GatherScatterMode(mode), "unique_indices": False,
-        "indices_are_sorted": False, **extra,
-    }  # fmt: skip
+        "dimension_numbers": numbers,
+        "mode": GatherScatterMode(mode),
+        "unique_indices": False,
+        "indices_are_sorted": False,
+        **extra,
+    }
 
 
 _GATHERS = [
-    Sample(((4, 3), (3, 1)), _params(_ROWS, mode, fill_value=None, slice_sizes=(1, 3)),
-           fixed={1: _INDICES})
+    Sample(
+        ((4, 3), (3, 1)),
+        _params(_ROWS, mode, fill_value=None, slice_sizes=(1, 3)),
+        fixed={1: _INDICES},
+    )
     for mode in ("clip", "fill", "promise_in_bounds")
 ] + [
-    Sample(((4, 3), (3, 1)), _params(GatherDimensionNumbers((0, 2), (), (0,)), "clip",
-                                     fill_value=None, slice_sizes=(2, 2)), fixed={1: _INDICES}),
-    Sample(((4, 3), (3, 2)), _params(_ELEMENTS, "fill", fill_value=0, slice_sizes=(1, 1)),
-           fixed={1: _PAIRS}),
-    Sample(((2, 4), (2, 2, 1)), _params(_ALONG, "clip", fill_value=None, slice_sizes=(1, 1)),
-           fixed={1: _BATCHED}),
-]  # fmt: skip
+    Sample(
+        ((4, 3), (3, 1)),
+        _params(
+            GatherDimensionNumbers((0, 2), (), (0,)), "clip", fill_value=None, slice_sizes=(2, 2)
+        ),
+        fixed={1: _INDICES},
+    ),
+    Sample(
+        ((4, 3), (3, 2)),
+        _params(_ELEMENTS, "fill", fill_value=0, slice_sizes=(1, 1)),
+        fixed={1: _PAIRS},
+    ),
+    Sample(
+        ((2, 4), (2, 2, 1)),
+        _params(_ALONG, "clip", fill_value=None, slice_sizes=(1, 1)),
+        fixed={1: _BATCHED},
+    ),
+]
 
 
 def _scatters(unique=False):
@@ -44,12 +61,15 @@ def _scatters(unique=False):
     extra = {"unique_indices": unique}
     return [
         Sample(((4, 3), (3, 1), (3, 3)), {**_params(rows, "fill"), **extra}, fixed={1: _INDICES}),
-        Sample(((4, 3), (3, 2), (3,)),
-               {**_params(ScatterDimensionNumbers(*_ELEMENTS), "fill"), **extra},
-               fixed={1: _PAIRS}),
-        Sample(((2, 4), (2, 2, 1), (2, 2)), {**_params(along, "clip"), **extra},
-               fixed={1: _BATCHED}),
-    ]  # fmt: skip
+        Sample(
+            ((4, 3), (3, 2), (3,)),
+            {**_params(ScatterDimensionNumbers(*_ELEMENTS), "fill"), **extra},
+            fixed={1: _PAIRS},
+        ),
+        Sample(
+            ((2, 4), (2, 2, 1), (2, 2)), {**_params(along, "clip"), **extra}, fixed={1: _BATCHED}
+        ),
+    ]
 
 
 SAMPLES = {

@@ -33,29 +33,38 @@ _STATE = np.array([7, 9, 0xFFFFFFFE, 3], np.uint32)
 SAMPLES = {
     "ragged_dot": [
         Sample(
-            ((2, 5, 3), (2, 3, 3, 4), (2, 3)), {"preferred_element_type": None},
-            fixed={2: _SIZES}, dtypes=_FLOATS, reference=_ragged_dot,
+            ((2, 5, 3), (2, 3, 3, 4), (2, 3)),
+            {"preferred_element_type": None},
+            fixed={2: _SIZES},
+            dtypes=_FLOATS,
+            reference=_ragged_dot,
         )
     ],
     "ragged_outer": [
         Sample(
-            ((2, 5, 3), (2, 5, 4), (2, 3)), {"preferred_element_type": None},
-            fixed={2: _SIZES}, dtypes=_FLOATS, reference=_ragged_outer,
+            ((2, 5, 3), (2, 5, 4), (2, 3)),
+            {"preferred_element_type": None},
+            fixed={2: _SIZES},
+            dtypes=_FLOATS,
+            reference=_ragged_outer,
         )
     ],
     "rng_bit_generator": [
         Sample(
             ((4,),),
             {
-                "shape": shape, "dtype": np.dtype(dtype), "algorithm": algorithm,
+                "shape": shape,
+                "dtype": np.dtype(dtype),
+                "algorithm": algorithm,
                 "is_shared": False,
             },
-            fixed={0: _STATE}, dtypes=("uint32",),
+            fixed={0: _STATE},
+            dtypes=("uint32",),
         )
         for algorithm in (RandomAlgorithm.RNG_THREE_FRY, RandomAlgorithm.RNG_PHILOX)
         for dtype, shape in (("uint32", (3, 4)), ("uint8", (5,)), ("uint16", ()))
     ],
-}  # fmt: skip
+}
 
 TESTED_ELSEWHERE = {
     "ormqr": "tests/ops/test_linalg_rest.py",

@@ -51,11 +51,14 @@ def _triangular_samples():
     return [
         *samples,
         Sample(
-            ((9, 3, 3), (9, 3, 2)), batched, domain=((1.0, 2.0), (-2.0, 2.0)),
-            reference=_triangular, tolerance=LOOSE,
+            ((9, 3, 3), (9, 3, 2)),
+            batched,
+            domain=((1.0, 2.0), (-2.0, 2.0)),
+            reference=_triangular,
+            tolerance=LOOSE,
         ),
         Sample(((0, 0), (0, 2)), batched),
-    ]  # fmt: skip
+    ]
 
 
 def _tridiagonal(low, middle, high, b, perturb_singular):
@@ -78,8 +81,10 @@ def _matrices(params, shapes=SHAPES, **fields):
 
 def _svd(full_matrices, compute_uv):
     return {
-        "full_matrices": full_matrices, "compute_uv": compute_uv, "subset_by_index": None,
-    }  # fmt: skip
+        "full_matrices": full_matrices,
+        "compute_uv": compute_uv,
+        "subset_by_index": None,
+    }
 
 
 def _eig(left, right):
@@ -105,8 +110,11 @@ SAMPLES = {
     "triangular_solve": _triangular_samples(),
     "tridiagonal_solve": [
         Sample(
-            ((*batch, 4),) * 3 + ((*batch, 4, 2),), {"perturb_singular": perturbed},
-            domain=_DIAGONALS, reference=_tridiagonal, tolerance=LOOSE,
+            ((*batch, 4),) * 3 + ((*batch, 4, 2),),
+            {"perturb_singular": perturbed},
+            domain=_DIAGONALS,
+            reference=_tridiagonal,
+            tolerance=LOOSE,
         )
         for batch in ((), (2,))
         for perturbed in (False, True)  # regular ones are left as they are

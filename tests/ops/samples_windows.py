@@ -9,9 +9,13 @@ from gpuflow.ops.elementwise.comparison import ge_p, le_p
 def _params(window, strides, pads, base=None, gaps=None, **more):
     ones = (1,) * len(window)
     return {
-        "window_dimensions": window, "window_strides": strides, "padding": pads,
-        "base_dilation": base or ones, "window_dilation": gaps or ones, **more,
-    }  # fmt: skip
+        "window_dimensions": window,
+        "window_strides": strides,
+        "padding": pads,
+        "base_dilation": base or ones,
+        "window_dilation": gaps or ones,
+        **more,
+    }
 
 
 _CASES = [

@@ -112,7 +112,7 @@ PROGRAMS = {
     "jvp": lambda x: gf.jvp(lambda v: lax.pmax(v * 2, "i") * lax.psum(v, "i"), (x,), (x + 1,)),
     "vmap": gf.vmap(lambda v: lax.all_gather(v, "i", axis=0, tiled=True)),
     "of a transposed operand": lambda x: lax.psum(x.T[::-1], "i") + lax.psum(x, "i").T,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -185,10 +185,16 @@ def test_equal_calls_are_made_once_and_unused_ones_not(mirror):
 def test_small_leaves_of_a_tree_share_a_call(mirror):
     """A call costs more than a small array; a large one is not copied for the others' sake."""
     tree = {
-        "a": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(()), "c": jnp.arange(4), "d": 2.5,
-        "e": jnp.ones((200, 100)), "f": jnp.zeros((0, 2)), "g": jnp.ones(2, jnp.bfloat16),
-        "h": jnp.array([True, False]), "i": jnp.arange(3),
-    }  # fmt: skip
+        "a": jnp.arange(6.0).reshape(2, 3),
+        "b": jnp.ones(()),
+        "c": jnp.arange(4),
+        "d": 2.5,
+        "e": jnp.ones((200, 100)),
+        "f": jnp.zeros((0, 2)),
+        "g": jnp.ones(2, jnp.bfloat16),
+        "h": jnp.array([True, False]),
+        "i": jnp.arange(3),
+    }
     total = gf.jit(lambda tree: lax.psum(tree, "i"))(tree)
     assert sorted(shape for _, shape in mirror.calls) == [(0, 2), (2,), (8,), (9,), (200, 100)]
     for name, leaf in tree.items():

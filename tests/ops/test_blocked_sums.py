@@ -52,9 +52,7 @@ def test_variance_and_softmax_of_many_rows():
     exact = x.astype(np.float64)
     np.testing.assert_allclose(jnp.var(jnp.asarray(x), 0), exact.var(0), rtol=1e-6)
     powers = np.exp(exact)
-    np.testing.assert_allclose(
-        gf.nn.softmax(jnp.asarray(x), 0), powers / powers.sum(0), rtol=1e-6
-    )
+    np.testing.assert_allclose(gf.nn.softmax(jnp.asarray(x), 0), powers / powers.sum(0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])

@@ -64,11 +64,10 @@ OPS = {
     "gather": (lax.all_gather, lambda p, k: np.stack(p)),
     "gather last": (lambda x, n: lax.all_gather(x, n, axis=-1), lambda p, k: np.stack(p, -1)),
     "gather tiled": (
-        lambda x, n: lax.all_gather(x, n, axis=1, tiled=True), lambda p, k: np.concatenate(p, 1)
+        lambda x, n: lax.all_gather(x, n, axis=1, tiled=True),
+        lambda p, k: np.concatenate(p, 1),
     ),
-    "scatter": (
-        lambda x, n: lax.psum_scatter(x[: lax.axis_size(n)], n), lambda p, k: sum(p)[k]
-    ),
+    "scatter": (lambda x, n: lax.psum_scatter(x[: lax.axis_size(n)], n), lambda p, k: sum(p)[k]),
     "scatter tiled": (
         lambda x, n: lax.psum_scatter(x, n, scatter_dimension=1, tiled=True),
         lambda p, k: _part(sum(p), k, len(p), 1),
@@ -106,12 +105,13 @@ OPS = {
         lambda p, k: p[k - 1] if k else np.zeros_like(p[0]),
     ),
     "shuffle": (
-        lambda x, n: lax.pshuffle(x, n, list(range(lax.axis_size(n)))[::-1]), lambda p, k: p[-1 - k]
+        lambda x, n: lax.pshuffle(x, n, list(range(lax.axis_size(n)))[::-1]),
+        lambda p, k: p[-1 - k],
     ),
     "broadcast": (lambda x, n: lax.pbroadcast(x, n, 1), lambda p, k: p[1]),
     "index": (lambda x, n: lax.axis_index(n), lambda p, k: np.int32(k)),
     "index times": (lambda x, n: lax.axis_index(n) * x, lambda p, k: np.float32(k) * p[k]),
-}  # fmt: skip
+}
 LINEAR = [name for name in OPS if name not in ("pmax", "pmin", "index")]
 
 
@@ -249,13 +249,14 @@ GROUP_OPS = {
         lambda p, k: _part(sum(p), k, 2, 0),
     ),
     "all to all": (
-        lambda x, n, **g: lax.pswapaxes(x[:2], n, 0, **g), lambda p, k: np.stack([x[k] for x in p])
+        lambda x, n, **g: lax.pswapaxes(x[:2], n, 0, **g),
+        lambda p, k: np.stack([x[k] for x in p]),
     ),
     "all to all tiled": (
         lambda x, n, **g: lax.all_to_all(x, n, 0, 1, tiled=True, **g),
         lambda p, k: np.concatenate([_part(x, k, 2, 0) for x in p], 1),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GROUP_OPS)
@@ -444,9 +445,10 @@ BRANCHES = {
     "two names": lambda v: lax.psum(
         gf.vmap(
             lambda a: _by_name(a > 1.5, lambda u: lax.psum(u * v, ("i", "j")), a), axis_name="j"
-        )(jnp.array([1.0, 2.0]) * v), "i"
+        )(jnp.array([1.0, 2.0]) * v),
+        "i",
     )[1],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BRANCHES)
@@ -548,7 +550,7 @@ ERRORS = [
     (lambda x: lax.pshuffle(x, "i", [0, 1, 2]), ValueError, "[pshuffle] perm must hold each"),
     (lambda x: lax.pbroadcast(x, "i", 4), ValueError, "source must be an index below 4"),
     (lambda x: lax.psum(gf.vmap(gf.random.key)(jnp.arange(2)), "i"), TypeError, "a number"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("number", range(len(ERRORS)))

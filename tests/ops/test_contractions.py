@@ -49,9 +49,7 @@ def reference(lhs, rhs, text):
 
 @pytest.mark.parametrize("lhs_shape,rhs_shape,numbers,text", CASES, ids=NAMES)
 def test_against_einsum(lhs_shape, rhs_shape, numbers, text):
-    for dtype in (
-        "float32", "float16", ml_dtypes.bfloat16, "complex64", "int32", "uint8", "bool"
-    ):  # fmt: skip
+    for dtype in ("float32", "float16", ml_dtypes.bfloat16, "complex64", "int32", "uint8", "bool"):
         lhs = random_array(GENERATOR, lhs_shape, dtype)
         rhs = random_array(GENERATOR, rhs_shape, dtype)
         got = dot_general(lhs, rhs, numbers)
@@ -188,9 +186,7 @@ def test_library_call_takes_views_without_copies(monkeypatch):
 def test_flops():
     def flops(lhs, rhs, numbers, dtype):
         avals = [ShapedArray(shape, dtype) for shape in (lhs, rhs)]
-        params = {
-            "dimension_numbers": numbers, "precision": None, "preferred_element_type": None
-        }  # fmt: skip
+        params = {"dimension_numbers": numbers, "precision": None, "preferred_element_type": None}
         outs = [dot_general_p.shape(*avals, **params)]
         return dot_general_p.lower.flops(avals, outs, params)
 

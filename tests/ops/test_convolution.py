@@ -35,8 +35,13 @@ def _naive(lhs, rhs, strides, pads, lhs_dilation, rhs_dilation, groups, batch_gr
                         break
                     place.append(at // lhs_dilation[d])
                 else:
-                    rows = lhs[(slice(offset, offset + examples),
-                                slice(first, first + rhs.shape[1]), *place)]
+                    rows = lhs[
+                        (
+                            slice(offset, offset + examples),
+                            slice(first, first + rhs.shape[1]),
+                            *place,
+                        )
+                    ]
                     out[(slice(None), o, *s)] += rows @ rhs[(o, slice(None), *k)]
     return out
 
@@ -54,8 +59,16 @@ def _random_case(seed):
     draw = lambda low, high: tuple(int(n) for n in generator.integers(low, high, space))  # noqa: E731
     pads = zip(draw(-1, 3), draw(-1, 3), sizes, strict=True)
     pads = tuple((low, max(high, -low - size)) for low, high, size in pads)
-    return (lhs.astype(np.float32), rhs.astype(np.float32), draw(1, 3), pads, draw(1, 3),
-            draw(1, 3), groups, batch_groups)  # fmt: skip
+    return (
+        lhs.astype(np.float32),
+        rhs.astype(np.float32),
+        draw(1, 3),
+        pads,
+        draw(1, 3),
+        draw(1, 3),
+        groups,
+        batch_groups,
+    )
 
 
 CASES = [_random_case(seed) for seed in range(60)]
@@ -63,9 +76,16 @@ CASES = [_random_case(seed) for seed in range(60)]
 
 def _call(lhs, rhs, strides, pads, lhs_dilation, rhs_dilation, groups, batch_groups, **kwargs):
     return lax.conv_general_dilated(
-        lhs, rhs, strides, pads, lhs_dilation, rhs_dilation, feature_group_count=groups,
-        batch_group_count=batch_groups, **kwargs,
-    )  # fmt: skip
+        lhs,
+        rhs,
+        strides,
+        pads,
+        lhs_dilation,
+        rhs_dilation,
+        feature_group_count=groups,
+        batch_group_count=batch_groups,
+        **kwargs,
+    )
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -113,8 +133,7 @@ def test_vmap(number, axes):
     got = gf.vmap(lambda a, b: _call(a, b, *rest), in_axes=axes)(*stacks)
     for k in range(3):
         lane = [
-            x if axis is None else np.take(x, k, axis)
-            for x, axis in zip(stacks, axes, strict=True)
+            x if axis is None else np.take(x, k, axis) for x, axis in zip(stacks, axes, strict=True)
         ]
         np.testing.assert_allclose(got[k], _call(*lane, *rest), rtol=1e-4, atol=1e-5)
 
@@ -135,9 +154,10 @@ PRECISIONS = {
 def _precisions(jaxpr):
     """The parameter of each convolution of a program, as it is printed."""
     return [
-        str(eqn.params["precision"]) for eqn in jaxpr.jaxpr.eqns
+        str(eqn.params["precision"])
+        for eqn in jaxpr.jaxpr.eqns
         if eqn.primitive.name == "conv_general_dilated"
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -158,19 +178,23 @@ def test_programs_carry_the_precision(precision):
 
     mapped = gf.vmap(gf.vmap(call, (None, 0)), (0, None))
     programs = [
-        gf.make_jaxpr(call)(x, w), gf.make_jaxpr(slopes)(x, w), gf.make_jaxpr(second)(x, w),
+        gf.make_jaxpr(call)(x, w),
+        gf.make_jaxpr(slopes)(x, w),
+        gf.make_jaxpr(second)(x, w),
         gf.make_jaxpr(lambda x, w: gf.jvp(call, (x, w), (x, w)))(x, w),
         gf.make_jaxpr(mapped)(x[None], w[None]),
-    ]  # fmt: skip
+    ]
     for program, fewest in zip(programs, (1, 2, 3, 3, 1), strict=True):
         precisions = _precisions(program)
         assert len(precisions) >= fewest and set(precisions) == {PRECISIONS[precision]}
     # Parameters that are None are not printed.
     printed = f"precision={PRECISIONS[precision]}" in str(programs[0])
     assert printed == (precision is not None)
-    want = call(x, w) if precision is None else lax.conv_general_dilated(
-        x, w, (1,), "SAME", feature_group_count=2
-    )  # fmt: skip
+    want = (
+        call(x, w)
+        if precision is None
+        else lax.conv_general_dilated(x, w, (1,), "SAME", feature_group_count=2)
+    )
     # On the CPU a precision changes nothing.
     for got in (call(x, w), gf.jit(call)(x, w)):
         np.testing.assert_array_equal(got, want)
@@ -186,8 +210,9 @@ def test_the_setting_counts_where_no_precision_is_named(setting):
     traced = gf.jit(lambda x, w: call(x, w))
     before = traced(x, w)
     with gf.default_matmul_precision(setting):
-        assert _precisions(gf.make_jaxpr(call)(x, w)) == [PRECISIONS.get(setting) or str(
-            (lax.Precision.HIGHEST,) * 2)]  # fmt: skip
+        assert _precisions(gf.make_jaxpr(call)(x, w)) == [
+            PRECISIONS.get(setting) or str((lax.Precision.HIGHEST,) * 2)
+        ]
         named = gf.make_jaxpr(lambda x, w: call(x, w, "fastest"))(x, w)
         assert _precisions(named) == [PRECISIONS["fastest"]]
         np.testing.assert_array_equal(traced(x, w), before)
@@ -208,17 +233,18 @@ def test_patches_have_the_precision_of_the_input():
         assert _precisions(program) == [want]
     kernels = np.ones((3, 4, 4), np.float32)
     for precision, want in ((None, exact), ("high", "(Precision.HIGH, Precision.DEFAULT)")):
-        program = gf.make_jaxpr(lambda x, w, p=precision: lax.conv_general_dilated_local(
-            x, w, (1,), "VALID", (2,), precision=p))(x, kernels)  # fmt: skip
+        program = gf.make_jaxpr(
+            lambda x, w, p=precision: lax.conv_general_dilated_local(
+                x, w, (1,), "VALID", (2,), precision=p
+            )
+        )(x, kernels)
         assert _precisions(program) == [want]
 
 
 def test_layouts():
     x = np.random.default_rng(0).normal(size=(2, 7, 6, 3)).astype(np.float32)
     w = np.random.default_rng(1).normal(size=(3, 2, 3, 4)).astype(np.float32)
-    got = lax.conv_general_dilated(
-        x, w, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    got = lax.conv_general_dilated(x, w, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     assert got.shape == (2, 4, 6, 4)
     plain = lax.conv(x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1), (2, 1), "SAME")
     np.testing.assert_allclose(got, np.transpose(plain, (0, 2, 3, 1)), rtol=1e-4, atol=1e-5)
@@ -262,9 +288,8 @@ def test_transposed_convolution_is_the_gradient(padding, stride):
     if got.shape == x.shape:
         np.testing.assert_allclose(got, pull(jnp.asarray(ct))[0], rtol=1e-4, atol=1e-5)
     assert got.shape[1] == (
-        y.shape[1] * stride if padding == "SAME"
-        else y.shape[1] * stride + max(3 - stride, 0)
-    )  # fmt: skip
+        y.shape[1] * stride if padding == "SAME" else y.shape[1] * stride + max(3 - stride, 0)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "complex64"])
@@ -275,8 +300,9 @@ def test_dtypes(dtype):
     if dtype in ("bfloat16", "float16"):
         wide = lax.conv(lhs, rhs, (1,), "VALID", preferred_element_type=jnp.float32)
         assert wide.dtype == np.float32
-        slope = gf.grad(lambda w: lax.conv(
-            lhs, w, (1,), "VALID", preferred_element_type=jnp.float32).sum())(rhs)  # fmt: skip
+        slope = gf.grad(
+            lambda w: lax.conv(lhs, w, (1,), "VALID", preferred_element_type=jnp.float32).sum()
+        )(rhs)
         assert slope.dtype == rhs.dtype and slope[0, 0, 0] == 3
 
 

@@ -184,8 +184,9 @@ def test_symmetric_matrices_are_not_looked_at(lower, cupy):
     """Whether all elements are finite decided what to do before, and the host waited for it."""
     a = positive((2, 34, 34), np.float32)
     half = (np.tril if lower else np.triu)(a)
-    half = np.where((np.triu if lower else np.tril)(np.ones_like(a), 1 if lower else -1) == 1,
-                    np.nan, half)  # fmt: skip
+    half = np.where(
+        (np.triu if lower else np.tril)(np.ones_like(a), 1 if lower else -1) == 1, np.nan, half
+    )
     params = {"lower": lower, "sort_eigenvalues": True, "subset_by_index": None}
     vectors, values = call(eigh.eigh_p, cupy, half, compute_vectors=True, **params)
     close(values, np.linalg.eigvalsh(wide(a)), np.float32, 400)
@@ -215,14 +216,17 @@ def test_what_no_routine_does_is_for_the_host(cupy):
     a = device(numbers((34, 34), np.float32))
     calls = {
         "left eigenvectors": lambda: eig.eig_p.impl(
-            cupy.xp, a, compute_left_eigenvectors=True, compute_right_eigenvectors=False,
+            cupy.xp,
+            a,
+            compute_left_eigenvectors=True,
+            compute_right_eigenvectors=False,
             enable_eigvec_derivs=False,
         ),
         "pivoting": lambda: qr.qr_p.impl(cupy.xp, a, pivoting=True, full_matrices=False),
         "perturb_singular": lambda: tridiagonal.tridiagonal_solve_p.impl(
             cupy.xp, a[0], a[1], a[2], a, perturb_singular=True
         ),
-    }  # fmt: skip
+    }
     for which, function in calls.items():
         with pytest.raises(OnHost) as caught:
             function()

@@ -53,7 +53,7 @@ PROGRAMS = {
         lambda a, b: jnp.linalg.solve(a[:5, :5] + 1j * b[:5, :5], b[:5]),
         ["cgetrf", "solve_triangular", "solve_triangular"],
     ),
-}  # fmt: skip
+}
 
 
 @requires_cuda_tools
@@ -90,16 +90,20 @@ def test_permutations_are_a_kernel(shape):
 
 _ALL = {"lower": True, "sort_eigenvalues": True, "subset_by_index": None}
 _SIDES = {
-    "left_side": True, "lower": True, "transpose_a": False, "conjugate_a": False,
+    "left_side": True,
+    "lower": True,
+    "transpose_a": False,
+    "conjugate_a": False,
     "unit_diagonal": False,
-}  # fmt: skip
+}
 
 
 def _eig_params(right):
     return {
-        "compute_left_eigenvectors": False, "compute_right_eigenvectors": right,
+        "compute_left_eigenvectors": False,
+        "compute_right_eigenvectors": right,
         "enable_eigvec_derivs": False,
-    }  # fmt: skip
+    }
 
 
 # For each op of the page: params, and ranks of operands.
@@ -111,16 +115,19 @@ OF_PAGE = {
     "householder_product": (qr.householder_product_p, [{}], (2, 1)),
     "ormqr": (ormqr.ormqr_p, [{"left": True, "transpose": False}], (2, 1, 2)),
     "tridiagonal_solve": (
-        tridiagonal.tridiagonal_solve_p, [{"perturb_singular": False}], (1, 1, 1, 2)
+        tridiagonal.tridiagonal_solve_p,
+        [{"perturb_singular": False}],
+        (1, 1, 1, 2),
     ),
     "qr": (qr.qr_p, [{"pivoting": False, "full_matrices": full} for full in (True, False)], (2,)),
     "eigh": (eigh.eigh_p, [_ALL | {"compute_vectors": v} for v in (True, False)], (2,)),
     "eig": (eig.eig_p, [_eig_params(right) for right in (True, False)], (2,)),
     "svd": (
         svd.svd_p,
-        [{"full_matrices": True, "compute_uv": True, "subset_by_index": None}], (2,),
+        [{"full_matrices": True, "compute_uv": True, "subset_by_index": None}],
+        (2,),
     ),
-}  # fmt: skip
+}
 
 
 def rows_of_page():

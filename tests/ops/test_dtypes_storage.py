@@ -9,14 +9,22 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 
 FLOATS = [
-    ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3b11fnuz,
-    ml_dtypes.float8_e5m2fnuz, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e3m4,
-    ml_dtypes.float8_e4m3, ml_dtypes.float8_e8m0fnu, ml_dtypes.float4_e2m1fn,
-]  # fmt: skip
+    ml_dtypes.float8_e4m3fn,
+    ml_dtypes.float8_e5m2,
+    ml_dtypes.float8_e4m3b11fnuz,
+    ml_dtypes.float8_e5m2fnuz,
+    ml_dtypes.float8_e4m3fnuz,
+    ml_dtypes.float8_e3m4,
+    ml_dtypes.float8_e4m3,
+    ml_dtypes.float8_e8m0fnu,
+    ml_dtypes.float4_e2m1fn,
+]
 INTEGERS = [
-    (ml_dtypes.int4, -8, 7), (ml_dtypes.uint4, 0, 15), (ml_dtypes.int2, -2, 1),
+    (ml_dtypes.int4, -8, 7),
+    (ml_dtypes.uint4, 0, 15),
+    (ml_dtypes.int2, -2, 1),
     (ml_dtypes.uint2, 0, 3),
-]  # fmt: skip
+]
 MODES = [lambda f: f, gf.jit]
 X = np.array([0.0, -0.0, 1.5, -3.0, 0.07, 100.0, 300.0, 1e9, np.inf, np.nan], np.float32)
 
@@ -63,9 +71,11 @@ def test_arithmetic_rounds_to_the_dtype(dtype, mode):
     )(x, y)
     wide_x, wide_y = x.astype(np.float32), y.astype(np.float32)
     for got, want in (
-        (sums, wide_x + wide_y), (products, wide_x * wide_y),
-        (largest, np.maximum(wide_x, wide_y)), (added, wide_x.sum()),
-    ):  # fmt: skip
+        (sums, wide_x + wide_y),
+        (products, wide_x * wide_y),
+        (largest, np.maximum(wide_x, wide_y)),
+        (added, wide_x.sum()),
+    ):
         assert got.dtype == dtype
         wanted = np.asarray(want).astype(dtype).astype(np.float32)
         np.testing.assert_array_equal(np.asarray(got).astype(np.float32), wanted)
@@ -76,10 +86,12 @@ def test_arithmetic_rounds_to_the_dtype(dtype, mode):
 def test_other_storage_dtypes_are_refused(dtype, mode):
     """Casting to int1 was accepted, and what followed failed when it ran."""
     for make in (
-        lambda x: lax.convert_element_type(x, dtype), lambda x: x.astype(dtype),
-        lambda x: jnp.zeros(3, dtype), lambda x: lax.iota(dtype, 3),
+        lambda x: lax.convert_element_type(x, dtype),
+        lambda x: x.astype(dtype),
+        lambda x: jnp.zeros(3, dtype),
+        lambda x: lax.iota(dtype, 3),
         lambda x: lax.bitcast_convert_type(x, dtype),
-    ):  # fmt: skip
+    ):
         with pytest.raises(TypeError, match=np.dtype(dtype).name):
             mode(make)(jnp.ones(4, jnp.int8))
     with pytest.raises(TypeError, match=r"\[aval\] arrays must hold"):
@@ -154,19 +166,29 @@ def test_bits_of_narrow_integers(dtype, mode):
     least = np.where(inside, y, width - 1)
     as_signed = np.where(x >= 2 ** (width - 1), x - 2**width, x)
     want = {
-        "and": x & y, "or": x | y, "xor": x ^ y, "not": ~x,
-        "left": np.where(inside, x << np.clip(y, 0, width - 1), 0), "logical": logical(x, y),
+        "and": x & y,
+        "or": x | y,
+        "xor": x ^ y,
+        "not": ~x,
+        "left": np.where(inside, x << np.clip(y, 0, width - 1), 0),
+        "logical": logical(x, y),
         "arithmetic": as_signed >> least,
         "count": np.array([bin(int(v) & (2**width - 1)).count("1") for v in x]),
         "zeros": np.array([width - int(int(v) & (2**width - 1)).bit_length() for v in x]),
-    }  # fmt: skip
+    }
     got = mode(
         lambda x, y: {
-            "and": x & y, "or": x | y, "xor": x ^ y, "not": ~x, "left": lax.shift_left(x, y),
-            "logical": lax.shift_right_logical(x, y), "count": lax.population_count(x),
-            "arithmetic": lax.shift_right_arithmetic(x, y), "zeros": lax.clz(x),
+            "and": x & y,
+            "or": x | y,
+            "xor": x ^ y,
+            "not": ~x,
+            "left": lax.shift_left(x, y),
+            "logical": lax.shift_right_logical(x, y),
+            "count": lax.population_count(x),
+            "arithmetic": lax.shift_right_arithmetic(x, y),
+            "zeros": lax.clz(x),
         }
-    )(jnp.asarray(x.astype(dtype)), jnp.asarray(y.astype(dtype)))  # fmt: skip
+    )(jnp.asarray(x.astype(dtype)), jnp.asarray(y.astype(dtype)))
     for name, value in want.items():
         assert got[name].dtype == dtype
         np.testing.assert_array_equal(np.asarray(got[name]).astype(int), wrapped(value), name)

@@ -296,9 +296,12 @@ def test_vmap(primitive, sample):
 
 
 def check_vmap(
-    function: Any, lanes: list[list[Any]], chosen: tuple[int, ...], last: bool,
+    function: Any,
+    lanes: list[list[Any]],
+    chosen: tuple[int, ...],
+    last: bool,
     unordered: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     if not chosen:
         return
     dims: list[int | None] = [None] * len(lanes[0])

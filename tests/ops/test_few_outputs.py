@@ -79,9 +79,7 @@ def test_values(name, layout):
         return np.transpose(array, [names.index(letter) for letter in to])
 
     def function(x, k):
-        return lax.conv_general_dilated(
-            x, k, ones, pads, holes, gaps, dimension_numbers=specs
-        )  # fmt: skip
+        return lax.conv_general_dilated(x, k, ones, pads, holes, gaps, dimension_numbers=specs)
 
     args = moved(x, f"NC{space}", specs[0]), moved(k, f"OI{space}", specs[1])
     wanted = moved(direct(x, k, ones, pads, holes, gaps), f"NC{space}", specs[2])

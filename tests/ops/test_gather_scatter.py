@@ -91,9 +91,11 @@ def _random_case(generator):
     out_rank = len(batch_shape) + kept
     offsets = sorted(int(d) for d in generator.choice(out_rank, kept, replace=False))
     tops = [shape[d] - sizes[d] for d in mapped]
-    indices = np.stack(
-        [generator.integers(-1, top + 3, batch_shape) for top in tops], axis=-1
-    ) if mapped else np.zeros((*batch_shape, 0))
+    indices = (
+        np.stack([generator.integers(-1, top + 3, batch_shape) for top in tops], axis=-1)
+        if mapped
+        else np.zeros((*batch_shape, 0))
+    )
     x = generator.normal(size=shape).astype(np.float32)
     numbers = tuple(map(tuple, (offsets, sorted(collapsed), mapped, batching, own)))
     return x, indices.astype(np.int32), numbers, sizes
@@ -141,9 +143,7 @@ def test_scatters(name, mode):
 
         np.testing.assert_allclose(f(x, indices, updates), want, rtol=1e-5, atol=1e-6)
         if number % 20 == 0:
-            np.testing.assert_allclose(
-                gf.jit(f)(x, indices, updates), want, rtol=1e-5, atol=1e-6
-            )
+            np.testing.assert_allclose(gf.jit(f)(x, indices, updates), want, rtol=1e-5, atol=1e-6)
 
 
 @together(size=30)
@@ -205,9 +205,7 @@ def test_every_dtype(dtype):
     filled = np.asarray(got)[2]
     expected = {"bool": True, "int8": -128, "uint32": 2**32 - 1}.get(dtype)
     assert filled == expected if expected is not None else np.isnan(complex(filled))
-    written = lax.scatter(
-        x, np.array([[1]]), x[:1], lax.ScatterDimensionNumbers((), (0,), (0,))
-    )
+    written = lax.scatter(x, np.array([[1]]), x[:1], lax.ScatterDimensionNumbers((), (0,), (0,)))
     assert written.dtype == x.dtype and not np.asarray(written)[1]
 
 

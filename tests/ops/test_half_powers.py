@@ -8,8 +8,22 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler import pipeline
 
 EXPONENTS = (0.5, -0.5, 1.5, -1.5)
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 4.0, 1e-45, -1e-45, 3.4e38, -3.4e38, 2.0**86, 1e-30, np.inf,
-           -np.inf, np.nan]  # fmt: skip
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    4.0,
+    1e-45,
+    -1e-45,
+    3.4e38,
+    -3.4e38,
+    2.0**86,
+    1e-30,
+    np.inf,
+    -np.inf,
+    np.nan,
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
@@ -47,9 +61,7 @@ def test_no_power_is_left(y):
 
 def test_derivatives_and_batches():
     x = np.array([0.25, 4.0, 9.0], np.float32)
-    np.testing.assert_allclose(
-        gf.jit(gf.grad(lambda x: (x**0.5).sum()))(x), 0.5 / np.sqrt(x), 1e-6
-    )
+    np.testing.assert_allclose(gf.jit(gf.grad(lambda x: (x**0.5).sum()))(x), 0.5 / np.sqrt(x), 1e-6)
     np.testing.assert_allclose(
         gf.jit(gf.vmap(gf.grad(gf.grad(lambda x: x**1.5))))(x), 0.75 / np.sqrt(x), 1e-6
     )

@@ -74,14 +74,16 @@ FLOAT_IDENTITIES = {
     "select(p, x, x)": (lambda x: lax.select(x > 0, x, x), []),
     "select(True, x, y)": (lambda x: lax.select(np.bool_(True), x, x * 2), []),
     "select(not p, x, y)": (
-        lambda x: lax.select(~(x > 0), x, x * 2), ["gt", "mul", "select_n"],
+        lambda x: lax.select(~(x > 0), x, x * 2),
+        ["gt", "mul", "select_n"],
     ),
     "select(p, True, False)": (
-        lambda x: lax.select(x > 0, jnp.full(x.shape, True), jnp.full(x.shape, False)), ["gt"],
+        lambda x: lax.select(x > 0, jnp.full(x.shape, True), jnp.full(x.shape, False)),
+        ["gt"],
     ),
     "stop_gradient": (lambda x: lax.stop_gradient(x), []),
     "of numbers": (lambda x: x * lax.sqrt(lax.mul(np.float32(2), np.float32(3.5))), ["mul"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FLOAT_IDENTITIES)
@@ -133,8 +135,16 @@ def test_a_divisor_of_one_is_not_dropped():
 # --- conversions ---------------------------------------------------------------------------
 
 DTYPES = [
-    "bool", "int8", "uint8", "int16", "int32", "uint32", "float16", "float32", ml_dtypes.bfloat16,
-]  # fmt: skip
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "int32",
+    "uint32",
+    "float16",
+    "float32",
+    ml_dtypes.bfloat16,
+]
 NUMBERS = np.array(
     [0, -0.0, 1, -1, 0.1, 2.5, -3.7, 127, 128, 255, 256, 300, -129, 32768, 65504, 65536, 16777217,
      2147483648, -2147483648, 4294967295, 1e10, -1e10, 1e38, np.inf, -np.inf, np.nan, 1e-8, 1e-40]
@@ -156,9 +166,10 @@ def test_chains_of_conversions():
             shorter += 1
             values = [jnp.asarray(x)]
             (got,) = (
-                values if not short.eqns
+                values
+                if not short.eqns
                 else [short.eqns[0].primitive.bind(*values, **short.eqns[0].params)]
-            )  # fmt: skip
+            )
             want = np.asarray(f(jnp.asarray(x)))
             # Exact, and NumPy knows no nan of bfloat16.
             got, want = np.asarray(got).astype(np.float64), want.astype(np.float64)
@@ -254,9 +265,12 @@ def test_random_slices_of_concatenations_and_pads():
             apart = lax.pad(joined, np.float32(9), ((max(edges[0], 0), edges[1], gap),))
             first, last, by = bounds
             return (
-                joined[first:last:by], padded[first:last:by], joined[first:last][::by],
-                apart[first:last:by], apart[first:last:gap + 1],
-            )  # fmt: skip
+                joined[first:last:by],
+                padded[first:last:by],
+                joined[first:last][::by],
+                apart[first:last:by],
+                apart[first : last : gap + 1],
+            )
 
         check_same(f, *[RANDOM.standard_normal(n).astype(np.float32) for n in sizes])
 
@@ -310,9 +324,12 @@ def test_sums_of_tangents_that_are_numbers_and_rows():
     """The sum of a broadcast row and a broadcast number was one of unlike operands."""
 
     def f(x, factor):
-        row, number = gf.vjp(lambda v: (jnp.broadcast_to(v, (3, 4)), 2 * v.sum()), x)[1](
-            (jnp.full((3, 4), 3.0) * factor, jnp.float32(1))
-        )[0], lax.full((3, 4), 2.0)
+        row, number = (
+            gf.vjp(lambda v: (jnp.broadcast_to(v, (3, 4)), 2 * v.sum()), x)[1](
+                (jnp.full((3, 4), 3.0) * factor, jnp.float32(1))
+            )[0],
+            lax.full((3, 4), 2.0),
+        )
         return row, add_any_p.bind(jnp.broadcast_to(x, (3, 4)), number)
 
     check_same(f, np.arange(4, dtype=np.float32), np.float32(2))
@@ -331,16 +348,16 @@ def test_sums_of_iota_wrap_as_the_sums_do(dtype):
             shape = (int(RANDOM.integers(0, 3000)), *shape) if RANDOM.integers(2) else shape
             dim = int(RANDOM.integers(len(shape)))
             axes = tuple(d for d in range(len(shape)) if RANDOM.integers(2)) or (0,)
-            factor, offset = (
-                RANDOM.integers(-1000, 1000, 2).astype(dtype) for _ in range(2)
-            )
+            factor, offset = (RANDOM.integers(-1000, 1000, 2).astype(dtype) for _ in range(2))
 
             def f(c, d, shape=shape, dim=dim, axes=axes, factor=factor, offset=offset):
                 line = lax.broadcasted_iota(dtype, shape, dim)
                 known = -(line * factor[0] + offset[0]) - line
                 given = (line * c + d) * factor[1] - offset[1]
-                return lax.reduce_sum(known, axes), lax.reduce_sum(given, axes), (
-                    lax.reduce_sum(line, axes)
+                return (
+                    lax.reduce_sum(known, axes),
+                    lax.reduce_sum(given, axes),
+                    (lax.reduce_sum(line, axes)),
                 )
 
             assert "reduce_sum" not in simplified(f, factor[1], offset[1])
@@ -358,10 +375,12 @@ def test_running_sums_of_iota(dtype, reverse):
                 line = lax.iota(dtype, size)
                 both = lax.broadcasted_iota(dtype, (3, 5), 0)
                 return (
-                    lax.cumsum(line, 0, reverse), lax.cumsum(line * factor + offset, 0, reverse),
-                    lax.cumsum(c - line, 0, reverse), lax.cumsum(both, 1, reverse),
+                    lax.cumsum(line, 0, reverse),
+                    lax.cumsum(line * factor + offset, 0, reverse),
+                    lax.cumsum(c - line, 0, reverse),
+                    lax.cumsum(both, 1, reverse),
                     lax.cumsum(jnp.full((size,), factor), 0, reverse),
-                )  # fmt: skip
+                )
 
             assert "cumsum" not in simplified(f, offset)
             check_same(f, offset)

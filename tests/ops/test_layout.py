@@ -230,17 +230,20 @@ ERRORS = [
     (lambda: concatenate.concatenate([], 0), ValueError, r"\[concatenate\] at least one array"),
     (
         lambda: concatenate.concatenate([X, X], 2),
-        TypeError, r"dimension must be in \[0, 2\); got 2",
+        TypeError,
+        r"dimension must be in \[0, 2\); got 2",
     ),
     (
         lambda: concatenate.concatenate([X, X[:, 1:]], 0),
-        TypeError, r"shapes must agree .*f32\[5,6\]",
+        TypeError,
+        r"shapes must agree .*f32\[5,6\]",
     ),
     (lambda: concatenate.concatenate([X, X[0]], 0), TypeError, r"shapes must agree except"),
     (lambda: concatenate.concatenate([X, X > 0], 0), TypeError, r"one dtype; got f32.*bool"),
     # A short permutation that counts upwards was once taken for the identity.
     (
-        lambda: transpose.transpose(gf.numpy.asarray(X), (0,)), TypeError,
+        lambda: transpose.transpose(gf.numpy.asarray(X), (0,)),
+        TypeError,
         r"each dimension of f32\[5,7\]",
     ),
     (lambda: transpose.transpose(X, (0, 0)), TypeError, r"each dimension of f32\[5,7\] once; got"),

@@ -38,14 +38,13 @@ GENERAL = {
     "det of 3 x 3": (lambda a: jnp.linalg.det(a[:3, :3]), lambda a: np.linalg.det(a[:3, :3])),
     "logabsdet": (lambda a: jnp.linalg.slogdet(a)[1], lambda a: np.linalg.slogdet(a)[1]),
     "logabsdet by qr": (
-        lambda a: jnp.linalg.slogdet(a, method="qr")[1], lambda a: np.linalg.slogdet(a)[1]
+        lambda a: jnp.linalg.slogdet(a, method="qr")[1],
+        lambda a: np.linalg.slogdet(a)[1],
     ),
     "svdvals": (jnp.linalg.svdvals, lambda a: np.linalg.svd(a, compute_uv=False)),
     "cond": (jnp.linalg.cond, np.linalg.cond),
     "cond 1": (lambda a: jnp.linalg.cond(a, 1), lambda a: np.linalg.cond(a, 1)),
-    "nuclear norm": (
-        lambda a: jnp.linalg.norm(a, "nuc"), lambda a: np.linalg.norm(a, "nuc")
-    ),
+    "nuclear norm": (lambda a: jnp.linalg.norm(a, "nuc"), lambda a: np.linalg.norm(a, "nuc")),
     "solve": (
         lambda a: jnp.linalg.solve(a, a[:, :2].T.reshape(4, 2)),
         lambda a: np.linalg.solve(a, a[:, :2].T.reshape(4, 2)),
@@ -72,29 +71,28 @@ GENERAL = {
             np.diag(a[0] + 9) + np.diag(a[0][1:], -1) + np.diag(a[1][:-1], 1), a[:, :2]
         ),
     ),
-}  # fmt: skip
+}
 DEFINITE = {
     "cholesky": (linalg.cholesky, np.linalg.cholesky),
     "jnp.linalg.cholesky": (jnp.linalg.cholesky, np.linalg.cholesky),
     "eigvalsh": (jnp.linalg.eigvalsh, np.linalg.eigvalsh),
     "eigh": (lambda a: linalg.eigh(a)[1], np.linalg.eigvalsh),
     "solve positive": (
-        lambda a: scipy_linalg.solve(a, a[0], assume_a="pos"), lambda a: np.linalg.solve(a, a[0])
+        lambda a: scipy_linalg.solve(a, a[0], assume_a="pos"),
+        lambda a: np.linalg.solve(a, a[0]),
     ),
     "cho_solve": (
         lambda a: scipy_linalg.cho_solve((jnp.tril(a), True), a[0]),
         lambda a: np.linalg.solve(np.tril(a) @ np.tril(a).T, a[0]),
     ),
-    "pinv": (
-        lambda a: jnp.linalg.pinv(a, rtol=1e-3), lambda a: np.linalg.pinv(a, rcond=1e-3)
-    ),
+    "pinv": (lambda a: jnp.linalg.pinv(a, rtol=1e-3), lambda a: np.linalg.pinv(a, rcond=1e-3)),
     "hermitian pinv": (
         lambda a: jnp.linalg.pinv(a, rtol=1e-3, hermitian=True),
         lambda a: np.linalg.pinv(a, rcond=1e-3),
     ),
     "polar": (lambda a: scipy_linalg.polar(a)[1], lambda a: a),
     "polar by svd": (lambda a: scipy_linalg.polar(a, method="svd")[1], lambda a: a),
-}  # fmt: skip
+}
 CASES = {
     **{name: (*pair, narrow_matrix) for name, pair in GENERAL.items()},
     **{name: (*pair, definite_matrix) for name, pair in DEFINITE.items()},
@@ -155,11 +153,11 @@ DECOMPOSITIONS = {
     "hessenberg": lambda a: (lambda h, q: q @ h @ q.T)(*scipy_linalg.hessenberg(a, calc_q=True)),
     "lu": lambda a: (lambda p, low, up: p @ low @ up)(*scipy_linalg.lu(a)),
     "qdwh": lambda a: (lambda u, h, *_: u @ h)(*linalg.qdwh(a)),
-    "geqrf": lambda a: (
-        lambda f, t: linalg.householder_product(f, t) @ jnp.triu(f))(*linalg.geqrf(a)
+    "geqrf": lambda a: (lambda f, t: linalg.householder_product(f, t) @ jnp.triu(f))(
+        *linalg.geqrf(a)
     ),
     "ormqr": lambda a: (lambda f, t: linalg.ormqr(f, t, jnp.triu(f)))(*linalg.geqrf(a)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -211,18 +209,24 @@ def test_the_mean_with_the_adjoint_makes_floats_of_integers(dtype, wide):
         if dtype != "bool":
             assert str(factor.dtype) == want
             np.testing.assert_allclose(factor, np.linalg.cholesky(mean), rtol=1e-5)
-        np.testing.assert_allclose(
-            eigenvalues, np.linalg.eigvalsh(mean), rtol=1e-5, atol=1e-6
-        )
+        np.testing.assert_allclose(eigenvalues, np.linalg.eigvalsh(mean), rtol=1e-5, atol=1e-6)
 
 
 WEAK = {
-    "cholesky": linalg.cholesky, "eigh": linalg.eigh, "eig": linalg.eig, "lu": linalg.lu,
-    "qr": linalg.qr, "svd": linalg.svd, "schur": linalg.schur, "hessenberg": linalg.hessenberg,
-    "tridiagonal": linalg.tridiagonal, "solve": lambda a: jnp.linalg.solve(a, a),
-    "triangular_solve": lambda a: linalg.triangular_solve(a, a), "cond": jnp.linalg.cond,
+    "cholesky": linalg.cholesky,
+    "eigh": linalg.eigh,
+    "eig": linalg.eig,
+    "lu": linalg.lu,
+    "qr": linalg.qr,
+    "svd": linalg.svd,
+    "schur": linalg.schur,
+    "hessenberg": linalg.hessenberg,
+    "tridiagonal": linalg.tridiagonal,
+    "solve": lambda a: jnp.linalg.solve(a, a),
+    "triangular_solve": lambda a: linalg.triangular_solve(a, a),
+    "cond": jnp.linalg.cond,
     "cholesky of bools": lambda a: linalg.cholesky(a > 0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WEAK)

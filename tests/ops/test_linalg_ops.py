@@ -223,8 +223,9 @@ def test_subsets(subset):
 def test_eigh_reads_one_triangle():
     h = hermitian((4, 4), np.complex128)
     for lower in (True, False):
-        spoiled = np.where(np.tri(4, k=-1, dtype=bool).T if lower else np.tri(4, k=-1, dtype=bool),
-                           np.nan, h)  # fmt: skip
+        spoiled = np.where(
+            np.tri(4, k=-1, dtype=bool).T if lower else np.tri(4, k=-1, dtype=bool), np.nan, h
+        )
         values = linalg.eigh(spoiled, lower=lower, symmetrize_input=False)[1]
         close(values, np.linalg.eigvalsh(h))
 
@@ -246,10 +247,10 @@ def test_eigenvalues_by_the_public_function(dtype, monkeypatch):
 
 FUNCTIONS = {
     "cholesky": lambda x: [linalg.cholesky(x @ hermite(x) + np.eye(3))],
-    "cholesky of its triangle": lambda x: [linalg.cholesky(x @ hermite(x) + np.eye(3),
-                                                           symmetrize_input=False)],
-    "cholesky_update": lambda x: [linalg.cholesky_update(upper(x.real) + 3 * np.eye(3),
-                                                         x.real[0])],
+    "cholesky of its triangle": lambda x: [
+        linalg.cholesky(x @ hermite(x) + np.eye(3), symmetrize_input=False)
+    ],
+    "cholesky_update": lambda x: [linalg.cholesky_update(upper(x.real) + 3 * np.eye(3), x.real[0])],
     "eigh values": lambda x: [linalg.eigh(x + hermite(x))[1]],
     "eigh projections": lambda x: [abs(linalg.eigh(x + hermite(x))[0]) ** 2],
     "eigh of its triangle": lambda x: [linalg.eigh(x + hermite(x), symmetrize_input=False)[1]],
@@ -265,7 +266,7 @@ FUNCTIONS = {
     "eigenvectors": lambda x: [
         without_phase(vectors) for vectors in linalg.eig(x, enable_eigvec_derivs=True)[1:]
     ],
-}  # fmt: skip
+}
 
 
 def without_phase(vectors):
@@ -488,15 +489,11 @@ ERRORS = {
     r"^\[svd\] subset_by_index must": lambda: linalg.svd(
         np.ones((2, 2)), full_matrices=False, subset_by_index=(1, 3)
     ),
-    r"^\[svd\] subset_by_index needs": lambda: linalg.svd(
-        np.ones((2, 2)), subset_by_index=(0, 1)
-    ),
-    r"^\[eigh\] subset_by_index must": lambda: linalg.eigh(
-        np.ones((2, 2)), subset_by_index=(2, 1)
-    ),
+    r"^\[svd\] subset_by_index needs": lambda: linalg.svd(np.ones((2, 2)), subset_by_index=(0, 1)),
+    r"^\[eigh\] subset_by_index must": lambda: linalg.eigh(np.ones((2, 2)), subset_by_index=(2, 1)),
     r"^\[schur\] sort_eig_vals must": lambda: linalg.schur(np.ones((2, 2)), sort_eig_vals=True),
     r"^\[tridiagonal\] matrices must not be empty": lambda: linalg.tridiagonal(np.ones((0, 0))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("message", ERRORS)
@@ -531,8 +528,9 @@ def test_perturbed_tridiagonal_solve(dtype, mode):
             scale = np.abs(matrix).max() * max(np.abs(got).max(), 1) + np.abs(right).max()
             error = 50 * np.finfo(dtype).eps * scale
             np.testing.assert_allclose(matrix @ got, right, atol=error)
-        regular = solve(*(np.array(v, dtype) for v in ([0, 1, 1], [2, 2, 2], [1, 1, 0])),
-                        np.ones((3, 1), dtype))
+        regular = solve(
+            *(np.array(v, dtype) for v in ([0, 1, 1], [2, 2, 2], [1, 1, 0])), np.ones((3, 1), dtype)
+        )
         np.testing.assert_allclose(regular, [[0.5], [0], [0.5]], atol=1e-6)  # by hand
 
 

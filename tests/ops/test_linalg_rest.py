@@ -1,6 +1,5 @@
 """ormqr against the Q that householder_product makes, and qdwh against what it promises."""
 
-
 import numpy as np
 import pytest
 from rule_checks import check_derivatives, check_vmap, random_array
@@ -108,13 +107,16 @@ def test_primitives_of_linalg():
 EYE = np.eye(3, dtype=np.float32)
 ERRORS = {
     r"^\[ormqr\] c must have as many rows": (
-        ValueError, lambda: linalg.ormqr(EYE, EYE[0], EYE[:2]),
+        ValueError,
+        lambda: linalg.ormqr(EYE, EYE[0], EYE[:2]),
     ),
     r"^\[ormqr\] c must have as many columns": (
-        ValueError, lambda: linalg.ormqr(EYE, EYE[0], EYE[:, :2], left=False),
+        ValueError,
+        lambda: linalg.ormqr(EYE, EYE[0], EYE[:, :2], left=False),
     ),
     r"^\[ormqr\] there must not be more factors": (
-        ValueError, lambda: linalg.ormqr(EYE[:, :2], EYE[0], EYE),
+        ValueError,
+        lambda: linalg.ormqr(EYE[:, :2], EYE[0], EYE),
     ),
     r"^\[ormqr\] reflectors and factors are a packed form": (
         NotImplementedError,
@@ -123,16 +125,18 @@ ERRORS = {
     r"^\[qdwh\] the operand must be one matrix": (TypeError, lambda: linalg.qdwh(EYE[None])),
     r"^\[qdwh\] there must not be fewer rows": (ValueError, lambda: linalg.qdwh(EYE[:2])),
     r"^\[svd\] algorithm must be None or one of": (
-        NotImplementedError, lambda: linalg.svd(EYE, algorithm=linalg.SvdAlgorithm.POLAR),
+        NotImplementedError,
+        lambda: linalg.svd(EYE, algorithm=linalg.SvdAlgorithm.POLAR),
     ),
     r"^\[eigh\] implementation must be": (
         NotImplementedError,
         lambda: linalg.eigh(EYE, implementation=linalg.EighImplementation.JACOBI),
     ),
     r"^\[eig\] implementation must be": (
-        ValueError, lambda: linalg.eig(EYE, implementation=linalg.EigImplementation.MAGMA),
+        ValueError,
+        lambda: linalg.eig(EYE, implementation=linalg.EigImplementation.MAGMA),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("message", ERRORS)

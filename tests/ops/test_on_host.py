@@ -52,9 +52,7 @@ def left_to_the_host():
 def row_of_page(begin):
     """The names in the first cell of a row of the table."""
     text = PAGE.read_text().partition("## What runs on the host")[2].partition("\n## ")[0]
-    (cell,) = [
-        line.split("|")[1] for line in text.splitlines() if line.startswith(f"| {begin}")
-    ]
+    (cell,) = [line.split("|")[1] for line in text.splitlines() if line.startswith(f"| {begin}")]
     return cell
 
 

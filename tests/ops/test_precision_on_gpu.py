@@ -63,7 +63,10 @@ def was_rounded(out):
 
 
 PRODUCTS = {
-    "matmul": jnp.matmul, "operator": lambda x, y: x @ y, "dot": jnp.dot, "lax.dot": lax.dot,
+    "matmul": jnp.matmul,
+    "operator": lambda x, y: x @ y,
+    "dot": jnp.dot,
+    "lax.dot": lax.dot,
     "tensordot": lambda x, y: jnp.tensordot(x, y, 1),
     "inner": lambda x, y: jnp.inner(x, y.T),
     "einsum": lambda x, y: jnp.einsum("ij,jk->ki", x, y),
@@ -72,7 +75,7 @@ PRODUCTS = {
     "remat": gf.checkpoint(jnp.matmul),
     "with bias": lambda x, y: gf.nn.relu(x @ y + np.zeros(COLUMNS, x.dtype)),
     "scan": lambda x, y: lax.scan(lambda c, rows: (c, rows @ y), 0, x.reshape(4, -1, DEPTH))[1],
-}  # fmt: skip
+}
 
 
 @requires_cuda_tools
@@ -204,8 +207,11 @@ def test_derivatives_are_rounded_as_their_product(precision, gpu):
     tall = np.ones((DEPTH, COLUMNS), np.float32)
     _, tangent = gf.jvp(lambda y: jnp.matmul(x.T, y, precision=precision), (tall,), (tall,))
     assert was_rounded(tangent) is rounds
-    named = {str(eqn.params["precision"]) for eqn in all_eqns(gf.make_jaxpr(gradient)(y).jaxpr)
-             if eqn.primitive.name == "dot_general"}  # fmt: skip
+    named = {
+        str(eqn.params["precision"])
+        for eqn in all_eqns(gf.make_jaxpr(gradient)(y).jaxpr)
+        if eqn.primitive.name == "dot_general"
+    }
     assert named == {str(canonical_precision(precision))}
 
 
@@ -306,9 +312,16 @@ ALGORITHMS = {
 }  # fmt: skip
 # What derivatives there are; of others both. A loop has none in reverse.
 DERIVATIVES = {
-    "sqrtm": (), "funm": (), "solve_sylvester": (), "sylvester by eig": (), "polar": ("jvp",),
-    "lax polar": ("jvp",), "bfgs": ("jvp",), "lbfgs": ("jvp",), "kernel density": (),
-}  # fmt: skip
+    "sqrtm": (),
+    "funm": (),
+    "solve_sylvester": (),
+    "sylvester by eig": (),
+    "polar": ("jvp",),
+    "lax polar": ("jvp",),
+    "bfgs": ("jvp",),
+    "lbfgs": ("jvp",),
+    "kernel density": (),
+}
 # Of the covariance that the user's data have; its product is one of the user's, as in JAX.
 NOT_OURS = {"kernel density": 1}
 
@@ -330,10 +343,11 @@ def rounding_products(function, *args):
     """The products in a program that GPUs may round."""
     program = gf.make_jaxpr(function)(*args)
     return [
-        eqn for eqn in all_eqns(program.jaxpr)
+        eqn
+        for eqn in all_eqns(program.jaxpr)
         if eqn.primitive.name in ("dot_general", "conv_general_dilated")
         and may_round(eqn.params["precision"])
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -55,9 +55,13 @@ def exchange(*operands):
 
 def test_the_example_of_jax():
     operands = (
-        np.array([[1, 2, 2], [3, 4, 0]]), np.zeros((2, 4), int), np.array([[0, 1], [0, 1]]),
-        np.array([[1, 2], [1, 1]]), np.array([[0, 0], [1, 2]]), np.array([[1, 1], [2, 1]]),
-    )  # fmt: skip
+        np.array([[1, 2, 2], [3, 4, 0]]),
+        np.zeros((2, 4), int),
+        np.array([[0, 1], [0, 1]]),
+        np.array([[1, 2], [1, 1]]),
+        np.array([[0, 0], [1, 2]]),
+        np.array([[1, 1], [2, 1]]),
+    )
     out = gf.vmap(exchange, axis_name="i")(*operands)
     np.testing.assert_array_equal(out, [[1, 3, 0, 0], [2, 2, 4, 0]])
 
@@ -121,11 +125,16 @@ def test_derivatives_are_those_of_the_loop():
         ({"recv_sizes": np.zeros((2, 3), int)}, ValueError, "vectors of one length, at leas"),
         ({"output": np.zeros((2, 4), np.int32)}, TypeError, "output must have rows like those of"),
         ({"output": np.zeros((2, 4, 2), np.float32)}, TypeError, "must have rows like those of"),
-        ({name: np.zeros((2, 3), int) for name in
-          ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")}, ValueError,
-         "the number of slices must be a multiple of the size of the axis; got 3 slices"),
+        (
+            {
+                name: np.zeros((2, 3), int)
+                for name in ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
+            },
+            ValueError,
+            "the number of slices must be a multiple of the size of the axis; got 3 slices",
+        ),
     ],
-)  # fmt: skip
+)
 def test_errors(changed, error, text):
     names = ("operand", "output", "input_offsets", "send_sizes", "output_offsets", "recv_sizes")
     operands = dict(zip(names, case(2, width=3), strict=True))

@@ -193,9 +193,11 @@ def test_philox_in_kernels(dtype):
     states = [[1, 2, 3, 4], [1, 2, full, full], [full, full, full - 1, full], [0, full, 5, 0]]
     for shape in ((), (3,), (5, 7), (2, 3, 5), (1000,)):
         params = {
-            "shape": shape, "dtype": np.dtype(dtype), "is_shared": False,
+            "shape": shape,
+            "dtype": np.dtype(dtype),
+            "is_shared": False,
             "algorithm": rng_bit_generator.RandomAlgorithm.RNG_PHILOX,
-        }  # fmt: skip
+        }
         compiled = gf.jit(lambda state, params=params: generate.bind(state, **params))
         for words in (np.array(states, np.uint32), np.array(states, np.uint32).view(np.uint64)):
             for state in (words, words[1]):

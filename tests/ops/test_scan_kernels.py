@@ -20,9 +20,18 @@ pytestmark = pytest.mark.not_simulated("is about kernels of the CPU")
 OPS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
 # One row, a prime length, few columns, many columns, an axis of one, long rows.
 SHAPES = [
-    (1,), (7,), (0, 3), (4 * BLOCK - 1,), (4096,), (16 * BLOCK + 3,), (5003,), (2100, 2),
-    (3, 70, 40), (1, 5000, 1), (5, 1100),
-]  # fmt: skip
+    (1,),
+    (7,),
+    (0, 3),
+    (4 * BLOCK - 1,),
+    (4096,),
+    (16 * BLOCK + 3,),
+    (5003,),
+    (2100, 2),
+    (3, 70, 40),
+    (1, 5000, 1),
+    (5, 1100),
+]
 
 
 def numbers(shape, dtype, seed=0):

@@ -103,9 +103,12 @@ def test_rows_and_several_indices():
     i, j = (random.integers(0, n, COUNT).astype(np.int32) for n in (50, 8))
     rows = random.integers(-9, 9, (COUNT, 8)).astype(np.int32)
     for index, values in (
-        ((i,), rows), ((i, j), rows[:, 0]), ((slice(None), j), rows[:50, 0].repeat(COUNT)),
-        ((i,), np.int32(1)), ((i,), rows[0]),
-    ):  # fmt: skip
+        ((i,), rows),
+        ((i, j), rows[:, 0]),
+        ((slice(None), j), rows[:50, 0].repeat(COUNT)),
+        ((i,), np.int32(1)),
+        ((i,), rows[0]),
+    ):
         values = values.reshape(50, COUNT) if values.size == 50 * COUNT else values
         out = gf.jit(lambda x, v, index=index: x.at[index].add(v))(jnp.asarray(x), values)
         wanted = x.copy()

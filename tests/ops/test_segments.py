@@ -10,9 +10,11 @@ import gpuflow.numpy as jnp
 from gpuflow import ops
 
 FAMILIES = {
-    "segment_sum": (np.add, 0), "segment_prod": (np.multiply, 1),
-    "segment_max": (np.maximum, -np.inf), "segment_min": (np.minimum, np.inf),
-}  # fmt: skip
+    "segment_sum": (np.add, 0),
+    "segment_prod": (np.multiply, 1),
+    "segment_max": (np.maximum, -np.inf),
+    "segment_min": (np.minimum, np.inf),
+}
 IDS = np.array([2, 0, 2, 5, -1, 0, 7, 2])
 
 
@@ -49,9 +51,7 @@ def test_the_number_of_segments_is_found():
 
 
 def test_one_row_stands_for_all():
-    np.testing.assert_array_equal(
-        np.asarray(ops.segment_sum(1, np.array([0, 2, 2]), 3)), [1, 0, 2]
-    )
+    np.testing.assert_array_equal(np.asarray(ops.segment_sum(1, np.array([0, 2, 2]), 3)), [1, 0, 2])
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint32"])
@@ -74,8 +74,11 @@ def test_gradients_and_vmap():
     inside = (IDS >= 0) & (IDS < 6)
     want = np.where(inside[:, None], weights[np.where(inside, IDS, 0)], 0)
     np.testing.assert_array_equal(np.asarray(gradient), want)
-    top = gpuflow.grad(lambda x: jnp.sum(jnp.where(
-        jnp.isfinite(ops.segment_max(x, IDS, 6)), ops.segment_max(x, IDS, 6), 0)))(data)
+    top = gpuflow.grad(
+        lambda x: jnp.sum(
+            jnp.where(jnp.isfinite(ops.segment_max(x, IDS, 6)), ops.segment_max(x, IDS, 6), 0)
+        )
+    )(data)
     assert np.asarray(top).sum() == 6  # three segments have rows, of two columns
     columns = gpuflow.vmap(lambda x: ops.segment_sum(x, IDS, 6), 1, 1)(data)
     np.testing.assert_allclose(
@@ -142,8 +145,9 @@ def test_repeated_factors_of_rows_and_windows():
 
             by_x, by_y = gpuflow.grad(function, (0, 1))(x, y)
             for got, at, call in (
-                (by_x, x, lambda v, y=y: function(v, y)), (by_y, y, lambda v: function(x, v))
-            ):  # fmt: skip
+                (by_x, x, lambda v, y=y: function(v, y)),
+                (by_y, y, lambda v: function(x, v)),
+            ):
                 want = np.zeros_like(at)
                 for k in np.ndindex(at.shape):
                     step = np.zeros_like(at)

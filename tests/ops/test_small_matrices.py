@@ -66,8 +66,9 @@ def test_systems_of_hard_matrices(size):
     a[:, 0, 0] *= 1e-9
     x = np.asarray(gf.jit(jnp.linalg.solve)(a, b))
     assert np.abs(a @ x - b).max() <= 10 * np.abs(a @ np.linalg.solve(a, b) - b).max() + 1e-14
-    np.testing.assert_allclose(gf.jit(jnp.linalg.inv)(a) @ a, np.eye(size)[None].repeat(50, 0),
-                               atol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(
+        gf.jit(jnp.linalg.inv)(a) @ a, np.eye(size)[None].repeat(50, 0), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,21 @@ from gpuflow import lax, random
 from gpuflow.ops.sorting import sort
 
 DTYPES = (
-    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
-    ml_dtypes.bfloat16, "float32", "float64", "complex64",
-)  # fmt: skip
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    ml_dtypes.bfloat16,
+    "float32",
+    "float64",
+    "complex64",
+)
 EXTREMES = [-np.inf, -3.5, -1.0, -1e-40, -0.0, 0.0, 1e-40, 1.0, 3.5, np.inf]
 
 
@@ -140,17 +152,23 @@ X = np.ones((2, 3), np.float32)
         (lambda: lax.sort(X, 2), ValueError, r"\[sort\]"),
         (lambda: lax.sort(X[0, 0]), ValueError, r"\[sort\]"),
         (lambda: lax.sort([X, X], num_keys=3), ValueError, r"num_keys must be in \[1, 2\]; got 3"),
-        (lambda: sort.sort_p.bind(X, dimension=-1, is_stable=True, num_keys=1), ValueError,
-         r"dimension must be in \[0, 2\)"),
-        (lambda: sort.sort_p.bind(dimension=0, is_stable=True, num_keys=1), TypeError,
-         "there must be an array"),
+        (
+            lambda: sort.sort_p.bind(X, dimension=-1, is_stable=True, num_keys=1),
+            ValueError,
+            r"dimension must be in \[0, 2\)",
+        ),
+        (
+            lambda: sort.sort_p.bind(dimension=0, is_stable=True, num_keys=1),
+            TypeError,
+            "there must be an array",
+        ),
         (lambda: lax.top_k(X, 4), ValueError, r"\[top_k\] k must be in \[0, 3\].*got 4"),
         (lambda: lax.top_k(X, -1), ValueError, "k must be in"),
         (lambda: lax.top_k(X, 1, axis=2), ValueError, r"\[top_k\]"),
         (lambda: sort.top_k_p.bind(X, k=1, axis=-1), ValueError, "axis must be in"),
         (lambda: lax.top_k(X * 1j, 1), ValueError, "a real float or bool"),
     ],
-)  # fmt: skip
+)
 def test_errors(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()

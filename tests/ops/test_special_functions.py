@@ -17,13 +17,16 @@ ACCURACY = {
     "digamma": (lax.digamma, special.digamma, (POINTS,)),
     "bessel_i0e": (lax.bessel_i0e, special.i0e, (POINTS - 20,)),
     "bessel_i1e": (lax.bessel_i1e, special.i1e, (POINTS - 20,)),
-    "polygamma": (lax.polygamma, lambda m, x: special.polygamma(m.astype(int), x),
-                  (np.array([0.0, 1, 2, 3, 0, 1, 2, 5]), POINTS)),
+    "polygamma": (
+        lax.polygamma,
+        lambda m, x: special.polygamma(m.astype(int), x),
+        (np.array([0.0, 1, 2, 3, 0, 1, 2, 5]), POINTS),
+    ),
     "zeta": (lax.zeta, special.zeta, (np.array([1.1, 2, 3, 5, 8, 1.5, 4, 9]), POINTS)),
     "igamma": (lax.igamma, special.gammainc, (A, X)),
     "igammac": (lax.igammac, special.gammaincc, (A, X)),
     "betainc": (lax.betainc, special.betainc, (A, X, np.linspace(0.01, 0.99, A.size))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ACCURACY)
@@ -76,12 +79,18 @@ def test_derivative_of_igamma_by_its_parameter(a):
 @pytest.mark.parametrize(
     ("name", "args", "operand"),
     [
-        ("lgamma", (2.3,), 0), ("digamma", (2.3,), 0), ("polygamma", (2.0, 1.7), 1),
-        ("zeta", (2.5, 1.7), 1), ("igamma", (2.3, 1.4), 1), ("igammac", (2.3, 1.4), 1),
-        ("igamma_grad_a", (2.3, 1.4), 1), ("betainc", (2.3, 1.4, 0.3), 2),
-        ("bessel_i0e", (-1.3,), 0), ("bessel_i1e", (-1.3,), 0),
+        ("lgamma", (2.3,), 0),
+        ("digamma", (2.3,), 0),
+        ("polygamma", (2.0, 1.7), 1),
+        ("zeta", (2.5, 1.7), 1),
+        ("igamma", (2.3, 1.4), 1),
+        ("igammac", (2.3, 1.4), 1),
+        ("igamma_grad_a", (2.3, 1.4), 1),
+        ("betainc", (2.3, 1.4, 0.3), 2),
+        ("bessel_i0e", (-1.3,), 0),
+        ("bessel_i1e", (-1.3,), 0),
     ],
-)  # fmt: skip
+)
 def test_derivatives(name, args, operand):
     function = getattr(lax, name)
     with gf.enable_x64():
@@ -171,9 +180,11 @@ def test_incomplete_gamma_in_kernels():
         moves = [float(-s / _density(p, q)) for s, (p, q) in zip(slopes, exact)]
         lower, upper = ([f(p, q) for p, q in exact] for f in (_igamma, _igammac))
     wanted = [
-        (lax.igamma, lower), (lax.igammac, upper), (lax.igamma_grad_a, [float(s) for s in slopes]),
+        (lax.igamma, lower),
+        (lax.igammac, upper),
+        (lax.igamma_grad_a, [float(s) for s in slopes]),
         (lax.random_gamma_grad, moves),
-    ]  # fmt: skip
+    ]
     for function, want in wanted:
         got = np.asarray(gf.jit(function)(a, x))
         np.testing.assert_allclose(got, want, rtol=1.2e-7, atol=1e-44, err_msg=str(function))
@@ -206,10 +217,12 @@ def test_zeta_left_of_zero_and_far_away():
     q = np.array([-0.5, -1.25, -30.7, -2.5, -1000.25, -0.5, 2.0, 0.5, 3.0, np.inf], np.float32)
     with mpmath.workdps(40):
         want = [
-            float(mpmath.nsum(lambda k, q=q, s=s: (mpmath.mpf(float(q)) + k) ** -int(s), [0, 2000])
-                  + mpmath.zeta(int(s), mpmath.mpf(float(q)) + 2001))
+            float(
+                mpmath.nsum(lambda k, q=q, s=s: (mpmath.mpf(float(q)) + k) ** -int(s), [0, 2000])
+                + mpmath.zeta(int(s), mpmath.mpf(float(q)) + 2001)
+            )
             for s, q in zip(s[:5], q[:5])
-        ]  # fmt: skip
+        ]
     for call in (lax.zeta, gf.jit(lax.zeta)):
         got = np.asarray(call(s, q))
         np.testing.assert_allclose(got[:5], want, rtol=2e-6)
@@ -235,10 +248,12 @@ def test_derivatives_of_betainc_by_its_parameters(x):
 
     with mpmath.workdps(60):
         want = [
-            (mpmath.diff(lambda p, q=q: regularized(p, q), p),
-             mpmath.diff(lambda q, p=p: regularized(p, q), q))
+            (
+                mpmath.diff(lambda p, q=q: regularized(p, q), p),
+                mpmath.diff(lambda q, p=p: regularized(p, q), q),
+            )
             for p, q in zip(map(mpmath.mpf, a), map(mpmath.mpf, b), strict=True)
-        ]  # fmt: skip
+        ]
     want = np.array(want, float)
     with gf.enable_x64():
         for k, ones in enumerate(((np.ones_like(a), 0 * a), (0 * a, np.ones_like(a)))):

@@ -73,13 +73,10 @@ OTHERS = {
     "special.rel_entr": "as SciPy, infinite only where a number is negative",
     "special.boxcox": "derivatives at infinity are those of the limit",
     "special.boxcox1p": "derivatives at infinity are those of the limit",
-}  # fmt: skip
+}
 REAL_CASES = [
-    (kind, name)
-    for kind in ("unary", "binary")
-    for name in STORED[kind]
-    if name not in OTHERS
-]  # fmt: skip
+    (kind, name) for kind in ("unary", "binary") for name in STORED[kind] if name not in OTHERS
+]
 
 
 def function_of(name):
@@ -155,8 +152,9 @@ def test_small_complex_numbers(jitted):
     z = x.astype(np.complex128)
     # The next term is below 1e-9 of the first.
     series = {
-        "log1p": z - z**2 / 2 + z**3 / 3 - z**4 / 4, "expm1": z + z**2 / 2 + z**3 / 6 + z**4 / 24
-    }  # fmt: skip
+        "log1p": z - z**2 / 2 + z**3 / 3 - z**4 / 4,
+        "expm1": z + z**2 / 2 + z**3 / 6 + z**4 / 24,
+    }
     for name, want in series.items():
         function = getattr(lax, name)
         got = np.asarray((gpuflow.jit(function) if jitted else function)(x))
@@ -189,6 +187,7 @@ def test_sinc_of_large_numbers():
 
 def test_boxcox_of_a_logarithm():
     x = np.array([np.inf, 0.0, 2.0], np.float32)
-    np.testing.assert_allclose(gpuflow.scipy.special.boxcox(x, 0.0), [np.inf, -np.inf, np.log(2)],
-                               rtol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(
+        gpuflow.scipy.special.boxcox(x, 0.0), [np.inf, -np.inf, np.log(2)], rtol=1e-6
+    )
     assert gpuflow.grad(gpuflow.scipy.special.factorial)(0.0) == pytest.approx(-0.5772157, rel=1e-5)

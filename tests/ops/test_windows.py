@@ -23,10 +23,14 @@ def _elements(shape, window, strides, pads, holes, gaps):
     for place in itertools.product(*map(range, counts)):
         inside = []
         for tap in itertools.product(*map(range, window)):
-            at = [p * s + k * gap - low for p, s, k, gap, (low, _) in zip(
-                place, strides, tap, gaps, pads, strict=True)]  # fmt: skip
-            if all(a % hole == 0 and 0 <= a // hole < n for a, hole, n in zip(
-                    at, holes, shape, strict=True)):  # fmt: skip
+            at = [
+                p * s + k * gap - low
+                for p, s, k, gap, (low, _) in zip(place, strides, tap, gaps, pads, strict=True)
+            ]
+            if all(
+                a % hole == 0 and 0 <= a // hole < n
+                for a, hole, n in zip(at, holes, shape, strict=True)
+            ):
                 inside.append(tuple(a // hole for a, hole in zip(at, holes, strict=True)))
         elements[place] = inside
     return tuple(counts), elements

@@ -79,8 +79,13 @@ def check_bits(c, device):
     assert first.tobytes() == second.tobytes()
     rows = c.all_gather(first)
     assert all(row.tobytes() == first.tobytes() for row in rows)
-    want = np.sum([np.random.default_rng(r).standard_normal(100_003).astype(np.float32)
-                   for r in range(c.size)], axis=0)  # fmt: skip
+    want = np.sum(
+        [
+            np.random.default_rng(r).standard_normal(100_003).astype(np.float32)
+            for r in range(c.size)
+        ],
+        axis=0,
+    )
     np.testing.assert_allclose(first, want, rtol=1e-5, atol=1e-5)
     for count in (3, 20_000):
         y = np.zeros(count, np.float32)
@@ -200,8 +205,9 @@ def main():
         distributed.initialize(collective_timeout=30)
     else:
         rank, size, port = map(int, sys.argv[1:4])
-        distributed.initialize(f"127.0.0.1:{port}", size, rank, initialization_timeout=30,
-                               collective_timeout=20)  # fmt: skip
+        distributed.initialize(
+            f"127.0.0.1:{port}", size, rank, initialization_timeout=30, collective_timeout=20
+        )
     world = distributed.world()
     check_all(world)
     check_begun(world)

@@ -32,9 +32,17 @@ from late_gpu import LateApi
 
 # As in nccl.h.
 CODES = {
-    "INT8": 0, "UINT8": 1, "INT32": 2, "UINT32": 3, "INT64": 4, "UINT64": 5, "FLOAT16": 6,
-    "FLOAT32": 7, "FLOAT64": 8, "BFLOAT16": 9,
-}  # fmt: skip
+    "INT8": 0,
+    "UINT8": 1,
+    "INT32": 2,
+    "UINT32": 3,
+    "INT64": 4,
+    "UINT64": 5,
+    "FLOAT16": 6,
+    "FLOAT32": 7,
+    "FLOAT64": 8,
+    "BFLOAT16": 9,
+}
 SHORT_FLOATS = (CODES["FLOAT16"], CODES["BFLOAT16"])
 OPERATIONS = {"SUM": 0, "MAX": 2, "MIN": 3}
 COMPUTE = 1  # the first stream that a driver makes
@@ -383,9 +391,11 @@ def fake_cupy():
     nccl.NcclCommunicator = connect
     nccl.get_unique_id = lambda: bytes([len(groups)] * 128)
     return SimpleNamespace(
-        cuda=SimpleNamespace(nccl=nccl, Device=use), empty=FakeCupy.empty, zeros=FakeCupy.zeros,
+        cuda=SimpleNamespace(nccl=nccl, Device=use),
+        empty=FakeCupy.empty,
+        zeros=FakeCupy.zeros,
         ascontiguousarray=FakeCupy.ascontiguousarray,
-    )  # fmt: skip
+    )
 
 
 class Waiting:

@@ -38,11 +38,13 @@ def main() -> None:
     if len(sys.argv) > 2:
         rank, size, port = map(int, sys.argv[1:4])
         gf.distributed.initialize(
-            f"127.0.0.1:{port}", size, rank,
+            f"127.0.0.1:{port}",
+            size,
+            rank,
             initialization_timeout=float(os.environ.get("TEST_INITIALIZATION", "60")),
             heartbeat_timeout_seconds=float(os.environ.get("TEST_HEARTBEAT", "30")),
             collective_timeout=float(os.environ.get("TEST_COLLECTIVE", "60")),
-        )  # fmt: skip
+        )
     else:
         gf.distributed.initialize()
     mode, rank = sys.argv[-1], gf.process_index()

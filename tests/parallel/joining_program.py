@@ -42,9 +42,10 @@ def main():
     refused(lambda: multihost_utils.assert_equal(np.float32(rank), "why"), AssertionError, "why")
     refused(lambda: multihost_utils.sync_global_devices(f"place {rank}"), AssertionError, "'place")
     refused(
-        lambda: multihost_utils.broadcast_one_to_all(tree, is_source=True), ValueError,
+        lambda: multihost_utils.broadcast_one_to_all(tree, is_source=True),
+        ValueError,
         "one process must be the source",
-    )  # fmt: skip
+    )
     gf.distributed.shutdown()
     assert not gf.distributed.is_initialized() and gf.process_count() == 1
     print(f"rank {rank} of {size} has left")

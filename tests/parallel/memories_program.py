@@ -62,9 +62,7 @@ def gradients(mesh):
             hidden = jnp.tanh(x @ w)
             return lax.psum(jnp.sum(hidden**2), ("x", "y")), lax.pmean(hidden, "x")
 
-        total, hidden = gf.shard_map(
-            f, mesh=mesh, in_specs=rows, out_specs=(P(), P("y"))
-        )(w, x)
+        total, hidden = gf.shard_map(f, mesh=mesh, in_specs=rows, out_specs=(P(), P("y")))(w, x)
         return total + jnp.sum(jnp.sin(hidden))
 
     def scaled(w):
@@ -166,8 +164,13 @@ def chosen(mesh):
 
     def attended(x, at):
         lengths = jnp.full(4, 3, jnp.int32) + at
-        kind = {"scale": 0.3, "causal": True, "window": None, "precision": None,
-                "present": (False,) * 3 + (True,)}  # fmt: skip
+        kind = {
+            "scale": 0.3,
+            "causal": True,
+            "window": None,
+            "precision": None,
+            "present": (False,) * 3 + (True,),
+        }
         out, sums = attention_p.bind(x, x + 1, x * 2, lengths, **kind)
         dots = jnp.einsum("btnd,btnd->bnt", out, x)
         slopes = attention_gradients_p.bind(x, x + 1, x * 2, x, sums, dots, out, lengths, **kind)

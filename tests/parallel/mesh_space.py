@@ -20,11 +20,21 @@ def space_of(jax, jnp, lax):
             return function()
 
     return {
-        "jax": jax, "jnp": jnp, "np": np, "lax": lax, "P": jax.P, "S": jax.sharding, "A": types,
-        "line": jax.make_mesh((8,), ("x",)), "grid": jax.make_mesh((4, 2), ("x", "y")),
+        "jax": jax,
+        "jnp": jnp,
+        "np": np,
+        "lax": lax,
+        "P": jax.P,
+        "S": jax.sharding,
+        "A": types,
+        "line": jax.make_mesh((8,), ("x",)),
+        "grid": jax.make_mesh((4, 2), ("x", "y")),
         "auto": jax.make_mesh((4, 2), ("x", "y"), (types.Auto,) * 2),
-        "X": x, "put": put, "within": within, "within_abstract": within_abstract,
-    }  # fmt: skip
+        "X": x,
+        "put": put,
+        "within": within,
+        "within_abstract": within_abstract,
+    }
 
 
 def described(value, jax):

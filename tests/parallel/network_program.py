@@ -19,8 +19,11 @@ programs.QUIET_BYTES = 0  # warn of small arrays too
 
 STEPS = 20
 SPECS = {
-    "inner": P(None, "model"), "bias": P("model"), "outer": P("model", None), "last": P(),
-}  # fmt: skip
+    "inner": P(None, "model"),
+    "bias": P("model"),
+    "outer": P("model", None),
+    "last": P(),
+}
 
 
 def example():
@@ -78,9 +81,11 @@ def main():
 
     def put(values, specs):
         return gf.tree.map(
-            lambda spec, value: gf.device_put(value, gf.NamedSharding(mesh, spec)), specs, values,
+            lambda spec, value: gf.device_put(value, gf.NamedSharding(mesh, spec)),
+            specs,
+            values,
             is_leaf=lambda one: isinstance(one, P),
-        )  # fmt: skip
+        )
 
     expected, _ = losses(lambda values, specs: values)
     with warnings.catch_warnings():

@@ -75,9 +75,13 @@ def functions():
         return sent(x), gf.grad(lambda v: jnp.sum(jnp.sin(sent(v))))(x)
 
     return {
-        "moved": moved, "ragged": ragged, "looped": looped, "until": until, "slope": slope,
+        "moved": moved,
+        "ragged": ragged,
+        "looped": looped,
+        "until": until,
+        "slope": slope,
         "nested": nested,
-    }  # fmt: skip
+    }
 
 
 def main():

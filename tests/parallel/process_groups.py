@@ -36,8 +36,12 @@ def environment(**values: str) -> dict[str, str]:
         if not name.startswith(("SLURM_", "PMI_", "OMPI_", "MASTER_", "XLA_", "OPENBLAS_CORETYPE"))
     }
     paths = [str(ROOT), str(Path(__file__).parent)]
-    variables |= {"PYTHONPATH": os.pathsep.join(paths), "GPUFLOW_NUM_THREADS": "1",
-            "GPUFLOW_PLATFORM": "cpu", "TEST_OWNER": str(os.getpid())}  # fmt: skip
+    variables |= {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "GPUFLOW_NUM_THREADS": "1",
+        "GPUFLOW_PLATFORM": "cpu",
+        "TEST_OWNER": str(os.getpid()),
+    }
     return variables | values
 
 
@@ -108,8 +112,11 @@ def children_of(pid: int) -> list[int]:
 def left_behind() -> list[int]:
     """Processes that this one has started, whatever their sessions are: they have its mark."""
     mark = f"TEST_OWNER={os.getpid()}".encode()
-    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ")
-            if mark in _read(path).split(b"\0")]  # fmt: skip
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/environ")
+        if mark in _read(path).split(b"\0")
+    ]
 
 
 def _read(path: Path) -> bytes:

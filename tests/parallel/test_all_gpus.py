@@ -50,9 +50,13 @@ def library(monkeypatch):
     monkeypatch.setattr(nccl_connect, "load_cupy", lambda: cupy)
     monkeypatch.setattr(nccl_connect, "SideStream", lambda device: SimpleNamespace(device=device))
     watch = SimpleNamespace(
-        add=lambda *about: None, pending_call=lambda *about: nullcontext(), explained=str,
-        fail=lambda reason: None, stop=lambda: None, is_stopped=False,
-    )  # fmt: skip
+        add=lambda *about: None,
+        pending_call=lambda *about: nullcontext(),
+        explained=str,
+        fail=lambda reason: None,
+        stop=lambda: None,
+        is_stopped=False,
+    )
     monkeypatch.setattr(nccl_connect, "_new_watch", lambda: watch)
     monkeypatch.setattr(memory_threads, "_teams", {})
     platform = Platform("cuda", lambda: 2, lambda number: None)

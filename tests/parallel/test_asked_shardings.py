@@ -38,27 +38,39 @@ PROGRAMS = {
     "and what follows": (lambda m: gf.jit(lambda x: wanted(m, "a", "b")(x).sum(0)), ("b",)),
     "in a jit": (lambda m: gf.jit(lambda x: gf.jit(wanted(m, "b"))(x) + 1), ("b",)),
     "gradient of a constraint": (
-        lambda m: gf.jit(gf.grad(lambda x: wanted(m, "a", "b")(x).sum())), ("a", "b")),
+        lambda m: gf.jit(gf.grad(lambda x: wanted(m, "a", "b")(x).sum())),
+        ("a", "b"),
+    ),
     "vmap of a constraint": (lambda m: gf.jit(gf.vmap(wanted(m, "a"))), (None, "a")),
     "vmap over a mesh axis": (
-        lambda m: gf.jit(gf.vmap(wanted(m, "a"), spmd_axis_name="b")), ("b", "a")),
+        lambda m: gf.jit(gf.vmap(wanted(m, "a"), spmd_axis_name="b")),
+        ("b", "a"),
+    ),
     "jit of shard_map": (lambda m: gf.jit(doubled(m)), ("a",)),
     "transposed shard_map": (lambda m: gf.jit(lambda x: doubled(m)(x).T), (None, "a")),
     "gradient of shard_map": (lambda m: gf.grad(lambda x: doubled(m)(x).sum()), ("a",)),
     "jitted gradient of shard_map": (
-        lambda m: gf.jit(gf.grad(lambda x: doubled(m)(x).sum())), ("a",)),
+        lambda m: gf.jit(gf.grad(lambda x: doubled(m)(x).sum())),
+        ("a",),
+    ),
     "vmap of shard_map": (lambda m: gf.vmap(doubled(m)), (None, "a")),
     "out_shardings inside": (
         lambda m: gf.jit(
             lambda x: gf.jit(lambda x: x + 1, out_shardings=NamedSharding(m, P("a", "b")))(x)
-        ), ("a", "b")),
+        ),
+        ("a", "b"),
+    ),
     "in_shardings inside": (
         lambda m: gf.jit(
             lambda x: gf.jit(lambda x: x + 1, in_shardings=NamedSharding(m, P("a", "b")))(x)
-        ), ("a", "b")),
+        ),
+        ("a", "b"),
+    ),
     "device_put inside": (
-        lambda m: gf.jit(lambda x: gf.device_put(x, NamedSharding(m, P("b"))) + 1), ("b",)),
-}  # fmt: skip
+        lambda m: gf.jit(lambda x: gf.device_put(x, NamedSharding(m, P("b"))) + 1),
+        ("b",),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -128,10 +128,13 @@ def test_programs_over_a_mesh_take_what_is_there_or_nowhere():
     rows, all_of_it = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
     same = gf.shard_map(lambda x: x, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
     programs = [
-        same, gf.jit(same), gf.pmap(lambda x: x), gf.jit(lambda x: x + 1, out_shardings=rows),
+        same,
+        gf.jit(same),
+        gf.pmap(lambda x: x),
+        gf.jit(lambda x: x + 1, out_shardings=rows),
         lambda x: lax.with_sharding_constraint(x, rows),
         gf.jit(lambda x: lax.with_sharding_constraint(x, rows)),
-    ]  # fmt: skip
+    ]
     for program in programs:
         assert program(jnp.asarray(X)).sharding.device_set == set(gf.devices())
         with pytest.raises(ValueError, match=r"must be on those that are asked for; got .*Fix: mo"):

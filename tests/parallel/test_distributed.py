@@ -136,13 +136,22 @@ def test_an_unknown_launcher(monkeypatch):
 
 ERRORS = [
     ({"num_processes": 2}, ValueError, r"coordinator_address, process_id must be given"),
-    ({"coordinator_address": "a:1", "num_processes": 2, "process_id": 2}, ValueError,
-     r"process_id must be from 0 to num_processes - 1; got 2 of 2"),
-    ({"coordinator_address": "nowhere", "num_processes": 2, "process_id": 0}, ValueError,
-     r"an address must be host:port; got 'nowhere'"),
-    ({"coordinator_address": "10.1.2.3:99", "num_processes": 2, "process_id": 1}, ValueError,
-     r"must share a secret; got 10.1.2.3:99 and no GPUFLOW_TOKEN"),
-]  # fmt: skip
+    (
+        {"coordinator_address": "a:1", "num_processes": 2, "process_id": 2},
+        ValueError,
+        r"process_id must be from 0 to num_processes - 1; got 2 of 2",
+    ),
+    (
+        {"coordinator_address": "nowhere", "num_processes": 2, "process_id": 0},
+        ValueError,
+        r"an address must be host:port; got 'nowhere'",
+    ),
+    (
+        {"coordinator_address": "10.1.2.3:99", "num_processes": 2, "process_id": 1},
+        ValueError,
+        r"must share a secret; got 10.1.2.3:99 and no GPUFLOW_TOKEN",
+    ),
+]
 
 
 @pytest.mark.parametrize("number", range(len(ERRORS)))
@@ -215,8 +224,13 @@ def test_strangers_are_sent_away():
     done = threading.Event()
 
     def disturb():
-        texts = [b"GET / HTTP/1.1\r\n\r\n", struct.pack("<I", 1 << 30), b"\x02\x00\x00\x00[]",
-                 struct.pack("<I", 2) + b"{}", b""]  # fmt: skip
+        texts = [
+            b"GET / HTTP/1.1\r\n\r\n",
+            struct.pack("<I", 1 << 30),
+            b"\x02\x00\x00\x00[]",
+            struct.pack("<I", 2) + b"{}",
+            b"",
+        ]
         for text in texts:
             try:
                 with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
@@ -274,9 +288,13 @@ def test_programs_of_other_launchers(launcher):
     port = free_port()
     common = {
         "torchrun": {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1)},
-        "slurm": {"SLURM_NTASKS": "2", "SLURM_JOB_ID": str(port), "SLURM_STEP_ID": "0",
-                  "SLURM_STEP_NODELIST": "127.0.0.1"},
-    }[launcher]  # fmt: skip
+        "slurm": {
+            "SLURM_NTASKS": "2",
+            "SLURM_JOB_ID": str(port),
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NODELIST": "127.0.0.1",
+        },
+    }[launcher]
     number = {"torchrun": "RANK", "slurm": "SLURM_PROCID"}[launcher]
     processes = [
         start([sys.executable, str(PROGRAM)], {**common, number: str(rank)}) for rank in range(2)
@@ -287,8 +305,13 @@ def test_programs_of_other_launchers(launcher):
 
 def test_the_launcher_steps_aside_where_processes_are_numbered(tmp_path):
     """`srun gpuflow launch script.py` runs the script in the process that srun started."""
-    said = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": str(free_port()), "SLURM_STEP_ID": "0",
-            "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_PROCID": "0"}  # fmt: skip
+    said = {
+        "SLURM_NTASKS": "1",
+        "SLURM_JOB_ID": str(free_port()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "SLURM_PROCID": "0",
+    }
     script = tmp_path / "script.py"
     script.write_text(
         "import gpuflow as gf\ngf.distributed.initialize()\nprint('count', gf.process_count())"
@@ -301,8 +324,18 @@ def test_the_launcher_steps_aside_where_processes_are_numbered(tmp_path):
 def test_two_machines():
     """Both are this one; each has a launcher of its own, and they share an address and a token."""
     port = free_port()
-    command = [sys.executable, "-m", "gpuflow.cli.main", "launch", "-n", "1", "--nnodes", "2",
-               "--coordinator", f"127.0.0.1:{port}"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "gpuflow.cli.main",
+        "launch",
+        "-n",
+        "1",
+        "--nnodes",
+        "2",
+        "--coordinator",
+        f"127.0.0.1:{port}",
+    ]
     launchers = [
         start([*command, "--node-rank", str(node), str(STARTED)], {"GPUFLOW_TOKEN": "t"})
         for node in range(2)

@@ -116,10 +116,13 @@ def test_a_memory_of_several_of_a_process_goes_wrong(mode, text):
 def test_a_stalled_rank_ends_the_wait_of_the_others():
     """Without a watchdog the others give up after the timeout, and say for whom they waited."""
     processes = [
-        start([sys.executable, str(PROGRAM), str(rank), "2", port, "stall"],
-              {"GPUFLOW_TOKEN": "t", "TEST_COLLECTIVE": "4"})
-        for port in [str(free_port())] for rank in range(2)
-    ]  # fmt: skip
+        start(
+            [sys.executable, str(PROGRAM), str(rank), "2", port, "stall"],
+            {"GPUFLOW_TOKEN": "t", "TEST_COLLECTIVE": "4"},
+        )
+        for port in [str(free_port())]
+        for rank in range(2)
+    ]
     try:
         output, _ = processes[0].communicate(timeout=LIMIT)
         assert processes[0].returncode == 1
@@ -132,10 +135,13 @@ def test_a_stalled_rank_ends_the_wait_of_the_others():
 
 def test_a_stopped_process_is_missed_by_its_heartbeats():
     processes = [
-        start([sys.executable, str(PROGRAM), str(rank), "2", port, "stop"],
-              {"GPUFLOW_TOKEN": "t", "TEST_HEARTBEAT": "4"})
-        for port in [str(free_port())] for rank in range(2)
-    ]  # fmt: skip
+        start(
+            [sys.executable, str(PROGRAM), str(rank), "2", port, "stop"],
+            {"GPUFLOW_TOKEN": "t", "TEST_HEARTBEAT": "4"},
+        )
+        for port in [str(free_port())]
+        for rank in range(2)
+    ]
     try:
         output, _ = processes[0].communicate(timeout=LIMIT)
         assert processes[0].returncode == 1 and "rank 1 has shown no life for 4 s" in output
@@ -157,10 +163,12 @@ def test_the_watchdog_shows_all_stacks():
 def test_a_wrong_token():
     port = str(free_port())
     processes = [
-        start([sys.executable, str(PROGRAM), str(rank), "2", port, "none"],
-              {"GPUFLOW_TOKEN": token, "TEST_INITIALIZATION": "6"})
+        start(
+            [sys.executable, str(PROGRAM), str(rank), "2", port, "none"],
+            {"GPUFLOW_TOKEN": token, "TEST_INITIALIZATION": "6"},
+        )
         for rank, token in enumerate(["right", "wrong"])
-    ]  # fmt: skip
+    ]
     right, wrong = finish(processes, LIMIT)
     assert right.status == wrong.status == 1
     assert "the token must be that of the group" in wrong.output
@@ -223,7 +231,14 @@ def test_over_mpi(mode):
 
 def test_restarts_and_logs(tmp_path):
     ended, _ = launched(
-        "-n", "2", "--max-restarts", "2", "--log-dir", str(tmp_path), str(PROGRAM), "once",
+        "-n",
+        "2",
+        "--max-restarts",
+        "2",
+        "--log-dir",
+        str(tmp_path),
+        str(PROGRAM),
+        "once",
         limit=2 * LIMIT,  # the group starts twice
     )
     assert ended.status == 0, ended.output
@@ -279,9 +294,14 @@ def test_what_ranks_started_ends_when_the_launcher_is_killed(victim, tmp_path):
     (tmp_path / "script.py").write_text(WITH_CHILDREN)
     command = [sys.executable, "-m", "gpuflow.cli.main", "launch", "-n", "2", "script.py"]
     process = subprocess.Popen(
-        command, env=environment(), cwd=tmp_path, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        command,
+        env=environment(),
+        cwd=tmp_path,
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     try:
         seen = ""
         for line in process.stdout:
@@ -323,9 +343,18 @@ def test_ranks_have_time_to_end(grace, count, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SLOW_END)
     process = start(
-        [sys.executable, "-m", "gpuflow.cli.main", "launch", "-n", "2", "--grace", grace,
-         str(script)]
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "gpuflow.cli.main",
+            "launch",
+            "-n",
+            "2",
+            "--grace",
+            grace,
+            str(script),
+        ]
+    )
     seen = ""
     for line in process.stdout:
         seen += line

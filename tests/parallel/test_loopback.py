@@ -54,8 +54,6 @@ def test_the_suite_for_several_memories_in_each_of_several_processes():
     assert together(check_all, 4, meetings=joined(2, 2)) == [None] * 4
 
 
-
-
 def test_different_collectives_are_named():
     def work(c):
         return c.all_reduce(np.zeros(3 + c.rank), "sum")

@@ -78,9 +78,7 @@ def together(works, timeout=20):
         except BaseException as error:
             results[number] = error
 
-    threads = [
-        threading.Thread(target=run, args=(k,), daemon=True) for k in range(len(works))
-    ]  # fmt: skip
+    threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(len(works))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -160,9 +158,11 @@ def test_roots_that_differ(odd):
     """Some broadcast from 0, one from 1: whoever reads finds the other's text."""
     with SocketRanks() as ranks:
         errors = together(
-            [lambda c=c, k=k: (c.broadcast(ones(3), int(k == odd)), c.barrier())
-             for k, c in enumerate(ranks)]
-        )  # fmt: skip
+            [
+                lambda c=c, k=k: (c.broadcast(ones(3), int(k == odd)), c.barrier())
+                for k, c in enumerate(ranks)
+            ]
+        )
     assert all(isinstance(error, CommunicationError) for error in errors), errors
     assert all("from 0" in str(error) or "from 1" in str(error) for error in errors), errors
 
@@ -173,9 +173,11 @@ def test_parts_of_a_group_that_differ():
         groups = [((0, 1), (2,)), ((0,), (1, 2)), ((0, 1), (2,))]
         parts = [c.split(own) for c, own in zip(ranks, groups, strict=True)]
         errors = together(
-            [lambda c=c, w=w: (c.all_reduce(ones(3), "sum"), w.barrier())
-             for c, w in zip(parts, ranks, strict=True)]
-        )  # fmt: skip
+            [
+                lambda c=c, w=w: (c.all_reduce(ones(3), "sum"), w.barrier())
+                for c, w in zip(parts, ranks, strict=True)
+            ]
+        )
     assert all(isinstance(error, CommunicationError) for error in errors), errors
     assert any("among 0, 1" in str(error) for error in errors), errors
 

@@ -64,8 +64,13 @@ def test_collectives_have_a_row_and_overlap_the_steps_beside_them(traced):
     assert first.name == second.name == "all_reduce"
     assert dict(first.stats)["bytes"] == X.nbytes and dict(first.stats)["axis"] == "processes"
     steps = [*rows["kernels"], *rows["libraries"]]
-    beside = [step for step in steps if step.name == "dot_general"
-              and step.start_ns < first.end_ns and first.start_ns < step.end_ns]  # fmt: skip
+    beside = [
+        step
+        for step in steps
+        if step.name == "dot_general"
+        and step.start_ns < first.end_ns
+        and first.start_ns < step.end_ns
+    ]
     assert beside, [(step.name, step.start_ns, step.end_ns) for step in [first, *steps]]
     assert first.end_ns <= second.start_ns + 1000  # microseconds in the file
 

@@ -72,9 +72,11 @@ def test_a_device_that_does_not_come_ends_the_wait_of_the_other(two):
 
 @pytest.mark.parametrize(
     ("error", "text"),
-    [(NcclError("NCCL_ERROR_REMOTE_ERROR: gone"), "reports NCCL_ERROR_REMOTE_ERROR: gone"),
-     (KeyError(6), "reports an error of another rank")],
-)  # fmt: skip
+    [
+        (NcclError("NCCL_ERROR_REMOTE_ERROR: gone"), "reports NCCL_ERROR_REMOTE_ERROR: gone"),
+        (KeyError(6), "reports an error of another rank"),
+    ],
+)
 def test_errors_in_the_background_end_the_wait(two, error, text):
     """CuPy 13 has no name for remote errors, and raises a KeyError instead."""
     comm = two.comms[0]
@@ -336,9 +338,11 @@ def test_a_program_after_the_group_has_communicators_of_its_own(two, monkeypatch
 
 @pytest.mark.parametrize(
     ("mode", "status", "text"),
-    [("kill", -9, "rank 1 ended without a goodbye"),
-     ("raise", 1, "rank 1 raised ValueError: the data of rank 1 are bad")],
-)  # fmt: skip
+    [
+        ("kill", -9, "rank 1 ended without a goodbye"),
+        ("raise", 1, "rank 1 raised ValueError: the data of rank 1 are bad"),
+    ],
+)
 def test_a_process_that_is_gone_ends_the_others(mode, status, text):
     ended = run_group(PROGRAM, 3, mode, timeout=LIMIT)
     assert ended[1].status == status
@@ -355,10 +359,10 @@ def test_a_process_that_is_gone_ends_the_others(mode, status, text):
 
 def test_a_process_that_stalls_ends_the_wait_of_the_others():
     processes = [
-        start([sys.executable, str(PROGRAM), str(rank), "2", port, "stall"],
-              {"GPUFLOW_TOKEN": "t"})
-        for port in [str(free_port())] for rank in range(2)
-    ]  # fmt: skip
+        start([sys.executable, str(PROGRAM), str(rank), "2", port, "stall"], {"GPUFLOW_TOKEN": "t"})
+        for port in [str(free_port())]
+        for rank in range(2)
+    ]
     try:
         output, _ = processes[0].communicate(timeout=LIMIT)
         assert processes[0].returncode == 1

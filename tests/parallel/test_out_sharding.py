@@ -54,7 +54,7 @@ CALLS = {
     "segment_sum": lambda **k: gf.ops.segment_sum(X[0], np.arange(8), 8, **k),
     "initializers": lambda **k: gf.nn.initializers.he_normal()(KEY, (8, 8), **k),
     "poisson": lambda **k: random.poisson(KEY, 2.0, (8,), **k),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

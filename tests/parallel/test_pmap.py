@@ -161,9 +161,7 @@ def test_the_same_bits_as_vmap():
         return jnp.tanh(x @ x.T) - lax.pmean(x.sum(), "i")
 
     batch = RNG.normal(size=(8, 20, 20)).astype(np.float32)
-    np.testing.assert_array_equal(
-        gf.pmap(f, "i")(batch), gf.jit(gf.vmap(f, axis_name="i"))(batch)
-    )
+    np.testing.assert_array_equal(gf.pmap(f, "i")(batch), gf.jit(gf.vmap(f, axis_name="i"))(batch))
 
 
 def test_empty_and_scalar_elements():

@@ -21,15 +21,23 @@ from gpuflow.parallel.processes.rendezvous import Group, join
 
 TOKEN = "secret"
 ABOUT = {
-    "rank": 1, "size": 2, "devices": {"cpu": 1},
+    "rank": 1,
+    "size": 2,
+    "devices": {"cpu": 1},
     "places": {"host": "127.0.0.1", "port": 9, "machine": "", "name": ""},
-    "proof": "00", "challenge": "11",
-}  # fmt: skip
+    "proof": "00",
+    "challenge": "11",
+}
 # Once each of these ended rank 0, though it had a token.
 DEADLY = [
-    '{"proof": "é"}'.encode(), b'{"proof": "\\ud800"}', b"[" * 60_000, b'{"a":' * 10_000,
-    b'{"proof":' + b"[" * 1000 + b"]" * 1000 + b"}", b"1" * 5000, "{}".encode("utf-16"),
-]  # fmt: skip
+    '{"proof": "é"}'.encode(),
+    b'{"proof": "\\ud800"}',
+    b"[" * 60_000,
+    b'{"a":' * 10_000,
+    b'{"proof":' + b"[" * 1000 + b"]" * 1000 + b"}",
+    b"1" * 5000,
+    "{}".encode("utf-16"),
+]
 VALUES = [
     None, True, -1, 0, 1, 2, 1.0, float("nan"), 10**30, "", "1", "é", "\ud800", "x" * 3000, [], {},
     [[]], {"a": {}}, {"cpu": "many"}, {"cpu": -1}, {"host": 1},

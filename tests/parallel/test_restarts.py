@@ -15,9 +15,20 @@ STEPS = 30
 def losses_of(folder, seed):
     """The losses of a run of two ranks, and what it said."""
     command = [
-        sys.executable, "-m", "gpuflow.cli.main", "launch", "-n", "2", "--max-restarts", "3",
-        str(PROGRAM), str(folder / "run"), str(STEPS), seed, str(folder / "losses.npy"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "gpuflow.cli.main",
+        "launch",
+        "-n",
+        "2",
+        "--max-restarts",
+        "3",
+        str(PROGRAM),
+        str(folder / "run"),
+        str(STEPS),
+        seed,
+        str(folder / "losses.npy"),
+    ]
     (ended,) = finish([start(command)], timeout=240)
     assert ended.status == 0, ended.output
     assert not left_behind()

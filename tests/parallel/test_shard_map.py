@@ -27,9 +27,14 @@ def test_blocks_and_back(mesh):
         return block + 1
 
     for spec, shape in [
-        (P("x", "y"), (2, 2)), (P("y"), (4, 4)), (P(("x", "y")), (1, 4)), (P(("y", "x")), (1, 4)),
-        (P(None, "y"), (8, 2)), (P(), (8, 4)), (P(None, ("x",)), (8, 1)),
-    ]:  # fmt: skip
+        (P("x", "y"), (2, 2)),
+        (P("y"), (4, 4)),
+        (P(("x", "y")), (1, 4)),
+        (P(("y", "x")), (1, 4)),
+        (P(None, "y"), (8, 2)),
+        (P(), (8, 4)),
+        (P(None, ("x",)), (8, 1)),
+    ]:
         out = gf.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec)(X)
         np.testing.assert_array_equal(out, X + 1)
         assert seen[-1] == shape
@@ -230,9 +235,11 @@ def test_data_and_tensor_parallel_training_equals_plain_training(mesh):
 
     specs = [P(None, "y"), P("y", None)]
     step = gf.shard_map(
-        gf.value_and_grad(local_loss), mesh=mesh, in_specs=(specs, P("x"), P("x")),
+        gf.value_and_grad(local_loss),
+        mesh=mesh,
+        in_specs=(specs, P("x"), P("x")),
         out_specs=(P(), specs),
-    )  # fmt: skip
+    )
     with gf.enable_x64():
         mine, plain = list(weights), list(weights)
         for _ in range(10):

@@ -151,8 +151,10 @@ def test_a_shard_map_inside_of_another_takes_its_mesh(wide):
         np.testing.assert_array_equal(run(x), x.sum(1, keepdims=True))
     again = gf.shard_map(
         lambda x: gf.shard_map(lambda y: y, in_specs=P("x"), out_specs=P("x"))(x),
-        mesh=wide, in_specs=P("x"), out_specs=P("x"),
-    )  # fmt: skip
+        mesh=wide,
+        in_specs=P("x"),
+        out_specs=P("x"),
+    )
     with pytest.raises(ValueError, match=r"axes must not be those of an enclosing shard_map; got"):
         again(x)
 
@@ -248,9 +250,12 @@ def test_a_backward_rule_may_sum_over_devices(mesh):
 
     def loss(w, rule, **options):
         return gf.shard_map(
-            lambda w, x: lax.psum(rule(w, x).sum(), "x"), mesh=mesh, in_specs=(P(), P("x")),
-            out_specs=P(), **options,
-        )(w, X)  # fmt: skip
+            lambda w, x: lax.psum(rule(w, x).sum(), "x"),
+            mesh=mesh,
+            in_specs=(P(), P("x")),
+            out_specs=P(),
+            **options,
+        )(w, X)
 
     for run in (gf.grad, lambda f, **how: gf.jit(gf.grad(f, **how), static_argnums=1)):
         assert float(run(loss)(2.0, scaled)) == float(run(loss)(2.0, jnp.multiply)) == 28.0
@@ -292,8 +297,10 @@ def test_reduced_and_unreduced_axes():
     assert P("x").update(reduced={"y"}) == P("x", reduced={"y"})
     assert spec.update(partitions=(None,)) == P(None, unreduced={"y"})
     for wrong in (
-        partial(P, "x", unreduced={"x"}), partial(P, unreduced={"x"}, reduced={"x"}),
-        partial(P, unreduced={None}), partial(P, ("x", "y"), reduced={"y"}),
+        partial(P, "x", unreduced={"x"}),
+        partial(P, unreduced={"x"}, reduced={"x"}),
+        partial(P, unreduced={None}),
+        partial(P, ("x", "y"), reduced={"y"}),
     ):
         with pytest.raises(ValueError, match=r"must hold mesh axes, each once; got .* Fix:"):
             wrong()

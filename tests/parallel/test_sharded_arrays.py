@@ -239,8 +239,11 @@ SPREAD = {"in_specs": P("x"), "out_specs": P("x")}
             ValueError,
             "must be equal along it",
         ),
-        (lambda m: gf.jit(jnp.sin, in_shardings=gf.NamedSharding(m, P("x")))(X[:7]), ValueError,
-         "divisible by 2"),
+        (
+            lambda m: gf.jit(jnp.sin, in_shardings=gf.NamedSharding(m, P("x")))(X[:7]),
+            ValueError,
+            "divisible by 2",
+        ),
         (lambda m: gf.pmap(jnp.sin, devices=devices("cuda_sim"))(X), ValueError, "size 8 for 4 d"),
         (
             lambda m: gf.pmap(lambda x: lax.psum(x, "j"), "i", devices=devices("cuda_sim"))(X[:4]),
@@ -248,7 +251,7 @@ SPREAD = {"in_specs": P("x"), "out_specs": P("x")}
             "'j' must be bound",
         ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_over_memories(mesh, call, error, message):
     with pytest.raises(error, match=message):
         call(mesh)

@@ -39,9 +39,7 @@ def test_axes_of_each_argument():
 
 def test_one_inside_another():
     def inner(x):
-        cut = gf.smap(
-            lambda z: z * 10 + lax.axis_index("y"), in_axes=1, out_axes=1, axis_name="y"
-        )
+        cut = gf.smap(lambda z: z * 10 + lax.axis_index("y"), in_axes=1, out_axes=1, axis_name="y")
         return cut(x) + lax.axis_index("x")
 
     f = gf.smap(inner, in_axes=0, out_axes=0, axis_name="x")

@@ -19,7 +19,6 @@ from gpuflow import lax
 STORED = json.loads((Path(__file__).parents[1] / "data" / "varying_values.json").read_text())
 
 
-
 @pytest.fixture(scope="module")
 def made():
     return {}

@@ -16,12 +16,17 @@ def programs(jax, jnp, lax):
     return {
         f"{group}: {name}": program
         for group, made in (
-            ("types", _types), ("loops", _loops), ("branches", _branches), ("inside", _inside),
-            ("outside", _outside), ("rules", _rules), ("unchecked", _unchecked),
+            ("types", _types),
+            ("loops", _loops),
+            ("branches", _branches),
+            ("inside", _inside),
+            ("outside", _outside),
+            ("rules", _rules),
+            ("unchecked", _unchecked),
             ("refused", _refused),
         )
         for name, program in made(_Tools(jax, jnp, lax)).items()
-    }  # fmt: skip
+    }
 
 
 class _Tools:
@@ -46,9 +51,12 @@ class _Tools:
             return value
 
         call = self.jax.shard_map(
-            lambda *values: body(note, *values), mesh=mesh or self.line, in_specs=ins,
-            out_specs=outs, **options,
-        )  # fmt: skip
+            lambda *values: body(note, *values),
+            mesh=mesh or self.line,
+            in_specs=ins,
+            out_specs=outs,
+            **options,
+        )
         result = (self.jax.jit(call) if jit else call)(*args)
         return result, seen
 
@@ -120,7 +128,11 @@ def _types(t):
     return {
         "of operations": lambda: run(ops, (x, P(None)), x, X, X[:1], mesh=t.grid),
         "of operations in jit": lambda: run(
-            lambda n, a, b: jax.jit(lambda u, v: ops(n, u, v))(a, b), (x, P()), x, X, X[:2],
+            lambda n, a, b: jax.jit(lambda u, v: ops(n, u, v))(a, b),
+            (x, P()),
+            x,
+            X,
+            X[:2],
             mesh=t.grid,
         ),
         "of collectives": lambda: run(collectives, xy, P(None, "y"), M, mesh=t.grid),
@@ -147,7 +159,7 @@ def _types(t):
         "of one axis of two": lambda: run(
             lambda n, a: n(n(a) + lax.axis_index("x")), x, x, X, mesh=t.grid, axis_names={"x"}
         ),
-    }  # fmt: skip
+    }
 
 
 def _loops(t):
@@ -211,16 +223,27 @@ def _loops(t):
         return lax.scan(lambda c, s: (note(c + s), None), jnp.zeros_like(a[:1]), a)[0]
 
     bodies = {
-        "scan": (scan, (x, x)), "scan of zeros_like": (zeros, x),
-        "scan over blocks": (scan_xs, x), "scan of totals": (scan_total, P()),
-        "scan of a cast": (cast, x), "cast in a scan": (cast_inside, x), "fori": (fori, x),
-        "while": (loop, x), "while of totals": (loop_total, P()), "map": (each, x),
-        "associative": (associative, x), "grad of scan": (grad_of_scan, P()),
-        "grad of map": (grad_of_map, P()), "nested": (nested, x),
-    }  # fmt: skip
+        "scan": (scan, (x, x)),
+        "scan of zeros_like": (zeros, x),
+        "scan over blocks": (scan_xs, x),
+        "scan of totals": (scan_total, P()),
+        "scan of a cast": (cast, x),
+        "cast in a scan": (cast_inside, x),
+        "fori": (fori, x),
+        "while": (loop, x),
+        "while of totals": (loop_total, P()),
+        "map": (each, x),
+        "associative": (associative, x),
+        "grad of scan": (grad_of_scan, P()),
+        "grad of map": (grad_of_map, P()),
+        "nested": (nested, x),
+    }
     functions = {
-        "cumulative": jnp.cumsum, "sorted": jnp.sort, "inverse": lambda a: jnp.interp(a, X, W),
-        "searched": lambda a: jnp.searchsorted(X, a), "quantile": lambda a: jnp.median(a)[None],
+        "cumulative": jnp.cumsum,
+        "sorted": jnp.sort,
+        "inverse": lambda a: jnp.interp(a, X, W),
+        "searched": lambda a: jnp.searchsorted(X, a),
+        "quantile": lambda a: jnp.median(a)[None],
         "polynomial": lambda a: jnp.polyval(jnp.arange(3.0), a),
         "gamma": lambda a: jax.scipy.special.gammainc(a, 2.0),
         "zeta": lambda a: jax.scipy.special.polygamma(1, a),
@@ -234,19 +257,24 @@ def _loops(t):
         "solution": lambda a: jnp.linalg.solve(jnp.eye(2) * a.sum(), jnp.ones(2)),
         "eigen": lambda a: jnp.linalg.eigvalsh(jnp.eye(2) * a.sum()),
         "exponential": lambda a: jax.scipy.linalg.expm(jnp.eye(2) * a[0] / 9)[0],
-        "remainder": lambda a: jnp.divmod(a, 3)[1], "rolled": lambda a: jnp.roll(a, 1),
-        "inserted": lambda a: jnp.insert(a, 0, 0.0)[:2], "histogram":
-        lambda a: jnp.histogram(a, bins=2, range=(0, 9))[0], "unique":
-        lambda a: jnp.unique(a, size=2), "convolved": lambda a: jnp.convolve(a, a, "same"),
-        "repeated": lambda a: jnp.repeat(a, 2), "nonzero": lambda a: jnp.nonzero(a, size=2)[0],
-        "top": lambda a: lax.top_k(a, 1)[0], "fourier": lambda a: jnp.fft.fft(a).real,
-    }  # fmt: skip
+        "remainder": lambda a: jnp.divmod(a, 3)[1],
+        "rolled": lambda a: jnp.roll(a, 1),
+        "inserted": lambda a: jnp.insert(a, 0, 0.0)[:2],
+        "histogram": lambda a: jnp.histogram(a, bins=2, range=(0, 9))[0],
+        "unique": lambda a: jnp.unique(a, size=2),
+        "convolved": lambda a: jnp.convolve(a, a, "same"),
+        "repeated": lambda a: jnp.repeat(a, 2),
+        "nonzero": lambda a: jnp.nonzero(a, size=2)[0],
+        "top": lambda a: lax.top_k(a, 1)[0],
+        "fourier": lambda a: jnp.fft.fft(a).real,
+    }
     programs = {
         f"{name}{' in jit' * jit}": lambda body=body, outs=outs, jit=jit: run(
             body, x, outs, np.concatenate([X, X]), jit=jit
         )
-        for name, (body, outs) in bodies.items() for jit in (False, True)
-    }  # fmt: skip
+        for name, (body, outs) in bodies.items()
+        for jit in (False, True)
+    }
     for name, function in functions.items():
         programs[f"own {name}"] = lambda function=function: run(
             lambda note, a: note(function(a)), x, x, np.concatenate([X, X])
@@ -264,11 +292,12 @@ def _branches(t):
         "cond by a varying choice": lambda n, a, s: lax.cond(
             a.sum() > 9, lambda v: n(v) + 1, lambda v: v * 2, a
         ),
-        "cond of shared": lambda n, a, s: a + lax.cond(
-            s.sum() > 0, lambda v: n(v) + 1, lambda v: v, s
-        ).sum(),
-        "cond with a total": lambda n, a, s: a + lax.cond(
-            s.sum() > 0, lambda v: n(lax.psum(v, "x")), lambda v: n(lax.pmax(v, "x")), a
+        "cond of shared": lambda n, a, s: (
+            a + lax.cond(s.sum() > 0, lambda v: n(v) + 1, lambda v: v, s).sum()
+        ),
+        "cond with a total": lambda n, a, s: (
+            a
+            + lax.cond(s.sum() > 0, lambda v: n(lax.psum(v, "x")), lambda v: n(lax.pmax(v, "x")), a)
         ),
         "switch": lambda n, a, s: lax.switch(1, [lambda v: v, lambda v: n(v) * 3], a),
         "switch by index": lambda n, a, s: lax.switch(
@@ -279,21 +308,25 @@ def _branches(t):
         ),
         "cond closes over": lambda n, a, s: lax.cond(s.sum() > 0, lambda: n(a + 1), lambda: a),
         "checkpoint": lambda n, a, s: jax.checkpoint(lambda v: n(jnp.sin(n(v))))(a),
-        "grad of checkpoint": lambda n, a, s: a * jax.grad(
-            lambda v: jax.checkpoint(lambda u: jnp.sin(n(u)).sum())(v)
-        )(s).sum(),
-        "grad of cond": lambda n, a, s: a + jax.grad(
-            lambda v: lax.cond(
-                a.sum() > 9, lambda u: n(u).sum() * a.sum(), lambda u: u.sum() * 2 * a.sum(), v
-            )
-        )(s).sum(),
-    }  # fmt: skip
+        "grad of checkpoint": lambda n, a, s: (
+            a * jax.grad(lambda v: jax.checkpoint(lambda u: jnp.sin(n(u)).sum())(v))(s).sum()
+        ),
+        "grad of cond": lambda n, a, s: (
+            a
+            + jax.grad(
+                lambda v: lax.cond(
+                    a.sum() > 9, lambda u: n(u).sum() * a.sum(), lambda u: u.sum() * 2 * a.sum(), v
+                )
+            )(s).sum()
+        ),
+    }
     return {
         f"{name}{' in jit' * jit}": lambda body=body, jit=jit: run(
             body, (x, P()), x, X, X[:2], jit=jit
         )
-        for name, body in bodies.items() for jit in (False, True)
-    }  # fmt: skip
+        for name, body in bodies.items()
+        for jit in (False, True)
+    }
 
 
 def _inside(t):
@@ -307,7 +340,7 @@ def _inside(t):
         "psum": lambda w, a: lax.psum((a * w.sum()).sum(), "x"),
         "pmean": lambda w, a: lax.pmean(jnp.sin(a * w.sum()).sum(), "x"),
         "shared": lambda w, a: (w**2).sum() + lax.psum(a.sum(), "x"),
-        "pmax": lambda w, a: (lax.psum(jnp.sin(w.sum() * a).sum(), "x") ** 2),
+        "pmax": lambda w, a: lax.psum(jnp.sin(w.sum() * a).sum(), "x") ** 2,
         "gathered parameters": lambda w, a: (lax.all_gather(w, "x") * a).sum(),
         "gathered block": lambda w, a: (lax.all_gather(w * a.sum(), "x") ** 2).sum(),
         "one of gathered": lambda w, a: lax.all_gather(w * a.sum(), "x", to="invarying")[3].sum(),
@@ -332,10 +365,10 @@ def _inside(t):
         "jit": lambda w, a: jax.jit(lambda w, a: lax.psum((w * a.sum()).sum(), "x"))(w, a),
         "twice": lambda w, a: lax.psum(lax.psum((w * a.sum()).sum(), "x") ** 2, "x") / 1e3,
         "vmap": lambda w, a: jax.vmap(lambda u: lax.psum(u * a.sum(), "x"))(w).sum(),
-        "remat": lambda w, a: jax.checkpoint(
-            lambda w: lax.psum(jnp.sin(w * a.sum()).sum(), "x")
-        )(w),
-    }  # fmt: skip
+        "remat": lambda w, a: jax.checkpoint(lambda w: lax.psum(jnp.sin(w * a.sum()).sum(), "x"))(
+            w
+        ),
+    }
     programs = {}
     for name, loss in losses.items():
         for jit in (False, True):
@@ -349,42 +382,51 @@ def _inside(t):
             )(weights, X)
         if name not in ("own", "gathered parameters", "index"):
             programs[f"jvp of {name}"] = lambda loss=loss: mapped(
-                lambda w, a: lax.pcast(
-                    jnp.zeros(1), "x", to="varying"
-                ) + jax.jvp(loss, (w, a), (w + 1, a))[1],
-                (P(), x), x,
+                lambda w, a: (
+                    lax.pcast(jnp.zeros(1), "x", to="varying")
+                    + jax.jvp(loss, (w, a), (w + 1, a))[1]
+                ),
+                (P(), x),
+                x,
             )(weights, X)
     programs["grad of what was gathered"] = lambda: mapped(
         lambda a: jax.grad(lambda v: (v * lax.axis_index("x")).sum())(
             lax.all_gather(a, "x", tiled=True)
-        ), x, x,
-    )(X)  # fmt: skip
+        ),
+        x,
+        x,
+    )(X)
     programs["grad of what was gathered into one"] = lambda: mapped(
         lambda a: jax.grad(lambda v: (v * lax.axis_index("x")).sum())(
             lax.all_gather(a, "x", tiled=True, to="invarying")
-        ), x, P(),
-    )(X)  # fmt: skip
+        ),
+        x,
+        P(),
+    )(X)
     programs["hessian"] = lambda: mapped(
         lambda w, a: jax.hessian(lambda v: lax.psum(jnp.sin(v * a.sum()).sum(), "x"))(w),
-        (P(), x), P(),
-    )(weights, X)  # fmt: skip
-    programs["jacrev"] = lambda: mapped(
-        lambda w, a: jax.jacrev(lambda v: v * a)(w), (P(), x), x
-    )(weights[:1], X)  # fmt: skip
-    programs["jacfwd"] = lambda: mapped(
-        lambda w, a: jax.jacfwd(lambda v: v * a)(w), (P(), x), x
-    )(weights[:1], X)  # fmt: skip
+        (P(), x),
+        P(),
+    )(weights, X)
+    programs["jacrev"] = lambda: mapped(lambda w, a: jax.jacrev(lambda v: v * a)(w), (P(), x), x)(
+        weights[:1], X
+    )
+    programs["jacfwd"] = lambda: mapped(lambda w, a: jax.jacfwd(lambda v: v * a)(w), (P(), x), x)(
+        weights[:1], X
+    )
     programs["vjp"] = lambda: mapped(
         lambda w, a: jax.vjp(lambda v: v * a.sum(), w)[1](w * a.sum())[0], (P(), x), P()
-    )(weights, X)  # fmt: skip
+    )(weights, X)
     programs["linear_transpose"] = lambda: mapped(
         lambda a: jax.linear_transpose(
             jax.linearize(lambda v: v * a.sum(), jnp.ones(1))[1], jnp.ones(1)
-        )(a)[0], x, x,
-    )(X)  # fmt: skip
+        )(a)[0],
+        x,
+        x,
+    )(X)
     programs["linearize"] = lambda: mapped(
         lambda w, a: jax.linearize(lambda v: jnp.sin(v) * a.sum(), w)[1](w), (P(), x), x
-    )(weights, X)  # fmt: skip
+    )(weights, X)
     return programs
 
 
@@ -399,28 +441,30 @@ def _outside(t):
         "maximum": (lambda a, w: lax.psum(a.max() * w, "x"), P()),
         "gathered": (lambda a, w: lax.all_gather(a * w.sum(), "x", tiled=True) * a, x),
         "gathered into one": (
-            lambda a, w: lax.all_gather(a * w.sum(), "x", tiled=True, to="invarying"), P()
+            lambda a, w: lax.all_gather(a * w.sum(), "x", tiled=True, to="invarying"),
+            P(),
         ),
         "gathered rows": (
-            lambda a, w: lax.all_gather(a * w.sum(), "x", axis=1, to="invarying") * w.sum(), P()
+            lambda a, w: lax.all_gather(a * w.sum(), "x", axis=1, to="invarying") * w.sum(),
+            P(),
         ),
         "scattered": (lambda a, w: lax.psum_scatter(jnp.tile(a, 8) * w.sum(), "x", tiled=True), x),
         "permuted": (
-            lambda a, w: lax.ppermute(a, "x", [(k, (k + 3) % 8) for k in range(7)]) * w.sum(), x
+            lambda a, w: lax.ppermute(a, "x", [(k, (k + 3) % 8) for k in range(7)]) * w.sum(),
+            x,
         ),
         "exchanged": (
-            lambda a, w: lax.all_to_all(jnp.tile(a, 8), "x", 0, 0, tiled=True)[:1] * w.sum(), x
+            lambda a, w: lax.all_to_all(jnp.tile(a, 8), "x", 0, 0, tiled=True)[:1] * w.sum(),
+            x,
         ),
         "shared": (lambda a, w: jnp.cos(w), P()),
         "several": (lambda a, w: {"a": a * w.sum(), "b": [lax.psum(a, "x")]}, {"a": x, "b": P()}),
         "cast": (lambda a, w: lax.pcast(w, "x", to="varying")[:1] * a, x),
-        "scan": (
-            lambda a, w: lax.scan(lambda c, s: (jnp.sin(c * s) + a, None), a, w)[0], x
-        ),
+        "scan": (lambda a, w: lax.scan(lambda c, s: (jnp.sin(c * s) + a, None), a, w)[0], x),
         "inner grad": (lambda a, w: jax.grad(lambda v: lax.psum((v**3 * a).sum(), "x"))(w), P()),
         "jit": (lambda a, w: jax.jit(lambda a, w: a * lax.psum(w.sum() * a, "x"))(a, w), x),
         "remat": (lambda a, w: jax.checkpoint(lambda a: jnp.sin(jnp.sin(a * w.sum())))(a), x),
-    }  # fmt: skip
+    }
 
     def scalar(f):
         def total(*args):
@@ -442,9 +486,9 @@ def _outside(t):
             end = "" if check else " unchecked"
             programs[f"{name}{end}"] = lambda call=call: call()(X, W[:2])
             programs[f"{name} in jit{end}"] = lambda call=call: jax.jit(call())(X, W[:2])
-            programs[f"grad of {name}{end}"] = lambda call=call: jax.grad(
-                scalar(call()), (0, 1)
-            )(X, W[:2])
+            programs[f"grad of {name}{end}"] = lambda call=call: jax.grad(scalar(call()), (0, 1))(
+                X, W[:2]
+            )
             programs[f"jit of grad of {name}{end}"] = lambda call=call: jax.jit(
                 jax.grad(scalar(call()), (0, 1))
             )(X, W[:2])
@@ -474,12 +518,8 @@ def _rules(t):
     total = with_rule(
         lambda v: lax.psum(v, "x"), lambda v: (lax.psum(v, "x"), v), lambda v, g: (g * v,)
     )
-    less = with_rule(
-        lambda v: v * 2, lambda v: (v * 2, None), lambda _, g: (lax.psum(g, "x"),)
-    )
-    more = with_rule(
-        lambda v: v * 2, lambda v: (v * 2, v), lambda v, g: (g * lax.axis_index("x"),)
-    )
+    less = with_rule(lambda v: v * 2, lambda v: (v * 2, None), lambda _, g: (lax.psum(g, "x"),))
+    more = with_rule(lambda v: v * 2, lambda v: (v * 2, v), lambda v, g: (g * lax.axis_index("x"),))
     ones = with_rule(lambda v: v * 2, lambda v: (v * 2, None), lambda _, g: (jnp.ones_like(g),))
     fresh = with_rule(lambda v: v * 2, lambda v: (v * 2, None), lambda _, g: (jnp.ones(1),))
     none = with_rule(lambda v: v * 2, lambda v: (v * 2, None), lambda _, g: (None,))
@@ -557,21 +597,26 @@ def _refused(t):
         "permuted as one": (lambda a, s: lax.ppermute(a, "x", [(0, 1)]), P()),
         "the index as one": (lambda a, s: lax.axis_index("x"), P()),
         "a scan that begins to vary": (
-            lambda a, s: lax.scan(lambda c, _: (c + a, None), s[:1], None, length=2)[0], x
+            lambda a, s: lax.scan(lambda c, _: (c + a, None), s[:1], None, length=2)[0],
+            x,
         ),
         "a scan that ends to vary": (
-            lambda a, s: lax.scan(lambda c, _: (lax.psum(c, "x"), None), a, None, length=2)[0], x
+            lambda a, s: lax.scan(lambda c, _: (lax.psum(c, "x"), None), a, None, length=2)[0],
+            x,
         ),
         "a scan that swaps": (lambda a, s: lax.scan(swapped, (a, s[:1]), None, length=2)[0][0], x),
         "a while that begins to vary": (
-            lambda a, s: lax.while_loop(lambda c: c.sum() < 9, lambda c: c + a, s[:1]), x
+            lambda a, s: lax.while_loop(lambda c: c.sum() < 9, lambda c: c + a, s[:1]),
+            x,
         ),
         "a fori that begins to vary": (
-            lambda a, s: lax.fori_loop(0, 3, lambda k, c: c + a.sum(), 0.0)[None], x
+            lambda a, s: lax.fori_loop(0, 3, lambda k, c: c + a.sum(), 0.0)[None],
+            x,
         ),
         "branches that differ": (lambda a, s: lax.cond(True, lambda: a, lambda: s[:1]), x),
         "branches of a switch": (
-            lambda a, s: lax.switch(0, [lambda: a, lambda: s[:1], lambda: a]), x
+            lambda a, s: lax.switch(0, [lambda: a, lambda: s[:1], lambda: a]),
+            x,
         ),
         "a cast of what varies": (lambda a, s: lax.pcast(a, "x", to="varying"), x),
         "an unknown cast": (lambda a, s: lax.pcast(s, "x", to="invarying"), x),
@@ -580,13 +625,14 @@ def _refused(t):
         "an unknown axis": (lambda a, s: a, P("z")),
         "an axis twice": (lambda a, s: a[:, None], P("x", "x")),
         "a spec that is too long": (lambda a, s: a, P("x", None)),
-    }  # fmt: skip
+    }
     programs = {
         f"{name}{' in jit' * jit}": lambda body=body, outs=outs, jit=jit: (
             jax.jit if jit else lambda f: f
         )(mapped(body, (x, P()), outs))(X, X[:2])
-        for name, (body, outs) in bodies.items() for jit in (False, True)
-    }  # fmt: skip
+        for name, (body, outs) in bodies.items()
+        for jit in (False, True)
+    }
     programs["blocks that do not divide"] = lambda: mapped(lambda a: a, x, x)(X[:7])
     programs["too few arguments"] = lambda: mapped(lambda a, b: a, (x, x), x)(X)
     programs["too many arguments"] = lambda: mapped(lambda a: a, (x,), x)(X, X)

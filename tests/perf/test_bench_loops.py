@@ -13,9 +13,15 @@ import gpuflow.numpy as gnp
 
 PERF = Path(__file__).resolve().parents[2] / "perf"
 MODULES = (
-    "bench_loops", "loops_bodies", "loops_lanes", "loops_steps", "ode", "reference", "report",
+    "bench_loops",
+    "loops_bodies",
+    "loops_lanes",
+    "loops_steps",
+    "ode",
+    "reference",
+    "report",
     "workload",
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -55,9 +55,14 @@ def test_the_most_important_results_come_first(perf):
     parts, rows = perf.parts, {row.name: row for row in perf.rows.all_rows()}
     first, second = (parts.stages(part, "cuda", False) for part in parts.PARTS)
     assert [stage.name for stage in first] == [
-        "environment", "ceilings", "programs", "faults", "rows beside torch", "sanitizer",
+        "environment",
+        "ceilings",
+        "programs",
+        "faults",
+        "rows beside torch",
+        "sanitizer",
         "profiler",
-    ]  # fmt: skip
+    ]
     assert [stage.name for stage in second] == ["tests", "graph costs", "further rows", "JAX rows"]
     beside_torch, further = first[4].rows, second[2].rows
     assert len(beside_torch) == 25 and all(rows[name].torch is not None for name in beside_torch)
@@ -290,9 +295,11 @@ def test_what_the_costs_of_graphs_say_of_their_limits(perf):
     for line in costs.advice(found):
         limits.setdefault(line["limit"], []).append(line["measured"])
     assert limits == {
-        "LEAST_LAUNCHES": [pytest.approx(6 / 4.5)], "_WORTH_CHANGING": [1.5],
-        "_REPLAYS_FOR_ONE": [5.0], "_MOST_COPIED": [1 << 20, 1 << 24],
-    }  # fmt: skip
+        "LEAST_LAUNCHES": [pytest.approx(6 / 4.5)],
+        "_WORTH_CHANGING": [1.5],
+        "_REPLAYS_FOR_ONE": [5.0],
+        "_MOST_COPIED": [1 << 20, 1 << 24],
+    }
     slow = {**found, "replay 4": 30.0, "replay 32": 240.0}
     nothing = [line["measured"] for line in costs.advice(slow)]
     assert nothing == [None, 1.5, None, None, None]

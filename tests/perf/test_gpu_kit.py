@@ -78,9 +78,12 @@ def test_a_rival_that_fails_at_a_row_has_the_others(perf, rows, tmp_path, how, s
     records = {}
     until = time.perf_counter() + 300
     done = perf.race.race(
-        rows, racers, until, lambda row, name, record: records.update({(row, name): record}),
+        rows,
+        racers,
+        until,
+        lambda row, name, record: records.update({(row, name): record}),
         lambda row, name: (row, name) == ("c", "gpuflow"),
-    )  # fmt: skip
+    )
     assert done and not any(one.is_running for one in racers)
     times = {key for key, record in records.items() if "seconds" in record}
     assert times == {("a", "gpuflow"), ("b", "gpuflow"), ("a", "jax"), ("c", "jax")}
@@ -96,9 +99,12 @@ def test_a_framework_that_does_not_start_is_tried_twice(perf, rows, tmp_path):
     records = {}
     until = time.perf_counter() + 300
     perf.race.race(
-        rows, [racer], until, lambda row, name, record: records.update({row: record}),
+        rows,
+        [racer],
+        until,
+        lambda row, name, record: records.update({row: record}),
         lambda row, name: False,
-    )  # fmt: skip
+    )
     assert racer.is_out and set(records) == {"a", "b"}
     assert "did not start, with status 1: no module named that" in records["a"]["error"]
     # Where no time is left no row begins.
@@ -109,11 +115,17 @@ def test_who_takes_a_row(perf):
     rows, takes = {row.name: row for row in perf.rows.all_rows()}, perf.race.takes
     names = [perf.race.OURS, *perf.parts.RIVALS, *perf.rows.OFF]
     assert [name for name in names if takes(name, rows["chain float32"])] == [
-        "gpuflow", "jax", "torch.compile", "torch", "cupy",
-    ]  # fmt: skip
+        "gpuflow",
+        "jax",
+        "torch.compile",
+        "torch",
+        "cupy",
+    ]
     assert [name for name in names if takes(name, rows["host: plan of 3 kernels"])] == [
-        "gpuflow", "jax", "without graphs",
-    ]  # fmt: skip
+        "gpuflow",
+        "jax",
+        "without graphs",
+    ]
     assert [name for name in names if takes(name, None)] == ["gpuflow", "jax"]
 
 
@@ -188,8 +200,9 @@ def test_what_is_done_is_not_done_again(perf, tmp_path):
     report = again.report()
     (times,) = [one for one in report["sections"] if one["name"] == "times: gpuflow"]
     assert times["status"] == 0 and {r["row"]: r["seconds"] for r in times["records"]} == {
-        "sort": 1.0, "chain": 2.0,
-    }  # fmt: skip
+        "sort": 1.0,
+        "chain": 2.0,
+    }
     assert report["tree"] == "a"
 
     for other in ({"tree": "b"}, {"tiny": True}, {"platform": "cuda_sim"}):
@@ -218,9 +231,10 @@ def test_a_part_goes_on_after_sections_and_rows_that_fail(perf, tmp_path, monkey
     )
     rows = ("column sum", "column sum bfloat16", "transpose")
     planned = [
-        stage("tests", 120, failing), stage("rows", 120, rows=rows, frameworks=("gpuflow",)),
+        stage("tests", 120, failing),
+        stage("rows", 120, rows=rows, frameworks=("gpuflow",)),
         stage("last", 120, (section("fine", ["-c", "print('fine')"], 30),)),
-    ]  # fmt: skip
+    ]
     child = tmp_path / "child.py"
     child.write_text(CRASHES)
     monkeypatch.setattr(perf.acceptance, "stages", lambda part, platform, tiny: planned)
@@ -251,9 +265,12 @@ def test_a_stage_ends_at_its_time(perf, rows, tmp_path):
         time.sleep(0.01)
     records, until = {}, time.perf_counter() + perf.race.ROW_RESERVE + 1
     done = perf.race.race(
-        rows, [racer], until, lambda row, name, record: records.update({row: record}),
+        rows,
+        [racer],
+        until,
+        lambda row, name, record: records.update({row: record}),
         lambda row, name: False,
-    )  # fmt: skip
+    )
     assert not done and time.perf_counter() < until + 50 and not racer.is_running
     assert records["b"]["error"] == "no result within the time of the stage"
     assert "seconds" in records["a"] and "c" not in records
@@ -287,14 +304,17 @@ def test_what_is_not_covered_is_said(perf):
     fine = {"walk": "gpuflow", "row": "chain", "called": True, "built": 0, "loaded": 1}
     assert prebuild.failures([fine], may_build=False) == []
     records = [
-        fine, {**fine, "built": 2}, {"walk": "gpuflow", "row": "sort", "error": "boom"},
+        fine,
+        {**fine, "built": 2},
+        {"walk": "gpuflow", "row": "sort", "error": "boom"},
         {"walk": "gpuflow", "row": "slice", "called": False, "built": 0},
         {"walk": "with atomic sums", "row": "chain", "called": False, "built": 0},
-    ]  # fmt: skip
+    ]
     assert prebuild.failures(records, may_build=False) == [
-        "sort (gpuflow): boom", "chain (gpuflow): 2 kernels were not there",
+        "sort (gpuflow): boom",
+        "chain (gpuflow): 2 kernels were not there",
         "slice: no setting calls it",
-    ]  # fmt: skip
+    ]
     assert len(prebuild.failures(records, may_build=True)) == 2
 
 
@@ -333,9 +353,10 @@ def variables(**further):
 def run_kit(part, folder, *options, **environment):
     """The shell script, with folders of its own."""
     named = {
-        "RENTED_GPU_FOLDER": str(folder / "bring"), "PYTHON": sys.executable,
+        "RENTED_GPU_FOLDER": str(folder / "bring"),
+        "PYTHON": sys.executable,
         "RENTED_GPU_WORK": str(folder / "work"),
-    }  # fmt: skip
+    }
     command = ["bash", str(PERF / "rented_gpu.sh"), part, *options]
     environment = variables(**{**named, **environment})
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=490)
@@ -402,9 +423,15 @@ def walk_both_parts(folder, tmp_path, python, doctor):
     out, said = tmp_path / "out", {}
     for part, only in (("first", FIRST), ("second", SECOND)):
         done = run_kit(
-            part, folder, "--tiny", "--only", only, PYTHON=python, OUT=str(out),
+            part,
+            folder,
+            "--tiny",
+            "--only",
+            only,
+            PYTHON=python,
+            OUT=str(out),
             RENTED_GPU_WORK=str(tmp_path / "work"),
-        )  # fmt: skip
+        )
         wanted = int(part == "second" and doctor != 0)
         assert done.returncode == wanted, done.stdout[-4000:] + done.stderr[-2000:]
         assert f"{part} ended with status {wanted}" in done.stdout
@@ -433,8 +460,9 @@ def test_both_parts_with_kernels_that_were_built_without_a_gpu(prepared, tmp_pat
     folder, printed = prepared
     commands = [line.strip() for line in printed.splitlines() if "rented_gpu.sh" in line]
     assert [line.split("  ")[0] for line in commands] == [
-        "bash perf/rented_gpu.sh first", "bash perf/rented_gpu.sh second",
-    ]  # fmt: skip
+        "bash perf/rented_gpu.sh first",
+        "bash perf/rented_gpu.sh second",
+    ]
     assert "numba-cuda=0.30.4" in (folder / "bring" / "versions").read_text()
     built = {path.name for path in (folder / "kernels").rglob("*.cubin")}
     said = walk_both_parts(folder, tmp_path, sys.executable, doctor=0)
@@ -444,9 +472,14 @@ def test_both_parts_with_kernels_that_were_built_without_a_gpu(prepared, tmp_pat
     assert asked == built
     # Where results are kept, a second run has nothing to do.
     again = run_kit(
-        "first", folder, "--tiny", "--only", FIRST, OUT=str(tmp_path / "emptied"),
+        "first",
+        folder,
+        "--tiny",
+        "--only",
+        FIRST,
+        OUT=str(tmp_path / "emptied"),
         RENTED_GPU_WORK=str(tmp_path / "work"),
-    )  # fmt: skip
+    )
     assert again.returncode == 0 and "ceilings: done before" in again.stdout
     assert "column sum: gpuflow" not in again.stdout.partition("# GPU acceptance")[0]
 

@@ -80,11 +80,13 @@ def test_a_figure_without_a_ceiling_is_above_it():
 def test_ceilings_fall_and_never_rise():
     ceilings = {"files": 10, "gone": 3, "lines of code of a": 1000}
     assert lowered({"files": 8, "lines of code of a": 900}, ceilings) == {
-        "files": 8, "lines of code of a": 918,
-    }  # fmt: skip
+        "files": 8,
+        "lines of code of a": 918,
+    }
     assert lowered({"files": 12, "lines of code of a": 999}, ceilings) == {
-        "files": 10, "lines of code of a": 1000,
-    }  # fmt: skip
+        "files": 10,
+        "lines of code of a": 1000,
+    }
 
 
 if __name__ == "__main__":

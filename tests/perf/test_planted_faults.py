@@ -22,9 +22,19 @@ FAULTS = planted_faults.FAULTS
 def test_twenty_faults_over_all_parts():
     assert len(FAULTS) == len({fault.name for fault in FAULTS}) == 20
     assert {fault.area for fault in FAULTS} == {
-        "ops", "derivatives", "batching", "random", "collectives", "fusion", "schedules",
-        "CPU emitters", "CUDA emitters", "runtime", "checkpoints", "as_jax",
-    }  # fmt: skip
+        "ops",
+        "derivatives",
+        "batching",
+        "random",
+        "collectives",
+        "fusion",
+        "schedules",
+        "CPU emitters",
+        "CUDA emitters",
+        "runtime",
+        "checkpoints",
+        "as_jax",
+    }
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -39,9 +49,13 @@ def test_a_fault_changes_one_text(fault):
 def test_the_sample_of_a_simulated_gpu_is_of_folders():
     fault = FAULTS[0]
     named = planted_faults.Fault(
-        "", "", fault.path, fault.old, fault.new,
+        "",
+        "",
+        fault.path,
+        fault.old,
+        fault.new,
         ("tests/ops/test_sorting.py", "tests/ops", "tests/test_random.py"),
-    )  # fmt: skip
+    )
     assert named.folders == ["tests/ops", "tests/test_random.py"]
 
 

@@ -10,13 +10,23 @@ from gpuflow.targets.cuda.codegen.disassembly import INSTALL, disassembler
 
 PERF = Path(__file__).resolve().parents[2] / "perf"
 LINES = [
-    "LDC R1, c[0x0][0x28]", "LDG.E.128.CONSTANT R4, desc[UR4][R2.64]",
-    "@!P0 LDG.E.U16 R5, desc[UR4][R2.64+0x2]", "@P0 LDG.E R5, desc[UR4][R2.64]",
-    "LDG.E.64.STRONG.GPU R6, desc[UR4][R2.64]", "STG.E.128 desc[UR4][R2.64], R4",
-    "STG.E.U8 desc[UR4][R2.64], R4", "LDS R1, [R2]", "STS [R2], R1", "I2F.U32.RP R0, R2",
-    "@P1 I2F.RP R0, R2", "I2F.U64.RP R0, R8", "CALL.ABS.NOINC `(__cuda_sm20_div_s64)",
-    "@!P0 CALL.REL.NOINC `($k$__cuda_sm20_rem_u64)", "I2FP.F32.U32 R2, R3", "NOP",
-]  # fmt: skip
+    "LDC R1, c[0x0][0x28]",
+    "LDG.E.128.CONSTANT R4, desc[UR4][R2.64]",
+    "@!P0 LDG.E.U16 R5, desc[UR4][R2.64+0x2]",
+    "@P0 LDG.E R5, desc[UR4][R2.64]",
+    "LDG.E.64.STRONG.GPU R6, desc[UR4][R2.64]",
+    "STG.E.128 desc[UR4][R2.64], R4",
+    "STG.E.U8 desc[UR4][R2.64], R4",
+    "LDS R1, [R2]",
+    "STS [R2], R1",
+    "I2F.U32.RP R0, R2",
+    "@P1 I2F.RP R0, R2",
+    "I2F.U64.RP R0, R8",
+    "CALL.ABS.NOINC `(__cuda_sm20_div_s64)",
+    "@!P0 CALL.REL.NOINC `($k$__cuda_sm20_rem_u64)",
+    "I2FP.F32.U32 R2, R3",
+    "NOP",
+]
 
 
 @pytest.fixture

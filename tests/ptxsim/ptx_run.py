@@ -60,9 +60,7 @@ def run(
         memory.copy_in(addresses[-1], array)
         memory.lock(addresses[-1], number in read_only)
     ptx = text(start(len(arrays)) + "\n" + body, len(arrays), module, attributes)
-    done = PtxModule(ptx).entry("k").launch(
-        grid, block or (threads,), addresses, memory, **options
-    )
+    done = PtxModule(ptx).entry("k").launch(grid, block or (threads,), addresses, memory, **options)
     outs = [np.empty_like(array) for array in arrays]
     for address, array in zip(addresses, outs, strict=True):
         memory.copy_out(address, array)

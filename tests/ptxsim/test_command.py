@@ -73,15 +73,21 @@ def test_a_fault_is_an_error_with_its_line(file, capsys):
     assert "byte 2000 of an allocation of 2000. At line" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments, text", [
-    (["axpy", "3"], r"axpy must have 4 arguments (x: u64, y: u64, n: u32, a: f32); got 1"),
-    (["axpy", "f32[4]=what", "0", "1", "1"], "a filling must be one of zeros, ones, ramp, random"),
-    (["axpy", "f31[4]", "0", "1", "1"], "an array must have one of the types"),
-    (["axpy", "f32[4]=none.npy", "0", "1", "1"], "none.npy"),
-    (["axpy", "f32[4]", "f32[4]", "1.5", "1"], "n must be a number of type u32, or an array"),
-    (["axpy", "f32[4]", "f32[4]", "0x100000000", "1"], "n must be a number of type u32"),
-    (["axpy", "f32[4]", "f32[4]", "4", "one"], "a must be a number of type f32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["axpy", "3"], r"axpy must have 4 arguments (x: u64, y: u64, n: u32, a: f32); got 1"),
+        (
+            ["axpy", "f32[4]=what", "0", "1", "1"],
+            "a filling must be one of zeros, ones, ramp, random",
+        ),
+        (["axpy", "f31[4]", "0", "1", "1"], "an array must have one of the types"),
+        (["axpy", "f32[4]=none.npy", "0", "1", "1"], "none.npy"),
+        (["axpy", "f32[4]", "f32[4]", "1.5", "1"], "n must be a number of type u32, or an array"),
+        (["axpy", "f32[4]", "f32[4]", "0x100000000", "1"], "n must be a number of type u32"),
+        (["axpy", "f32[4]", "f32[4]", "4", "one"], "a must be a number of type f32"),
+    ],
+)
 def test_arguments_that_cannot_be_used(arguments, text, file, capsys):
     assert main([file, *RUN, *arguments]) == 2
     said = capsys.readouterr()

@@ -14,9 +14,13 @@ from ptxsim.faults import PtxError
 
 random = np.random.default_rng(0)
 INTEGERS = {
-    "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64, "u16": np.uint16,
+    "u32": np.uint32,
+    "s32": np.int32,
+    "u64": np.uint64,
+    "s64": np.int64,
+    "u16": np.uint16,
     "s16": np.int16,
-}  # fmt: skip
+}
 FLOATS = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": BF16}
 
 
@@ -378,10 +382,17 @@ def test_signs(name):
 
 
 FUNCTIONS = {
-    "rcp.rn": lambda x: 1 / x, "rcp.approx": lambda x: 1 / x, "sqrt.rn": np.sqrt,
-    "sqrt.approx": np.sqrt, "rsqrt.approx": lambda x: 1 / np.sqrt(x), "ex2.approx": np.exp2,
-    "lg2.approx": np.log2, "sin.approx": np.sin, "cos.approx": np.cos, "tanh.approx": np.tanh,
-}  # fmt: skip
+    "rcp.rn": lambda x: 1 / x,
+    "rcp.approx": lambda x: 1 / x,
+    "sqrt.rn": np.sqrt,
+    "sqrt.approx": np.sqrt,
+    "rsqrt.approx": lambda x: 1 / np.sqrt(x),
+    "ex2.approx": np.exp2,
+    "lg2.approx": np.log2,
+    "sin.approx": np.sin,
+    "cos.approx": np.cos,
+    "tanh.approx": np.tanh,
+}
 
 
 @pytest.mark.parametrize("opcode", FUNCTIONS)
@@ -456,10 +467,13 @@ def test_pairs_of_float32():
 def test_tests_of_numbers():
     x = np.array([0, 1, 1e-40, np.inf, np.nan, -2], np.float32)
     want = {
-        "finite": [1, 1, 1, 0, 0, 1], "infinite": [0, 0, 0, 1, 0, 0],
-        "number": [1, 1, 1, 1, 0, 1], "notanumber": [0, 0, 0, 0, 1, 0],
-        "normal": [0, 1, 0, 0, 0, 1], "subnormal": [0, 0, 1, 0, 0, 0],
-    }  # fmt: skip
+        "finite": [1, 1, 1, 0, 0, 1],
+        "infinite": [0, 0, 0, 1, 0, 0],
+        "number": [1, 1, 1, 1, 0, 1],
+        "notanumber": [0, 0, 0, 0, 1, 0],
+        "normal": [0, 1, 0, 0, 0, 1],
+        "subnormal": [0, 0, 1, 0, 0, 0],
+    }
     for how, values in want.items():
         result = lanes(f"testp.{how}.f32 %p1, $1; selp.u32 $0, 1, 0, %p1;", x)
         assert result.tolist() == values

@@ -205,9 +205,13 @@ def test_comparisons_of_floats(how):
 def test_comparisons_of_integers_see_the_sign():
     x, y = np.array([-1, 1, 5], I32), np.array([1, 1, -5], I32)
     for how, name, want in (
-        ("lt", "s32", [1, 0, 0]), ("lt", "u32", [0, 0, 1]), ("lo", "u32", [0, 0, 1]),
-        ("hs", "u32", [1, 1, 0]), ("ls", "u32", [0, 1, 1]), ("hi", "u32", [1, 0, 0]),
-    ):  # fmt: skip
+        ("lt", "s32", [1, 0, 0]),
+        ("lt", "u32", [0, 0, 1]),
+        ("lo", "u32", [0, 0, 1]),
+        ("hs", "u32", [1, 1, 0]),
+        ("ls", "u32", [0, 1, 1]),
+        ("hi", "u32", [1, 0, 0]),
+    ):
         result = lanes(f"setp.{how}.{name} %p1, $1, $2; selp.u32 $0, 1, 0, %p1;", x, y)
         assert result.tolist() == want, (how, name)
 
@@ -217,8 +221,10 @@ def test_comparisons_with_logic_and_two_results():
     body = "setp.eq.u32 %p3, $1, 2; setp.lt.{}.u32 %p1|%p2, $1, 3, {}%p3;"
     both = "selp.u32 $0, 1, 0, %p1; @%p2 add.u32 $0, $0, 2;"
     for logic, negation, want in (
-        ("and", "", [0, 0, 1, 0]), ("or", "", [1, 1, 3, 2]), ("xor", "!", [2, 2, 1, 1]),
-    ):  # fmt: skip
+        ("and", "", [0, 0, 1, 0]),
+        ("or", "", [1, 1, 3, 2]),
+        ("xor", "!", [2, 2, 1, 1]),
+    ):
         assert lanes(body.format(logic, negation) + both, x).tolist() == want, logic
 
 
@@ -226,8 +232,9 @@ def test_packed_comparisons():
     low, high = np.array([1, 5], np.float16), np.array([3, 2], np.float16)
     x = np.stack([low, high], 1).view(U32).reshape(-1)
     y = np.full(4, 2.5, np.float16).view(U32)
-    result = lanes("setp.lt.f16x2 %p1|%p2, $1, $2; selp.u32 $0, 1, 0, %p1;"
-                  "@%p2 add.u32 $0, $0, 2;", x, y)  # fmt: skip
+    result = lanes(
+        "setp.lt.f16x2 %p1|%p2, $1, $2; selp.u32 $0, 1, 0, %p1;@%p2 add.u32 $0, $0, 2;", x, y
+    )
     assert result.tolist() == [1, 2]
     result = lanes("set.gt.f16x2.f16x2 $0, $1, $2;", x, y)
     assert result.view(np.float16).tolist() == [0, 1, 1, 0]
@@ -267,15 +274,26 @@ def test_literals():
 
 
 SPECIAL = {
-    "%tid.x": lambda t: t % 4, "%tid.y": lambda t: t // 4 % 3, "%tid.z": lambda t: t // 12,
-    "%ntid.x": lambda t: 4, "%ntid.y": lambda t: 3, "%ntid.z": lambda t: 4,
-    "%ctaid.x": lambda t: 0, "%nctaid.x": lambda t: 1, "%laneid": lambda t: t % 32,
-    "%warpid": lambda t: t // 32, "%nwarpid": lambda t: 2, "WARP_SZ": lambda t: 32,
-    "%lanemask_eq": lambda t: 1 << t % 32, "%lanemask_lt": lambda t: (1 << t % 32) - 1,
+    "%tid.x": lambda t: t % 4,
+    "%tid.y": lambda t: t // 4 % 3,
+    "%tid.z": lambda t: t // 12,
+    "%ntid.x": lambda t: 4,
+    "%ntid.y": lambda t: 3,
+    "%ntid.z": lambda t: 4,
+    "%ctaid.x": lambda t: 0,
+    "%nctaid.x": lambda t: 1,
+    "%laneid": lambda t: t % 32,
+    "%warpid": lambda t: t // 32,
+    "%nwarpid": lambda t: 2,
+    "WARP_SZ": lambda t: 32,
+    "%lanemask_eq": lambda t: 1 << t % 32,
+    "%lanemask_lt": lambda t: (1 << t % 32) - 1,
     "%lanemask_le": lambda t: (2 << t % 32) - 1,
-    "%lanemask_gt": lambda t: 2**32 - (2 << t % 32), "%smid": lambda t: 0,
-    "%lanemask_ge": lambda t: 2**32 - (1 << t % 32), "%total_smem_size": lambda t: 64,
-}  # fmt: skip
+    "%lanemask_gt": lambda t: 2**32 - (2 << t % 32),
+    "%smid": lambda t: 0,
+    "%lanemask_ge": lambda t: 2**32 - (1 << t % 32),
+    "%total_smem_size": lambda t: 64,
+}
 
 
 @pytest.mark.parametrize("name", SPECIAL)
@@ -296,8 +314,9 @@ def test_blocks_of_a_grid():
     mul.wide.u32 %x0, %r6, 4; add.s64 %x1, %x1, %x0;
     mad.lo.u32 %r7, %r2, 10, %r1; mad.lo.u32 %r7, %r3, 100, %r7; st.global.u32 [%x1], %r7;"""
     (out,), _ = run(body, [np.zeros(24, U32)], grid=(2, 3, 4), threads=1)
-    assert out.tolist() == [100 * z + 10 * y + x for z in range(4) for y in range(3)
-                              for x in range(2)]  # fmt: skip
+    assert out.tolist() == [
+        100 * z + 10 * y + x for z in range(4) for y in range(3) for x in range(2)
+    ]
 
 
 def test_unknown_special_registers_are_named():
@@ -309,8 +328,10 @@ def test_unknown_special_registers_are_named():
 def test_clocks_grow(counter):
     size = "u32" if counter == "%clock" else "u64"
     letter = "r" if size == "u32" else "x"
-    result = lanes(f"mov.{size} %{letter}20, {counter}; mov.{size} %{letter}21, {counter};"
-                  f"setp.gt.{size} %p1, %{letter}21, %{letter}20; selp.u32 $0, 1, 0, %p1;")
+    result = lanes(
+        f"mov.{size} %{letter}20, {counter}; mov.{size} %{letter}21, {counter};"
+        f"setp.gt.{size} %p1, %{letter}21, %{letter}20; selp.u32 $0, 1, 0, %p1;"
+    )
     assert result.all()
     assert not lanes("mov.u32 $0, %clock_hi;").any()
 
@@ -328,10 +349,16 @@ def test_address_spaces():
 
 def test_what_changes_nothing():
     for text in (
-        "membar.gl", "fence.acq_rel.gpu", "fence.proxy.async", "prefetch.global.L2 [%x1]",
-        "prefetchu.L1 [%x1]", "nanosleep.u32 20", "griddepcontrol.wait", "pmevent.mask 1",
+        "membar.gl",
+        "fence.acq_rel.gpu",
+        "fence.proxy.async",
+        "prefetch.global.L2 [%x1]",
+        "prefetchu.L1 [%x1]",
+        "nanosleep.u32 20",
+        "griddepcontrol.wait",
+        "pmevent.mask 1",
         "applypriority.global.L2::evict_normal [%x1], 128",
-    ):  # fmt: skip
+    ):
         assert lanes(f"mov.u32 $0, 3; {text};").tolist() == [3] * 32
 
 
@@ -378,8 +405,12 @@ def test_rounding_of_conversions(mode):
     for name, dtype in (("f32", F32), ("f16", np.float16), ("bf16", BF16)):
         near = lanes(f"cvt.{mode}.{name}.f64 $0, $1;", x, result=dtype).astype(float)
         error = near - x
-        ok = {"rn": ~np.isnan(near), "rz": np.abs(near) <= np.abs(x), "rm": error <= 0,
-              "rp": error >= 0}[mode]  # fmt: skip
+        ok = {
+            "rn": ~np.isnan(near),
+            "rz": np.abs(near) <= np.abs(x),
+            "rm": error <= 0,
+            "rp": error >= 0,
+        }[mode]
         assert ok.all()
         precision = {"f32": 24, "f16": 11, "bf16": 8}[name]
         limit = np.abs(x[:64]) * 2.0 ** (-precision + (mode != "rn"))
@@ -432,8 +463,10 @@ def test_conversions_of_pairs():
 def test_tf32_keeps_ten_bits():
     x = np.array([1 + 2.0**-11, 1 + 3 * 2.0**-11, -1 - 2.0**-11], F32)
     assert lanes("cvt.rna.tf32.f32 $0, $1;", x).view(F32).tolist() == [
-        1 + 2.0**-10, 1 + 2 * 2.0**-10, -1 - 2.0**-10
-    ]  # fmt: skip
+        1 + 2.0**-10,
+        1 + 2 * 2.0**-10,
+        -1 - 2.0**-10,
+    ]
     assert lanes("cvt.rn.tf32.f32 $0, $1;", x).view(F32).tolist() == [1, 1 + 2 * 2.0**-10, -1]
 
 
@@ -444,9 +477,12 @@ def test_video_instructions():
     x, y, z = words(), words(), words()
     a, b = x.view(I32).astype(np.int64), y.view(I32).astype(np.int64)
     for opcode, exact in (
-        ("vadd", a + b), ("vsub", a - b), ("vabsdiff", abs(a - b)), ("vmin", np.minimum(a, b)),
+        ("vadd", a + b),
+        ("vsub", a - b),
+        ("vabsdiff", abs(a - b)),
+        ("vmin", np.minimum(a, b)),
         ("vmax", np.maximum(a, b)),
-    ):  # fmt: skip
+    ):
         result = lanes(f"{opcode}.s32.s32.s32 $0, $1, $2;", x, y)
         np.testing.assert_array_equal(result, exact.astype(U32))
         result = lanes(f"{opcode}.s32.s32.s32.sat $0, $1, $2;", x, y).view(I32)
@@ -458,9 +494,19 @@ def test_video_instructions():
 
 
 PARALLEL = {
-    "vadd2": 2, "vadd4": 4, "vsub2": 2, "vsub4": 4, "vavrg2": 2, "vavrg4": 4, "vabsdiff2": 2,
-    "vabsdiff4": 4, "vmin2": 2, "vmin4": 4, "vmax2": 2, "vmax4": 4,
-}  # fmt: skip
+    "vadd2": 2,
+    "vadd4": 4,
+    "vsub2": 2,
+    "vsub4": 4,
+    "vavrg2": 2,
+    "vavrg4": 4,
+    "vabsdiff2": 2,
+    "vabsdiff4": 4,
+    "vmin2": 2,
+    "vmin4": 4,
+    "vmax2": 2,
+    "vmax4": 4,
+}
 
 
 @pytest.mark.parametrize("opcode", PARALLEL)
@@ -470,9 +516,13 @@ def test_video_instructions_of_several_parts(opcode):
     x, y, zero = words(), words(), np.zeros(64, U32)
     a, b = x.view(part).astype(int), y.view(part).astype(int)
     exact = {
-        "vadd": a + b, "vsub": a - b, "vavrg": (a + b + 1) >> 1, "vabsdiff": abs(a - b),
-        "vmin": np.minimum(a, b), "vmax": np.maximum(a, b),
-    }[opcode[:-1]]  # fmt: skip
+        "vadd": a + b,
+        "vsub": a - b,
+        "vavrg": (a + b + 1) >> 1,
+        "vabsdiff": abs(a - b),
+        "vmin": np.minimum(a, b),
+        "vmax": np.maximum(a, b),
+    }[opcode[:-1]]
     result = lanes(f"{opcode}.u32.u32.u32 $0, $1, $2, $3;", x, y, zero)
     np.testing.assert_array_equal(result.view(part), exact.astype(part))
     result = lanes(f"{opcode}.u32.u32.u32.add $0, $1, $2, $3;", x, y, x)

@@ -152,13 +152,16 @@ def test_calls_and_nested_calls():
         ("", "mov.u32 %q1, 0;", "must set a register that is declared; got %q1"),
         ("", "add.u32 %r1, missing, 0;", "operands that are declared; got missing"),
         ("", "ld.global.u32 %r1, [%x1*2];", "address of a known form"),
-        ("", "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%d1}, {%d2}, {%d3}, {%d4};",
-         "must be of m16n8k16, k8 or k4"),
+        (
+            "",
+            "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%d1}, {%d2}, {%d3}, {%d4};",
+            "must be of m16n8k16, k8 or k4",
+        ),
         ("", "cp.async.bulk.commit_group;", "must be a cp.async of a few bytes"),
         ("", ".reg .b128 %q;", "a register must have a known type; got .b128"),
         ("strange;", "", "must hold variables and functions; got `strange`"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_known_is_named(module, body, message):
     with pytest.raises(PtxError, match=f"{message}.* At .*Fix: "):
         of_threads(body, module=module)
@@ -248,22 +251,35 @@ def test_nobody_waits_for_threads_that_have_returned():
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("setp.lt.u32 %p1, %r0, 5; @%p1 bra L; bar.sync 0; bra D; L: bar.sync 0; D:",
-         "threads of one block wait at different barriers"),
-        ("setp.lt.u32 %p1, %r0, 5; @%p1 bra L; bar.sync 0; bra D; L: bar.sync 1; D:",
-         "threads of one block wait at different barriers: a part of the block never gets there"),
-        ("setp.lt.u32 %p1, %r0, 32; @%p1 bra L; bar.sync 2, 64; L:",
-         "barrier 2 must be reached by all that it waits for; only 32 came"),
+        (
+            "setp.lt.u32 %p1, %r0, 5; @%p1 bra L; bar.sync 0; bra D; L: bar.sync 0; D:",
+            "threads of one block wait at different barriers",
+        ),
+        (
+            "setp.lt.u32 %p1, %r0, 5; @%p1 bra L; bar.sync 0; bra D; L: bar.sync 1; D:",
+            "threads of one block wait at different barriers: a part of the block never gets there",
+        ),
+        (
+            "setp.lt.u32 %p1, %r0, 32; @%p1 bra L; bar.sync 2, 64; L:",
+            "barrier 2 must be reached by all that it waits for; only 32 came",
+        ),
         ("bar.sync 0, 20;", "a multiple of 32 threads; got barrier 0 of 20 threads"),
-        ("setp.lt.u32 %p1, %r0, 5; @%p1 bra L; shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; bra D;"
-         "L: bar.sync 0; D:", "must be reached by all lanes in its member mask"),
-        ("setp.lt.u32 %p1, %r0, 5; @%p1 exit; shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1;",
-         r"a read of the inactive lane 4.*thread \(5, 0, 0\)"),
+        (
+            "setp.lt.u32 %p1, %r0, 5; @%p1 bra L; shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; bra D;"
+            "L: bar.sync 0; D:",
+            "must be reached by all lanes in its member mask",
+        ),
+        (
+            "setp.lt.u32 %p1, %r0, 5; @%p1 exit; shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1;",
+            r"a read of the inactive lane 4.*thread \(5, 0, 0\)",
+        ),
         ("shfl.sync.idx.b32 %r1, %r0, 9, 31, 0xff;", "must be in the member mask that it gives"),
-        ("setp.lt.u32 %p1, %r0, 8; @!%p1 bra D; shfl.sync.idx.b32 %r1, %r0, 9, 31, 0xff; D:",
-         "a read of the inactive lane 9"),
+        (
+            "setp.lt.u32 %p1, %r0, 8; @!%p1 bra D; shfl.sync.idx.b32 %r1, %r0, 9, 31, 0xff; D:",
+            "a read of the inactive lane 9",
+        ),
     ],
-)  # fmt: skip
+)
 def test_lanes_that_wait_in_vain(body, message):
     with pytest.raises(PtxError, match=message):
         of_threads(body)
@@ -286,8 +302,12 @@ def shuffled(mode, b, width=32):
         first = lane // width * width
         chosen = first + b % width
         source = {"idx": chosen, "up": lane - b, "down": lane + b, "bfly": lane ^ b}[mode]
-        inside = {"idx": True, "up": source >= first, "down": source < first + width,
-                  "bfly": source < first + width}[mode]  # fmt: skip
+        inside = {
+            "idx": True,
+            "up": source >= first,
+            "down": source < first + width,
+            "bfly": source < first + width,
+        }[mode]
         lanes_of.append((base + source if inside else t, inside))
     return lanes_of
 
@@ -326,8 +346,11 @@ def test_votes():
     for mode, want in (("all", [1, 0]), ("any", [1, 1]), ("uni", [1, 0])):
         body = below + f"vote.sync.{mode}.pred %p2, %p1, -1; selp.u32 %r1, 1, 0, %p2;"
         assert of_threads(body).tolist() == np.repeat(want, 32).tolist()
-    body = below + """setp.lt.u32 %p2, %r0, 8; @%p2 bra A; vote.sync.ballot.b32 %r1, %p1, -256;
+    body = (
+        below
+        + """setp.lt.u32 %p2, %r0, 8; @%p2 bra A; vote.sync.ballot.b32 %r1, %p1, -256;
     bra E; A: vote.sync.ballot.b32 %r1, %p2, 255; E:"""
+    )
     result = of_threads(body, 32)
     assert result.tolist() == [255] * 8 + [2**32 - 256] * 24
 
@@ -351,10 +374,13 @@ def test_matches():
 
 
 REDUCE = {
-    "add.u32": lambda v: sum(v) % 2**32, "min.u32": min, "max.u32": max,
-    "and.b32": np.bitwise_and.reduce, "or.b32": np.bitwise_or.reduce,
+    "add.u32": lambda v: sum(v) % 2**32,
+    "min.u32": min,
+    "max.u32": max,
+    "and.b32": np.bitwise_and.reduce,
+    "or.b32": np.bitwise_or.reduce,
     "xor.b32": np.bitwise_xor.reduce,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("form", REDUCE)

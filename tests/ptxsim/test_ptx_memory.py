@@ -158,12 +158,15 @@ def test_volatile_relaxed_and_hinted_accesses():
 
 
 def test_lanes_in_several_arrays_and_spaces():
-    body = FOUR + """
+    body = (
+        FOUR
+        + """
     and.b32 %r1, %r0, 1; setp.eq.u32 %p1, %r1, 0; selp.b64 %x5, %x11, %x12, %p1;
     ld.global.u32 %r2, [%x5]; add.u32 %r2, %r2, 1; st.global.u32 [%x5], %r2;
     mov.u64 %x7, kept; add.s64 %x7, %x7, %x0; cvta.shared.u64 %x6, %x7;
     st.shared.u32 [%x7], 50; selp.b64 %x5, %x6, %x12, %p1;
     ld.u32 %r3, [%x5]; add.s64 %x3, %x3, %x0; st.global.u32 [%x3], %r3;"""
+    )
     after, _ = run(body, [X, 100 + X, OUT], 64, SHARED)
     even = X % 2 == 0
     np.testing.assert_array_equal(after[0], X + even)
@@ -176,11 +179,14 @@ def test_constants_and_variables_of_the_module():
     .const .align 4 .u32 table[4] = {10, 0x14, 30, 40};
     .global .align 4 .u32 counter = 5;
     .global .align 4 .f32 numbers[2] = {0f3F800000, 2.5};"""
-    body = FOUR + """
+    body = (
+        FOUR
+        + """
     and.b32 %r1, %r0, 3; mul.wide.u32 %x5, %r1, 4; mov.u64 %x6, table; add.s64 %x5, %x5, %x6;
     ld.const.u32 %r2, [%x5]; ld.const.u32 %r3, [table+8]; ld.global.f32 %f1, [numbers+4];
     cvt.rzi.u32.f32 %r4, %f1; add.u32 %r2, %r2, %r3; add.u32 %r2, %r2, %r4;
     st.global.u32 [%x11], %r2; atom.global.add.u32 %r5, [counter], 1;"""
+    )
     memory = DeviceMemory()
     after, _ = run(body, [OUT], 64, module, memory=memory)
     np.testing.assert_array_equal(after[0], np.tile([42, 52, 62, 72], 16))
@@ -190,12 +196,17 @@ def test_constants_and_variables_of_the_module():
 
 
 def test_parameters_narrower_and_wider_than_a_word():
-    ptx = text("", 0).replace(
-        "k()", "k(.param .u64 o, .param .u16 a, .param .f32 b, .param .align 8 .b8 c[12])"
-    ).replace("    ret;", """
+    ptx = (
+        text("", 0)
+        .replace("k()", "k(.param .u64 o, .param .u16 a, .param .f32 b, .param .align 8 .b8 c[12])")
+        .replace(
+            "    ret;",
+            """
     ld.param.u64 %x1, [o]; ld.param.u16 %h1, [a]; ld.param.f32 %f1, [b];
     ld.param.u32 %r1, [c+4]; ld.param.u32 %r2, [c+8]; cvt.u32.u16 %r3, %h1;
-    cvt.rzi.u32.f32 %r4, %f1; st.global.v4.u32 [%x1], {%r3, %r4, %r1, %r2}; ret;""")
+    cvt.rzi.u32.f32 %r4, %f1; st.global.v4.u32 [%x1], {%r3, %r4, %r1, %r2}; ret;""",
+        )
+    )
     memory = DeviceMemory()
     address = memory.allocate(16)
     half = int(np.float32(2.0).view(U32)) | 0xABCD << 32
@@ -225,18 +236,27 @@ def test_parameters_narrower_and_wider_than_a_word():
         ("ld.shared.u32 %r1, [kept];", "must be set before it is read"),
         ("ld.local.u32 %r1, [stack+16];", r"inside the 16 bytes of the thread; got bytes 16 to 20"),
         ("mov.u64 %x6, kept; st.shared.u32 [%x6], %r0;", "race in shared memory: .* written"),
-        ("mov.u64 %x6, kept; add.s64 %x6, %x6, %x0; st.shared.u32 [%x6], %r0;"
-         "xor.b32 %r2, %r0, 1; mul.wide.u32 %x7, %r2, 4; mov.u64 %x6, kept; add.s64 %x7, %x7, %x6;"
-         "ld.shared.u32 %r3, [%x7];", "race in shared memory: .* written must not be read"),
-        ("mov.u64 %x6, kept; add.s64 %x6, %x6, %x0; st.shared.u32 [%x6], 0; bar.sync 0;"
-         "xor.b32 %r2, %r0, 33; mul.wide.u32 %x7, %r2, 4; mov.u64 %x8, kept; add.s64 %x7, %x7, %x8;"
-         "ld.shared.u32 %r3, [%x7]; st.shared.u32 [%x6], %r0;",
-         "race in shared memory: .* read must not be written"),
-        ("st.shared.u32 [kept], 0; bar.sync 0; ld.shared.u32 %r1, [kept];"
-         "setp.eq.u32 %p1, %r0, 3; @%p1 st.shared.u32 [kept], 9;",
-         "race in shared memory: .* read must not be written"),
+        (
+            "mov.u64 %x6, kept; add.s64 %x6, %x6, %x0; st.shared.u32 [%x6], %r0;"
+            "xor.b32 %r2, %r0, 1; mul.wide.u32 %x7, %r2, 4; mov.u64 %x6, kept; add.s64 %x7, %x7, "
+            "%x6;"
+            "ld.shared.u32 %r3, [%x7];",
+            "race in shared memory: .* written must not be read",
+        ),
+        (
+            "mov.u64 %x6, kept; add.s64 %x6, %x6, %x0; st.shared.u32 [%x6], 0; bar.sync 0;"
+            "xor.b32 %r2, %r0, 33; mul.wide.u32 %x7, %r2, 4; mov.u64 %x8, kept; add.s64 %x7, %x7, "
+            "%x8;"
+            "ld.shared.u32 %r3, [%x7]; st.shared.u32 [%x6], %r0;",
+            "race in shared memory: .* read must not be written",
+        ),
+        (
+            "st.shared.u32 [kept], 0; bar.sync 0; ld.shared.u32 %r1, [kept];"
+            "setp.eq.u32 %p1, %r0, 3; @%p1 st.shared.u32 [kept], 9;",
+            "race in shared memory: .* read must not be written",
+        ),
     ],
-)  # fmt: skip
+)
 def test_faults_name_their_place(body, message):
     body = ".local .align 4 .b8 stack[16];" + FOUR + body
     with pytest.raises(PtxError, match=message) as caught:
@@ -252,8 +272,11 @@ def test_faults_name_the_line_of_the_source():
     ptx = text(start(2) + body, 2) + '.file 1 "softmax.py"\n'
     memory = DeviceMemory()
     x = memory.allocate(256)
-    with pytest.raises(PtxError, match=r"At softmax.py:42, `ld.global.u32 %r1, \[%x11\+4\]`, "
-                       r"block \(2, 0, 0\), thread \(31, 0, 0\)"):  # fmt: skip
+    with pytest.raises(
+        PtxError,
+        match=r"At softmax.py:42, `ld.global.u32 %r1, \[%x11\+4\]`, "
+        r"block \(2, 0, 0\), thread \(31, 0, 0\)",
+    ):
         memory.copy_in(x, X)
         shift = "mov.u32 %r9, %ctaid.x; mad.lo.u32 %r0, %r9, 16, %r0;"
         ptx = ptx.replace("mul.wide.u32 %x0, %r0, 4;", shift + "mul.wide.u32 %x0, %r0, 4;")
@@ -286,21 +309,32 @@ def test_uninitialized_global_memory_is_found_when_asked_for():
 
 def test_checks_can_be_left_out():
     off = Checks(races=False, uninitialized_shared=False)
-    run(FOUR + "mov.u64 %x6, kept; ld.shared.u32 %r1, [%x6]; st.shared.u32 [%x6], %r0;", [X, OUT],
-        64, SHARED, checks=off)  # fmt: skip
+    run(
+        FOUR + "mov.u64 %x6, kept; ld.shared.u32 %r1, [%x6]; st.shared.u32 [%x6], %r0;",
+        [X, OUT],
+        64,
+        SHARED,
+        checks=off,
+    )
 
 
 def test_a_barrier_ends_a_race_and_equal_values_are_none():
-    body = FOUR + """
+    body = (
+        FOUR
+        + """
     mov.u64 %x6, kept; add.s64 %x7, %x6, %x0; st.shared.u32 [%x7], %r0; bar.sync 0;
     xor.b32 %r2, %r0, 33; mul.wide.u32 %x8, %r2, 4; add.s64 %x8, %x8, %x6;
     ld.shared.u32 %r3, [%x8]; st.global.u32 [%x12], %r3; st.shared.u32 [kept+400], 7;"""
+    )
     after, _ = run(body, [X, OUT], 64, SHARED)
     np.testing.assert_array_equal(after[1], X ^ 33)
-    body = FOUR + """
+    body = (
+        FOUR
+        + """
     mov.u64 %x6, kept; add.s64 %x7, %x6, %x0; st.shared.u32 [%x7], %r0; bar.warp.sync -1;
     xor.b32 %r2, %r0, {}; mul.wide.u32 %x8, %r2, 4; add.s64 %x8, %x8, %x6;
     ld.shared.u32 %r3, [%x8]; st.global.u32 [%x12], %r3;"""
+    )
     after, _ = run(body.replace("{}", "5"), [X, OUT], 64, SHARED)
     np.testing.assert_array_equal(after[1], X ^ 5)
     with pytest.raises(PtxError, match="race"):
@@ -309,11 +343,14 @@ def test_a_barrier_ends_a_race_and_equal_values_are_none():
 
 def test_a_read_before_a_warp_barrier_is_no_race_with_a_later_write():
     """It was mixed up with the reads behind the barrier, of the lane that then writes."""
-    body = FOUR + """
+    body = (
+        FOUR
+        + """
     mov.u64 %x6, kept; add.s64 %x7, %x6, %x0; st.shared.u32 [%x7], %r0; bar.warp.sync -1;
     xor.b32 %r2, %r0, 5; mul.wide.u32 %x8, %r2, 4; add.s64 %x8, %x8, %x6;
     ld.shared.u32 %r3, [%x8]; {} ld.shared.u32 %r4, [%x7]; add.s32 %r4, %r4, 1;
     st.shared.u32 [%x7], %r4; st.global.u32 [%x12], %r3;"""
+    )
     after, _ = run(body.replace("{}", "bar.warp.sync -1;"), [X, OUT], 64, SHARED)
     np.testing.assert_array_equal(after[1], X ^ 5)
     with pytest.raises(PtxError, match="race"):
@@ -322,10 +359,13 @@ def test_a_read_before_a_warp_barrier_is_no_race_with_a_later_write():
 
 def test_dynamic_shared_memory():
     module = ".shared .align 4 .b8 first[20];\n.extern .shared .align 16 .b8 rest[];"
-    body = FOUR + """
+    body = (
+        FOUR
+        + """
     mov.u64 %x6, rest; add.s64 %x7, %x6, %x0; st.shared.u32 [%x7], %r0;
     ld.shared.u32 %r1, [%x7]; cvt.u32.u64 %r2, %x6; add.u32 %r1, %r1, %r2;
     st.global.u32 [%x12], %r1;"""
+    )
     after, _ = run(body, [X, OUT], 64, module, shared_bytes=256)
     np.testing.assert_array_equal(after[1], X + 32)
     with pytest.raises(PtxError, match="inside the 284 bytes"):
@@ -337,11 +377,14 @@ def test_dynamic_shared_memory():
 def test_loads_wider_than_what_is_needed():
     """Elements of which no byte is used need neither be set nor lie in the array."""
     module = ".shared .align 16 .b8 kept[512];\n.shared .align 16 .b8 small[12];"
-    body = FOUR + """
+    body = (
+        FOUR
+        + """
     mov.u64 %x6, small; st.shared.u32 [%x6], %r0; st.shared.u32 [%x6+8], 7; bar.sync 0;
     {}
     ld.shared.v4.u32 {{%r1, %r2, %r3, %r4}}, [small]; add.u32 %r1, %r1, %r3;
     st.global.u32 [%x12], %r1;"""
+    )
     lane = X[:1]
     mask = '.pragma "used_bytes_mask 3855";'  # of elements 0 and 2
     after, _ = run(body.format(mask), [lane, OUT[:1]], 1, module)
@@ -353,15 +396,21 @@ def test_loads_wider_than_what_is_needed():
 # --- atomics -----------------------------------------------------------------------------
 
 ATOMICS = {
-    "add.u32": (np.uint32, lambda old, x: old + x), "min.s32": (np.int32, min),
-    "max.s32": (np.int32, max), "min.u64": (np.uint64, min), "exch.b32": (U32, lambda old, x: x),
-    "and.b32": (U32, lambda old, x: old & x), "or.b64": (np.uint64, lambda old, x: old | x),
-    "xor.b32": (U32, lambda old, x: old ^ x), "add.f64": (np.float64, lambda old, x: old + x),
-    "inc.u32": (U32, lambda old, x: 0 if old >= x else old + 1), "add.u64": (np.uint64,
-    lambda old, x: old + x), "add.f32": (F32, lambda old, x: F32(old + x)),
+    "add.u32": (np.uint32, lambda old, x: old + x),
+    "min.s32": (np.int32, min),
+    "max.s32": (np.int32, max),
+    "min.u64": (np.uint64, min),
+    "exch.b32": (U32, lambda old, x: x),
+    "and.b32": (U32, lambda old, x: old & x),
+    "or.b64": (np.uint64, lambda old, x: old | x),
+    "xor.b32": (U32, lambda old, x: old ^ x),
+    "add.f64": (np.float64, lambda old, x: old + x),
+    "inc.u32": (U32, lambda old, x: 0 if old >= x else old + 1),
+    "add.u64": (np.uint64, lambda old, x: old + x),
+    "add.f32": (F32, lambda old, x: F32(old + x)),
     "dec.u32": (U32, lambda old, x: x if old == 0 or old > x else old - 1),
     "add.noftz.f16": (np.float16, lambda old, x: np.float16(old + x)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("space", ["global", "shared"])
@@ -424,8 +473,13 @@ def test_atomics_on_pairs_and_vectors():
 
 def test_atomics_race_with_plain_accesses():
     with pytest.raises(PtxError, match="race"):
-        run("setp.eq.u32 %p1, %r0, 3; @%p1 st.shared.u32 [kept], 0;"
-            "atom.shared.add.u32 %r1, [kept], 1;", [X], 64, SHARED)  # fmt: skip
+        run(
+            "setp.eq.u32 %p1, %r0, 3; @%p1 st.shared.u32 [kept], 0;"
+            "atom.shared.add.u32 %r1, [kept], 1;",
+            [X],
+            64,
+            SHARED,
+        )
 
 
 # --- cp.async ----------------------------------------------------------------------------
@@ -503,10 +557,16 @@ def fragment(matrix, shape, operand, each):
 
 @pytest.mark.parametrize(
     ("shape", "kind", "result"),
-    [("m16n8k16", "bf16", "f32"), ("m16n8k16", "f16", "f32"), ("m16n8k16", "f16", "f16"),
-     ("m16n8k8", "bf16", "f32"), ("m16n8k8", "f16", "f16"), ("m16n8k8", "tf32", "f32"),
-     ("m16n8k4", "tf32", "f32")],
-)  # fmt: skip
+    [
+        ("m16n8k16", "bf16", "f32"),
+        ("m16n8k16", "f16", "f32"),
+        ("m16n8k16", "f16", "f16"),
+        ("m16n8k8", "bf16", "f32"),
+        ("m16n8k8", "f16", "f16"),
+        ("m16n8k8", "tf32", "f32"),
+        ("m16n8k4", "tf32", "f32"),
+    ],
+)
 def test_products_of_matrices(shape, kind, result):
     k = int(shape.split("k")[1])
     part = {"bf16": BF16, "f16": np.float16, "tf32": F32}[kind]
@@ -514,8 +574,11 @@ def test_products_of_matrices(shape, kind, result):
     each = 4 // np.dtype(part).itemsize
     a, b = (random.integers(-8, 9, size).astype(part) for size in ((16, k), (k, 8)))
     c = random.integers(-8, 9, (16, 8)).astype(added)
-    inputs = [fragment(a, shape, "a", each), fragment(b, shape, "b", each),
-              fragment(c, shape, "c", each)]  # fmt: skip
+    inputs = [
+        fragment(a, shape, "a", each),
+        fragment(b, shape, "b", each),
+        fragment(c, shape, "c", each),
+    ]
     body, names, register = [], [], 1
     for number, array in enumerate(inputs):
         count = array.nbytes // 128
@@ -526,8 +589,10 @@ def test_products_of_matrices(shape, kind, result):
         body += [f"ld.global.u32 {name}, [%x9+{4 * j}];" for j, name in enumerate(listed)]
     count = inputs[2].nbytes // 128
     out = [f"%r{register + j}" for j in range(count)]
-    body.append(f"mma.sync.aligned.{shape}.row.col.{result}.{kind}.{kind}.{result} "
-                f"{{{', '.join(out)}}}, {names[0]}, {names[1]}, {names[2]};")  # fmt: skip
+    body.append(
+        f"mma.sync.aligned.{shape}.row.col.{result}.{kind}.{kind}.{result} "
+        f"{{{', '.join(out)}}}, {names[0]}, {names[1]}, {names[2]};"
+    )
     body.append(f"mul.wide.u32 %x0, %r0, {4 * count}; add.s64 %x9, %x4, %x0;")
     body += [f"st.global.u32 [%x9+{4 * j}], {name};" for j, name in enumerate(out)]
     words = [array.view(U32) for array in inputs]
@@ -549,16 +614,21 @@ def test_matrices_in_shared_memory(count, trans):
     """Stored as rows by lanes, given out as fragments, stored again and read as rows."""
     data = random.integers(0, 2**16, (32, 8)).astype(np.uint16)
     names = "{" + ", ".join(f"%r{k + 10}" for k in range(count)) + "}"
-    body = COPY + f"""
+    body = (
+        COPY
+        + f"""
     ld.global.v4.u32 {{%r1, %r2, %r3, %r4}}, [%x6]; st.shared.v4.u32 [%x7], {{%r1, %r2, %r3, %r4}};
     bar.sync 0; cvt.u32.u64 %r5, %x7;
     ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {names}, [%r5];
     mul.wide.u32 %x0, %r0, {4 * count}; add.s64 %x9, %x2, %x0;
-    """ + "\n".join(f"st.global.u32 [%x9+{4 * k}], %r{k + 10};" for k in range(count)) + f"""
+    """
+        + "\n".join(f"st.global.u32 [%x9+{4 * k}], %r{k + 10};" for k in range(count))
+        + f"""
     bar.sync 0; setp.lt.u32 %p1, %r0, {8 * count};
     @%p1 st.shared.v4.u32 [%x7], {{0, 0, 0, 0}}; bar.sync 0;
     stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%r5], {names}; bar.sync 0;
     add.s64 %x8, %x3, %x5; {GIVE}"""
+    )
     out = np.zeros((32, count), U32)
     after, _ = run(body, [data, out, np.zeros((32, 8), np.uint16)], 32, SHARED)
     pairs = after[1].view(np.uint16).reshape(32, count, 2)
@@ -573,7 +643,10 @@ def test_matrices_in_shared_memory(count, trans):
 
 def test_transposed_fragments():
     data = random.integers(0, 2**16, (8, 8)).astype(np.uint16)
-    body = FOUR + """ld.global.u32 %r1, [%x11]; movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1;
+    body = (
+        FOUR
+        + """ld.global.u32 %r1, [%x11]; movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1;
     st.global.u32 [%x12], %r2;"""
+    )
     after, _ = run(body, [data.view(U32).reshape(-1), np.zeros(32, U32)], 32)
     np.testing.assert_array_equal(after[1].view(np.uint16).reshape(8, 8), data.T)

@@ -142,9 +142,12 @@ CLEAN_PATTERNS = {
     "fences of the system": {"release": "fence.acq_rel.sys;", "acquire": "fence.sc.gpu;"},
     "another thread's value, a barrier before the fence": {"writer": 40, "barrier": "bar.sync 0;"},
     "who wrote fences, then a barrier": {
-        "writer": 40, "after": "@%p4 membar.gl;", "barrier": "bar.sync 0;", "release": "",
+        "writer": 40,
+        "after": "@%p4 membar.gl;",
+        "barrier": "bar.sync 0;",
+        "release": "",
     },
-}  # fmt: skip
+}
 RACING_PATTERNS = {
     "no fence before": {"release": ""},
     "no fence after": {"acquire": ""},

@@ -39,18 +39,26 @@ def test_values(row):
 
 COUNT = 20_000
 KS = {
-    "gamma": ((2.5,), stats.gamma(2.5)), "beta": ((0.5, 2.0), stats.beta(0.5, 2)),
-    "chisquare": ((3.0,), stats.chi2(3)), "f": ((3.0, 7.0), stats.f(3, 7)),
-    "t": ((4.0,), stats.t(4)), "pareto": ((3.0,), stats.pareto(3)),
-    "rayleigh": ((2.0,), stats.rayleigh(scale=2)), "maxwell": ((), stats.maxwell()),
+    "gamma": ((2.5,), stats.gamma(2.5)),
+    "beta": ((0.5, 2.0), stats.beta(0.5, 2)),
+    "chisquare": ((3.0,), stats.chi2(3)),
+    "f": ((3.0, 7.0), stats.f(3, 7)),
+    "t": ((4.0,), stats.t(4)),
+    "pareto": ((3.0,), stats.pareto(3)),
+    "rayleigh": ((2.0,), stats.rayleigh(scale=2)),
+    "maxwell": ((), stats.maxwell()),
     "weibull_min": ((2.0, 1.5), stats.weibull_min(1.5, scale=2)),
-    "wald": ((2.0,), stats.invgauss(2.0)), "lognormal": ((0.7,), stats.lognorm(0.7)),
+    "wald": ((2.0,), stats.invgauss(2.0)),
+    "lognormal": ((0.7,), stats.lognorm(0.7)),
     "triangular": ((0.0, 0.25, 1.0), stats.triang(0.25)),
-    "generalized_normal": ((1.5,), stats.gennorm(1.5)), "normal": ((), stats.norm()),
-    "exponential": ((), stats.expon()), "laplace": ((), stats.laplace()),
-    "cauchy": ((), stats.cauchy()), "logistic": ((), stats.logistic()),
+    "generalized_normal": ((1.5,), stats.gennorm(1.5)),
+    "normal": ((), stats.norm()),
+    "exponential": ((), stats.expon()),
+    "laplace": ((), stats.laplace()),
+    "cauchy": ((), stats.cauchy()),
+    "logistic": ((), stats.logistic()),
     "gumbel": ((), stats.gumbel_r()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", KS)
@@ -64,10 +72,13 @@ def test_distribution_functions(name):
 @pytest.mark.parametrize(
     ("name", "args", "mean", "variance"),
     [
-        ("poisson", (4.0,), 4, 4), ("poisson", (60.0,), 60, 60), ("geometric", (0.2,), 5, 20),
-        ("binomial", (12.0, 0.3), 3.6, 2.52), ("binomial", (400.0, 0.7), 280, 84),
+        ("poisson", (4.0,), 4, 4),
+        ("poisson", (60.0,), 60, 60),
+        ("geometric", (0.2,), 5, 20),
+        ("binomial", (12.0, 0.3), 3.6, 2.52),
+        ("binomial", (400.0, 0.7), 280, 84),
     ],
-)  # fmt: skip
+)
 def test_moments_of_counts(name, args, mean, variance):
     sample = np.asarray(getattr(gf.random, name)(gf.random.key(2), *args, shape=(COUNT,)), float)
     assert abs(sample.mean() - mean) < 5 * (variance / COUNT) ** 0.5
@@ -87,9 +98,18 @@ def test_poisson_of_any_mean(mean):
 
 @pytest.mark.parametrize(
     ("count", "p"),
-    [(50, 0.5), (1000, 0.25), (1e5, 0.125), (1e7, 0.5), (1e7, 2**-20), (1e9, 0.5), (1e9, 2**-10),
-     (1e9, 1 - 2**-10), (1e9, 2**-33)],
-)  # fmt: skip
+    [
+        (50, 0.5),
+        (1000, 0.25),
+        (1e5, 0.125),
+        (1e7, 0.5),
+        (1e7, 2**-20),
+        (1e9, 0.5),
+        (1e9, 2**-10),
+        (1e9, 1 - 2**-10),
+        (1e9, 2**-33),
+    ],
+)
 def test_binomial_of_any_count(count, p):
     """At 1e9 the variance was 1.4 times its value, and the mean was off."""
     sample = np.asarray(gf.random.binomial(gf.random.key(4), count, p, (COUNT,)), float)
@@ -102,17 +122,21 @@ def test_binomial_of_any_count(count, p):
 @pytest.mark.parametrize(
     ("name", "args", "law"),
     [
-        ("wald", (1e3,), stats.invgauss(1e3)), ("wald", (1e7,), stats.invgauss(1e7)),
+        ("wald", (1e3,), stats.invgauss(1e3)),
+        ("wald", (1e7,), stats.invgauss(1e7)),
         ("wald", (1e-3,), stats.invgauss(1e-3)),
         # Nearly uniform; |x|**p underflows in the distribution function of SciPy.
         ("generalized_normal", (1e3,), stats.uniform(-1, 2)),
         ("generalized_normal", (1e5,), stats.uniform(-1, 2)),
         ("generalized_normal", (0.25,), stats.gennorm(0.25)),
-        ("gamma", (1e6,), stats.gamma(1e6)), ("gamma", (0.1,), stats.gamma(0.1)),
-        ("loggamma", (1e-3,), stats.loggamma(1e-3)), ("t", (1e6,), stats.t(1e6)),
-        ("beta", (1e4, 1e4), stats.beta(1e4, 1e4)), ("pareto", (1e4,), stats.pareto(1e4)),
+        ("gamma", (1e6,), stats.gamma(1e6)),
+        ("gamma", (0.1,), stats.gamma(0.1)),
+        ("loggamma", (1e-3,), stats.loggamma(1e-3)),
+        ("t", (1e6,), stats.t(1e6)),
+        ("beta", (1e4, 1e4), stats.beta(1e4, 1e4)),
+        ("pareto", (1e4,), stats.pareto(1e4)),
     ],
-)  # fmt: skip
+)
 def test_extreme_parameters(name, args, law):
     """Large means of wald gave negative numbers, large powers of generalized_normal zeros."""
     sample = np.asarray(getattr(gf.random, name)(gf.random.key(5), *args, (COUNT,)), float)
@@ -184,16 +208,22 @@ def test_refusals():
         (ValueError, "integer dtype", lambda: gf.random.poisson(key, 1.0, dtype=np.float32)),
         (ValueError, "broadcast", lambda: gf.random.gamma(key, np.ones(3), (2,))),
         (ValueError, "must have an axis", lambda: gf.random.dirichlet(key, 1.0)),
-        (ValueError, "method", lambda: gf.random.multivariate_normal(
-            key, np.zeros(2), np.eye(2), method="lu")),
+        (
+            ValueError,
+            "method",
+            lambda: gf.random.multivariate_normal(key, np.zeros(2), np.eye(2), method="lu"),
+        ),
         (ValueError, "cov", lambda: gf.random.multivariate_normal(key, np.zeros(3), np.eye(2))),
         (ValueError, "single one", lambda: gf.random.gamma(gf.random.split(key), 1.0)),
         (TypeError, "int", lambda: gf.random.orthogonal(key, 2.5)),
         (ValueError, "mode", lambda: gf.random.gumbel(key, mode="finest")),
         (ValueError, "mode", lambda: gf.random.bernoulli(key, mode="highest")),
-        (ValueError, "category for each draw", lambda: gf.random.categorical(
-            key, np.zeros(2, np.float32), shape=(3,), replace=False)),
-    ]  # fmt: skip
+        (
+            ValueError,
+            "category for each draw",
+            lambda: gf.random.categorical(key, np.zeros(2, np.float32), shape=(3,), replace=False),
+        ),
+    ]
     for error, pattern, call in cases:
         with pytest.raises(error, match=pattern) as caught:
             call()

@@ -133,9 +133,13 @@ def test_delete():
     x.delete()
     assert x.is_deleted()
     for use in (
-        lambda: repr(x), lambda: x.data, lambda: x + 1, x.block_until_ready, x.tolist,
+        lambda: repr(x),
+        lambda: x.data,
+        lambda: x + 1,
+        x.block_until_ready,
+        x.tolist,
         lambda: x[0],
-    ):  # fmt: skip
+    ):
         with pytest.raises(RuntimeError, match=r"\[array\].*deleted f32\[3\]"):
             use()
     with pytest.raises(ValueError):  # JAX's class where a compiled program gets such an array

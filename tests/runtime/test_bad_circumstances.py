@@ -52,8 +52,11 @@ def run(body, folder, seconds=120, **variables):
     environment = {**os.environ, "GPUFLOW_CACHE_DIR": str(folder), "PYTHONPATH": PACKAGE}
     process = subprocess.run(
         [sys.executable, "-c", START + textwrap.dedent(body)],
-        env={**environment, **variables}, capture_output=True, text=True, timeout=seconds,
-    )  # fmt: skip
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout, process.stderr
 
@@ -306,15 +309,22 @@ else:
 def test_a_limit_of_the_address_space_is_named(is_warm, tmp_path):
     """LLVM and OpenBLAS end the process, or say that a file of theirs could not be found."""
     variables = {
-        **os.environ, "GPUFLOW_CACHE_DIR": str(tmp_path), "PYTHONPATH": PACKAGE,
-        "GPUFLOW_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1",
-    }  # fmt: skip
+        **os.environ,
+        "GPUFLOW_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": PACKAGE,
+        "GPUFLOW_NUM_THREADS": "2",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
 
     def outcome(megabytes):
         process = subprocess.run(
-            [sys.executable, "-c", LIMITED, str(megabytes)], env=variables, capture_output=True,
-            text=True, timeout=120, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", LIMITED, str(megabytes)],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert process.returncode == 0, process.stdout + process.stderr
         return process.stdout
 

@@ -15,10 +15,20 @@ from gpuflow.runtime.eager import cached_call
 
 @pytest.mark.parametrize(
     "f",
-    [lambda x: x.T, lambda x: x.reshape(-1), lambda x: x[0], lambda x: x[:], lambda x: x[::-1],
-     lambda x: jnp.broadcast_to(x, (2, 2, 3)), lambda x: x.astype("float32"), lambda x: jnp.real(x),
-     lambda x: lax.copy(x), jnp.squeeze, jnp.ravel],
-)  # fmt: skip
+    [
+        lambda x: x.T,
+        lambda x: x.reshape(-1),
+        lambda x: x[0],
+        lambda x: x[:],
+        lambda x: x[::-1],
+        lambda x: jnp.broadcast_to(x, (2, 2, 3)),
+        lambda x: x.astype("float32"),
+        lambda x: jnp.real(x),
+        lambda x: lax.copy(x),
+        jnp.squeeze,
+        jnp.ravel,
+    ],
+)
 def test_results_do_not_share_memory(f):
     x = jnp.arange(6.0).reshape(2, 3)
     out = f(x)

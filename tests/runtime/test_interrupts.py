@@ -64,7 +64,8 @@ LOOPS = {
     "on the pool": (gf.jit(lambda x: endless(x.reshape(-1))), BIG),
     "products": (gf.jit(products), BIG),
     "turns on several threads": (
-        gf.jit(lambda x: lax.map(products, x)), np.ones((32, 24, 32), np.float32)
+        gf.jit(lambda x: lax.map(products, x)),
+        np.ones((32, 24, 32), np.float32),
     ),
     "without jit": (without_jit, X),
 }
@@ -190,9 +191,14 @@ def stopped(work, number):
 def test_kernels_that_return_early_leave_the_pool_as_it_was():
     """Workers hear of it, and the next jobs of the pool run to their end."""
     lanes = np.linspace(1, 2, 100_000).astype(np.float32)
-    f = gf.jit(gf.vmap(lambda x, n: lax.while_loop(
-        lambda s: s[0] < n, lambda s: (s[0] + 1, jnp.sin(s[1])), (jnp.int32(0), x))[1],
-        (0, None)))  # fmt: skip
+    f = gf.jit(
+        gf.vmap(
+            lambda x, n: lax.while_loop(
+                lambda s: s[0] < n, lambda s: (s[0] + 1, jnp.sin(s[1])), (jnp.int32(0), x)
+            )[1],
+            (0, None),
+        )
+    )
     want = f(lanes, 10)
     for _ in range(3):
         thread = threading.Thread(target=lambda: interrupted((lambda x: f(x, 1 << 30), lanes)))

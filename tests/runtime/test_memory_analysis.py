@@ -80,14 +80,10 @@ PROGRAMS = {
     "convolutional network": training(models.cnn_loss, models.cnn_params(), models.cnn_batch(8)),
     "scan": (scan_with_carries, (MATRIX, MATRIX * 2), (np.stack([MATRIX] * 5),)),
     "while": (while_with_carries, (np.int32(0), MATRIX, MATRIX * 2), (np.int32(4),)),
-    "split reduction": (
-        split_reduction, np.float32(1), (np.ones((1 << 15, 16), np.float32),)
-    ),
-    "rows and sums": (
-        rows_and_sums, (MATRIX, MATRIX, MATRIX[0], np.float32(1)), (MATRIX,)
-    ),
+    "split reduction": (split_reduction, np.float32(1), (np.ones((1 << 15, 16), np.float32),)),
+    "rows and sums": (rows_and_sums, (MATRIX, MATRIX, MATRIX[0], np.float32(1)), (MATRIX,)),
     "forwarded": (forwarded, MATRIX, (MATRIX[:5],)),
-}  # fmt: skip
+}
 CASES = [(name, donates) for name in PROGRAMS for donates in (False, True)]
 
 
@@ -167,9 +163,11 @@ def test_peak_is_the_sum():
     stated = compiled_program("perceptron", True)[0].memory_analysis()
     assert stated.alias_size_in_bytes > 0
     assert stated.peak_memory_in_bytes == (
-        stated.argument_size_in_bytes + stated.output_size_in_bytes
-        - stated.alias_size_in_bytes + stated.temp_size_in_bytes
-    )  # fmt: skip
+        stated.argument_size_in_bytes
+        + stated.output_size_in_bytes
+        - stated.alias_size_in_bytes
+        + stated.temp_size_in_bytes
+    )
     assert stated.generated_code_size_in_bytes > 0
 
 

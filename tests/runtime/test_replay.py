@@ -38,8 +38,9 @@ def turns(x):
 
 
 def until(x):
-    return lax.while_loop(lambda c: c[0] < 9, lambda c: (c[0] + 1, log_of_less(c[1], -1 + c[0])),
-                          (0, x))  # fmt: skip
+    return lax.while_loop(
+        lambda c: c[0] < 9, lambda c: (c[0] + 1, log_of_less(c[1], -1 + c[0])), (0, x)
+    )
 
 
 CASES = {
@@ -47,17 +48,25 @@ CASES = {
     "inner jit": (lambda x: 2 * gf.jit(log_of_less)(x), r"of log\(-1\), at"),
     "vmap": (gf.vmap(log_of_less), r"of log\(-1\), at"),
     "checkpoint": (gf.checkpoint(log_of_less), r"of log\(-1\), at"),
-    "branch": (lambda x: lax.cond(x[0, 0] > 0, log_of_less, jnp.sin, x),
-               r"of log\(-1\), in branch 1 of cond, at"),
-    "branches of lanes": (gf.vmap(lambda x: lax.cond(x[0] > 0, log_of_less, jnp.sin, x)),
-                          r"of log\(-1\), at"),
+    "branch": (
+        lambda x: lax.cond(x[0, 0] > 0, log_of_less, jnp.sin, x),
+        r"of log\(-1\), in branch 1 of cond, at",
+    ),
+    "branches of lanes": (
+        gf.vmap(lambda x: lax.cond(x[0] > 0, log_of_less, jnp.sin, x)),
+        r"of log\(-1\), at",
+    ),
     "scan": (turns, r"of log\(-1\), in turn 3 of scan, in branch 1 of cond, at"),
-    "reverse": (lambda x: lax.scan(lambda c, t: (c, log_of_less(c, t)), x, jnp.arange(4.0),
-                                   reverse=True), r"of log\(-2\), in turn 0 of scan, at"),
+    "reverse": (
+        lambda x: lax.scan(lambda c, t: (c, log_of_less(c, t)), x, jnp.arange(4.0), reverse=True),
+        r"of log\(-2\), in turn 0 of scan, at",
+    ),
     "while": (until, r"of log\(-1\.\d*\), in turn 2 of while, at"),
-    "in place of where": (lambda x: jnp.where(x > 2, jnp.sqrt(-x), log_of_less(x)),
-                          r"of log\(-1\), at"),
-}  # fmt: skip
+    "in place of where": (
+        lambda x: jnp.where(x > 2, jnp.sqrt(-x), log_of_less(x)),
+        r"of log\(-1\), at",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -80,8 +89,12 @@ def test_loops_and_branches_outside_of_jit():
 
 
 def test_operands_of_other_shapes_are_told_by_their_range():
-    text = refused(lambda x, y: (x @ y).sum(), np.full((2, 3), 1e38, "f"), np.full(3, -1e2, "f"),
-                   setting="debug_infs")  # fmt: skip
+    text = refused(
+        lambda x, y: (x @ y).sum(),
+        np.full((2, 3), 1e38, "f"),
+        np.full(3, -1e2, "f"),
+        setting="debug_infs",
+    )
     assert "got inf in f32[2] at [0], of dot_general(f32[2,3] from 1e+38 to 1e+38, " in text
     assert "f32[3] from -100 to -100)" in text
 

@@ -32,9 +32,14 @@ def is_program(primitive, *operands, **params):
 
 @pytest.mark.parametrize(
     "dtype, count",
-    [(np.float32, LARGE), (np.int32, LARGE), (np.complex64, LARGE), (np.float16, NARROW),
-     (ml_dtypes.bfloat16, NARROW)],
-)  # fmt: skip
+    [
+        (np.float32, LARGE),
+        (np.int32, LARGE),
+        (np.complex64, LARGE),
+        (np.float16, NARROW),
+        (ml_dtypes.bfloat16, NARROW),
+    ],
+)
 def test_values(dtype, count):
     for size in (count - 1, count, count + 1):
         x = numbers(size, dtype)

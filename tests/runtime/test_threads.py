@@ -106,8 +106,10 @@ def test_threads_call_the_same_functions_for_the_first_time(donate):
         order = functions[:: -1 if number % 2 else 1]
         return {
             (function.__name__, x.shape): gf.tree.map(np.asarray, function(jnp.array(x)))
-            for _ in range(2) for function in order for x in values
-        }  # fmt: skip
+            for _ in range(2)
+            for function in order
+            for x in values
+        }
 
     results = at_once(6, work)
     for name in results[0]:

@@ -224,15 +224,23 @@ def test_weak_distributions():
     """Vectors of integers and a number: most give strong floats, as JAX does, scalars weak ones."""
     counts = np.array([1, 2, 0], np.int8)
     for strong in (
-        stats.nbinom.logpmf(counts, 5, 0.3), stats.bernoulli.pmf(counts, 0.3),
-        stats.geom.logpmf(counts, 0.3), stats.uniform.cdf(0.5), stats.norm.pdf(X > 0, 0, 1),
-        special.rel_entr(X > 0, 1), special.kl_div(X > 0, 1.0),
-    ):  # fmt: skip
+        stats.nbinom.logpmf(counts, 5, 0.3),
+        stats.bernoulli.pmf(counts, 0.3),
+        stats.geom.logpmf(counts, 0.3),
+        stats.uniform.cdf(0.5),
+        stats.norm.pdf(X > 0, 0, 1),
+        special.rel_entr(X > 0, 1),
+        special.kl_div(X > 0, 1.0),
+    ):
         assert not strong.weak_type and strong.dtype == np.float32
     for weak in (
-        stats.poisson.logpmf(counts, 0.3), stats.binom.pmf(counts, 5, 0.3), stats.norm.pdf(0.5),
-        stats.expon.cdf(X > 0), stats.bernoulli.pmf(1, 0.3), special.rel_entr(0.5, X > 0),
-    ):  # fmt: skip
+        stats.poisson.logpmf(counts, 0.3),
+        stats.binom.pmf(counts, 5, 0.3),
+        stats.norm.pdf(0.5),
+        stats.expon.cdf(X > 0),
+        stats.bernoulli.pmf(1, 0.3),
+        special.rel_entr(0.5, X > 0),
+    ):
         assert weak.weak_type
 
 

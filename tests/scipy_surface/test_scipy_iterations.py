@@ -54,8 +54,11 @@ PROBLEMS = {
 def test_minima(name, method):
     function, start = PROBLEMS[name]
     result = minimize(function, start, method=method, options={"maxiter": 300})
-    theirs = scipy.optimize.minimize(lambda x: float(function(jnp.asarray(x))), start,
-                                     jac=lambda x: np.asarray(gf.grad(function)(x)))  # fmt: skip
+    theirs = scipy.optimize.minimize(
+        lambda x: float(function(jnp.asarray(x))),
+        start,
+        jac=lambda x: np.asarray(gf.grad(function)(x)),
+    )
     assert float(result.fun) <= float(theirs.fun) + 1e-7
     assert np.abs(result.jac).max() < (1e-5 if bool(result.success) else 1e-3)
     assert int(result.nit) <= 3 * theirs.nit + 10
@@ -75,8 +78,9 @@ def test_float32_minimum_under_jit_and_vmap():
 def test_complex_minimum():
     target = jnp.array([1 + 2j, -0.5j])
     method = "l-bfgs-experimental-do-not-rely-on-this"
-    result = minimize(lambda x: jnp.sum(jnp.abs(x - target) ** 4), jnp.zeros(2, complex),
-                     method=method)  # fmt: skip
+    result = minimize(
+        lambda x: jnp.sum(jnp.abs(x - target) ** 4), jnp.zeros(2, complex), method=method
+    )
     np.testing.assert_allclose(result.x, target, atol=0.05)
 
 
@@ -225,8 +229,9 @@ def test_closed_over_arrays_have_gradients():
 
 def test_exponentials_of_trees_complex_numbers_and_lanes():
     rates = np.array([1.0, -2.0])
-    out = odeint(lambda y, t: {"a": -y["a"], "b": 1j * y["b"]}, {"a": jnp.ones(2), "b": 1j},
-                 TIMES[:9])  # fmt: skip
+    out = odeint(
+        lambda y, t: {"a": -y["a"], "b": 1j * y["b"]}, {"a": jnp.ones(2), "b": 1j}, TIMES[:9]
+    )
     np.testing.assert_allclose(out["a"][:, 0], np.exp(-TIMES[:9]), atol=1e-6)
     np.testing.assert_allclose(out["b"], 1j * np.exp(1j * TIMES[:9]), atol=1e-6)
     lanes = gf.vmap(lambda rate: odeint(lambda y, t: rate * y, 1.0, TIMES[:4]))(rates)
@@ -336,7 +341,11 @@ def test_bfgs_as_scipy(size, dtype):
 def test_the_inverse_hessian_of_bfgs():
     """Of a quadratic the steps reconstruct it."""
     matrix = np.array([[4.0, 1.0, 0.0], [1.0, 3.0, 0.5], [0.0, 0.5, 2.0]])
-    got = minimize(lambda x: 0.5 * x @ matrix @ x + x.sum(), np.array([3.0, -2.0, 5.0]),
-                   method="BFGS", options={"gtol": 1e-9})  # fmt: skip
+    got = minimize(
+        lambda x: 0.5 * x @ matrix @ x + x.sum(),
+        np.array([3.0, -2.0, 5.0]),
+        method="BFGS",
+        options={"gtol": 1e-9},
+    )
     np.testing.assert_allclose(got.x, -np.linalg.solve(matrix, np.ones(3)), rtol=1e-8)
     np.testing.assert_allclose(got.hess_inv, np.linalg.inv(matrix), rtol=0.1, atol=0.02)

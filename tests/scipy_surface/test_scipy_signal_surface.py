@@ -44,8 +44,14 @@ def compare(got, want, tolerance=1e-10):
 
 # --- convolution ---------------------------------------------------------------------------
 
-SHAPES = [((7,), (3,)), ((7,), (4,)), ((3,), (7,)), ((5, 6), (3, 2)), ((5, 6), (4, 4)),
-          ((3, 2), (5, 6))]  # fmt: skip
+SHAPES = [
+    ((7,), (3,)),
+    ((7,), (4,)),
+    ((3,), (7,)),
+    ((5, 6), (3, 2)),
+    ((5, 6), (4, 4)),
+    ((3, 2), (5, 6)),
+]
 
 
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
@@ -72,10 +78,12 @@ def test_fftconvolve_along_some_axes():
 # --- spectra -------------------------------------------------------------------------------
 
 CUTS = [
-    {"nperseg": 64}, {"nperseg": 63, "noverlap": 20, "nfft": 100},
-    {"nperseg": 64, "detrend": "linear"}, {"window": "hamming", "nperseg": 32},
+    {"nperseg": 64},
+    {"nperseg": 63, "noverlap": 20, "nfft": 100},
+    {"nperseg": 64, "detrend": "linear"},
+    {"window": "hamming", "nperseg": 32},
     {"window": np.hanning(40), "nperseg": 40},
-]  # fmt: skip
+]
 REAL = numbers(2, 300)
 COMPLEX = REAL + 1j * numbers(2, 300, seed=1)
 

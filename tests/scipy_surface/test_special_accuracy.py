@@ -221,9 +221,7 @@ def test_bernoulli_numbers():
 
 def test_multigammaln_and_polygamma():
     a = np.array([2.5, 4.0, 10.0], np.float32)
-    want = [
-        float(3 * mp.log(mp.pi) / 2 + sum(mp.loggamma(v - k / 2) for k in range(3))) for v in a
-    ]
+    want = [float(3 * mp.log(mp.pi) / 2 + sum(mp.loggamma(v - k / 2) for k in range(3))) for v in a]
     np.testing.assert_allclose(special.multigammaln(a, 3), want, rtol=1e-6)
     n, x = np.array([0, 1, 2, 5]), np.array([0.3, 1.0, 4.0, 9.0], np.float32)
     want = [float(mp.polygamma(int(k), mp.mpf(float(v)))) for k, v in zip(n, x)]

@@ -69,8 +69,16 @@ def test_derivatives(name, operands):
 
 def test_second_derivatives():
     """Rules are made of functions that have rules."""
-    for name, x in (("erfcx", 0.7), ("dawsn", 1.3), ("log_ndtr", -3.0), ("ndtri", 0.2), ("i0", 1.1),
-                    ("expi", 0.8), ("gamma", 2.7), ("spence", 0.6)):  # fmt: skip
+    for name, x in (
+        ("erfcx", 0.7),
+        ("dawsn", 1.3),
+        ("log_ndtr", -3.0),
+        ("ndtri", 0.2),
+        ("i0", 1.1),
+        ("expi", 0.8),
+        ("gamma", 2.7),
+        ("spence", 0.6),
+    ):
         with gpuflow.enable_x64(True):
             slope = gpuflow.grad(_total(name))
             want = _difference_quotient(slope, (x,), 0)
@@ -85,9 +93,17 @@ def test_derivatives_of_bessel_jn():
 
 def test_derivatives_where_values_are_dropped():
     """A choice between formulas must not bring nan from the one that was not taken."""
-    for name, x in (("xlogy", (0.0, 0.0)), ("entr", (-1.0,)), ("rel_entr", (0.0, 1.0)),
-                    ("kl_div", (0.0, 1.0)), ("comb", (3.0, 5.0)), ("i1e", (0.0,)),
-                    ("spence", (1.0,)), ("sici", (1e-3,)), ("dawsn", (0.0,))):  # fmt: skip
+    for name, x in (
+        ("xlogy", (0.0, 0.0)),
+        ("entr", (-1.0,)),
+        ("rel_entr", (0.0, 1.0)),
+        ("kl_div", (0.0, 1.0)),
+        ("comb", (3.0, 5.0)),
+        ("i1e", (0.0,)),
+        ("spence", (1.0,)),
+        ("sici", (1e-3,)),
+        ("dawsn", (0.0,)),
+    ):
         last = len(x) - 1
         slope = gpuflow.grad(_total(name), argnums=last)(*x)
         assert not np.isnan(slope) or name == "entr" or x == (0.0, 0.0), name
@@ -100,9 +116,11 @@ UNARY = [
 ]  # fmt: skip
 # What SciPy has there is no limit, or not what its documentation says.
 EXCEPT = {
-    "gammasgn": (1e30, -1e30), "digamma": (-1e30, -np.inf), "gamma": (-1e30, 1e30),
+    "gammasgn": (1e30, -1e30),
+    "digamma": (-1e30, -np.inf),
+    "gamma": (-1e30, 1e30),
     "expi": (np.inf,),  # nan before SciPy 1.17
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -128,8 +146,9 @@ def test_special_values_where_scipy_differs():
     assert float(special.i0(inf)) == inf and float(special.i1(-inf)) == -inf
     assert float(special.spence(jnp.float32(inf))) == -inf
     # At infinity T(h, a) is the upper tail by half.
-    np.testing.assert_allclose(special.owens_t(1.0, inf), 0.5 * (1 - scipy.special.ndtr(1.0)),
-                               rtol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(
+        special.owens_t(1.0, inf), 0.5 * (1 - scipy.special.ndtr(1.0)), rtol=1e-6
+    )
     assert np.isnan(special.sici(-inf)[1]) and np.isnan(special.expn(-1, 1.0))
     assert float(special.poch(-5.0, -2.0)) == pytest.approx(1 / 42, rel=1e-6)
     assert float(special.poch(1.0, -2.0)) == inf
@@ -145,8 +164,9 @@ def test_functions_that_stay_finite():
     )
     np.testing.assert_allclose(special.kl_div(1.0, 1.0001), 4.9998e-9, rtol=1e-2)
     np.testing.assert_allclose(special.gamma(35.0), scipy.special.gamma(35.0), rtol=1e-6)
-    np.testing.assert_allclose(special.fresnel(1000.5)[0], scipy.special.fresnel(1000.5)[0],
-                               rtol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(
+        special.fresnel(1000.5)[0], scipy.special.fresnel(1000.5)[0], rtol=1e-6
+    )
 
 
 def test_logsumexp_and_softmax():
@@ -164,9 +184,20 @@ def test_logsumexp_and_softmax():
 # --- dtypes and transformations -------------------------------------------------------------
 
 ELEMENTWISE = [
-    "bessel", "erfcx", "dawsn", "owens_t", "expi", "sici", "fresnel", "gamma", "betaln", "i0e",
-    "logit", "kl_div", "hyp1f1",
-]  # fmt: skip
+    "bessel",
+    "erfcx",
+    "dawsn",
+    "owens_t",
+    "expi",
+    "sici",
+    "fresnel",
+    "gamma",
+    "betaln",
+    "i0e",
+    "logit",
+    "kl_div",
+    "hyp1f1",
+]
 
 
 def _call(name, x):
@@ -216,8 +247,9 @@ def test_dtypes(name):
 # --- errors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["dawsn", "expi", "exp1", "sici", "fresnel", "entr", "gammasgn",
-                                  "factorial"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["dawsn", "expi", "exp1", "sici", "fresnel", "entr", "gammasgn", "factorial"]
+)
 def test_complex_numbers_are_refused(name):
     with pytest.raises(ValueError, match=rf"\[{name}\] operands must be real.*Fix: jnp.real"):
         getattr(special, name)(1j)
@@ -238,14 +270,15 @@ def test_complex_numbers_are_refused(name):
         (lambda: special.sph_harm_y(1, 0, 0.1, 0.1, diff_n=1), NotImplementedError, r"diff_n"),
         (
             lambda: gpuflow.jit(lambda n: special.sph_harm_y(n, 0, 0.1, 0.1))(1),
-            ValueError, r"n_max must be given where n is traced",
+            ValueError,
+            r"n_max must be given where n is traced",
         ),
         (lambda: special.lpmn_values(1, 2, jnp.ones(1), True), NotImplementedError, r"be equal"),
         (lambda: special.lpmn_values(1, 1, 0.5, True), ValueError, r"z must be a vector"),
         (lambda: special.lpmn_values(1, 1, jnp.arange(2), True), TypeError, r"z must be float32"),
         (lambda: special.erfcx([1.0]), TypeError, r"operands must be arrays or numbers"),
     ],
-)  # fmt: skip
+)
 def test_errors(call, error, text):
     with pytest.raises(error, match=text):
         call()

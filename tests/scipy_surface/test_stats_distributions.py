@@ -90,9 +90,11 @@ def _compare(got, want, dtype, function):
     bound = 4e-5 if dtype == np.float32 else 1e-11
     scale = 0.01 if function.startswith("log") else 0.0
     np.testing.assert_allclose(
-        got[~ended].astype(np.float64), narrow[~ended].astype(np.float64), rtol=bound,
+        got[~ended].astype(np.float64),
+        narrow[~ended].astype(np.float64),
+        rtol=bound,
         atol=bound * scale + 1e-307 if dtype == np.float64 else bound * scale + 1e-37,
-    )  # fmt: skip
+    )
 
 
 def _fixed_scipy(name, function, x, want):
@@ -155,7 +157,7 @@ def test_tails_of_logarithms():
         (stats.gumbel_l.logcdf(-300.0), -300.0),
         (stats.truncnorm.logcdf(31.0, 30.0, 40.0), np.log1p(-np.exp(-30.531))),
         (stats.t.logpdf(1e30, 3.0), -4 * 30 * np.log(10) + np.log(6 * 3**0.5 / np.pi)),
-    ):  # fmt: skip
+    ):
         np.testing.assert_allclose(got, float(want), rtol=2e-6, atol=1e-15)
 
 
@@ -218,11 +220,16 @@ def test_derivatives(name, operands):
 @pytest.mark.parametrize(
     ("name", "operands"),
     [
-        ("gamma.logpdf", (-1.0, 2.0)), ("beta.logpdf", (-1.0, 2.0, 3.0)), ("expon.logcdf", (-1.0,)),
-        ("pareto.logcdf", (0.5, 2.0)), ("truncnorm.logcdf", (-3.0, -1.0, 2.0)),
-        ("chi2.logcdf", (-1.0, 2.0)), ("pareto.logpdf", (0.5, 2.0)), ("uniform.logpdf", (2.0,)),
+        ("gamma.logpdf", (-1.0, 2.0)),
+        ("beta.logpdf", (-1.0, 2.0, 3.0)),
+        ("expon.logcdf", (-1.0,)),
+        ("pareto.logcdf", (0.5, 2.0)),
+        ("truncnorm.logcdf", (-3.0, -1.0, 2.0)),
+        ("chi2.logcdf", (-1.0, 2.0)),
+        ("pareto.logpdf", (0.5, 2.0)),
+        ("uniform.logpdf", (2.0,)),
     ],
-)  # fmt: skip
+)
 def test_derivatives_outside_of_the_support_are_0(name, operands):
     function = _function(name)
     assert float(function(*operands)) == -np.inf

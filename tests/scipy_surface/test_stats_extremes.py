@@ -180,9 +180,7 @@ def test_lower_tail_of_a_large_gamma_distribution(a, deviations):
 def test_derivatives_of_the_complement_are_those_of_the_function():
     for x in (1e-12, 0.01, 0.6, 0.999):
         for k in range(3):
-            upper, lower = (
-                gf.grad(f, k)(x, 1.3, 2.4) for f in (stats.beta.sf, stats.beta.cdf)
-            )
+            upper, lower = (gf.grad(f, k)(x, 1.3, 2.4) for f in (stats.beta.sf, stats.beta.cdf))
             np.testing.assert_allclose(upper, -lower, rtol=1e-6)
 
 

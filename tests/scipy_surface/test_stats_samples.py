@@ -50,9 +50,7 @@ def test_multivariate_normal():
     cov, mean, x = a @ a.T + np.eye(3), RNG.normal(size=3), RNG.normal(size=(4, 5, 3))
     want = scipy.stats.multivariate_normal.logpdf(x, mean, cov)
     np.testing.assert_allclose(stats.multivariate_normal.logpdf(x, mean, cov), want, rtol=1e-5)
-    np.testing.assert_allclose(
-        stats.multivariate_normal.pdf(x, mean, cov), np.exp(want), rtol=1e-5
-    )
+    np.testing.assert_allclose(stats.multivariate_normal.pdf(x, mean, cov), np.exp(want), rtol=1e-5)
     want = scipy.stats.multivariate_normal.logpdf(x, mean, 2 * np.eye(3))
     np.testing.assert_allclose(stats.multivariate_normal.logpdf(x, mean, 2.0), want, rtol=1e-5)
     want = scipy.stats.norm.logpdf(1, 2, 3**0.5)

@@ -40,8 +40,11 @@ from together import together  # noqa: E402
 import gpuflow  # noqa: E402
 
 for _name in (
-    "scipy.cluster.vq", "scipy.sparse.linalg", "scipy.spatial.transform", "experimental.ode",
-):  # fmt: skip
+    "scipy.cluster.vq",
+    "scipy.sparse.linalg",
+    "scipy.spatial.transform",
+    "experimental.ode",
+):
     import_module(f"gpuflow.{_name}")
 
 DATA = TESTS / "data"
@@ -142,9 +145,11 @@ def test_each_difference_has_a_reason():
     rows, known = known_differences(), reasons()
     assert [line for line in rows if not reason_of(line, known)] == []
     unused = [
-        pattern.pattern for patterns in known.values() for pattern in patterns
+        pattern.pattern
+        for patterns in known.values()
+        for pattern in patterns
         if not any(pattern.search(line) for line in rows)
-    ]  # fmt: skip
+    ]
     assert unused == []
 
 

@@ -40,9 +40,13 @@ PACKAGE = Path(gpuflow.__file__).parent
 NEUTRAL = ("gpuflow.base", "gpuflow.compiler.cache", "gpuflow.compiler.debugging")
 # What makes KernelIR, whose text is in the key. Emitters may import its types and run none of it.
 BEFORE_KERNEL_IR = (
-    "gpuflow.core", "gpuflow.compiler.passes", "gpuflow.compiler.fusion",
-    "gpuflow.compiler.lowering", "gpuflow.compiler.schedules", "gpuflow.compiler.planning",
-)  # fmt: skip
+    "gpuflow.core",
+    "gpuflow.compiler.passes",
+    "gpuflow.compiler.fusion",
+    "gpuflow.compiler.lowering",
+    "gpuflow.compiler.schedules",
+    "gpuflow.compiler.planning",
+)
 # What handwritten kernels and programs of blocks are made of: their whole texts are in the key.
 IN_TEXTS = ("gpuflow.kernels", "gpuflow.targets.layouts")
 # What asks for kernels and runs them.
@@ -213,9 +217,13 @@ class Copy:
         settings.pop("PYTHONDONTWRITEBYTECODE", None)
         settings["GPUFLOW_CACHE_DIR"] = str(self.cache)
         out = subprocess.run(
-            [sys.executable, "-c", f"{program}\n{_REPORT}"], cwd=self.folder, env=settings,
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+            [sys.executable, "-c", f"{program}\n{_REPORT}"],
+            cwd=self.folder,
+            env=settings,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         assert out.returncode == 0, out.stderr
         made_of, loaded = out.stdout.split()
         assert Path(made_of).is_relative_to(self.folder), "another package was imported"

@@ -54,12 +54,20 @@ def test_second_derivatives_of_powers_of_zero():
 
 
 SATURATED = {
-    "exact gelu": partial(nn.gelu, approximate=False), "gelu": nn.gelu, "silu": nn.silu,
-    "mish": nn.mish, "softplus": nn.softplus, "hard_silu": nn.hard_silu, "elu": nn.elu,
-    "celu": nn.celu, "leaky_relu": lambda x: nn.leaky_relu(x, 0.0), "relu": nn.relu,
-    "squareplus": nn.squareplus, "sparse_plus": nn.sparse_plus,
+    "exact gelu": partial(nn.gelu, approximate=False),
+    "gelu": nn.gelu,
+    "silu": nn.silu,
+    "mish": nn.mish,
+    "softplus": nn.softplus,
+    "hard_silu": nn.hard_silu,
+    "elu": nn.elu,
+    "celu": nn.celu,
+    "leaky_relu": lambda x: nn.leaky_relu(x, 0.0),
+    "relu": nn.relu,
+    "squareplus": nn.squareplus,
+    "sparse_plus": nn.sparse_plus,
     "-log_sigmoid(-x)": lambda x: -nn.log_sigmoid(-x),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -68,8 +76,9 @@ def test_activations_far_out(name, dtype):
     """The slope is 0 on the left and 1 on the right, and bends nowhere."""
     function = SATURATED[name]
     largest = float(ml_dtypes.finfo(dtype).max)
-    x = jnp.array([-np.inf, -largest, -min(1e30, largest / 2), min(1e30, largest / 2), largest,
-                   np.inf], dtype)  # fmt: skip
+    x = jnp.array(
+        [-np.inf, -largest, -min(1e30, largest / 2), min(1e30, largest / 2), largest, np.inf], dtype
+    )
 
     def slope(x):
         return gf.grad(lambda x: function(x).sum())(x)
@@ -121,9 +130,11 @@ def test_a_rule_is_not_called_with_zero_tangents():
 _Q = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
 _G = np.random.default_rng(1).normal(size=(4, 4))
 REPEATED = {
-    "identity": np.eye(4), "zero": np.zeros((4, 4)), "diagonal": np.diag([2.0, 2.0, 1.0, 1.0]),
+    "identity": np.eye(4),
+    "zero": np.zeros((4, 4)),
+    "diagonal": np.diag([2.0, 2.0, 1.0, 1.0]),
     "turned": _Q @ np.diag([1.0, 1.0, 1.0, 2.0]) @ _Q.T,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REPEATED)
@@ -189,10 +200,14 @@ def test_polar(shape, method):
 
 @pytest.mark.parametrize(
     "a",
-    [np.eye(3), np.diag([1.0, 1.0, 2.0]), np.eye(3) * 2 + np.eye(3, k=1),
-     np.random.default_rng(3).normal(size=(3, 3)) + 4 * np.eye(3)],
+    [
+        np.eye(3),
+        np.diag([1.0, 1.0, 2.0]),
+        np.eye(3) * 2 + np.eye(3, k=1),
+        np.random.default_rng(3).normal(size=(3, 3)) + 4 * np.eye(3),
+    ],
     ids=["identity", "equal", "defective", "general"],
-)  # fmt: skip
+)
 def test_sqrtm(a):
     def function(a):
         root = linalg.sqrtm(a)

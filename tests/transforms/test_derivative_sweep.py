@@ -193,8 +193,11 @@ def test_twice(name):
     for dtype, jitted in dtypes_of(name + " twice"):
         bound = min(functions.LIMITED.get(name, np.inf), float(ml_dtypes.finfo(dtype).max) ** 0.3)
         x = points(name + " twice", dtype, FEW)
-        x = x[(np.abs(x.astype(float)) <= bound) & (np.abs(x.astype(float)) >= 1e-4) | (x == 0)
-              | np.isinf(x.astype(float)) & name.startswith("nn.")]  # fmt: skip
+        x = x[
+            (np.abs(x.astype(float)) <= bound) & (np.abs(x.astype(float)) >= 1e-4)
+            | (x == 0)
+            | np.isinf(x.astype(float)) & name.startswith("nn.")
+        ]
         check_elementwise(name, functions.UNARY[name], [x], 0, dtype, jitted, 2)
 
 

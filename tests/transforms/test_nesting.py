@@ -139,19 +139,30 @@ def _indexing_reference(x, n):
 
 CASES = [
     Case("several", _several, _several_reference, (np.array([0.4, -0.7]), 0.6), (3,)),
-    Case("trees", _trees, _trees_reference,
-         ({"layers": [Layer(np.float64(0.5), np.float64(0.2))], "shift": np.float64(0.3)},
-          Pair(np.float64(0.7), np.float64(-0.4)))),
+    Case(
+        "trees",
+        _trees,
+        _trees_reference,
+        (
+            {"layers": [Layer(np.float64(0.5), np.float64(0.2))], "shift": np.float64(0.3)},
+            Pair(np.float64(0.7), np.float64(-0.4)),
+        ),
+    ),
     Case("custom", _custom, _custom_reference, (np.array([0.3, 0.8]),)),
     Case("closures", _closures, _closures_reference, (np.float64(0.7), np.float64(0.4))),
-    Case("linear_algebra", _linear_algebra, _linear_algebra_reference,
-         (np.array([[0.3], [0.9]]), np.array([0.5]))),
+    Case(
+        "linear_algebra",
+        _linear_algebra,
+        _linear_algebra_reference,
+        (np.array([[0.3], [0.9]]), np.array([0.5])),
+    ),
     Case("indexing", _indexing, _indexing_reference, (np.array([0.6, -0.5]),), (2,)),
-]  # fmt: skip
+]
 NAMES = tuple(TRANSFORMS)
 
-REVERSE = Case("reverse_rule", _reverse_rule, _reverse_rule_reference,
-               (np.array([0.4, -0.7]), 0.6), (3,))  # fmt: skip
+REVERSE = Case(
+    "reverse_rule", _reverse_rule, _reverse_rule_reference, (np.array([0.4, -0.7]), 0.6), (3,)
+)
 REVERSE_NAMES = ("vjp", "grad", "vmap", "jit", "jaxpr", "jacrev")
 
 

@@ -156,20 +156,35 @@ AT_ONCE = [
     (lambda: gf.vmap(two, in_axes={"a": 0}), "must be an int, None, or a tuple"),
     (lambda: gf.vmap(two, out_axes=("x", 0)), "out_axes must hold ints and None; got 'x'"),
     (lambda: gf.vmap(two, axis_name=["i"]), "axis_name must be hashable; got ['i']"),
-    (lambda: gf.vmap(two, axis_size=-1), "axis_size must be an int of at least 0; got -1",
-     ValueError),
-    (lambda: gf.vmap(two, axis_size=2.0), "axis_size must be an int of at least 0; got 2.0",
-     ValueError),
+    (
+        lambda: gf.vmap(two, axis_size=-1),
+        "axis_size must be an int of at least 0; got -1",
+        ValueError,
+    ),
+    (
+        lambda: gf.vmap(two, axis_size=2.0),
+        "axis_size must be an int of at least 0; got 2.0",
+        ValueError,
+    ),
 ]
 IN_THE_CALL = [
-    (lambda: gf.vmap(two)(X, {"k": (Y, X)}), ValueError,
-     "got 3 along axis 0 of x, 4 along axis 0 of y['k'][0], 3 along axis 0 of y['k'][1]."),
+    (
+        lambda: gf.vmap(two)(X, {"k": (Y, X)}),
+        ValueError,
+        "got 3 along axis 0 of x, 4 along axis 0 of y['k'][0], 3 along axis 0 of y['k'][1].",
+    ),
     (lambda: gf.vmap(two, axis_size=5)(X, X), ValueError, "axis_size=5"),
     (lambda: gf.vmap(two, in_axes=(0, 0, 0))(X, X), ValueError, "one item for each argument"),
-    (lambda: gf.vmap(two, in_axes=((0, 0, 0), 0))((X, X), X), ValueError,
-     "at [0] the entries [0, 1, 2] for [0, 1]"),
-    (lambda: gf.vmap(two, in_axes=({"a": 0}, 0))({"b": X}, X), ValueError,
-     "at [0] the entries ['a'] for ['b']"),
+    (
+        lambda: gf.vmap(two, in_axes=((0, 0, 0), 0))((X, X), X),
+        ValueError,
+        "at [0] the entries [0, 1, 2] for [0, 1]",
+    ),
+    (
+        lambda: gf.vmap(two, in_axes=({"a": 0}, 0))({"b": X}, X),
+        ValueError,
+        "at [0] the entries ['a'] for ['b']",
+    ),
     (lambda: gf.vmap(two, in_axes=(0, (0,)))(X, X), ValueError, "at [1] a tuple for a leaf"),
     (lambda: gf.vmap(lambda x: [x, x], out_axes=(0, 1))(X), ValueError, "a tuple for a list"),
     (lambda: gf.vmap(two, in_axes=None)(X, X), ValueError, "got in_axes of None only"),
@@ -177,12 +192,15 @@ IN_THE_CALL = [
     (lambda: gf.vmap(two, in_axes=(2, None))(X, X), ValueError, "got 2 for f32[3,2]"),
     (lambda: gf.vmap(two, in_axes=(-3, None))(X, X), ValueError, "an axis in [-2, 2)"),
     (lambda: gf.vmap(two)(X, y=1.0), ValueError, "got 0 for f32[]"),
-    (lambda: gf.vmap(lambda x: {"u": (1.0, x)}, out_axes={"u": (0, None)})(X), ValueError,
-     "from <lambda> at ['u'][1]"),
+    (
+        lambda: gf.vmap(lambda x: {"u": (1.0, x)}, out_axes={"u": (0, None)})(X),
+        ValueError,
+        "from <lambda> at ['u'][1]",
+    ),
     (lambda: gf.vmap(lambda x: x, out_axes=2)(X), ValueError, "[vmap out_axes] axis must be in"),
     (lambda: gf.vmap(two)(X, "text"), TypeError, "got 'text' of type str"),
     (lambda: gf.vmap(lambda x: (x, "text"))(X), TypeError, "got 'text' of type str from <lambda>"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("number", range(len(AT_ONCE)))

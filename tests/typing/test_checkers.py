@@ -95,14 +95,24 @@ def pyright_complaints(folder: Path) -> list[Complaint]:
     if subprocess.run([*command, "--version"], capture_output=True, check=False).returncode:
         pytest.skip("pyright cannot load its program")
     settings = folder / "pyrightconfig.json"
-    settings.write_text(json.dumps({
-        "include": ["right", "pages", "wrong.py"], "strict": ["right", "wrong.py"],
-        "typeCheckingMode": "basic", "extraPaths": [str(ROOT)], "reportMissingModuleSource": "none",
-    }))  # fmt: skip
+    settings.write_text(
+        json.dumps(
+            {
+                "include": ["right", "pages", "wrong.py"],
+                "strict": ["right", "wrong.py"],
+                "typeCheckingMode": "basic",
+                "extraPaths": [str(ROOT)],
+                "reportMissingModuleSource": "none",
+            }
+        )
+    )
     run = subprocess.run(
         [*command, "--project", str(settings), "--pythonpath", sys.executable, "--outputjson"],
-        capture_output=True, text=True, check=False, cwd=folder,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
     assert run.returncode in (0, 1), run.stdout + run.stderr
     found = json.loads(run.stdout)
     assert found["summary"]["filesAnalyzed"] > len(SCRIPTS)
@@ -154,6 +164,9 @@ def test_right_scripts_run():
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
         [sys.executable, "-c", code, *map(str, SCRIPTS)],
-        capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert run.returncode == 0, run.stderr[-3000:]

@@ -42,9 +42,10 @@ def fun_signature(fun: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def infer_argnums_and_argnames(
-    sig: inspect.Signature, argnums: int | Iterable[int] | None,
+    sig: inspect.Signature,
+    argnums: int | Iterable[int] | None,
     argnames: str | Iterable[str] | None,
-) -> tuple[tuple[int, ...], tuple[str, ...]]:  # fmt: skip
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Numbers and names of arguments, those that are left out from the others."""
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
@@ -67,10 +68,15 @@ def flatten_axes(name: str, treedef: Any, axis_tree: Any) -> list[Any]:
 
 
 def debug_info(
-    traced_for: str, fun: Callable[..., Any], args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None, *, static_argnums: Sequence[int] = (),
-    static_argnames: Sequence[str] = (), **_: Any,
-) -> DebugInfo:  # fmt: skip
+    traced_for: str,
+    fun: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    static_argnums: Sequence[int] = (),
+    static_argnames: Sequence[str] = (),
+    **_: Any,
+) -> DebugInfo:
     """Facts about a function for messages: why it is traced, its line, names of its arguments.
 
     Args:
@@ -89,9 +95,10 @@ def debug_info(
     static = {*static_argnames, *(name for k, name in enumerate(named) if k in static_argnums)}
     paths = [
         f"{name}{tree_keys.keystr(path)}"
-        for name, value in named.items() if name not in static
+        for name, value in named.items()
+        if name not in static
         for path, _ in tree_keys.leaves_with_path(value)
-    ]  # fmt: skip
+    ]
     return DebugInfo(traced_for, _located_name(fun), tuple(paths) if named else None)
 
 
@@ -111,9 +118,11 @@ def check_callable(fun: Any) -> None:
 
 
 def argnums_partial(
-    f: WrappedFun, dyn_argnums: int | Sequence[int], args: Sequence[Any],
+    f: WrappedFun,
+    dyn_argnums: int | Sequence[int],
+    args: Sequence[Any],
     require_static_args_hashable: bool = True,
-) -> tuple[WrappedFun, tuple[Any, ...]]:  # fmt: skip
+) -> tuple[WrappedFun, tuple[Any, ...]]:
     """The function of some arguments with the others given, and those arguments.
 
     Args:
@@ -149,9 +158,7 @@ def argnums_partial(
 
 
 @transformation_with_aux2
-def flatten_fun(
-    f: Callable[..., Any], store: Store, in_tree: Any, *leaves: Any
-) -> list[Any]:
+def flatten_fun(f: Callable[..., Any], store: Store, in_tree: Any, *leaves: Any) -> list[Any]:
     """A function of the leaves of ``(args, kwargs)``, and one that gives its result's tree."""
     args, kwargs = tree.unflatten(in_tree, leaves)
     return _leaves(f(*args, **kwargs), store)

@@ -52,9 +52,15 @@ class _ShapedArrayMeta(type):
         return isinstance(instance, core_aval.ShapedArray)
 
     def __call__(
-        cls, shape: Sequence[int], dtype: Any, weak_type: bool = False, *,
-        sharding: Any = None, manual_type: Any = None, memory_space: Any = None,
-    ) -> core_aval.ShapedArray:  # fmt: skip
+        cls,
+        shape: Sequence[int],
+        dtype: Any,
+        weak_type: bool = False,
+        *,
+        sharding: Any = None,
+        manual_type: Any = None,
+        memory_space: Any = None,
+    ) -> core_aval.ShapedArray:
         is_split = sharding is not None and bool(sharding.mesh.axis_names)
         if is_split or manual_type is not None:
             raise NotImplementedError(
@@ -90,9 +96,14 @@ def jaxprs_in_params(params: dict[str, Any]) -> Iterator[Jaxpr]:
 
 
 def new_jaxpr_eqn(
-    invars: Sequence[Atom], outvars: Sequence[Var], primitive: Any, params: dict[str, Any],
-    effects: Any = frozenset(), source_info: Any = None, ctx: Any = None,
-) -> JaxprEqn:  # fmt: skip
+    invars: Sequence[Atom],
+    outvars: Sequence[Var],
+    primitive: Any,
+    params: dict[str, Any],
+    effects: Any = frozenset(),
+    source_info: Any = None,
+    ctx: Any = None,
+) -> JaxprEqn:
     """An equation."""
     del ctx
     traceback = None if source_info is None else source_info.traceback
@@ -103,9 +114,11 @@ class JaxprEqnContext:
     """The settings under which an equation was made: accepted, and without effect."""
 
     def __init__(
-        self, compute_type: str | None = None, threefry_partitionable: bool = True,
+        self,
+        compute_type: str | None = None,
+        threefry_partitionable: bool = True,
         xla_metadata: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.compute_type = compute_type
         self.threefry_partitionable = threefry_partitionable
         self.xla_metadata = xla_metadata

@@ -36,10 +36,14 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
     def __init__(self, name: str) -> None:
         programs = ProgramsByType(name, self._lowered)
         super().__init__(
-            name, shape=self._shape, execute=self._execute, jvp=self._jvp,
-            transpose=self._transpose, batch=self._batch,
+            name,
+            shape=self._shape,
+            execute=self._execute,
+            jvp=self._jvp,
+            transpose=self._transpose,
+            batch=self._batch,
             lower=Inline(programs, whole=True, by_rule=True),
-        )  # fmt: skip
+        )
         # Classes of libraries may have these as attributes and methods of their own.
         for inherited in ("impl", "multiple_results"):
             del self.__dict__[inherited]
@@ -192,10 +196,12 @@ class RuleTable(MutableMapping[core_primitive.Primitive, Callable[..., Any]]):
     """
 
     def __init__(
-        self, name: str, field: str,
+        self,
+        name: str,
+        field: str,
         as_ours: Callable[[core_primitive.Primitive, Any], Any] = lambda _, rule: rule,
         own: dict[Any, Callable[..., Any]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.own = {} if own is None else own
         self._name, self._field, self._as_ours = name, field, as_ours
 

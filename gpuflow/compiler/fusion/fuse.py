@@ -46,9 +46,11 @@ class Group:
 
 
 def describe_program(
-    jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases = NO_INNER_ALIASES,
+    jaxpr: Jaxpr,
+    donations: Donations,
+    inner_aliases: InnerAliases = NO_INNER_ALIASES,
     unrounded: frozenset[Var] = frozenset(),
-) -> Program:  # fmt: skip
+) -> Program:
     """Iterations, producers, readers and aliases of a program.
 
     Args:

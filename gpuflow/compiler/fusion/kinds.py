@@ -137,9 +137,7 @@ class _Judge:
         if any(self._axes(axes) not in (domain, retained_axes) for axes in self.outline.stored):
             raise NotOneKernelError("it would store arrays of different axes")
         if consumed and not is_minor:
-            raise NotOneKernelError(
-                "only a reduction of the last axes can read its operand twice"
-            )
+            raise NotOneKernelError("only a reduction of the last axes can read its operand twice")
         if red == domain:
             if consumed:
                 raise NotOneKernelError("a reduction of all elements cannot read them twice")
@@ -195,9 +193,12 @@ class _Judge:
 
 
 def ordered_axes(
-    group: Region | MergedRegion, position: int, classes: Classes, used_units: Iterable[Key],
+    group: Region | MergedRegion,
+    position: int,
+    classes: Classes,
+    used_units: Iterable[Key],
     dims: Sequence[int] | None = None,
-) -> list[Key]:  # fmt: skip
+) -> list[Key]:
     """The axes of an equation's dimensions, without broadcast ones of size 1."""
     iteration = group.program.iterations[position]
     assert iteration is not None
@@ -247,9 +248,19 @@ def space_of_region(region: Region, form: Form) -> Space:
         judged = _Judge(region).dependents() if region.outline.maybe_unreduced else region.dependent
         dependent = frozenset(judged)
     return Space(
-        members, classes, sizes, units, domains, form.kind, tuple(order_of(region, form)),
-        form.reduced, dependent, program.escaping(members, unstored), serial, unstored,
-    )  # fmt: skip
+        members,
+        classes,
+        sizes,
+        units,
+        domains,
+        form.kind,
+        tuple(order_of(region, form)),
+        form.reduced,
+        dependent,
+        program.escaping(members, unstored),
+        serial,
+        unstored,
+    )
 
 
 def space_of(program: Program, members: Sequence[int]) -> Space:

@@ -57,9 +57,7 @@ def _in_memory(
     """The pairs whose output is in the memory of the input."""
     described = describe_program(program, _donations(program, pairs), inner_aliases)
     outs = program.outvars
-    return {
-        (k, out) for k, out in pairs if described.storage(outs[out])[0] is program.invars[k]
-    }
+    return {(k, out) for k, out in pairs if described.storage(outs[out])[0] is program.invars[k]}
 
 
 def _donations(program: Jaxpr, pairs: set[tuple[int, int]]) -> Donations:

@@ -182,7 +182,8 @@ def viewed(array: LaneArray, out_shape: Sequence[int], view: views.View) -> Lane
             kinds.append(REPEATED)
             continue
         same = [
-            k for k, step in enumerate(steps)
+            k
+            for k, step in enumerate(steps)
             if step == stride and array.shape[k] == size and size > 1
         ]
         kind = array.kinds[same[0]] if same else SMALL
@@ -197,16 +198,12 @@ def viewed(array: LaneArray, out_shape: Sequence[int], view: views.View) -> Lane
     small = [d for d, kind in enumerate(kinds) if kind == SMALL]
     items = np.empty(prod(sizes), object)
     for position, index in enumerate(np.ndindex(*sizes)):
-        address = view.offset + sum(
-            i * view.strides[d] for i, d in zip(index, small, strict=True)
-        )
+        address = view.offset + sum(i * view.strides[d] for i, d in zip(index, small, strict=True))
         items[position] = array.items[_coordinates(array, address, steps)]
     return LaneArray(tuple(out_shape), tuple(kinds), items.reshape(sizes))
 
 
-def _coordinates(
-    array: LaneArray, address: int, steps: Sequence[int]
-) -> tuple[int, ...]:
+def _coordinates(array: LaneArray, address: int, steps: Sequence[int]) -> tuple[int, ...]:
     """The index in the items of an element, from its row-major index."""
     index = []
     for size, step, kind in zip(array.shape, steps, array.kinds, strict=True):

@@ -25,9 +25,11 @@ class LaneContext(Protocol):
         ...
 
     def load(
-        self, array: MemoryArray | ComputedArray, indices: Sequence[Value],
+        self,
+        array: MemoryArray | ComputedArray,
+        indices: Sequence[Value],
         where: Value | None = None,
-    ) -> Element:  # fmt: skip
+    ) -> Element:
         """Load an element of an operand in memory, or of a computed value."""
         ...
 

@@ -109,12 +109,16 @@ def attempts(
     iterations = iterations_as_lanes(form)
     return [
         _Attempt(
-            eqn, iterations or form, lanes,
-            _kinds(eqn, form, lanes, tables, iterations is not None), unrounded, definition,
+            eqn,
+            iterations or form,
+            lanes,
+            _kinds(eqn, form, lanes, tables, iterations is not None),
+            unrounded,
+            definition,
         )
         for lanes in _candidates(form, () if iterations is None else iterations.sizes)
         for tables in ((False, True) if lanes else (False,))
-    ]  # fmt: skip
+    ]
 
 
 def iterations_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
@@ -183,9 +187,14 @@ class _Attempt:
     """
 
     def __init__(
-        self, eqn: Eqn, form: ScanForm | WhileForm | LaneForm, lanes: Shape,
-        kinds: Sequence[tuple[int, ...]], unrounded: Unrounded, definition: Mapping[Var, Eqn],
-    ) -> None:  # fmt: skip
+        self,
+        eqn: Eqn,
+        form: ScanForm | WhileForm | LaneForm,
+        lanes: Shape,
+        kinds: Sequence[tuple[int, ...]],
+        unrounded: Unrounded,
+        definition: Mapping[Var, Eqn],
+    ) -> None:
         self.definition = definition
         self.eqn, self.form, self.lanes, self.kinds = eqn, form, lanes, kinds
         self.evaluator = Evaluator(lanes, unrounded)
@@ -218,9 +227,7 @@ class _Attempt:
                 operands.append(counter)
             elif not is_element[k]:
                 dims = tuple(range(atom.aval.ndim))
-                operands.append(
-                    MemoryArray(number_of[k], storage, atom.aval.shape, kinds, dims)
-                )
+                operands.append(MemoryArray(number_of[k], storage, atom.aval.shape, kinds, dims))
             else:
                 element = evaluator.element(storage, number_of[k])
                 shape = atom.aval.shape
@@ -243,18 +250,19 @@ class _Attempt:
         flat = tuple(v for _, elements in results for v in flattened(elements))
         taken_values = {*taken(block.body), *flat}
         parameters = {
-            source: value for source, value in evaluator.parameters.items()
-            if value in taken_values
-        }  # fmt: skip
+            source: value for source, value in evaluator.parameters.items() if value in taken_values
+        }
         whole = Block(tuple(parameters.values()), block.body, flat)
         reads = tuple(self.kinds[k] for k in order if not is_element[k])
         sources, writes = tuple(parameters), tuple(self.writes)
         text = repr((whole, sources, reads, writes))
         program = LaneProgram(whole, sources, reads, writes, text)
         params = {
-            "program": program, "sizes": self.lanes, "lengths": tuple(evaluator.numbers),
+            "program": program,
+            "sizes": self.lanes,
+            "lengths": tuple(evaluator.numbers),
             "outs": tuple(var.aval for var in outputs),
-        }  # fmt: skip
+        }
         inputs = tuple(eqn.inputs[k] for k in order)
         return eqn.replace(
             primitive=lane_program_p, inputs=inputs, outputs=tuple(outputs), params=params
@@ -281,11 +289,10 @@ class _Attempt:
             arrays.append(array)
         return computed(self.evaluator, eqn, arrays) if is_computed(arrays) else None
 
-    def _run(
-        self, operands: list[Array], positions: dict[int, int]
-    ) -> list[tuple[int, Array]]:
+    def _run(self, operands: list[Array], positions: dict[int, int]) -> list[tuple[int, Array]]:
         """Emit the loop; return the outputs that are used and are not stored yet."""
         evaluator, form = self.evaluator, self.form
+
         def store(k: int, index: Value, array: LaneArray) -> None:
             if k in positions:
                 self._store(positions[k], array, self.eqn.outputs[k].aval, index)
@@ -311,7 +318,8 @@ class _Attempt:
             if kind != REPEATED:
                 continue
             free = [
-                lane for lane, size in enumerate(self.lanes)
+                lane
+                for lane, size in enumerate(self.lanes)
                 if lane not in kinds and size == array.shape[d]
             ]
             kinds[d] = free[0] if free else SMALL

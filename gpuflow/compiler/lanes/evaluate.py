@@ -110,9 +110,11 @@ class Evaluator:
     # --- memory ---
 
     def load(
-        self, array: MemoryArray | ComputedArray, indices: Sequence[Value],
+        self,
+        array: MemoryArray | ComputedArray,
+        indices: Sequence[Value],
         where: Value | None = None,
-    ) -> Element:  # fmt: skip
+    ) -> Element:
         """Load an element of an operand in memory, or of a computed value."""
         if isinstance(array, ComputedArray):
             element = array.element(indices)
@@ -166,9 +168,12 @@ class Evaluator:
             stride = self.parameter("int64", "stride", array.number, array.dims[0])
             offset = self.sum(array.offset, index, stride)
             return replace(
-                array, shape=array.shape[1:], kinds=array.kinds[1:], dims=array.dims[1:],
+                array,
+                shape=array.shape[1:],
+                kinds=array.kinds[1:],
+                dims=array.dims[1:],
                 offset=offset,
-            )  # fmt: skip
+            )
         if array.kinds[0] >= 0:
             raise NotLanesError("it goes over lanes one after the other")
         if array.kinds[0] == REPEATED:
@@ -293,9 +298,7 @@ class Evaluator:
         outs: list[Array] = []
         for result in results:
             array = self.values_of(result)
-            outs.append(
-                LaneArray((*form.sizes, *array.shape), (*kinds, *array.kinds), array.items)
-            )
+            outs.append(LaneArray((*form.sizes, *array.shape), (*kinds, *array.kinds), array.items))
         return outs
 
     def _of_one_lane(self, operand: Array, own: Sequence[int], in_memory: bool) -> Array:
@@ -313,9 +316,11 @@ class Evaluator:
             return ComputedArray(operand.shape[count:], lambda rest: element((*prefix, *rest)))
         if in_memory and isinstance(operand, MemoryArray):
             return replace(
-                operand, shape=operand.shape[count:], kinds=operand.kinds[count:],
+                operand,
+                shape=operand.shape[count:],
+                kinds=operand.kinds[count:],
                 dims=operand.dims[count:],
-            )  # fmt: skip
+            )
         array = self.values_of(operand)
         for kind, lane in zip(array.kinds, own, strict=False):
             if kind not in (lane, REPEATED):
@@ -380,10 +385,7 @@ class Evaluator:
         for array, target in zip(arrays, like, strict=True):
             have = self.values_of(array)
             sizes = target.items.shape
-            index = tuple(
-                (slice(None) if have.kinds[d] == SMALL else None)
-                for d in target.small
-            )
+            index = tuple((slice(None) if have.kinds[d] == SMALL else None) for d in target.small)
             items = np.broadcast_to(have.items[index], sizes)
             values += flattened(list(items.reshape(-1)))
         return values
@@ -424,9 +426,11 @@ class Evaluator:
         return self._settled(init, emit)
 
     def _unrolled(
-        self, form: ScanForm, init: Sequence[Array],
+        self,
+        form: ScanForm,
+        init: Sequence[Array],
         step: Callable[[Sequence[LaneArray], Value, int], list[Array]],
-    ) -> list[Array]:  # fmt: skip
+    ) -> list[Array]:
         """A short scan, unrolled, with its slices as values."""
         if form.length > MOST_UNROLLED:
             raise NotLanesError(
@@ -458,10 +462,11 @@ class Evaluator:
             shape = (form.length, *aval.shape)
             ys.append(
                 LaneArray(
-                    shape, (SMALL, *kinds),
+                    shape,
+                    (SMALL, *kinds),
                     object_array(elements, (form.length, *like.items.shape)),
                 )
-            )  # fmt: skip
+            )
         return [*carry, *ys]
 
     def branch(self, branches: Sequence[Any], operands: Sequence[Array]) -> list[Array]:
@@ -517,4 +522,3 @@ def _restored(values: Sequence[Value], like: Sequence[LaneArray]) -> list[LaneAr
         arrays.append(array.with_items(joined(values[start : start + count], elements)))
         start += count
     return arrays
-

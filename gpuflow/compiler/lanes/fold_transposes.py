@@ -62,9 +62,7 @@ def _permutation(eqn: Eqn) -> tuple[int, ...] | None:
     return None if remaining else tuple(order)
 
 
-def _stored(
-    eqn: Eqn, permuting: dict[Var, tuple[Eqn, tuple[int, ...]]], dropped: set[Eqn]
-) -> Eqn:
+def _stored(eqn: Eqn, permuting: dict[Var, tuple[Eqn, tuple[int, ...]]], dropped: set[Eqn]) -> Eqn:
     """A program of lanes that stores its outputs in the order of their readers."""
     program, outputs = eqn.params["program"], list(eqn.outputs)
     for k, var in enumerate(eqn.outputs):

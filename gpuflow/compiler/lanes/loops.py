@@ -170,9 +170,13 @@ def with_shared_sums(
 
 
 def _replaced(
-    eqn: Eqn, used: Sequence[bool], eqns: Sequence[Eqn], outs: Sequence[Atom],
-    unrounded: Unrounded, definition: Mapping[Var, Eqn],
-) -> list[Eqn] | None:  # fmt: skip
+    eqn: Eqn,
+    used: Sequence[bool],
+    eqns: Sequence[Eqn],
+    outs: Sequence[Atom],
+    unrounded: Unrounded,
+    definition: Mapping[Var, Eqn],
+) -> list[Eqn] | None:
     """The equations that replace a loop, with all loops in kernels; None if not all can be.
 
     Args:
@@ -213,8 +217,6 @@ def _renamed(eqns: Sequence[Eqn], names: Mapping[Any, Var]) -> list[Eqn]:
         return names.get(atom, atom) if type(atom) is Var else atom
 
     return [
-        eqn.replace(
-            inputs=tuple(map(name, eqn.inputs)), outputs=tuple(map(name, eqn.outputs))
-        )
+        eqn.replace(inputs=tuple(map(name, eqn.inputs)), outputs=tuple(map(name, eqn.outputs)))
         for eqn in eqns
-    ]  # fmt: skip
+    ]

@@ -75,9 +75,12 @@ def _view_steps(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple
 
 
 def _read_elsewhere(
-    of: LaneContext, array: MemoryArray | ComputedArray, shape: tuple[int, ...],
-    first: Sequence[int], steps: Sequence[tuple[int, int]],
-) -> ComputedArray:  # fmt: skip
+    of: LaneContext,
+    array: MemoryArray | ComputedArray,
+    shape: tuple[int, ...],
+    first: Sequence[int],
+    steps: Sequence[tuple[int, int]],
+) -> ComputedArray:
     builder = of.builder
 
     def element(indices: Sequence[Value]) -> Element:
@@ -108,8 +111,9 @@ def product(of: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray
             raise NotLanesError("it sums over lanes")
     sources = [
         *zip(batch, right_batch, strict=True),
-        *[(d, None) for d in rows], *[(None, d) for d in columns],
-    ]  # fmt: skip
+        *[(d, None) for d in rows],
+        *[(None, d) for d in columns],
+    ]
     kinds, sizes = [], []
     for a, b in sources:
         kind = REPEATED
@@ -131,8 +135,9 @@ def product(of: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray
             point.append(next(rest) if kind == SMALL else 0)
         total: Value | None = None
         for deep in cartesian(*map(range, depths)):
-            at_left, at_right = dict(zip(depth, deep, strict=True)), dict(
-                zip(right_depth, deep, strict=True)
+            at_left, at_right = (
+                dict(zip(depth, deep, strict=True)),
+                dict(zip(right_depth, deep, strict=True)),
             )
             for (a, b), i in zip(sources, point, strict=True):
                 if a is not None:

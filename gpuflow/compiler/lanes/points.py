@@ -153,9 +153,14 @@ class LanePoint:
     """
 
     def __init__(
-        self, of: LaneContext, eqn: Eqn, operands: Sequence[Array], iteration: Iteration,
-        kinds: Kinds, small_index: SmallIndex,
-    ) -> None:  # fmt: skip
+        self,
+        of: LaneContext,
+        eqn: Eqn,
+        operands: Sequence[Array],
+        iteration: Iteration,
+        kinds: Kinds,
+        small_index: SmallIndex,
+    ) -> None:
         self._of, self._eqn, self._operands = of, eqn, operands
         self._iteration, self._kinds, self._small_index = iteration, kinds, small_index
         self.builder = of.builder
@@ -199,9 +204,7 @@ class LanePoint:
         del dim
         return self.number(k)
 
-    def load(
-        self, operand: int, indices: Sequence[Value], where: Value | None = None
-    ) -> Element:
+    def load(self, operand: int, indices: Sequence[Value], where: Value | None = None) -> Element:
         """The operand's element at ``indices``; zero where ``where`` is false."""
         array = self._operands[operand]
         if not isinstance(array, LaneArray):
@@ -247,9 +250,13 @@ class AnyPoint(LanePoint):
     """The same at any indices, of an op whose operands are computed on demand."""
 
     def __init__(
-        self, of: LaneContext, eqn: Eqn, operands: Sequence[Array], iteration: Iteration,
+        self,
+        of: LaneContext,
+        eqn: Eqn,
+        operands: Sequence[Array],
+        iteration: Iteration,
         indices: Sequence[Value],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(of, eqn, operands, iteration, (SMALL,) * len(indices), {})
         self._indices = indices
 

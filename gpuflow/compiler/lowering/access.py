@@ -157,9 +157,7 @@ def lane_writes(exprs: SizeExprs, space: Space, position: int) -> dict[int, Acce
         strides = exprs.strides(var.aval.shape)
         pairs = [(keys[kind], strides[d]) for d, kind in enumerate(kinds) if kind >= 0]
         dtype = storage_name(var.aval.dtype)
-        accesses[k] = Access(
-            var, exprs.zero, _without_units(space, pairs), dtype, Mode.OUT
-        )
+        accesses[k] = Access(var, exprs.zero, _without_units(space, pairs), dtype, Mode.OUT)
     return accesses
 
 

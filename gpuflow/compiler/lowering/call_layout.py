@@ -17,10 +17,7 @@ def values_of(call: KernelCall) -> dict[Argument, int]:
 def sizes_of(call: KernelCall) -> dict[str, int]:
     """The extents of a call's axes."""
     extents = remembered(call.kernel, _extents)
-    return {
-        axis: call.slots[slot] if exact is None else exact
-        for axis, exact, slot in extents
-    }
+    return {axis: call.slots[slot] if exact is None else exact for axis, exact, slot in extents}
 
 
 def _extents(kernel: Kernel) -> list[tuple[str, int | None, int]]:

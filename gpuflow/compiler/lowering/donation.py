@@ -125,9 +125,13 @@ def choose_in_place(
 
 
 def _temporary(
-    exprs: SizeExprs, space: Space, out: Var, number: int, readers: Readers,
+    exprs: SizeExprs,
+    space: Space,
+    out: Var,
+    number: int,
+    readers: Readers,
     taken: Collection[Var],
-) -> Var | None:  # fmt: skip
+) -> Var | None:
     """A temporary that group ``number`` reads as the last one, and whose memory ``out`` may take.
 
     Only if no group reads the output: arguments of kernels name buffers, not outputs.

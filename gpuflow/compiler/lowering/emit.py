@@ -472,9 +472,7 @@ class Point:
         slot = (self._position, "stride", operand, dim)
         return self._emitter.scalar("int64", stride, slot)
 
-    def load(
-        self, operand: int, indices: Sequence[Value], where: Value | None = None
-    ) -> Element:
+    def load(self, operand: int, indices: Sequence[Value], where: Value | None = None) -> Element:
         """The operand's element at ``indices``, one for each of its dimensions."""
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:

@@ -24,9 +24,7 @@ from gpuflow.kir.nodes import Axis, Role
 Axes = tuple[tuple[Key, ...], ...]
 
 
-def schedule(
-    exprs: SizeExprs, space: Space, queries: SizeQueries
-) -> tuple[Axes, tuple[Axis, ...]]:
+def schedule(exprs: SizeExprs, space: Space, queries: SizeQueries) -> tuple[Axes, tuple[Axis, ...]]:
     """The axis keys that each loop runs over, from the outermost, and the kernel's axes."""
     axes = tuple(_collapse(exprs, space, _all_accesses(exprs, space), queries))
     return axes, _kernel_axes(exprs, space, axes, queries)

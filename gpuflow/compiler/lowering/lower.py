@@ -67,9 +67,7 @@ class Lowered:
     operands: Accesses
 
 
-def lower_group(
-    exprs: SizeExprs, space: Space, in_place: InPlace, queries: SizeQueries
-) -> Lowered:
+def lower_group(exprs: SizeExprs, space: Space, in_place: InPlace, queries: SizeQueries) -> Lowered:
     """The kernel of a group, and its arguments.
 
     Args:
@@ -83,8 +81,9 @@ def lower_group(
     axis_of = {key: axis.name for keys, axis in zip(axes, kernel_axes, strict=True) for key in keys}
     operands = Accesses(
         lambda name, access: _operand(name, access, axes, exprs.one),
-        in_place.buffer_of, in_place.read,
-    )  # fmt: skip
+        in_place.buffer_of,
+        in_place.read,
+    )
     emitter = Emitter(
         exprs,
         space,
@@ -121,9 +120,7 @@ def _updated(program: Program, space: Space) -> list[Var]:
     return [program.storage(var)[0] for var in space.escaping if var in program.views]
 
 
-def _operand(
-    name: str, access: Access, axes: Sequence[tuple[Key, ...]], one: SizeExpr
-) -> Operand:
+def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]], one: SizeExpr) -> Operand:
     if access.mode is Mode.SCALAR:
         return Operand(name, access.dtype, access.mode, (Stride.ZERO,) * len(axes))
     table = dict(access.strides)
@@ -139,9 +136,12 @@ def _operand(
 
 
 def _slots(
-    kernel: Kernel, operands: Accesses, keys_of: Mapping[str, tuple[Key, ...]], exprs: SizeExprs,
+    kernel: Kernel,
+    operands: Accesses,
+    keys_of: Mapping[str, tuple[Key, ...]],
+    exprs: SizeExprs,
     space: Space,
-) -> Iterator[SizeExpr]:  # fmt: skip
+) -> Iterator[SizeExpr]:
     for argument in arguments(kernel):
         if argument.kind == "extent":
             yield extent(exprs, space, keys_of[argument.axis])

@@ -154,9 +154,14 @@ def _cached_slot(dtype: str, value: Any) -> int:
 
 
 _EVALUATORS: dict[str, Callable[..., Evaluator]] = {
-    "constant": _constant, "product": _product, "multiple": _multiple, "offset": _offset,
-    "number": _declared, "literal": _literal, "part": _component,
-}  # fmt: skip
+    "constant": _constant,
+    "product": _product,
+    "multiple": _multiple,
+    "offset": _offset,
+    "number": _declared,
+    "literal": _literal,
+    "part": _component,
+}
 
 
 class Guard(NamedTuple):

@@ -63,9 +63,7 @@ def _producer_and_views(jaxpr: Jaxpr, producer: dict[Var, int], var: Var) -> tup
         var = source
 
 
-def _first_reader(
-    jaxpr: Jaxpr, readers: dict[Var, list[int]], call: int
-) -> tuple[int, list[int]]:
+def _first_reader(jaxpr: Jaxpr, readers: dict[Var, list[int]], call: int) -> tuple[int, list[int]]:
     """The equation that first computes with a call's result, and those that only convert it.
 
     A gradient is often transposed or scaled right after its sum, long before it is used.

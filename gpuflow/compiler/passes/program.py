@@ -77,9 +77,11 @@ def _inline_into(
 
 
 def _inline_call(
-    eqns: list[Eqn], inner: ClosedJaxpr, inputs: Sequence[Atom],
+    eqns: list[Eqn],
+    inner: ClosedJaxpr,
+    inputs: Sequence[Atom],
     opened: Callable[[Primitive], bool],
-) -> list[Atom]:  # fmt: skip
+) -> list[Atom]:
     env: dict[Var, Atom] = dict(zip(inner.jaxpr.invars, inputs, strict=True))
     for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
         env[var] = Literal(value, var.aval)

@@ -36,9 +36,10 @@ def reads_first(jaxpr: Jaxpr) -> Jaxpr:
 def _updates(jaxpr: Jaxpr) -> list[int]:
     """The indices of updates of arrays, not scalars."""
     return [
-        k for k, eqn in enumerate(jaxpr.eqns)
+        k
+        for k, eqn in enumerate(jaxpr.eqns)
         if eqn.primitive.lower.is_update and type(eqn.inputs[0]) is Var
-    ]  # fmt: skip
+    ]
 
 
 def _operand(jaxpr: Jaxpr, update: int) -> Var:
@@ -47,9 +48,7 @@ def _operand(jaxpr: Jaxpr, update: int) -> Var:
     return operand
 
 
-def _has_late_readers(
-    jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], update: int
-) -> bool:
+def _has_late_readers(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], update: int) -> bool:
     operand = _operand(jaxpr, update)
     late = max(readers[operand])
     return max(_readers_of_views(jaxpr, readers, operand), default=late) > update or late > update
@@ -69,9 +68,7 @@ def _edges(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]
     return after
 
 
-def _readers_of_views(
-    jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], var: Var
-) -> set[int]:
+def _readers_of_views(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], var: Var) -> set[int]:
     """Readers of possible aliases of slices of a variable."""
     found: set[int] = set()
     names = [var]

@@ -68,9 +68,12 @@ class UpdateRule:
     """
 
     def __init__(
-        self, jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], donations: Donations,
+        self,
+        jaxpr: Jaxpr,
+        readers: Mapping[Var, Sequence[int]],
+        donations: Donations,
         inner_aliases: InnerAliases,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.jaxpr, self.readers = jaxpr, readers
         self.donations, self.inner_aliases = donations, inner_aliases
         self.outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)

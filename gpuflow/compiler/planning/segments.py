@@ -93,10 +93,14 @@ def _joined(steps: Sequence[SymbolicKernelStep]) -> SymbolicKernelStep:
         return tuple(chain.from_iterable([getattr(step, name) for step in steps]))
 
     return SymbolicKernelStep(
-        concatenated("calls"), segmented(steps[0].kernel), concatenated("members"),
-        concatenated("reads"), concatenated("writes"), concatenated("overwrites"),
+        concatenated("calls"),
+        segmented(steps[0].kernel),
+        concatenated("members"),
+        concatenated("reads"),
+        concatenated("writes"),
+        concatenated("overwrites"),
         all([step.is_plain for step in steps]),
-    )  # fmt: skip
+    )
 
 
 def by_kernel(launches: Sequence[KernelCall]) -> tuple[tuple[KernelCall, ...], ...]:

@@ -43,9 +43,15 @@ register_table("kernels in use", _kernels)
 
 
 def specialize(
-    program: Program, erased: ErasedSizes, donations: Donations, inner_aliases: InnerAliases,
-    groups: Sequence[Group], table: SizeTable, target: Target, into_destinations: bool,
-) -> SymbolicPlan:  # fmt: skip
+    program: Program,
+    erased: ErasedSizes,
+    donations: Donations,
+    inner_aliases: InnerAliases,
+    groups: Sequence[Group],
+    table: SizeTable,
+    target: Target,
+    into_destinations: bool,
+) -> SymbolicPlan:
     """The symbolic plan of a program, for its sizes and all others with the same kernels.
 
     Args:
@@ -57,16 +63,22 @@ def specialize(
         target: the platform.
         into_destinations: outputs are written into arrays that a call passes.
     """
-    return _Specializer(
-        program, erased, donations, inner_aliases, groups, table, target
-    ).plan(into_destinations)  # fmt: skip
+    return _Specializer(program, erased, donations, inner_aliases, groups, table, target).plan(
+        into_destinations
+    )
 
 
 class _Specializer:
     def __init__(
-        self, program: Program, erased: ErasedSizes, donations: Donations,
-        inner_aliases: InnerAliases, groups: Sequence[Group], table: SizeTable, target: Target,
-    ) -> None:  # fmt: skip
+        self,
+        program: Program,
+        erased: ErasedSizes,
+        donations: Donations,
+        inner_aliases: InnerAliases,
+        groups: Sequence[Group],
+        table: SizeTable,
+        target: Target,
+    ) -> None:
         self.program, self.jaxpr, self.groups = program, program.jaxpr, groups
         self.donations, self.inner_aliases = donations, inner_aliases
         self.table, self.target = table, target
@@ -97,10 +109,16 @@ class _Specializer:
         new = tuple([out for out in written if out not in in_place])
         owned, destinations = ((), new) if into_destinations else (new, ())
         return SymbolicPlan(
-            self.queries.guard(self.table), self.target, (*join_equal(steps), *copies),
-            tuple([group.members for group in self.groups]), outputs, in_place, owned,
-            destinations, self.owners,
-        )  # fmt: skip
+            self.queries.guard(self.table),
+            self.target,
+            (*join_equal(steps), *copies),
+            tuple([group.members for group in self.groups]),
+            outputs,
+            in_place,
+            owned,
+            destinations,
+            self.owners,
+        )
 
     def _lowered(self, index: int, space: Space) -> Lowered:
         """The kernel of a group."""
@@ -124,16 +142,23 @@ class _Specializer:
         ordinal = self.table.ordinal
         kernel = _kernels.setdefault(kernel_text(lowered.kernel), lowered.kernel)
         call = SymbolicKernelCall(
-            index, kernel, selector([ordinal(slot.source) for slot in lowered.slots]),
+            index,
+            kernel,
+            selector([ordinal(slot.source) for slot in lowered.slots]),
             tuple([NO_BUFFER if var is None else self.id_of[var] for var in lowered.buffers]),
-            ordinal(lowered.extent.source), ordinal(lowered.points.source),
-        )  # fmt: skip
+            ordinal(lowered.extent.source),
+            ordinal(lowered.points.source),
+        )
         writes = self._ids(lowered.writes)
         return SymbolicKernelStep(
-            (call,), kernel, members, self._ids(lowered.reads),
+            (call,),
+            kernel,
+            members,
+            self._ids(lowered.reads),
             tuple([self.in_temporaries.get(out, out) for out in writes]),
-            self._ids(lowered.overwrites), is_plain(kernel, self.target.schedules),
-        )  # fmt: skip
+            self._ids(lowered.overwrites),
+            is_plain(kernel, self.target.schedules),
+        )
 
     def _ids(self, variables: Sequence[Var]) -> tuple[int, ...]:
         return tuple([self.id_of[var] for var in variables])

@@ -91,9 +91,19 @@ class SymbolicPlan:
             else:
                 outputs.append(out)
         return Plan(
-            program.jaxpr, donations, self.groups, steps, tuple(outputs), self.in_place,
-            program.erased.variables, binder.added, offsets, total, self.owned, self.destinations,
-        )  # fmt: skip
+            program.jaxpr,
+            donations,
+            self.groups,
+            steps,
+            tuple(outputs),
+            self.in_place,
+            program.erased.variables,
+            binder.added,
+            offsets,
+            total,
+            self.owned,
+            self.destinations,
+        )
 
 
 def added_buffer(variables: int, owners: int, owner: int, k: int) -> int:

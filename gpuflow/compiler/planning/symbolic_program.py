@@ -124,9 +124,13 @@ class _Binding:
     """One program on its way from a symbolic program to a plan."""
 
     def __init__(
-        self, jaxpr: Jaxpr, programs: Programs, donations: Donations, into_destinations: bool,
+        self,
+        jaxpr: Jaxpr,
+        programs: Programs,
+        donations: Donations,
+        into_destinations: bool,
         target: Target,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.jaxpr, self.programs, self.donations = jaxpr, programs, donations
         self.inner_aliases = inner_aliases_of(programs)
         self.into_destinations, self.target = into_destinations, target
@@ -140,9 +144,12 @@ class _Binding:
         if symbolic is None:
             described = self._described()
             symbolic = SymbolicProgram(
-                self.target, self.into_destinations, tuple(fuse(described)),
-                _alias_positions(described), dict(described.updates),
-            )  # fmt: skip
+                self.target,
+                self.into_destinations,
+                tuple(fuse(described)),
+                _alias_positions(described),
+                dict(described.updates),
+            )
             if key is not None:
                 if len(_programs) >= _MOST_PROGRAMS:
                     _programs.clear()
@@ -169,16 +176,25 @@ class _Binding:
         )
 
     def _specialized(
-        self, symbolic: SymbolicProgram, described: Program, erased: ErasedSizes,
+        self,
+        symbolic: SymbolicProgram,
+        described: Program,
+        erased: ErasedSizes,
         added: bool = True,
-    ) -> Plan:  # fmt: skip
+    ) -> Plan:
         """The plan by a new symbolic plan."""
         same = _alias_positions(described) == symbolic.aliases
         assert same, "[bind] the key does not determine the views"
         symbolic_plan = specialize(
-            described, erased, self.donations, self.inner_aliases, symbolic.groups, symbolic.table,
-            self.target, self.into_destinations,
-        )  # fmt: skip
+            described,
+            erased,
+            self.donations,
+            self.inner_aliases,
+            symbolic.groups,
+            symbolic.table,
+            self.target,
+            self.into_destinations,
+        )
         if added:
             symbolic.add(symbolic_plan)
         program = Concrete(self.jaxpr, erased, described.views)

@@ -128,9 +128,11 @@ def _stages(items: Sequence[Statement]) -> list[list[Reduce]]:
 
 
 def _body(
-    items: Sequence[Statement], loaded: dict[Value, str], roots: Sequence[Statement],
+    items: Sequence[Statement],
+    loaded: dict[Value, str],
+    roots: Sequence[Statement],
     outputs: dict[Value, str],
-) -> Block:  # fmt: skip
+) -> Block:
     """The body of a phase: the selected statements of a row and their dependences.
 
     Args:
@@ -198,9 +200,13 @@ class _Builder:
             strides = tuple(padded[position] for position in positions)
             operands.append(replace(operand, mode=mode, strides=strides))
         return Kernel(
-            f"{kernel.name}_phase{index}", axes, tuple(operands), body,
-            index_bits=kernel.index_bits, kind=kind,
-        )  # fmt: skip
+            f"{kernel.name}_phase{index}",
+            axes,
+            tuple(operands),
+            body,
+            index_bits=kernel.index_bits,
+            kind=kind,
+        )
 
 
 def _innermost(body: Block) -> Block:

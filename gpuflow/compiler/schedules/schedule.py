@@ -81,9 +81,12 @@ def is_plain(kernel: Kernel, schedules: Schedules) -> bool:
 
 
 def scheduled(
-    call: KernelCall, allocate: Allocate, schedules: Schedules, first: int = 0,
+    call: KernelCall,
+    allocate: Allocate,
+    schedules: Schedules,
+    first: int = 0,
     report: Callable[[Rewriting], None] | None = None,
-) -> tuple[KernelCall, ...]:  # fmt: skip
+) -> tuple[KernelCall, ...]:
     """The calls that replace one.
 
     Args:
@@ -102,17 +105,17 @@ def scheduled(
             report(Rewriting(schedule, call, choice, calls))
         if schedule.is_last:
             return calls
-        return tuple([
-            launch
-            for one in calls
-            for launch in scheduled(one, allocate, schedules, position + 1, report)
-        ])
+        return tuple(
+            [
+                launch
+                for one in calls
+                for launch in scheduled(one, allocate, schedules, position + 1, report)
+            ]
+        )
     return (call,)
 
 
-def rewritings(
-    call: KernelCall, allocate: Allocate, schedules: Schedules
-) -> list[Rewriting]:
+def rewritings(call: KernelCall, allocate: Allocate, schedules: Schedules) -> list[Rewriting]:
     """The steps of ``scheduled``."""
     steps: list[Rewriting] = []
     scheduled(call, allocate, schedules, report=steps.append)
@@ -123,8 +126,10 @@ def _applicable(
     kernel: Kernel, schedules: Schedules, first: int
 ) -> tuple[tuple[int, Schedule], ...]:
     """The schedules from ``first`` on that may rewrite calls of a kernel, with their indices."""
-    return tuple([
-        (position, schedule)
-        for position, schedule in enumerate(schedules)
-        if position >= first and schedule.applies(kernel)
-    ])  # fmt: skip
+    return tuple(
+        [
+            (position, schedule)
+            for position, schedule in enumerate(schedules)
+            if position >= first and schedule.applies(kernel)
+        ]
+    )

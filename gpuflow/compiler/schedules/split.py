@@ -175,9 +175,13 @@ def _combine_kernel(
     operands += _scratch_operands(scratch, axes, retained, Mode.IN)
     kind = "column" if retained else "full"
     return Kernel(
-        f"{kernel.name}_combine", axes, tuple(operands), body, index_bits=kernel.index_bits,
+        f"{kernel.name}_combine",
+        axes,
+        tuple(operands),
+        body,
+        index_bits=kernel.index_bits,
         kind=kind,
-    )  # fmt: skip
+    )
 
 
 def _defined(statement: Statement) -> tuple[Value, ...]:

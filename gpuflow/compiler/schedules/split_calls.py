@@ -29,9 +29,13 @@ class Cut(NamedTuple):
 
 
 def split_calls(
-    call: KernelCall, split: SplitKernels, cut: Cut, sizes: Mapping[str, int], blocks: SlotMaps,
+    call: KernelCall,
+    split: SplitKernels,
+    cut: Cut,
+    sizes: Mapping[str, int],
+    blocks: SlotMaps,
     allocate: Allocate,
-) -> tuple[KernelCall, ...]:  # fmt: skip
+) -> tuple[KernelCall, ...]:
     """The calls of the two kernels of a reduction that is split."""
     retained = prod([sizes[axis] for axis in split.retained])
     results = cut.chunks * cut.group + (cut.remainder > 0)

@@ -83,9 +83,12 @@ def _slot_maps_of(kernel: Kernel) -> SlotMaps:
 
 
 def _slot_map(
-    kernel: Kernel, split: SplitKernels, whole: Kernel, slots: Mapping[Argument, int],
+    kernel: Kernel,
+    split: SplitKernels,
+    whole: Kernel,
+    slots: Mapping[Argument, int],
     distances: Mapping[tuple[str, str], Distance] | None,
-) -> _SlotMap:  # fmt: skip
+) -> _SlotMap:
     """The slot map of one of the kernels of ``whole``; only chunks have ``distances``."""
     order = [operand.name for operand in (*whole.operands, *split.scratch)]
     buffers = [order.index(operand.name) for operand in kernel.operands]
@@ -113,9 +116,15 @@ def _slot_map(
         elif axis in (CHUNK_AXIS, split.rows):
             down.append((slot, distances[name, split.rows], axis == CHUNK_AXIS))
     return _SlotMap(
-        selector(buffers), selector(same), tuple(extents), tuple(grouped), tuple(scratch),
-        tuple(strides), tuple(down), tuple(shifted),
-    )  # fmt: skip
+        selector(buffers),
+        selector(same),
+        tuple(extents),
+        tuple(grouped),
+        tuple(scratch),
+        tuple(strides),
+        tuple(down),
+        tuple(shifted),
+    )
 
 
 class SlotWriter(NamedTuple):

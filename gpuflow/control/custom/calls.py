@@ -214,9 +214,11 @@ def as_symbolic(value: Any) -> Any:
 
 
 def batch_with_zeros(
-    function: Callable[..., Sequence[Any]], axis: AxisData, operands: Sequence[Any],
+    function: Callable[..., Sequence[Any]],
+    axis: AxisData,
+    operands: Sequence[Any],
     dims: Sequence[int | None],
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+) -> tuple[list[Any], list[int | None]]:
     """``batch_flat`` for operands of which some are ``Zero``."""
     zeros: dict[int, Zero] = {}
     for k, (value, dim) in enumerate(safe_zip(operands, dims)):
@@ -324,9 +326,13 @@ def close_call(
 
 
 def map_call(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], call_jaxpr: ClosedJaxpr,
-    name: str, num_consts: int,
-) -> tuple[list[Any], dict[str, Any], list[int | None], list[int | Uniform | None]]:  # fmt: skip
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    call_jaxpr: ClosedJaxpr,
+    name: str,
+    num_consts: int,
+) -> tuple[list[Any], dict[str, Any], list[int | None], list[int | Uniform | None]]:
     """The function of an equation over a mapped axis, for the batching rules.
 
     Returns:

@@ -122,9 +122,7 @@ def custom_linear_solve(
             return tree.unflatten(b_tree, transpose_program(forward, avals, tree.leaves(x)))
 
         backward = forward if symmetric else traced(vecmat, "vecmat", False)
-        transposed = traced(
-            lambda x: transpose_solve(vecmat, x), "transpose_solve", has_aux
-        )
+        transposed = traced(lambda x: transpose_solve(vecmat, x), "transpose_solve", has_aux)
     programs = (forward, backward, solver, transposed)
     outs = bind_solve(
         Solve(*[program and program.jaxpr for program in programs]),

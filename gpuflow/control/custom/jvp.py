@@ -79,9 +79,15 @@ def _is_float0(tangent: Any) -> bool:
 
 
 def _custom_jvp_batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *,
-    call_jaxpr: ClosedJaxpr, jvp: Any, name: str, num_consts: int,
-) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    call_jaxpr: ClosedJaxpr,
+    jvp: Any,
+    name: str,
+    num_consts: int,
+) -> tuple[list[Any], list[int | Uniform | None]]:
     # Every output is mapped, even if it does not depend on mapped operands: its tangent may, which
     # only the rule determines.
     moved, call, rule_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
@@ -127,9 +133,12 @@ def without_rule(name: str, call: Flat, leaves: Sequence[Any]) -> list[Any]:
     """The outputs of a function that uses refs, in a program: they have no derivative there."""
     outs = call(*leaves)
     return custom_jvp_p.bind(
-        *outs, call_jaxpr=lambda *values: list(values), jvp=NoDerivative(name), name=name,
+        *outs,
+        call_jaxpr=lambda *values: list(values),
+        jvp=NoDerivative(name),
+        name=name,
         num_consts=0,
-    )  # fmt: skip
+    )
 
 
 class custom_jvp(Generic[_P, _T]):
@@ -255,9 +264,12 @@ class _FlatJvpRule:
     """A user's jvp rule on flat operands: ``(*primals, *tangents) -> (*outs, *tangents)``."""
 
     def __init__(
-        self, function: custom_jvp[..., Any], fixed: tuple[Any, ...], treedef: tree.TreeDef,
+        self,
+        function: custom_jvp[..., Any],
+        fixed: tuple[Any, ...],
+        treedef: tree.TreeDef,
         refs: dict[int, Ref],
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert function.jvp is not None
         self.rule, self.fixed, self.treedef = function.jvp, fixed, treedef
         self.refs = refs

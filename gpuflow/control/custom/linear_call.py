@@ -51,21 +51,26 @@ def linear_call(
     residual_avals = [aval_of(leaf) for leaf in residuals]
     linear_avals = [aval_of(leaf) for leaf in linear]
     in_tree = tree.structure((residual_args, linear_args))
-    forward = trace_program(
-        "linear_call", fun, in_tree, [*residual_avals, *linear_avals], "fun"
-    )
+    forward = trace_program("linear_call", fun, in_tree, [*residual_avals, *linear_avals], "fun")
     out = tree.unflatten(forward.out_tree, forward.jaxpr.out_avals)
     back_tree = tree.structure((residual_args, tree.tree_map(lambda aval: 0.0, out)))
     backward = trace_program(
-        "linear_call", fun_transpose, back_tree, [*residual_avals, *forward.jaxpr.out_avals],
+        "linear_call",
+        fun_transpose,
+        back_tree,
+        [*residual_avals, *forward.jaxpr.out_avals],
         "fun_transpose",
-    )  # fmt: skip
+    )
     _check_transpose(backward.out_tree, backward.jaxpr.out_avals, linear_tree, linear_avals)
     counts = (len(forward.consts), len(backward.consts), len(residuals))
     outs = linear_call_p.bind(
-        *forward.consts, *backward.consts, *residuals, *linear,
-        programs=(forward.jaxpr, backward.jaxpr), counts=counts,
-    )  # fmt: skip
+        *forward.consts,
+        *backward.consts,
+        *residuals,
+        *linear,
+        programs=(forward.jaxpr, backward.jaxpr),
+        counts=counts,
+    )
     return tree.unflatten(forward.out_tree, outs)
 
 
@@ -118,7 +123,8 @@ def _jvp(
     if any(type(t) is not Zero for t in (*const_tangents, *residual_tangents)):
         still = [Zero(aval_of(value).tangent()) for value in linear]
         _, moved = jvp_flat(
-            programs[0], [*consts, *residuals, *linear],
+            programs[0],
+            [*consts, *residuals, *linear],
             [*const_tangents, *residual_tangents, *still],
         )
         results = [add_tangents(a, b) for a, b in safe_zip(results, moved)]
@@ -143,17 +149,25 @@ def _transpose(
         return [*nothing, *[Zero(v.aval) if is_undefined(v) else None for v in linear]]
     instantiated = [instantiate(ct) for ct in cotangents]
     outs = linear_call_p.bind(
-        *transpose_consts, *consts, *residuals, *instantiated,
-        programs=(programs[1], programs[0]), counts=(counts[1], counts[0], counts[2]),
-    )  # fmt: skip
+        *transpose_consts,
+        *consts,
+        *residuals,
+        *instantiated,
+        programs=(programs[1], programs[0]),
+        counts=(counts[1], counts[0], counts[2]),
+    )
     in_cotangents = [out if is_undefined(value) else None for out, value in safe_zip(outs, linear)]
     return [*nothing, *in_cotangents]
 
 
 def _batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, programs: Programs,
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    programs: Programs,
     counts: Counts,
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+) -> tuple[list[Any], list[int | None]]:
     """Both programs are mapped over the mapped operands of the other, until they agree."""
     consts, transpose_consts, residuals, linear = _split([dim is not None for dim in dims], counts)
     results = [False] * len(programs[0].out_avals)

@@ -72,9 +72,7 @@ def _jvp(
     const_tangents, b_tangents = _split(tangents, counts)
     x, aux = outs[: len(b)], outs[len(b) :]
     zeros = [Zero(aval_of(value).tangent()) for value in x]
-    _, moved = jvp_flat(
-        programs.matvec, [*consts.matvec, *x], [*const_tangents.matvec, *zeros]
-    )
+    _, moved = jvp_flat(programs.matvec, [*consts.matvec, *x], [*const_tangents.matvec, *zeros])
     right = [
         db if type(moving) is Zero else add_tangents(db, neg(moving))
         for db, moving in safe_zip(b_tangents, moved)
@@ -121,9 +119,13 @@ def _transpose(
 
 
 def _batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, programs: Solve,
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    programs: Solve,
     counts: Solve,
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+) -> tuple[list[Any], list[int | None]]:
     flags = [dim is not None for dim in dims]
     const_flags, b_mapped = _split(flags, counts)
     num_x = len(b_mapped)
@@ -144,13 +146,19 @@ def _batch(
 
 
 def _batched(
-    programs: Solve, axis: AxisData, consts: Solve, x_flags: list[bool], b_flags: list[bool],
+    programs: Solve,
+    axis: AxisData,
+    consts: Solve,
+    x_flags: list[bool],
+    b_flags: list[bool],
     num_x: int,
-) -> tuple[Solve, list[bool], list[bool]]:  # fmt: skip
+) -> tuple[Solve, list[bool], list[bool]]:
     """The mapped programs, and which of x (with aux) and b they map: at least those given."""
 
     def mapped(
-        program: ClosedJaxpr | None, const_flags: list[bool], argument_flags: list[bool],
+        program: ClosedJaxpr | None,
+        const_flags: list[bool],
+        argument_flags: list[bool],
         forced: list[bool],
     ) -> tuple[ClosedJaxpr | None, list[bool]]:
         if program is None:
@@ -168,9 +176,7 @@ def _batched(
         programs.transpose_solve, consts.transpose_solve, x_new, transpose_forced
     )
     b_new = [a or b for a, b in safe_zip(from_matvec, from_transposed[:num_x])]
-    aux_new = [
-        a or b for a, b in safe_zip(from_solve[num_x:], from_transposed[num_x:])
-    ]
+    aux_new = [a or b for a, b in safe_zip(from_solve[num_x:], from_transposed[num_x:])]
     return Solve(matvec, vecmat, solve, transposed), [*x_new, *aux_new], b_new
 
 

@@ -212,7 +212,6 @@ class _Backward:
             f"{repr(cotangent) if got is None else got}. Fix: {fix}."
         )
 
-
     def _check_varying(
         self, leaf: tuple[str, Any, int], want: ShapedArray, got: ShapedArray
     ) -> None:
@@ -330,17 +329,19 @@ class custom_vjp(Generic[_P, _T]):
         leaves, refs = without_refs(leaves)
         call = FlatCall(self.fun, fixed, len(bound), treedef, refs)
         names = [self._argument_name(k) for k in range(len(bound)) if k not in fixed]
-        rules = _Rules(
-            self.name, self.symbolic_zeros, self.fwd, self.bwd, call, avals, names
-        )
+        rules = _Rules(self.name, self.symbolic_zeros, self.fwd, self.bwd, call, avals, names)
         forward = _Forward(rules)
         backward = _Backward(rules, forward)
         try:
             with _closures_named(self.name):
                 outs = custom_vjp_p.bind(
-                    *leaves, call_jaxpr=call, fwd=forward, bwd=backward, name=self.name,
+                    *leaves,
+                    call_jaxpr=call,
+                    fwd=forward,
+                    bwd=backward,
+                    name=self.name,
                     num_consts=0,
-                )  # fmt: skip
+                )
         except UsesRefsError:
             outs = without_rule(self.name, call, leaves)
         return tree.unflatten(forward.out_tree if call.out_tree is None else call.out_tree, outs)

@@ -81,9 +81,16 @@ def _call_jvp(
 
 
 def _call_batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *,
-    call_jaxpr: ClosedJaxpr, fwd: Any, bwd: Any, name: str, num_consts: int,
-) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    call_jaxpr: ClosedJaxpr,
+    fwd: Any,
+    bwd: Any,
+    name: str,
+    num_consts: int,
+) -> tuple[list[Any], list[int | Uniform | None]]:
     # Every output is mapped: bwd may give each element its own weight, so a cotangent that was
     # summed over the axis before bwd would give another gradient than a loop does.
     moved, call, rule_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)

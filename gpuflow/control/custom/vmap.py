@@ -41,9 +41,15 @@ def _shape(*avals: ShapedArray, call: ClosedJaxpr, **params: Any) -> list[Shaped
 
 
 def _batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, call: ClosedJaxpr,
-    rule: FlatRule, num_consts: int, name: str,
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    call: ClosedJaxpr,
+    rule: FlatRule,
+    num_consts: int,
+    name: str,
+) -> tuple[list[Any], list[int | None]]:
     del call
     for value, dim in safe_zip(operands[:num_consts], dims[:num_consts]):
         check(
@@ -64,9 +70,14 @@ def _batch(
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, call: ClosedJaxpr, rule: FlatRule,
-    num_consts: int, name: str,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    call: ClosedJaxpr,
+    rule: FlatRule,
+    num_consts: int,
+    name: str,
+) -> tuple[list[Any], list[Any]]:
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(call, nonzeros, False)
     nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
@@ -76,10 +87,14 @@ def _jvp(
     else:
         derivative, closed = close(derivative)
         results = custom_vmap_p.bind(
-            *closed, *primals, *nonzero_tangents, call=derivative,
+            *closed,
+            *primals,
+            *nonzero_tangents,
+            call=derivative,
             num_consts=len(closed) + num_consts,
-            rule=DerivativeRule(rule, nonzeros[num_consts:], out_nonzeros), name=f"jvp({name})",
-        )  # fmt: skip
+            rule=DerivativeRule(rule, nonzeros[num_consts:], out_nonzeros),
+            name=f"jvp({name})",
+        )
     count = len(call.out_avals)
     out_tangents = iter(results[count:])
     return results[:count], [
@@ -89,9 +104,13 @@ def _jvp(
 
 
 def _linearize(
-    nonzeros: tuple[bool, ...], *primals: Any, call: ClosedJaxpr, rule: FlatRule, num_consts: int,
+    nonzeros: tuple[bool, ...],
+    *primals: Any,
+    call: ClosedJaxpr,
+    rule: FlatRule,
+    num_consts: int,
     name: str,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Any, ...]:
     if any(nonzeros[:num_consts]):
         # As above.
         known, linear, out_nonzeros, count = linearize_jaxpr(call, nonzeros)
@@ -110,17 +129,25 @@ def _linearize(
 
     def tangent_function(residuals: Sequence[Any], *tangents: Any) -> list[Any]:
         return custom_vmap_p.bind(
-            *residuals, *tangents, call=map_of_tangents, num_consts=len(closed) + num_consts,
-            rule=tangent_rule, name=f"linear({name})",
-        )  # fmt: skip
+            *residuals,
+            *tangents,
+            call=map_of_tangents,
+            num_consts=len(closed) + num_consts,
+            rule=tangent_rule,
+            name=f"linear({name})",
+        )
 
     return outs, out_nonzeros, [*closed, *primals], tangent_function
 
 
 def _transpose(
-    cotangents: Sequence[Any], *operands: Any, call: ClosedJaxpr, rule: FlatRule, num_consts: int,
+    cotangents: Sequence[Any],
+    *operands: Any,
+    call: ClosedJaxpr,
+    rule: FlatRule,
+    num_consts: int,
     name: str,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     undefined = tuple(is_undefined(operand) for operand in operands)
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
     backward, out_nonzeros = backward_jaxpr(call, undefined, nonzeros)
@@ -129,9 +156,14 @@ def _transpose(
     nonzero_cotangents = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
     backward_rule = CotangentRule(rule, undefined[num_consts:], nonzeros, out_nonzeros, call)
     cotangents_in = custom_vmap_p.bind(
-        *closed, *known, *nonzero_cotangents, call=backward, num_consts=len(closed) + num_consts,
-        rule=backward_rule, name=f"transpose({name})",
-    )  # fmt: skip
+        *closed,
+        *known,
+        *nonzero_cotangents,
+        call=backward,
+        num_consts=len(closed) + num_consts,
+        rule=backward_rule,
+        name=f"transpose({name})",
+    )
     return operand_cotangents(operands, cotangents_in, out_nonzeros)
 
 
@@ -246,9 +278,13 @@ class custom_vmap(Generic[_P, _T]):
         program = trace_program("custom_vmap", self.fun, in_tree, avals, self.name)
         rule = _UserRule(self.vmap_rule, in_tree, program.out_tree, self.name)
         outs = custom_vmap_p.bind(
-            *program.consts, *leaves, call=program.jaxpr, rule=rule,
-            num_consts=len(program.consts), name=self.name,
-        )  # fmt: skip
+            *program.consts,
+            *leaves,
+            call=program.jaxpr,
+            rule=rule,
+            num_consts=len(program.consts),
+            name=self.name,
+        )
         return tree.unflatten(program.out_tree, outs)
 
 

@@ -118,9 +118,13 @@ class CotangentRule:
     """
 
     def __init__(
-        self, rule: FlatRule, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...],
-        out_nonzeros: tuple[bool, ...], call: ClosedJaxpr,
-    ) -> None:  # fmt: skip
+        self,
+        rule: FlatRule,
+        undefined: tuple[bool, ...],
+        nonzeros: tuple[bool, ...],
+        out_nonzeros: tuple[bool, ...],
+        call: ClosedJaxpr,
+    ) -> None:
         self.rule, self.undefined, self.nonzeros = rule, undefined, nonzeros
         self.out_nonzeros, self.call = out_nonzeros, call
 
@@ -156,9 +160,7 @@ class CotangentRule:
         nonzero_cotangents = [instantiate(x) for x, flag in pairs if flag]
         return nonzero_cotangents, [True] * len(nonzero_cotangents)
 
-    def _cotangents(
-        self, size: int, operands: Sequence[Any], flags: Sequence[bool]
-    ) -> list[Any]:
+    def _cotangents(self, size: int, operands: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
         """Cotangents of all outputs, each mapped."""
         count = len(self.undefined) - sum(self.undefined)
         remaining = iter(safe_zip(operands[count:], flags[count:]))

@@ -33,9 +33,13 @@ _MISSING: Any = object()
 
 @explained
 def cond(
-    pred: ArrayLike, true_fun: Callable[..., _T], false_fun: Callable[..., _T], *operands: Any,
-    operand: Any = _MISSING, linear: Any = None,
-) -> _T:  # fmt: skip
+    pred: ArrayLike,
+    true_fun: Callable[..., _T],
+    false_fun: Callable[..., _T],
+    *operands: Any,
+    operand: Any = _MISSING,
+    linear: Any = None,
+) -> _T:
     """Call ``true_fun(*operands)`` if ``pred`` is True, else ``false_fun(*operands)``.
 
     Args:
@@ -77,9 +81,11 @@ def _older_cond(
     pred: Any, true_operand: Any, true_fun: Any, false_operand: Any, false_fun: Any
 ) -> Any:
     return cond(
-        pred, lambda both: true_fun(both[0]), lambda both: false_fun(both[1]),
+        pred,
+        lambda both: true_fun(both[0]),
+        lambda both: false_fun(both[1]),
         (true_operand, false_operand),
-    )  # fmt: skip
+    )
 
 
 def _predicate(pred: Any) -> Any:
@@ -110,7 +116,9 @@ def _predicate(pred: Any) -> Any:
 
 @explained
 def switch(
-    index: ArrayLike, branches: Sequence[Callable[..., _T]], *operands: Any,
+    index: ArrayLike,
+    branches: Sequence[Callable[..., _T]],
+    *operands: Any,
     operand: Any = _MISSING,
 ) -> _T:
     """Call ``branches[index](*operands)``; the index is clamped to the branches.
@@ -170,9 +178,12 @@ def switch(
 
 
 def _choose(
-    op: str, branch_index: Any, functions: Sequence[Callable[..., Any]], operands: tuple[Any, ...],
+    op: str,
+    branch_index: Any,
+    functions: Sequence[Callable[..., Any]],
+    operands: tuple[Any, ...],
     names: Sequence[str],
-) -> Any:  # fmt: skip
+) -> Any:
     leaves, in_tree = tree.flatten(operands)
     for leaf in leaves:
         check(
@@ -190,9 +201,13 @@ def _choose(
     _check_results(op, programs, names)
     for program, name, function in safe_zip(programs[1:], names[1:], functions[1:]):
         check_varying(
-            op, "a result", (f"from {names[0]}", f"from {name}"), function,
-            programs[0].result_avals, program.result_avals,
-        )  # fmt: skip
+            op,
+            "a result",
+            (f"from {names[0]}", f"from {name}"),
+            function,
+            programs[0].result_avals,
+            program.result_avals,
+        )
     programs, changed = with_ref_outputs(op, programs, leaves)
     jaxprs, closed = [p.jaxpr for p in programs], [p.consts for p in programs]
     merged, consts = join_consts(jaxprs, closed)

@@ -50,10 +50,11 @@ def carry_types(
             avals = [_widened(a, b) for a, b in safe_zip(avals, outs)]
             program, outs = trace(avals)
     values = [
-        x if same_type(aval_of(x), aval) and aval_of(x).weak_type == aval.weak_type
+        x
+        if same_type(aval_of(x), aval) and aval_of(x).weak_type == aval.weak_type
         else convert_element_type(x, aval.dtype)
         for x, aval in safe_zip(init, avals)
-    ]  # fmt: skip
+    ]
     return program, [vary_along(x, aval.mat.varying) for x, aval in safe_zip(values, avals)]
 
 
@@ -76,9 +77,13 @@ def _promoted(before: ShapedArray, after: ShapedArray) -> ShapedArray:
 
 
 def check_carry(
-    op: str, function: Callable[..., Any], in_tree: tree.TreeDef, in_avals: Sequence[ShapedArray],
-    out_tree: tree.TreeDef, out_avals: Sequence[ShapedArray],
-) -> None:  # fmt: skip
+    op: str,
+    function: Callable[..., Any],
+    in_tree: tree.TreeDef,
+    in_avals: Sequence[ShapedArray],
+    out_tree: tree.TreeDef,
+    out_avals: Sequence[ShapedArray],
+) -> None:
     """Raise TypeError unless the body ``function`` returns the types of its arguments.
 
     Raises:
@@ -103,9 +108,13 @@ def check_carry(
 
 
 def check_varying(
-    op: str, what: str, where: tuple[str, str], function: Callable[..., Any],
-    first: Sequence[ShapedArray], second: Sequence[ShapedArray],
-) -> None:  # fmt: skip
+    op: str,
+    what: str,
+    where: tuple[str, str],
+    function: Callable[..., Any],
+    first: Sequence[ShapedArray],
+    second: Sequence[ShapedArray],
+) -> None:
     """Raise TypeError where types of a user's function vary along different axes of shard_map.
 
     Args:

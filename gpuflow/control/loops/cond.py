@@ -180,9 +180,13 @@ def _backward(
 
 
 def _batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, branches: Branches,
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    branches: Branches,
     lanes: Lanes = (),
-) -> tuple[list[Any], Sequence[int | Uniform | None]]:  # fmt: skip
+) -> tuple[list[Any], Sequence[int | Uniform | None]]:
     index, *values = operands
     mapped = tuple(dim is not None for dim in dims[1:])
     if dims[0] is not None:

@@ -16,9 +16,13 @@ from gpuflow.transforms.partial_eval import partial_jaxpr
 
 
 def linearize_cond(
-    bind: Callable[..., list[Any]], nonzeros: tuple[bool, ...], index: Any, *operands: Any,
-    branches: tuple[ClosedJaxpr, ...], lanes: Lanes = (),
-) -> tuple[Any, ...]:  # fmt: skip
+    bind: Callable[..., list[Any]],
+    nonzeros: tuple[bool, ...],
+    index: Any,
+    *operands: Any,
+    branches: tuple[ClosedJaxpr, ...],
+    lanes: Lanes = (),
+) -> tuple[Any, ...]:
     """The linearize rule: a cond evaluates and returns residuals, another maps tangents.
 
     A residual that is an operand is read again. The others are stored in slots, as many of each
@@ -47,9 +51,13 @@ def linearize_cond(
 
 
 def partial_cond(
-    bind: Callable[..., list[Any]], unknowns: tuple[bool, ...], index: Any, *operands: Any,
-    branches: tuple[ClosedJaxpr, ...], lanes: Lanes = (),
-) -> tuple[Any, ...]:  # fmt: skip
+    bind: Callable[..., list[Any]],
+    unknowns: tuple[bool, ...],
+    index: Any,
+    *operands: Any,
+    branches: tuple[ClosedJaxpr, ...],
+    lanes: Lanes = (),
+) -> tuple[Any, ...]:
     """The partial_eval rule: a cond computes the known outputs, another one the others."""
     flags = tuple(unknowns[1:])
     if unknowns[0]:
@@ -81,9 +89,12 @@ def partial_cond(
 
 
 def _all_unknown(
-    bind: Callable[..., list[Any]], flags: Sequence[bool], operands: Sequence[Any],
-    branches: tuple[ClosedJaxpr, ...], lanes: Lanes,
-) -> tuple[Any, ...]:  # fmt: skip
+    bind: Callable[..., list[Any]],
+    flags: Sequence[bool],
+    operands: Sequence[Any],
+    branches: tuple[ClosedJaxpr, ...],
+    lanes: Lanes,
+) -> tuple[Any, ...]:
     """The partial_eval rule for an unknown index: every output is unknown."""
 
     def unknown_function(values: Sequence[Any], index: Any, *unknown_operands: Any) -> list[Any]:
@@ -151,8 +162,7 @@ class _Slots:
                 if kind == "slot"
             }
             slots = [
-                filled[k] if k in filled else zeros_of(aval)
-                for k, aval in enumerate(self.avals)
+                filled[k] if k in filled else zeros_of(aval) for k, aval in enumerate(self.avals)
             ]
             return [*outs[:split], *slots]
 

@@ -30,14 +30,20 @@ _T = TypeVar("_T")
 
 @overload
 def while_loop(
-    cond_fun: Callable[[_T], ArrayLike], body_fun: Callable[[_T], _T], init_val: _T, *,
+    cond_fun: Callable[[_T], ArrayLike],
+    body_fun: Callable[[_T], _T],
+    init_val: _T,
+    *,
     max_steps: int | None = None,
-) -> _T: ...  # fmt: skip
+) -> _T: ...
 @overload
 def while_loop(
-    cond_fun: Callable[[Any], ArrayLike], body_fun: Callable[[Any], _T], init_val: Any, *,
+    cond_fun: Callable[[Any], ArrayLike],
+    body_fun: Callable[[Any], _T],
+    init_val: Any,
+    *,
     max_steps: int | None = None,
-) -> _T: ...  # fmt: skip
+) -> _T: ...
 def while_loop(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],
@@ -68,9 +74,13 @@ def while_loop(
 
 
 def _while_as(
-    op: str, cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any,
-    max_steps: int | None, counters: int = 0,
-) -> Any:  # fmt: skip
+    op: str,
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    init_val: Any,
+    max_steps: int | None,
+    counters: int = 0,
+) -> Any:
     """``while_loop`` for ``op``; the first ``counters`` items of the value are its own scalars."""
     leaves, in_tree = tree.flatten(init_val)
     refuse_refs(op, leaves, "carries")
@@ -91,9 +101,7 @@ def _while_as(
     args_tree = tree.structure((init_val,))
 
     def trace(avals: list[ShapedArray]) -> tuple[Program, list[ShapedArray]]:
-        program = trace_program(
-            op, body_fun, args_tree, avals, "body_fun", takes_refs=True
-        )
+        program = trace_program(op, body_fun, args_tree, avals, "body_fun", takes_refs=True)
         return program, program.result_avals
 
     body, values = carry_types(leaves, trace, body_fun)
@@ -101,12 +109,8 @@ def _while_as(
     trees = in_tree, body.out_tree
     if counters:
         trees = tree.children(in_tree)[counters], tree.children(body.out_tree)[counters]
-    check_carry(
-        op, body_fun, trees[0], avals[counters:], trees[1], body.result_avals[counters:]
-    )
-    condition = trace_program(
-        op, cond_fun, args_tree, avals, "cond_fun", takes_refs=True
-    )
+    check_carry(op, body_fun, trees[0], avals[counters:], trees[1], body.result_avals[counters:])
+    condition = trace_program(op, cond_fun, args_tree, avals, "cond_fun", takes_refs=True)
     body, carried_refs = with_ref_carries(op, body, values)
     condition = condition_of_carries(condition, carried_refs)
     _check_condition(condition)
@@ -172,14 +176,22 @@ def _while_in_python(
 
 @overload
 def fori_loop(
-    lower: ArrayLike, upper: ArrayLike, body_fun: Callable[[Any, _T], _T], init_val: _T, *,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    body_fun: Callable[[Any, _T], _T],
+    init_val: _T,
+    *,
     unroll: int | bool | None = None,
-) -> _T: ...  # fmt: skip
+) -> _T: ...
 @overload
 def fori_loop(
-    lower: ArrayLike, upper: ArrayLike, body_fun: Callable[[Any, Any], _T], init_val: Any, *,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    body_fun: Callable[[Any, Any], _T],
+    init_val: Any,
+    *,
     unroll: int | bool | None = None,
-) -> _T: ...  # fmt: skip
+) -> _T: ...
 @explained
 def fori_loop(
     lower: Any,
@@ -247,9 +259,7 @@ def fori_loop(
     def step(carry: Any, k: Any) -> tuple[Any, None]:
         return body_fun(k, carry), None
 
-    return scan_as(
-        "fori_loop", step, body_fun, init_val, indices, count, False, unroll or 1
-    )[0]
+    return scan_as("fori_loop", step, body_fun, init_val, indices, count, False, unroll or 1)[0]
 
 
 def _is_real(dtype: Any) -> bool:

@@ -46,16 +46,23 @@ INDEX = ShapedArray((), np.int32)
 
 
 def bind_kernel(
-    program: ClosedJaxpr, first_index: int, operands: Sequence[Any], grid: tuple[int, ...],
-    name: str, lanes: Lanes = (),
-) -> list[Any]:  # fmt: skip
+    program: ClosedJaxpr,
+    first_index: int,
+    operands: Sequence[Any],
+    grid: tuple[int, ...],
+    name: str,
+    lanes: Lanes = (),
+) -> list[Any]:
     """Bind the program of one lane; its own constants become leading operands."""
     program, closed = close(program)
     flags = tuple(Lane(lane.axis, (*[False] * len(closed), *lane.mapped)) for lane in lanes)
     params: dict[str, Any] = {
-        "program": program, "first_index": len(closed) + first_index, "grid": grid, "name": name,
+        "program": program,
+        "first_index": len(closed) + first_index,
+        "grid": grid,
+        "name": name,
         "lanes": flags,
-    }  # fmt: skip
+    }
     if 0 in (*lane_shape(flags), *grid):
         return mapped_program(params)(*closed, *operands)  # there is nothing to do
     return kernel_p.bind(*closed, *operands, **params)
@@ -128,10 +135,13 @@ def _jvp(
     derivative, out_nonzeros = jvp_jaxpr(program, tuple(flags), False)
     sources = [*range(len(primals)), *[k for k, flag in enumerate(nonzeros) if flag]]
     results = bind_kernel(
-        derivative, params["first_index"],
-        [*primals, *[tangent for tangent in tangents if type(tangent) is not Zero]], grid,
-        f"jvp({params['name']})", extend(params["lanes"], sources),
-    )  # fmt: skip
+        derivative,
+        params["first_index"],
+        [*primals, *[tangent for tangent in tangents if type(tangent) is not Zero]],
+        grid,
+        f"jvp({params['name']})",
+        extend(params["lanes"], sources),
+    )
     count = len(program.out_avals)
     out_tangents = iter(results[count:])
     return results[:count], [
@@ -193,9 +203,13 @@ def _lane_form(params: dict[str, Any]) -> LaneForm:
     count = len(params["program"].in_avals) - len(grid)
     flags = [lane.mapped for lane in lanes] + [(False,) * count] * len(grid)
     return LaneForm(
-        ProgramForm(params["program"]), (*lane_shape(lanes), *grid), tuple(flags),
-        params["first_index"], len(grid), params["name"],
-    )  # fmt: skip
+        ProgramForm(params["program"]),
+        (*lane_shape(lanes), *grid),
+        tuple(flags),
+        params["first_index"],
+        len(grid),
+        params["name"],
+    )
 
 
 kernel_p = register(

@@ -64,9 +64,7 @@ def with_operands(lanes: Lanes, mapped: Sequence[Sequence[bool]]) -> Lanes:
 
 def extend(lanes: Lanes, sources: Sequence[int]) -> Lanes:
     """Lanes for operands gathered from the current ones; -1 is one that all lanes map."""
-    return with_operands(
-        lanes, [[k < 0 or lane.mapped[k] for k in sources] for lane in lanes]
-    )
+    return with_operands(lanes, [[k < 0 or lane.mapped[k] for k in sources] for lane in lanes])
 
 
 def over_lanes(jaxpr: ClosedJaxpr, lanes: Lanes, sources: Sequence[int]) -> ClosedJaxpr:

@@ -55,9 +55,7 @@ def recompute_scan(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
     first = _closed(body, body.invars, (*body.outvars, *scheme.stored), scheme.first)
     again = _closed(body, (*body.invars, *scheme.stored), body.outvars, scheme.again)
     return (
-        eqn.replace(
-            outputs=(*eqn.outputs, *stacks), params={**eqn.params, "jaxpr": first}
-        ),
+        eqn.replace(outputs=(*eqn.outputs, *stacks), params={**eqn.params, "jaxpr": first}),
         stacks,
         eqn.replace(inputs=(*eqn.inputs, *stacks), params={**eqn.params, "jaxpr": again}),
     )
@@ -77,9 +75,7 @@ def recompute_cond(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
         filled = dict(safe_zip(branch_slots, scheme.stored))
         inputs = [filled.get(k) or Var(aval) for k, aval in enumerate(avals)]
         program = scheme.program
-        agains.append(
-            _closed(program, (*program.invars, *inputs), program.outvars, scheme.again)
-        )
+        agains.append(_closed(program, (*program.invars, *inputs), program.outvars, scheme.again))
         firsts.append(_with_zeros(scheme, filled, avals))
     first = {**eqn.params, "branches": tuple(firsts)}
     again = {**eqn.params, "branches": tuple(agains)}
@@ -106,9 +102,10 @@ def _shared(
         for var in stored_vars:
             expected = (var.aval.shape, var.aval.dtype)
             free = [
-                k for k, aval in enumerate(avals)
+                k
+                for k, aval in enumerate(avals)
                 if k not in taken and (aval.shape, aval.dtype) == expected
-            ]  # fmt: skip
+            ]
             if not free:
                 avals.append(var.aval)
             taken.append(free[0] if free else len(avals) - 1)

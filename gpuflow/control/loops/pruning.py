@@ -22,13 +22,15 @@ def prune_scan(eqn: Eqn, used: Flags) -> Eqn:
     program, carry = _settled(body, list(used[:num_carry]), ys, num_consts)
     read = _read(program)
     flags = [
-        *[var in read for var in body.invars[:num_consts]], *carry,
+        *[var in read for var in body.invars[:num_consts]],
+        *carry,
         *[var in read for var in body.invars[split:]],
-    ]  # fmt: skip
+    ]
     changes = {
         "jaxpr": _closed(eqn.params["jaxpr"], program, flags),
-        "num_consts": sum(flags[:num_consts]), "num_carry": sum(carry),
-    }  # fmt: skip
+        "num_consts": sum(flags[:num_consts]),
+        "num_carry": sum(carry),
+    }
     return _reduced(eqn, flags, [*carry, *ys], changes)
 
 
@@ -98,6 +100,7 @@ def _reduced(eqn: Eqn, inputs: Flags, outputs: Flags, changes: dict[str, Any]) -
     if all(inputs) and all(outputs):
         return eqn
     return eqn.replace(
-        inputs=tuple(compress(eqn.inputs, inputs)), outputs=tuple(compress(eqn.outputs, outputs)),
+        inputs=tuple(compress(eqn.inputs, inputs)),
+        outputs=tuple(compress(eqn.outputs, outputs)),
         params={**eqn.params, **changes},
-    )  # fmt: skip
+    )

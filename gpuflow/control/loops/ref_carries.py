@@ -123,10 +123,11 @@ def _with_outputs(
     missing = [ref for ref in targets if ref not in positions]
     # For each target an index into the program's new values, or into its refs and arguments.
     sources = tuple(
-        (True, changed.index(ref)) if ref in changed
+        (True, changed.index(ref))
+        if ref in changed
         else (False, len(known) + missing.index(ref) if ref in missing else positions[ref])
         for ref in targets
-    )  # fmt: skip
+    )
 
     def arrange() -> Any:
         inner, split = program.jaxpr.jaxpr, len(program.consts)

@@ -49,16 +49,27 @@ def bind_scan(
     """Bind a body; its own constants become leading consts."""
     jaxpr, closed = close(jaxpr)
     return scan_p.bind(
-        *closed, *consts, *init, *xs,
-        jaxpr=jaxpr, length=length, reverse=reverse, unroll=unroll,
-        num_consts=len(closed) + len(consts), num_carry=len(init),
-    )  # fmt: skip
+        *closed,
+        *consts,
+        *init,
+        *xs,
+        jaxpr=jaxpr,
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+        num_consts=len(closed) + len(consts),
+        num_carry=len(init),
+    )
 
 
 def _shape(
-    *avals: ShapedArray, jaxpr: ClosedJaxpr, length: int, num_consts: int, num_carry: int,
+    *avals: ShapedArray,
+    jaxpr: ClosedJaxpr,
+    length: int,
+    num_consts: int,
+    num_carry: int,
     **params: Any,
-) -> list[ShapedArray]:  # fmt: skip
+) -> list[ShapedArray]:
     del params
     split = num_consts + num_carry
     ins = jaxpr.in_avals
@@ -80,9 +91,14 @@ def stacked(aval: ShapedArray, length: int) -> ShapedArray:
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, num_consts: int,
-    num_carry: int, **params: Any,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    jaxpr: ClosedJaxpr,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
+) -> tuple[list[Any], list[Any]]:
     nonzeros = [type(tangent) is not Zero for tangent in tangents]
     split = num_consts + num_carry
     num_ys = len(jaxpr.out_avals) - num_carry
@@ -110,9 +126,12 @@ def _jvp(
 
 
 def _interleave_jvp(
-    body: ClosedJaxpr, nonzeros: Sequence[bool], out_nonzeros: Sequence[bool],
-    num_consts: int, num_carry: int,
-) -> ClosedJaxpr:  # fmt: skip
+    body: ClosedJaxpr,
+    nonzeros: Sequence[bool],
+    out_nonzeros: Sequence[bool],
+    num_consts: int,
+    num_carry: int,
+) -> ClosedJaxpr:
     """Reorder ``(*primals, *tangents)``: consts, carries and xs, each followed by tangents."""
 
     def arranged(atoms: Sequence[Any], flags: Sequence[bool], ends: Sequence[int]) -> list[Any]:
@@ -134,9 +153,15 @@ def _interleave_jvp(
 
 
 def _batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr,
-    num_consts: int, num_carry: int, **params: Any,
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    jaxpr: ClosedJaxpr,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
+) -> tuple[list[Any], list[int | None]]:
     split = num_consts + num_carry
     batched = [dim is not None for dim in dims]
     num_ys = len(jaxpr.out_avals) - num_carry
@@ -150,9 +175,7 @@ def _batch(
     for k, (x, dim, flag) in enumerate(safe_zip(operands, dims, batched)):
         moved.append(batch_to_dim(x, dim, 0 if k < split else 1, axis.size) if flag else x)
     outs = bind_scan(body, moved[:num_consts], moved[num_consts:split], moved[split:], **params)
-    out_dims = [
-        (0 if k < num_carry else 1) if flag else None for k, flag in enumerate(out_batched)
-    ]
+    out_dims = [(0 if k < num_carry else 1) if flag else None for k, flag in enumerate(out_batched)]
     return outs, out_dims
 
 
@@ -201,9 +224,12 @@ def _keys(flow: Flow) -> States | None:
 
 def _form(params: dict[str, Any]) -> ScanForm:
     return ScanForm(
-        params["jaxpr"], params["num_consts"], params["num_carry"], params["length"],
+        params["jaxpr"],
+        params["num_consts"],
+        params["num_carry"],
+        params["length"],
         params["reverse"],
-    )  # fmt: skip
+    )
 
 
 def _simplify(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:

@@ -47,16 +47,24 @@ def check_arrays(op: str, leaves: list[Any], what: str) -> None:
 
 @overload
 def scan(
-    f: Callable[[_Carry, _X], tuple[_Carry, _Y]], init: _Carry, xs: _X | None = None,
-    length: int | None = None, reverse: bool = False, unroll: int | bool = 1,
+    f: Callable[[_Carry, _X], tuple[_Carry, _Y]],
+    init: _Carry,
+    xs: _X | None = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
     _split_transpose: bool | None = None,
-) -> tuple[_Carry, _Y]: ...  # fmt: skip
+) -> tuple[_Carry, _Y]: ...
 @overload
 def scan(
-    f: Callable[[Any, Any], tuple[_Carry, _Y]], init: Any, xs: Any = None,
-    length: int | None = None, reverse: bool = False, unroll: int | bool = 1,
+    f: Callable[[Any, Any], tuple[_Carry, _Y]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
     _split_transpose: bool | None = None,
-) -> tuple[_Carry, _Y]: ...  # fmt: skip
+) -> tuple[_Carry, _Y]: ...
 @explained
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
@@ -94,9 +102,15 @@ def scan(
 
 
 def scan_as(
-    op: str, f: Callable[[Any, Any], tuple[Any, Any]], identity: Any, init: Any, xs: Any,
-    length: int | None, reverse: bool, unroll: int | bool,
-) -> tuple[Any, Any]:  # fmt: skip
+    op: str,
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    identity: Any,
+    init: Any,
+    xs: Any,
+    length: int | None,
+    reverse: bool,
+    unroll: int | bool,
+) -> tuple[Any, Any]:
     """``scan`` for ``op``; ``identity`` is the user's function that ``f`` wraps."""
     unroll = _unroll(op, unroll)
     x_leaves = tree.leaves(xs)
@@ -121,17 +135,19 @@ def scan_as(
     program, values = carry_types(init_leaves, trace, identity)
     carry_tree, y_tree = pair_of[-1]
     carry_avals = program.jaxpr.out_avals[: carry_tree.num_leaves]
-    check_carry(
-        op, identity, init_tree, [aval_of(x) for x in values], carry_tree, carry_avals
-    )
+    check_carry(op, identity, init_tree, [aval_of(x) for x in values], carry_tree, carry_avals)
     written = changed_refs(program, [*values, *x_leaves])
     program, carried_refs = with_ref_carries(op, program, [*values, *x_leaves])
     split, end = len(carried_refs), len(carried_refs) + program.out_tree.num_leaves
     outs = bind_scan(
-        program.jaxpr, program.consts, [*values_of(carried_refs), *values], values_of(x_leaves),
-        length=length, reverse=bool(reverse),
+        program.jaxpr,
+        program.consts,
+        [*values_of(carried_refs), *values],
+        values_of(x_leaves),
+        length=length,
+        reverse=bool(reverse),
         unroll=max(length if unroll is True else min(unroll, length), 1),
-    )  # fmt: skip
+    )
     for ref, new in safe_zip(written, [*outs[:split], *outs[end:]]):
         write(ref, new)
     outs, count = outs[split:end], len(values)

@@ -35,9 +35,7 @@ def recompute_consts(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | 
     if not made:
         return None
     inner = _with_made(body, {var: sources[var] for var in made})
-    params = {
-        **eqn.params, "jaxpr": ClosedJaxpr(inner), "num_consts": count - len(made)
-    }  # fmt: skip
+    params = {**eqn.params, "jaxpr": ClosedJaxpr(inner), "num_consts": count - len(made)}
     remaining = [atom for var, atom in pairs if var not in made]
     return build.apply(eqn.primitive, *remaining, **params)
 
@@ -61,8 +59,9 @@ def _with_made(body: Jaxpr, made: Mapping[Var, Sequence[Eqn]]) -> Jaxpr:
     """The body of a loop that computes some of its inputs."""
     return body.replace(
         invars=tuple(var for var in body.invars if var not in made),
-        eqns=(*[eqn for eqns in made.values() for eqn in eqns], *body.eqns), argument_names=(),
-    )  # fmt: skip
+        eqns=(*[eqn for eqns in made.values() for eqn in eqns], *body.eqns),
+        argument_names=(),
+    )
 
 
 def _read(body: Jaxpr, masks: Mapping[Eqn, Atom]) -> set[Atom]:

@@ -26,9 +26,14 @@ BindScan = Callable[..., list[Any]]
 
 
 def linearize_scan(
-    bind: BindScan, nonzeros: Sequence[bool], *primals: Any, jaxpr: ClosedJaxpr,
-    num_consts: int, num_carry: int, **params: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+    bind: BindScan,
+    nonzeros: Sequence[bool],
+    *primals: Any,
+    jaxpr: ClosedJaxpr,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
+) -> tuple[Any, ...]:
     """The linearize rule: one scan evaluates and stacks residuals, another maps tangents."""
     split = num_consts + num_carry
     flags = list(nonzeros)
@@ -67,9 +72,14 @@ def linearize_scan(
 
 
 def partial_scan(
-    bind: BindScan, unknowns: Sequence[bool], *operands: Any, jaxpr: ClosedJaxpr,
-    num_consts: int, num_carry: int, **params: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+    bind: BindScan,
+    unknowns: Sequence[bool],
+    *operands: Any,
+    jaxpr: ClosedJaxpr,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
+) -> tuple[Any, ...]:
     """The partial_eval rule: one scan over known values, another one over unknown values."""
     split = num_consts + num_carry
     flags = list(unknowns)
@@ -152,16 +162,17 @@ class _Residuals:
         stacks = []
         for atom, stacked in pairs:
             if stacked:
-                stacks.append(
-                    xs[self.xs.index(atom)] if atom in self.xs else next(remaining)
-                )
+                stacks.append(xs[self.xs.index(atom)] if atom in self.xs else next(remaining))
         return fixed, stacks
 
 
 def _linear_body(
-    linear: Jaxpr, is_stacked: Sequence[bool], flags: Sequence[bool], num_consts: int,
+    linear: Jaxpr,
+    is_stacked: Sequence[bool],
+    flags: Sequence[bool],
+    num_consts: int,
     num_carry: int,
-) -> ClosedJaxpr:  # fmt: skip
+) -> ClosedJaxpr:
     """The linear map with its inputs in scan's order: consts, carries, xs."""
 
     def make() -> ClosedJaxpr:
@@ -180,9 +191,15 @@ def _linear_body(
 
 
 def transpose_scan(
-    bind: BindScan, cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr,
-    num_consts: int, num_carry: int, reverse: bool, **params: Any,
-) -> list[Any]:  # fmt: skip
+    bind: BindScan,
+    cotangents: Sequence[Any],
+    *operands: Any,
+    jaxpr: ClosedJaxpr,
+    num_consts: int,
+    num_carry: int,
+    reverse: bool,
+    **params: Any,
+) -> list[Any]:
     """The transpose rule: a scan in the other direction over cotangents."""
     split = num_consts + num_carry
     undefined = [is_undefined(operand) for operand in operands]
@@ -193,17 +210,24 @@ def transpose_scan(
         )
         count = sum(linear)
         reordered = transpose_scan(
-            bind, linear_cotangents, *values, jaxpr=body, num_consts=num_consts, num_carry=count,
-            reverse=reverse, **params,
-        )  # fmt: skip
+            bind,
+            linear_cotangents,
+            *values,
+            jaxpr=body,
+            num_consts=num_consts,
+            num_carry=count,
+            reverse=reverse,
+            **params,
+        )
         return _with_known_carries(reordered, linear, num_consts, count)
     flags = tuple(type(cotangent) is not Zero for cotangent in cotangents[num_carry:])
     body = _backward_body(jaxpr, tuple(undefined), flags, num_consts, num_carry)
     known = [None if flag else x for x, flag in safe_zip(operands, undefined)]
     accumulators = [
-        zeros_of(operand.aval.tangent()) for operand in operands[:num_consts]
+        zeros_of(operand.aval.tangent())
+        for operand in operands[:num_consts]
         if is_undefined(operand)
-    ]  # fmt: skip
+    ]
     carries = [instantiate(cotangent) for cotangent in cotangents[:num_carry]]
     y_cotangents = [ct for ct in cotangents[num_carry:] if type(ct) is not Zero]
     results = iter(
@@ -244,9 +268,16 @@ def _linear_carries(
 
 
 def _without_known_carries(
-    bind: BindScan, jaxpr: ClosedJaxpr, operands: Sequence[Any], cotangents: Sequence[Any],
-    linear: Sequence[bool], num_consts: int, num_carry: int, reverse: bool, params: dict[str, Any],
-) -> tuple[ClosedJaxpr, list[Any], list[Any]]:  # fmt: skip
+    bind: BindScan,
+    jaxpr: ClosedJaxpr,
+    operands: Sequence[Any],
+    cotangents: Sequence[Any],
+    linear: Sequence[bool],
+    num_consts: int,
+    num_carry: int,
+    reverse: bool,
+    params: dict[str, Any],
+) -> tuple[ClosedJaxpr, list[Any], list[Any]]:
     """Compute the known carries (counters) in a separate scan; their values become xs."""
     inner, split = jaxpr.jaxpr, num_consts + num_carry
     invars = list(inner.invars)
@@ -267,9 +298,11 @@ def _without_known_carries(
     groups = ([k for k in known_inputs if k < num_consts], [num_consts + k for k in counter_ids])
     xs = [k for k in known_inputs if k >= split]
     results = bind(
-        ClosedJaxpr(ahead), *[[operands[k] for k in group] for group in (*groups, xs)],
-        reverse=reverse, **params,
-    )  # fmt: skip
+        ClosedJaxpr(ahead),
+        *[[operands[k] for k in group] for group in (*groups, xs)],
+        reverse=reverse,
+        **params,
+    )
     linear_inputs = [num_consts + k for k, flag in enumerate(linear) if flag]
     order = [*range(num_consts), *linear_inputs]
     body = with_inputs(
@@ -295,9 +328,12 @@ def _with_known_carries(
 
 
 def _backward_body(
-    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], y_nonzeros: tuple[bool, ...], num_consts: int,
+    jaxpr: ClosedJaxpr,
+    undefined: tuple[bool, ...],
+    y_nonzeros: tuple[bool, ...],
+    num_consts: int,
     num_carry: int,
-) -> ClosedJaxpr:  # fmt: skip
+) -> ClosedJaxpr:
     """``(*known consts, *accumulators, *carry cts, *known xs, *y cts) -> (*carries, *x cts)``."""
     key = ("scan transpose", undefined, y_nonzeros, num_consts, num_carry)
     return jaxpr.jaxpr.memo(
@@ -306,9 +342,12 @@ def _backward_body(
 
 
 def _make_backward(
-    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], y_nonzeros: tuple[bool, ...], num_consts: int,
+    jaxpr: ClosedJaxpr,
+    undefined: tuple[bool, ...],
+    y_nonzeros: tuple[bool, ...],
+    num_consts: int,
     num_carry: int,
-) -> ClosedJaxpr:  # fmt: skip
+) -> ClosedJaxpr:
     split = num_consts + num_carry
     ins, outs = jaxpr.in_avals, jaxpr.out_avals
     summed = [aval for aval, flag in safe_zip(ins[:num_consts], undefined[:num_consts]) if flag]
@@ -317,9 +356,11 @@ def _make_backward(
     cts = [aval for aval, flag in safe_zip(outs[num_carry:], y_nonzeros) if flag]
     carried = ins[num_consts:split]
     avals = [
-        *known, *[aval.tangent() for aval in (*summed, *carried)], *known_xs,
+        *known,
+        *[aval.tangent() for aval in (*summed, *carried)],
+        *known_xs,
         *[aval.tangent() for aval in cts],
-    ]  # fmt: skip
+    ]
 
     def backward(*values: Any) -> list[Any]:
         remaining = iter(values)

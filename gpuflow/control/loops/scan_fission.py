@@ -131,9 +131,13 @@ def _for_all_elements(
 
 
 def _over_iterations(
-    loop: DecomposedScan, build: Any, program: ClosedJaxpr, flags: tuple[bool, ...], summed: bool,
+    loop: DecomposedScan,
+    build: Any,
+    program: ClosedJaxpr,
+    flags: tuple[bool, ...],
+    summed: bool,
     operands: Sequence[Atom] = (),
-) -> list[Atom]:  # fmt: skip
+) -> list[Atom]:
     axis = AxisData(None, loop.length)
     count = len(program.out_avals)
     batched, _ = batch_jaxpr(program, axis, flags, (True,) * count)
@@ -142,9 +146,7 @@ def _over_iterations(
             lambda *values: [reduce_sum(out, (0,)) for out in batched(*values)], batched.in_avals
         )
     assert not batched.jaxpr.constvars  # rules of library and layout ops make no arrays
-    return copy_program(
-        build, batched, operands or [*loop.consts.values(), *loop.xs.values()]
-    )
+    return copy_program(build, batched, operands or [*loop.consts.values(), *loop.xs.values()])
 
 
 # --- after the loop ------------------------------------------------------------------------

@@ -134,9 +134,7 @@ def _held(aval: ShapedArray, shape: Shape) -> ShapedArray:
     return ShapedArray(shape, np.dtype(np.float32) if is_half else aval.dtype)
 
 
-def _summed(
-    build: Any, total: _Total, out: Atom, init: Atom, definition: Definition
-) -> Atom:
+def _summed(build: Any, total: _Total, out: Atom, init: Atom, definition: Definition) -> Atom:
     """The sum over the batch and the initial value."""
     is_zero = _is_zero(init, definition)
 
@@ -262,9 +260,11 @@ def _wide_body(body: Jaxpr, lanes: Shape, first: int, group: _Group) -> Jaxpr | 
         elif late.isdisjoint(eqn.outputs):
             early.append(eqn)
     program = dce(Jaxpr((), (), tuple(total.term for total in totals), tuple(chain)))
-    others = list(dict.fromkeys(
-        a for eqn in program.eqns for a in eqn.inputs if type(a) is Var and a not in late
-    ))  # fmt: skip
+    others = list(
+        dict.fromkeys(
+            a for eqn in program.eqns for a in eqn.inputs if type(a) is Var and a not in late
+        )
+    )
     program = program.replace(invars=(*others, *points))
     if not _is_linear(program, len(others)):
         return None

@@ -49,9 +49,14 @@ def decompose_scan(eqn: Eqn, body: Jaxpr) -> DecomposedScan:
     split = num_consts + num_carry
     pairs = safe_zip(body.invars, eqn.inputs)
     return DecomposedScan(
-        body.eqns, dict(pairs[:num_consts]), dict(pairs[num_consts:split]), dict(pairs[split:]),
-        body.outvars[:num_carry], body.outvars[num_carry:], eqn.params["length"],
-    )  # fmt: skip
+        body.eqns,
+        dict(pairs[:num_consts]),
+        dict(pairs[num_consts:split]),
+        dict(pairs[split:]),
+        body.outvars[:num_carry],
+        body.outvars[num_carry:],
+        eqn.params["length"],
+    )
 
 
 def _without_passed_carries(loop: DecomposedScan) -> tuple[DecomposedScan, bool]:
@@ -160,9 +165,7 @@ def _rebuilt_scan(
 ) -> list[Atom]:
     """Bind the new scan and the sums after it; returns the outputs of the old scan."""
     gone = {total.carry for total in sums}
-    remaining = [
-        (var, out) for var, out in safe_zip(loop.carry, loop.carry_out) if var not in gone
-    ]
+    remaining = [(var, out) for var, out in safe_zip(loop.carry, loop.carry_out) if var not in gone]
     external = {**loop.consts, **loop.xs}
     extra = dict.fromkeys(
         factor for total in sums for factor in total.factors if factor not in external
@@ -175,8 +178,10 @@ def _rebuilt_scan(
         eqn.effects,
     )
     operands = [
-        *loop.consts.values(), *[loop.carry[var] for var, _ in remaining], *loop.xs.values(),
-    ]  # fmt: skip
+        *loop.consts.values(),
+        *[loop.carry[var] for var, _ in remaining],
+        *loop.xs.values(),
+    ]
     params = {
         **eqn.params,
         "jaxpr": ClosedJaxpr(dce(body)),

@@ -48,9 +48,16 @@ def _has_programs(body: ClosedJaxpr) -> bool:
 
 
 def _unrolled(
-    bind: BindScan, operands: Sequence[Any], *, jaxpr: ClosedJaxpr, length: int, reverse: bool,
-    unroll: int, num_consts: int, num_carry: int,
-) -> list[Any]:  # fmt: skip
+    bind: BindScan,
+    operands: Sequence[Any],
+    *,
+    jaxpr: ClosedJaxpr,
+    length: int,
+    reverse: bool,
+    unroll: int,
+    num_consts: int,
+    num_carry: int,
+) -> list[Any]:
     split = num_consts + num_carry
     consts, carry, xs = operands[:num_consts], operands[num_consts:split], operands[split:]
     blocks, remainder = divmod(length, unroll)
@@ -73,9 +80,14 @@ def _unrolled(
         avals = [aval_of(value) for value in (*consts, *carry)]
         rows = [aval_of(x).update(shape=aval_of(x).shape[1:]) for x in grouped]
         results = bind(
-            trace_closed(block, [*avals, *rows]), consts, carry, grouped, length=blocks,
-            reverse=reverse, unroll=1,
-        )  # fmt: skip
+            trace_closed(block, [*avals, *rows]),
+            consts,
+            carry,
+            grouped,
+            length=blocks,
+            reverse=reverse,
+            unroll=1,
+        )
         carry, block_ys = results[:num_carry], results[num_carry:]
         ys = [reshape(y, (whole, *aval_of(y).shape[2:])) for y in block_ys]
     if remainder:
@@ -88,9 +100,13 @@ def _unrolled(
 
 
 def _iterations(
-    body: ClosedJaxpr, consts: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any],
-    count: int, reverse: bool,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    body: ClosedJaxpr,
+    consts: Sequence[Any],
+    carry: Sequence[Any],
+    xs: Sequence[Any],
+    count: int,
+    reverse: bool,
+) -> tuple[list[Any], list[Any]]:
     """``count`` iterations one after the other: the last carry and the stacked ys."""
     num_carry = len(carry)
     rows: list[list[Any]] = [[] for _ in range(count)]

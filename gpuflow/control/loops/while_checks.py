@@ -71,9 +71,12 @@ def check_while(
     both, rest = range(first + second), range(first + second, len(operands))
     sources = [*range(first), *both, *[-1] * len(avals), *rest]
     results = bind(
-        *programs, consts, list(operands[: first + second]), [*start, *init],
+        *programs,
+        consts,
+        list(operands[: first + second]),
+        [*start, *init],
         extend(lanes, sources),
-    )  # fmt: skip
+    )
     outs, values = results[len(avals) :], results[: len(avals)]
     return outs, of_mapped(State(tuple(values), sites)) if sites else None
 

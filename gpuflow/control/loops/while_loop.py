@@ -46,9 +46,13 @@ from gpuflow.transforms.partial_eval import partial_jaxpr
 
 
 def bind_while(
-    condition: ClosedJaxpr, body: ClosedJaxpr, condition_consts: Sequence[Any],
-    body_consts: Sequence[Any], init: Sequence[Any], lanes: Lanes = (),
-) -> list[Any]:  # fmt: skip
+    condition: ClosedJaxpr,
+    body: ClosedJaxpr,
+    condition_consts: Sequence[Any],
+    body_consts: Sequence[Any],
+    init: Sequence[Any],
+    lanes: Lanes = (),
+) -> list[Any]:
     """Bind the two programs; their own constants become leading consts."""
     condition, condition_closed = close(condition)
     body, body_closed = close(body)
@@ -66,8 +70,10 @@ def bind_while(
         Lane(
             lane.axis,
             (
-                *[False] * num_closed, *lane.mapped[:end],
-                *[False] * len(body_closed), *lane.mapped[end:],
+                *[False] * num_closed,
+                *lane.mapped[:end],
+                *[False] * len(body_closed),
+                *lane.mapped[end:],
             ),
         )
         for lane in lanes
@@ -79,9 +85,13 @@ _CONDITION = ShapedArray((), np.bool_)
 
 
 def _shape(
-    *avals: ShapedArray, condition: ClosedJaxpr, body: ClosedJaxpr, num_condition_consts: int,
-    num_body_consts: int, lanes: Lanes = (),
-) -> list[ShapedArray]:  # fmt: skip
+    *avals: ShapedArray,
+    condition: ClosedJaxpr,
+    body: ClosedJaxpr,
+    num_condition_consts: int,
+    num_body_consts: int,
+    lanes: Lanes = (),
+) -> list[ShapedArray]:
     inner = body.in_avals[num_body_consts:]
     check_types("while_loop", "carries", body.out_avals, inner)
     check_types("while_loop", "inputs", condition.in_avals[num_condition_consts:], inner)
@@ -98,9 +108,7 @@ def _shape(
     return [aval.update(shape=(*lanes_shape, *aval.shape)) for aval in body.out_avals]
 
 
-def _split(
-    values: Sequence[Any], params: dict[str, Any]
-) -> tuple[list[Any], list[Any], list[Any]]:
+def _split(values: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], list[Any], list[Any]]:
     first, second = params["num_condition_consts"], params["num_body_consts"]
     split = first + second
     return list(values[:first]), list(values[first:split]), list(values[split:])
@@ -150,9 +158,10 @@ def _bind_derivative(
     carried = [instantiate(t) for t, flag in safe_zip(carry_tangents, carry_flags) if flag]
     ends = len(first), len(first) + len(second)
     sources = [
-        *range(ends[1]), *[ends[0] + k for k, flag in enumerate(const_flags) if flag],
+        *range(ends[1]),
+        *[ends[0] + k for k, flag in enumerate(const_flags) if flag],
         *[-1] * (len(init) + len(carried)),
-    ]  # fmt: skip
+    ]
     results = bind_while(
         condition, body, first, [*second, *moved], [*init, *carried], extend(lanes, sources)
     )
@@ -245,9 +254,13 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list
 
 
 def _batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, lanes: Lanes = (),
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    lanes: Lanes = (),
     **params: Any,
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+) -> tuple[list[Any], list[int | None]]:
     condition, body = params["condition"], params["body"]
     batched = [dim is not None for dim in dims]
     first, second, carry = _split(batched, params)
@@ -298,9 +311,11 @@ def _over_lanes(params: dict[str, Any]) -> ClosedJaxpr:
 
         def step(*values: Any) -> list[Any]:
             consts, more, state, carry = (
-                values[:first], values[first : first + second], values[first + second],
+                values[:first],
+                values[first : first + second],
+                values[first + second],
                 values[first + second + 1 :],
-            )  # fmt: skip
+            )
             next_carry = []
             for old, new in safe_zip(carry, body(*more, *carry)):
                 which = broadcast_in_dim(state, aval_of(new).shape, lane_dims)
@@ -351,9 +366,11 @@ def _keys(flow: Flow) -> States | None:
 
 def _form(params: dict[str, Any]) -> WhileForm:
     return WhileForm(
-        params["condition"], params["body"], params["num_condition_consts"],
+        params["condition"],
+        params["body"],
+        params["num_condition_consts"],
         params["num_body_consts"],
-    )  # fmt: skip
+    )
 
 
 def _define(
@@ -387,6 +404,7 @@ def _lane_form(params: dict[str, Any]) -> LaneForm:
 
 while_p = _define("while", Loop(_form), execute_alone(lambda: while_p), prune_while)
 lane_while_p = _define(
-    "lane_while", Inline(lambda _, params: _over_lanes(params), _lane_form),
+    "lane_while",
+    Inline(lambda _, params: _over_lanes(params), _lane_form),
     execute_alone(lambda: lane_while_p),
 )

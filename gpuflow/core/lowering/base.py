@@ -86,9 +86,7 @@ class Context(Protocol):
     def bound(self, dim: int, k: int) -> Value:
         """The same, for a bound of indices along ``dim``."""
 
-    def load(
-        self, operand: int, indices: Sequence[Value], where: Value | None = None
-    ) -> Element:
+    def load(self, operand: int, indices: Sequence[Value], where: Value | None = None) -> Element:
         """An operand's element at ``indices``, one for each of its dimensions."""
 
     def element(self, operand: int, dims: Sequence[int]) -> Element:

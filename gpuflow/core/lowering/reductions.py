@@ -26,7 +26,6 @@ class Folded(Fused):
 
     is_reduction = True
 
-
     def iteration(self, eqn: Eqn) -> Iteration:
         operand, axes = eqn.inputs[0].aval, tuple(eqn.params["axes"])
         remaining = tuple(d for d in range(operand.ndim) if d not in axes)

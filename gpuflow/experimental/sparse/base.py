@@ -113,10 +113,12 @@ def batch_axis(array: Any, axis: int, what: str) -> int:
     count = array.n_batch + (what == "out_axes")
     check(
         0 <= axis < count,
-        lambda: f"[vmap] {what} of a {type(array).__name__} must be one of its batch dimensions, "
-        f"counted from the front{', or one that follows them' if what == 'out_axes' else ''}; "
-        f"got {axis} for {array!r}. Fix: update_layout(n_batch=...)"
-        f"{', or None for an argument that is not mapped' if what == 'in_axes' else ''}.",
+        lambda: (
+            f"[vmap] {what} of a {type(array).__name__} must be one of its batch dimensions, "
+            f"counted from the front{', or one that follows them' if what == 'out_axes' else ''}; "
+            f"got {axis} for {array!r}. Fix: update_layout(n_batch=...)"
+            f"{', or None for an argument that is not mapped' if what == 'in_axes' else ''}."
+        ),
         ValueError,
     )
     return axis

@@ -57,9 +57,13 @@ class BCOO(JAXSparse):
     """
 
     def __init__(
-        self, args: tuple[Any, Any], *, shape: Sequence[int], indices_sorted: bool = False,
+        self,
+        args: tuple[Any, Any],
+        *,
+        shape: Sequence[int],
+        indices_sorted: bool = False,
         unique_indices: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         data, indices = jnp.asarray(args[0]), jnp.asarray(args[1])
         sizes = as_integers("BCOO", "shape", shape)
         a, b = aval_of(data), aval_of(indices)
@@ -75,9 +79,11 @@ class BCOO(JAXSparse):
                 for aval in (a, b)
                 for batch, n in zip(aval.shape[:n_batch], sizes, strict=False)
             ),
-            lambda: "[BCOO] data must be (*batch, nse, *dense) and indices integers, "
-            f"(*batch, nse, n_sparse); got {a} and {b} for shape {sizes}. Fix: "
-            "BCOO((data, indices), shape=...).",
+            lambda: (
+                "[BCOO] data must be (*batch, nse, *dense) and indices integers, "
+                f"(*batch, nse, n_sparse); got {a} and {b} for shape {sizes}. Fix: "
+                "BCOO((data, indices), shape=...)."
+            ),
             ValueError,
         )
         if np.broadcast_shapes(a.shape[:n_batch], b.shape[:n_batch]) != sizes[:n_batch]:
@@ -87,14 +93,21 @@ class BCOO(JAXSparse):
         self.indices_sorted, self.unique_indices = bool(indices_sorted), bool(unique_indices)
 
     def like(
-        self, data: Any, indices: Any, shape: Sequence[int] | None = None, *,
-        indices_sorted: bool = False, unique_indices: bool = False,
-    ) -> Self:  # fmt: skip
+        self,
+        data: Any,
+        indices: Any,
+        shape: Sequence[int] | None = None,
+        *,
+        indices_sorted: bool = False,
+        unique_indices: bool = False,
+    ) -> Self:
         """Build another array, of the same shape by default."""
         return type(self)(
-            (data, indices), shape=self.shape if shape is None else shape,
-            indices_sorted=indices_sorted, unique_indices=unique_indices,
-        )  # fmt: skip
+            (data, indices),
+            shape=self.shape if shape is None else shape,
+            indices_sorted=indices_sorted,
+            unique_indices=unique_indices,
+        )
 
     def same(self, data: Any, indices: Any) -> Self:
         """Build the same array from other data, with indices in the same order."""
@@ -112,8 +125,10 @@ class BCOO(JAXSparse):
         ndim = aval_of(self.indices).ndim
         check(
             ndim >= 2,
-            lambda: "[BCOO] loops and tree maps may take batch dimensions only; got an axis of "
-            "the stored elements. Fix: update_layout(n_batch=...).",
+            lambda: (
+                "[BCOO] loops and tree maps may take batch dimensions only; got an axis of "
+                "the stored elements. Fix: update_layout(n_batch=...)."
+            ),
             ValueError,
         )
         return ndim - 2
@@ -148,8 +163,10 @@ class BCOO(JAXSparse):
     def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
         """Return data and indices, and the static data."""
         return (self.data, self.indices), (
-            self.sparse_shape, self.indices_sorted, self.unique_indices,
-        )  # fmt: skip
+            self.sparse_shape,
+            self.indices_sorted,
+            self.unique_indices,
+        )
 
     @classmethod
     def tree_unflatten(cls, aux_data: Any, children: Sequence[Any]) -> Self:
@@ -161,9 +178,14 @@ class BCOO(JAXSparse):
 
     @classmethod
     def fromdense(
-        cls, mat: ArrayLike, *, nse: int | None = None, index_dtype: DTypeLike = np.int32,
-        n_dense: int = 0, n_batch: int = 0,
-    ) -> BCOO:  # fmt: skip
+        cls,
+        mat: ArrayLike,
+        *,
+        nse: int | None = None,
+        index_dtype: DTypeLike = np.int32,
+        n_dense: int = 0,
+        n_batch: int = 0,
+    ) -> BCOO:
         """See ``bcoo_fromdense``."""
         return bcoo_fromdense(
             mat, nse=nse, index_dtype=index_dtype, n_dense=n_dense, n_batch=n_batch
@@ -176,8 +198,10 @@ class BCOO(JAXSparse):
         """Convert from a matrix of scipy.sparse."""
         check(
             n_dense == 0 and n_batch == 0,
-            lambda: "[BCOO.from_scipy_sparse] n_dense and n_batch must be 0; got "
-            f"{n_dense} and {n_batch}. Fix: update_layout.",
+            lambda: (
+                "[BCOO.from_scipy_sparse] n_dense and n_batch must be 0; got "
+                f"{n_dense} and {n_batch}. Fix: update_layout."
+            ),
             NotImplementedError,
         )
         mat = mat.tocoo()
@@ -186,15 +210,23 @@ class BCOO(JAXSparse):
 
     @classmethod
     def _empty(
-        cls, shape: Sequence[int], *, dtype: DTypeLike | None = None,
-        index_dtype: DTypeLike = "int32", n_dense: int = 0, n_batch: int = 0, nse: int = 0,
-    ) -> BCOO:  # fmt: skip
+        cls,
+        shape: Sequence[int],
+        *,
+        dtype: DTypeLike | None = None,
+        index_dtype: DTypeLike = "int32",
+        n_dense: int = 0,
+        n_batch: int = 0,
+        nse: int = 0,
+    ) -> BCOO:
         sizes = as_integers("empty", "shape", shape)
         end = len(sizes) - n_dense
         check(
             n_dense >= 0 and n_batch >= 0 and nse >= 0 and n_batch <= end,
-            lambda: "[empty] n_batch, n_dense and nse must not be negative, and dimensions be "
-            f"enough; got {n_batch}, {n_dense} and {nse} for shape {sizes}. Fix: smaller ones.",
+            lambda: (
+                "[empty] n_batch, n_dense and nse must not be negative, and dimensions be "
+                f"enough; got {n_batch}, {n_dense} and {nse} for shape {sizes}. Fix: smaller ones."
+            ),
             ValueError,
         )
         data = jnp.zeros((*sizes[:n_batch], nse, *sizes[end:]), dtype)
@@ -204,13 +236,22 @@ class BCOO(JAXSparse):
 
     @classmethod
     def _eye(
-        cls, N: int, M: int, k: int, *, dtype: DTypeLike | None = None,
-        index_dtype: DTypeLike = "int32", n_batch: int = 0, n_dense: int = 0,
-    ) -> BCOO:  # fmt: skip
+        cls,
+        N: int,
+        M: int,
+        k: int,
+        *,
+        dtype: DTypeLike | None = None,
+        index_dtype: DTypeLike = "int32",
+        n_batch: int = 0,
+        n_dense: int = 0,
+    ) -> BCOO:
         check(
             n_batch >= 0 and n_dense >= 0 and n_batch + n_dense <= 2,
-            lambda: "[eye] n_batch and n_dense must not be negative, and at most 2 together; got "
-            f"{n_batch} and {n_dense}. Fix: smaller ones.",
+            lambda: (
+                "[eye] n_batch and n_dense must not be negative, and at most 2 together; got "
+                f"{n_batch} and {n_dense}. Fix: smaller ones."
+            ),
             ValueError,
         )
         count = max(0, min(N, M - k) if k > 0 else min(N + k, M))
@@ -218,9 +259,11 @@ class BCOO(JAXSparse):
         columns = np.arange(count) + max(0, k)
         indices = np.stack([rows, columns], -1).astype(dtypes.canonicalize(index_dtype))
         mat = cls(
-            (jnp.ones(count, dtype), indices), shape=(N, M), indices_sorted=True,
+            (jnp.ones(count, dtype), indices),
+            shape=(N, M),
+            indices_sorted=True,
             unique_indices=True,
-        )  # fmt: skip
+        )
         if n_batch == n_dense == 0:
             return mat
         if n_batch + n_dense < 2 and n_batch:
@@ -235,9 +278,12 @@ class BCOO(JAXSparse):
         )
 
     def update_layout(
-        self, *, n_batch: int | None = None, n_dense: int | None = None,
+        self,
+        *,
+        n_batch: int | None = None,
+        n_dense: int | None = None,
         on_inefficient: str | None = "error",
-    ) -> BCOO:  # fmt: skip
+    ) -> BCOO:
         """See ``bcoo_update_layout``."""
         return bcoo_update_layout(
             self, n_batch=n_batch, n_dense=n_dense, on_inefficient=on_inefficient
@@ -335,8 +381,10 @@ class BCOO(JAXSparse):
     def __pow__(self, exponent: Any) -> BCOO:
         check(
             isinstance(exponent, int | float) and exponent > 0,
-            lambda: "[BCOO] the exponent must be a positive number, so that zeros stay zero; got "
-            f"{exponent!r}. Fix: todense.",
+            lambda: (
+                "[BCOO] the exponent must be a positive number, so that zeros stay zero; got "
+                f"{exponent!r}. Fix: todense."
+            ),
             NotImplementedError,
         )
         return self.mapped(lambda data: data**exponent)
@@ -348,8 +396,10 @@ class BCOO(JAXSparse):
             return NotImplemented
         check(
             np.broadcast_shapes(aval_of(other).shape, self.shape) == aval_of(other).shape,
-            lambda: f"[BCOO] a dense array must have the shape of the sum; got {aval_of(other)} "
-            f"and {self!r}. Fix: todense.",
+            lambda: (
+                f"[BCOO] a dense array must have the shape of the sum; got {aval_of(other)} "
+                f"and {self!r}. Fix: todense."
+            ),
             NotImplementedError,
         )
         return self.todense() + other
@@ -359,8 +409,9 @@ class BCOO(JAXSparse):
     def __sub__(self, other: Any) -> Any:
         check(
             isinstance(other, BCOO),
-            lambda: f"[BCOO] both sides of a difference must be sparse; got {other!r}. Fix: "
-            "todense.",
+            lambda: (
+                f"[BCOO] both sides of a difference must be sparse; got {other!r}. Fix: todense."
+            ),
             NotImplementedError,
         )
         return self + -other
@@ -405,16 +456,20 @@ class BCOO(JAXSparse):
             missing >= 0
             and len(ellipsis) <= 1
             and all(k is None or isinstance(k, slice | int | np.integer) for k in items),
-            lambda: "[BCOO] subscripts must be integers, slices and None, not more than there are "
-            f"dimensions; got {item!r} for {self!r}. Fix: todense.",
+            lambda: (
+                "[BCOO] subscripts must be integers, slices and None, not more than there are "
+                f"dimensions; got {item!r} for {self!r}. Fix: todense."
+            ),
             NotImplementedError,
         )
         taken = [k for k in items if k is not None]
         ranges = [_range_of(k, size) for k, size in zip(taken, self.shape, strict=True)]
         out = bcoo_slice(
-            self, start_indices=[span.start for span in ranges],
-            limit_indices=[span.stop for span in ranges], strides=[span.step for span in ranges],
-        )  # fmt: skip
+            self,
+            start_indices=[span.start for span in ranges],
+            limit_indices=[span.stop for span in ranges],
+            strides=[span.step for span in ranges],
+        )
         flipped = [d for d, k in enumerate(taken) if isinstance(k, slice) and (k.step or 1) < 0]
         out = bcoo_rev(out, flipped) if flipped else out
         gone = [d for d, k in enumerate(taken) if not isinstance(k, slice)]
@@ -462,8 +517,10 @@ def _added(lhs: BCOO, rhs: BCOO) -> BCOO:
     """Concatenate the elements of both; equal indices are not summed yet."""
     check(
         lhs.shape == rhs.shape and lhs.n_batch == rhs.n_batch and lhs.n_dense == rhs.n_dense,
-        lambda: "[BCOO] sparse arrays that are added must have equal shapes, batch and dense "
-        f"dimensions; got {lhs!r} and {rhs!r}. Fix: update_layout.",
+        lambda: (
+            "[BCOO] sparse arrays that are added must have equal shapes, batch and dense "
+            f"dimensions; got {lhs!r} and {rhs!r}. Fix: update_layout."
+        ),
         NotImplementedError,
     )
     if lhs.indices is rhs.indices:
@@ -486,9 +543,13 @@ def bcoo_todense(mat: BCOO) -> Array:
 
 @explained
 def bcoo_fromdense(
-    mat: ArrayLike, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0,
+    mat: ArrayLike,
+    *,
+    nse: int | None = None,
+    n_batch: int = 0,
+    n_dense: int = 0,
     index_dtype: DTypeLike = np.int32,
-) -> BCOO:  # fmt: skip
+) -> BCOO:
     """Convert a dense array to BCOO format.
 
     Args:
@@ -503,16 +564,20 @@ def bcoo_fromdense(
     rank = aval_of(mat).ndim
     check(
         n_batch >= 0 and n_dense >= 0 and n_batch + n_dense <= rank,
-        lambda: "[bcoo_fromdense] n_batch and n_dense must not be negative, and together be at "
-        f"most {rank}; got {n_batch} and {n_dense}. Fix: n_batch=0, n_dense=0.",
+        lambda: (
+            "[bcoo_fromdense] n_batch and n_dense must not be negative, and together be at "
+            f"most {rank}; got {n_batch} and {n_dense}. Fix: n_batch=0, n_dense=0."
+        ),
         ValueError,
     )
     if nse is None:
         count = elements.stored_count(mat, n_batch, n_dense)
         check(
             not isinstance(count, Tracer),
-            lambda: "[bcoo_fromdense] nse must be given in traced functions, where elements are "
-            "not known; got None. Fix: fromdense(mat, nse=...).",
+            lambda: (
+                "[bcoo_fromdense] nse must be given in traced functions, where elements are "
+                "not known; got None. Fix: fromdense(mat, nse=...)."
+            ),
             ConcretizationTypeError,
         )
         nse = int(count)

@@ -40,9 +40,13 @@ class BCSR(JAXSparse):
     """
 
     def __init__(
-        self, args: tuple[Any, Any, Any], *, shape: Sequence[int], indices_sorted: bool = False,
+        self,
+        args: tuple[Any, Any, Any],
+        *,
+        shape: Sequence[int],
+        indices_sorted: bool = False,
         unique_indices: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         data, indices, indptr = (jnp.asarray(array) for array in args)
         sizes = as_integers("BCSR", "shape", shape)
         a, b, c = aval_of(data), aval_of(indices), aval_of(indptr)
@@ -56,9 +60,11 @@ class BCSR(JAXSparse):
             and c.shape[-1] == sizes[n_batch] + 1
             and a.shape[n_batch:] == (b.shape[-1], *sizes[n_batch + 2 :])
             and all(array.shape[:n_batch] == sizes[:n_batch] for array in (a, b, c)),
-            lambda: "[BCSR] data must be (*batch, nse, *dense), indices (*batch, nse) and indptr "
-            f"(*batch, rows + 1); got {a}, {b} and {c} for shape {sizes}. Fix: "
-            "BCSR((data, indices, indptr), shape=...).",
+            lambda: (
+                "[BCSR] data must be (*batch, nse, *dense), indices (*batch, nse) and indptr "
+                f"(*batch, rows + 1); got {a}, {b} and {c} for shape {sizes}. Fix: "
+                "BCSR((data, indices, indptr), shape=...)."
+            ),
             ValueError,
         )
         self.data, self.indices, self.indptr = data, indices, indptr
@@ -94,8 +100,10 @@ class BCSR(JAXSparse):
     def tree_flatten(self) -> tuple[tuple[Any, Any, Any], Any]:
         """Return data, indices and indptr, and the static data."""
         return (self.data, self.indices, self.indptr), (
-            self.sparse_shape, self.indices_sorted, self.unique_indices,
-        )  # fmt: skip
+            self.sparse_shape,
+            self.indices_sorted,
+            self.unique_indices,
+        )
 
     @classmethod
     def tree_unflatten(cls, aux_data: Any, children: Sequence[Any]) -> Self:
@@ -107,9 +115,14 @@ class BCSR(JAXSparse):
 
     @classmethod
     def fromdense(
-        cls, mat: ArrayLike, *, nse: int | None = None, index_dtype: DTypeLike = np.int32,
-        n_dense: int = 0, n_batch: int = 0,
-    ) -> BCSR:  # fmt: skip
+        cls,
+        mat: ArrayLike,
+        *,
+        nse: int | None = None,
+        index_dtype: DTypeLike = np.int32,
+        n_dense: int = 0,
+        n_batch: int = 0,
+    ) -> BCSR:
         """See ``bcsr_fromdense``."""
         return bcsr_fromdense(
             mat, nse=nse, index_dtype=index_dtype, n_dense=n_dense, n_batch=n_batch
@@ -122,8 +135,10 @@ class BCSR(JAXSparse):
         """Convert from a matrix of scipy.sparse."""
         check(
             n_dense == 0 and n_batch == 0,
-            lambda: "[BCSR.from_scipy_sparse] n_dense and n_batch must be 0; got "
-            f"{n_dense} and {n_batch}. Fix: BCSR.from_bcoo of another layout.",
+            lambda: (
+                "[BCSR.from_scipy_sparse] n_dense and n_batch must be 0; got "
+                f"{n_dense} and {n_batch}. Fix: BCSR.from_bcoo of another layout."
+            ),
             NotImplementedError,
         )
         mat = mat.tocsr()
@@ -136,44 +151,56 @@ class BCSR(JAXSparse):
         """Convert from a BCOO array with two sparse dimensions; its elements are sorted."""
         check(
             arr.n_sparse == 2,
-            lambda: f"[BCSR.from_bcoo] the array must have two sparse dimensions; got {arr!r}. "
-            "Fix: update_layout.",
+            lambda: (
+                f"[BCSR.from_bcoo] the array must have two sparse dimensions; got {arr!r}. "
+                "Fix: update_layout."
+            ),
             NotImplementedError,
         )
         arr = broadcast_batches(arr if arr.indices_sorted else arr.sort_indices())
         columns, indptr = _compressed(arr.indices, arr.sparse_shape)
         return cls(
-            (arr.data, columns, indptr), shape=arr.shape, indices_sorted=True,
+            (arr.data, columns, indptr),
+            shape=arr.shape,
+            indices_sorted=True,
             unique_indices=arr.unique_indices,
-        )  # fmt: skip
+        )
 
     @classmethod
     def _empty(
-        cls, shape: Sequence[int], *, dtype: DTypeLike | None = None,
-        index_dtype: DTypeLike = "int32", n_dense: int = 0, n_batch: int = 0, nse: int = 0,
-    ) -> BCSR:  # fmt: skip
+        cls,
+        shape: Sequence[int],
+        *,
+        dtype: DTypeLike | None = None,
+        index_dtype: DTypeLike = "int32",
+        n_dense: int = 0,
+        n_batch: int = 0,
+        nse: int = 0,
+    ) -> BCSR:
         sizes = as_integers("empty", "shape", shape)
         end = len(sizes) - n_dense
         check(
             end - n_batch == 2 and n_dense >= 0 and n_batch >= 0 and nse >= 0,
-            lambda: "[BCSR] there must be two sparse dimensions; got shape "
-            f"{sizes} with n_batch={n_batch}, n_dense={n_dense}, nse={nse}. Fix: n_batch.",
+            lambda: (
+                "[BCSR] there must be two sparse dimensions; got shape "
+                f"{sizes} with n_batch={n_batch}, n_dense={n_dense}, nse={nse}. Fix: n_batch."
+            ),
             ValueError,
         )
         batch, kind = sizes[:n_batch], dtypes.canonicalize(index_dtype)
         data = jnp.zeros((*batch, nse, *sizes[end:]), dtype)
         indices = jnp.full((*batch, nse), sizes[n_batch + 1], kind)
         indptr = jnp.zeros((*batch, sizes[n_batch] + 1), kind)
-        return cls(
-            (data, indices, indptr), shape=sizes, indices_sorted=True, unique_indices=True
-        )
+        return cls((data, indices, indptr), shape=sizes, indices_sorted=True, unique_indices=True)
 
     def to_bcoo(self) -> BCOO:
         """Convert to BCOO format."""
         return BCOO(
-            (self.data, _expanded(self.indices, self.indptr)), shape=self.shape,
-            indices_sorted=self.indices_sorted, unique_indices=self.unique_indices,
-        )  # fmt: skip
+            (self.data, _expanded(self.indices, self.indptr)),
+            shape=self.shape,
+            indices_sorted=self.indices_sorted,
+            unique_indices=self.unique_indices,
+        )
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCSR:
         """Sum duplicates; see ``BCOO.sum_duplicates``."""
@@ -234,9 +261,13 @@ def _expanded(indices: Any, indptr: Any) -> Array:
 
 @explained
 def bcsr_fromdense(
-    mat: ArrayLike, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0,
+    mat: ArrayLike,
+    *,
+    nse: int | None = None,
+    n_batch: int = 0,
+    n_dense: int = 0,
     index_dtype: DTypeLike = np.int32,
-) -> BCSR:  # fmt: skip
+) -> BCSR:
     """Convert a dense array to BCSR format; see ``bcoo_fromdense``."""
     out = bcoo_fromdense(mat, nse=nse, n_batch=n_batch, n_dense=n_dense, index_dtype=index_dtype)
     return BCSR.from_bcoo(out)
@@ -262,14 +293,23 @@ def bcsr_extract(indices: ArrayLike, indptr: ArrayLike, mat: ArrayLike) -> Array
 
 @explained
 def bcsr_dot_general(
-    lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any = None,
-    preferred_element_type: DTypeLike | None = None, out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: Any = None,
+) -> Any:
     """See ``bcoo_dot_general``."""
     return bcoo_dot_general(
-        _as_bcoo(lhs), _as_bcoo(rhs), dimension_numbers=dimension_numbers, precision=precision,
-        preferred_element_type=preferred_element_type, out_sharding=out_sharding,
-    )  # fmt: skip
+        _as_bcoo(lhs),
+        _as_bcoo(rhs),
+        dimension_numbers=dimension_numbers,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding,
+    )
 
 
 @explained
@@ -279,10 +319,12 @@ def bcsr_broadcast_in_dim(
     """See ``bcoo_broadcast_in_dim``."""
     return BCSR.from_bcoo(
         bcoo_broadcast_in_dim(
-            mat.to_bcoo(), shape=shape, broadcast_dimensions=broadcast_dimensions,
+            mat.to_bcoo(),
+            shape=shape,
+            broadcast_dimensions=broadcast_dimensions,
             sharding=sharding,
         )
-    )  # fmt: skip
+    )
 
 
 @explained

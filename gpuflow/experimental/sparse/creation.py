@@ -26,8 +26,10 @@ _FORMATS: dict[str, type[BCOO] | type[BCSR]] = {"bcoo": BCOO, "bcsr": BCSR}
 def _format(name: str, sparse_format: str) -> Any:
     check(
         sparse_format in _FORMATS,
-        lambda: f"[{name}] sparse_format must be one of {[*_FORMATS]}; got {sparse_format!r}. Fix: "
-        "one of these.",
+        lambda: (
+            f"[{name}] sparse_format must be one of {[*_FORMATS]}; got {sparse_format!r}. Fix: "
+            "one of these."
+        ),
         ValueError,
     )
     return _FORMATS[sparse_format]
@@ -35,9 +37,12 @@ def _format(name: str, sparse_format: str) -> Any:
 
 @explained
 def empty(
-    shape: Sequence[int], dtype: DTypeLike | None = None, index_dtype: DTypeLike = "int32",
-    sparse_format: str = "bcoo", **kwds: Any,
-) -> Any:  # fmt: skip
+    shape: Sequence[int],
+    dtype: DTypeLike | None = None,
+    index_dtype: DTypeLike = "int32",
+    sparse_format: str = "bcoo",
+    **kwds: Any,
+) -> Any:
     """Return a sparse array of zeros without stored elements.
 
     Args:
@@ -49,9 +54,14 @@ def empty(
 
 @explained
 def eye(
-    N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None,
-    index_dtype: DTypeLike = "int32", sparse_format: str = "bcoo", **kwds: Any,
-) -> Any:  # fmt: skip
+    N: int,
+    M: int | None = None,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    index_dtype: DTypeLike = "int32",
+    sparse_format: str = "bcoo",
+    **kwds: Any,
+) -> Any:
     """Return an (N, M) matrix with ones on the diagonal ``k``.
 
     Args:
@@ -71,11 +81,19 @@ def todense(arr: Any) -> Array:
 
 @explained
 def random_bcoo(
-    key: Any, shape: Sequence[int], *, dtype: DTypeLike = float,
-    indices_dtype: DTypeLike | None = None, nse: float = 0.2, n_batch: int = 0, n_dense: int = 0,
-    unique_indices: bool = True, sorted_indices: bool = False,
-    generator: Callable[..., Any] = random.uniform, **kwds: Any,
-) -> BCOO:  # fmt: skip
+    key: Any,
+    shape: Sequence[int],
+    *,
+    dtype: DTypeLike = float,
+    indices_dtype: DTypeLike | None = None,
+    nse: float = 0.2,
+    n_batch: int = 0,
+    n_dense: int = 0,
+    unique_indices: bool = True,
+    sorted_indices: bool = False,
+    generator: Callable[..., Any] = random.uniform,
+    **kwds: Any,
+) -> BCOO:
     """Return a random sparse array.
 
     Args:
@@ -88,24 +106,30 @@ def random_bcoo(
     end = len(sizes) - n_dense
     check(
         n_batch >= 0 and n_dense >= 0 and n_batch <= end,
-        lambda: "[random_bcoo] n_batch and n_dense must not be negative, nor be more than the "
-        f"dimensions; got {n_batch} and {n_dense} for {sizes}. Fix: smaller ones.",
+        lambda: (
+            "[random_bcoo] n_batch and n_dense must not be negative, nor be more than the "
+            f"dimensions; got {n_batch} and {n_dense} for {sizes}. Fix: smaller ones."
+        ),
         ValueError,
     )
     batch, sparse, dense = sizes[:n_batch], sizes[n_batch:end], sizes[end:]
     total = math.prod(sparse)
     check(
         0 <= nse < total,
-        lambda: f"[random_bcoo] nse must be at least 0 and below {total}, the sparse elements; got "
-        f"{nse}. Fix: a smaller one.",
+        lambda: (
+            f"[random_bcoo] nse must be at least 0 and below {total}, the sparse elements; got "
+            f"{nse}. Fix: a smaller one."
+        ),
         ValueError,
     )
     count = math.ceil(nse * total) if 0 < nse < 1 else to_int(int(nse))
     kind = dtypes.canonicalize(int if indices_dtype is None else indices_dtype)
     check(
         total <= np.iinfo(kind).max,
-        lambda: f"[random_bcoo] indices_dtype must represent {total} indices; got {kind}. Fix: a "
-        "wider dtype.",
+        lambda: (
+            f"[random_bcoo] indices_dtype must represent {total} indices; got {kind}. Fix: a "
+            "wider dtype."
+        ),
         ValueError,
     )
 

@@ -61,9 +61,7 @@ def value_and_grad(
 
     def value_and_grad_of(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         function, elements, selected, single = _prepared(fun, argnums, args, kwargs)
-        take = dense_value_and_grad(
-            function, tuple(range(len(selected))), has_aux, **options
-        )
+        take = dense_value_and_grad(function, tuple(range(len(selected))), has_aux, **options)
         value, grads = take(*elements)
         grads = tuple(_like(tree, g) for tree, g in zip(selected, grads, strict=True))
         return value, grads[0] if single else grads
@@ -85,9 +83,12 @@ def grad(
 
 
 def _jacobian(
-    transform: Callable[..., Any], fun: Callable[..., Any], argnums: int | Sequence[int],
-    has_aux: bool, options: dict[str, Any],
-) -> Callable[..., Any]:  # fmt: skip
+    transform: Callable[..., Any],
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    options: dict[str, Any],
+) -> Callable[..., Any]:
     def jacobian_of(*args: Any, **kwargs: Any) -> Any:
         function, elements, selected, single = _prepared(fun, argnums, args, kwargs)
         take = transform(function, tuple(range(len(selected))), has_aux=has_aux, **options)

@@ -144,9 +144,7 @@ def sorted_by_index(data: Any, indices: Any, sizes: Sizes) -> tuple[Array, Array
 
 
 @composite
-def grouped(
-    data: Any, indices: Any, sizes: Sizes
-) -> tuple[Array, Array, Array, Array]:
+def grouped(data: Any, indices: Any, sizes: Sizes) -> tuple[Array, Array, Array, Array]:
     """Sorted elements, their indices, the ordinal of each index, and the count of indices.
 
     Padding has an ordinal that is out of bounds.
@@ -166,9 +164,7 @@ def grouped(
 
 
 @composite
-def summed(
-    data: Any, indices: Any, number: Any, sizes: Sizes, nse: int
-) -> tuple[Array, Array]:
+def summed(data: Any, indices: Any, number: Any, sizes: Sizes, nse: int) -> tuple[Array, Array]:
     """Sum the elements of each of the first ``nse`` ordinals."""
 
     def add(data: Any, indices: Any, number: Any) -> Any:

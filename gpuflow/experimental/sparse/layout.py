@@ -56,9 +56,7 @@ def bcoo_sort_indices(mat: BCOO) -> BCOO:
     """Sort the indices in ascending order, with padding last."""
     mat = broadcast_batches(mat)
     data, indices = elements.sorted_by_index(mat.data, mat.indices, mat.sparse_shape)
-    return mat.like(
-        data, indices, indices_sorted=True, unique_indices=mat.unique_indices
-    )
+    return mat.like(data, indices, indices_sorted=True, unique_indices=mat.unique_indices)
 
 
 @explained
@@ -81,8 +79,10 @@ def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
     if nse is None:
         check(
             not isinstance(counts, Tracer),
-            lambda: "[sum_duplicates] nse must be given in traced functions, where indices are not "
-            "known; got None. Fix: sum_duplicates(nse=mat.nse).",
+            lambda: (
+                "[sum_duplicates] nse must be given in traced functions, where indices are not "
+                "known; got None. Fix: sum_duplicates(nse=mat.nse)."
+            ),
             ValueError,
         )
         nse = int(np.max(np.asarray(counts), initial=0))
@@ -115,14 +115,18 @@ def bcoo_update_layout(
     n_dense = mat.n_dense if n_dense is None else to_int(n_dense)
     check(
         on_inefficient in ("error", "warn", None),
-        lambda: "[bcoo_update_layout] on_inefficient must be 'error', 'warn' or None; got "
-        f"{on_inefficient!r}. Fix: one of these.",
+        lambda: (
+            "[bcoo_update_layout] on_inefficient must be 'error', 'warn' or None; got "
+            f"{on_inefficient!r}. Fix: one of these."
+        ),
         ValueError,
     )
     check(
         n_batch >= 0 and n_dense >= 0 and n_batch + n_dense <= mat.ndim,
-        lambda: "[bcoo_update_layout] n_batch and n_dense must not be negative, nor be more than "
-        f"the dimensions, {mat.ndim}; got {n_batch} and {n_dense}. Fix: smaller ones.",
+        lambda: (
+            "[bcoo_update_layout] n_batch and n_dense must not be negative, nor be more than "
+            f"the dimensions, {mat.ndim}; got {n_batch} and {n_dense}. Fix: smaller ones."
+        ),
         ValueError,
     )
     dense = mat.shape[mat.ndim - n_dense : mat.ndim - mat.n_dense]
@@ -153,9 +157,7 @@ def _dense_to_sparse(mat: BCOO) -> BCOO:
     size, at = mat.dense_shape[0], mat.n_batch
     batches = mat.shape[:at]
     count = lax.broadcasted_iota(aval_of(mat.indices).dtype, (*batches, mat.nse, size, 1), at + 1)
-    old = jnp.broadcast_to(
-        mat.indices[..., None, :], (*batches, mat.nse, size, mat.n_sparse)
-    )
+    old = jnp.broadcast_to(mat.indices[..., None, :], (*batches, mat.nse, size, mat.n_sparse))
     indices = jnp.concatenate([old, count], -1)
     data = jnp.reshape(mat.data, (*batches, mat.nse * size, *mat.dense_shape[1:]))
     return mat.same(data, jnp.reshape(indices, (*batches, mat.nse * size, mat.n_sparse + 1)))
@@ -208,15 +210,19 @@ def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
     permutation = [to_int(d) for d in permutation]
     check(
         sorted(permutation) == list(range(mat.ndim)),
-        lambda: "[bcoo_transpose] permutation must hold each dimension once; got "
-        f"{permutation} for shape {mat.shape}. Fix: a permutation of {[*range(mat.ndim)]}.",
+        lambda: (
+            "[bcoo_transpose] permutation must hold each dimension once; got "
+            f"{permutation} for shape {mat.shape}. Fix: a permutation of {[*range(mat.ndim)]}."
+        ),
     )
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse
     batch, sparse, dense = permutation[:first], permutation[first:end], permutation[end:]
     check(
         sorted(batch) == list(range(first)) and sorted(dense) == list(range(end, mat.ndim)),
-        lambda: "[bcoo_transpose] batch, sparse and dense dimensions must stay among their own; "
-        f"got {permutation} for {mat!r}. Fix: update_layout first.",
+        lambda: (
+            "[bcoo_transpose] batch, sparse and dense dimensions must stay among their own; "
+            f"got {permutation} for {mat!r}. Fix: update_layout first."
+        ),
         NotImplementedError,
     )
     columns = [d - first for d in sparse]
@@ -224,17 +230,22 @@ def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
     indices = jnp.transpose(indices, (*batch, first, first + 1))
     data = jnp.transpose(mat.data, (*batch, first, *[d - mat.n_sparse + 1 for d in dense]))
     return mat.like(
-        data, indices, tuple(mat.shape[d] for d in permutation),
+        data,
+        indices,
+        tuple(mat.shape[d] for d in permutation),
         indices_sorted=mat.indices_sorted and columns == sorted(columns),
         unique_indices=mat.unique_indices,
-    )  # fmt: skip
+    )
 
 
 @explained
 def bcoo_reshape(
-    mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None,
+    mat: BCOO,
+    *,
+    new_sizes: Sequence[int],
+    dimensions: Sequence[int] | None = None,
     sharding: Any = None,
-) -> BCOO:  # fmt: skip
+) -> BCOO:
     """Reshape the array; batch, sparse and dense dimensions are not mixed.
 
     Args:
@@ -247,15 +258,19 @@ def bcoo_reshape(
     new_sizes = tuple(to_int(size) for size in new_sizes)
     check(
         math.prod(new_sizes) == mat.size,
-        lambda: f"[bcoo_reshape] sizes must hold {mat.size} elements, as {mat.shape} does; got "
-        f"{new_sizes}. Fix: other sizes.",
+        lambda: (
+            f"[bcoo_reshape] sizes must hold {mat.size} elements, as {mat.shape} does; got "
+            f"{new_sizes}. Fix: other sizes."
+        ),
     )
     outer = _length_of(new_sizes, mat.shape[: mat.n_batch])
     inner = _length_of(new_sizes[::-1], mat.dense_shape[::-1])
     check(
         outer is not None and inner is not None and outer + inner <= len(new_sizes),
-        lambda: "[bcoo_reshape] batch, sparse and dense dimensions must not mix; got "
-        f"{new_sizes} for {mat!r}. Fix: update_layout first.",
+        lambda: (
+            "[bcoo_reshape] batch, sparse and dense dimensions must not mix; got "
+            f"{new_sizes} for {mat!r}. Fix: update_layout first."
+        ),
         ValueError,
     )
     assert outer is not None
@@ -268,9 +283,12 @@ def bcoo_reshape(
     indices = jnp.reshape(indices, (*new_sizes[:outer], mat.nse, len(sizes)))
     data = jnp.reshape(mat.data, (*new_sizes[:outer], mat.nse, *new_sizes[end:]))
     return mat.like(
-        data, indices, new_sizes, indices_sorted=mat.indices_sorted,
+        data,
+        indices,
+        new_sizes,
+        indices_sorted=mat.indices_sorted,
         unique_indices=mat.unique_indices,
-    )  # fmt: skip
+    )
 
 
 def _length_of(sizes: Sequence[int], group: Sequence[int]) -> int | None:
@@ -299,8 +317,11 @@ def bcoo_broadcast_in_dim(
     shape, dims = tuple(map(to_int, shape)), [to_int(d) for d in broadcast_dimensions]
     check(
         len(dims) == mat.ndim and sorted(set(dims)) == dims and set(dims) <= {*range(len(shape))},
-        lambda: "[bcoo_broadcast_in_dim] broadcast_dimensions must give the dimension of the "
-        f"result for each dimension; got {dims} for {mat!r}. Fix: {mat.ndim} ascending dimensions.",
+        lambda: (
+            "[bcoo_broadcast_in_dim] broadcast_dimensions must give the dimension of the "
+            f"result for each dimension; got {dims} for {mat!r}. Fix: {mat.ndim} ascending "
+            "dimensions."
+        ),
         ValueError,
     )
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse
@@ -314,8 +335,10 @@ def bcoo_broadcast_in_dim(
     sparse = range(n_batch, n_batch + n_sparse)
     check(
         all(shape[d] == (mat.shape[old[d]] if d in old else 1) for d in sparse),
-        lambda: "[bcoo_broadcast_in_dim] sparse dimensions must keep their sizes, and new ones "
-        f"have size 1; got {shape} for {mat!r}. Fix: todense first.",
+        lambda: (
+            "[bcoo_broadcast_in_dim] sparse dimensions must keep their sizes, and new ones "
+            f"have size 1; got {shape} for {mat!r}. Fix: todense first."
+        ),
         NotImplementedError,
     )
     zero = jnp.zeros((*aval_of(mat.indices).shape[:-1], 1), aval_of(mat.indices).dtype)
@@ -324,13 +347,15 @@ def bcoo_broadcast_in_dim(
     mine = [d for d in dims if d < n_batch]
     outer = shape[:n_batch]
     indices = lax.broadcast_in_dim(
-        indices, (*_sizes_of(indices, outer, mine), mat.nse, n_sparse),
+        indices,
+        (*_sizes_of(indices, outer, mine), mat.nse, n_sparse),
         (*mine, n_batch, n_batch + 1),
-    )  # fmt: skip
+    )
     data = lax.broadcast_in_dim(
-        mat.data, (*outer, mat.nse, *shape[n_batch + n_sparse :]),
+        mat.data,
+        (*outer, mat.nse, *shape[n_batch + n_sparse :]),
         (*mine, n_batch, *[d - n_sparse + 1 for d in dims if d >= n_batch + n_sparse]),
-    )  # fmt: skip
+    )
     return mat.like(
         data, indices, shape, indices_sorted=mat.indices_sorted, unique_indices=mat.unique_indices
     )
@@ -351,8 +376,10 @@ def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
     gone = canonicalize_axes(dims, arr.ndim, "bcoo_squeeze")
     check(
         all(arr.shape[d] == 1 for d in gone),
-        lambda: "[bcoo_squeeze] dimensions must have size 1; got "
-        f"{sorted(gone)} of {arr.shape}. Fix: others.",
+        lambda: (
+            "[bcoo_squeeze] dimensions must have size 1; got "
+            f"{sorted(gone)} of {arr.shape}. Fix: others."
+        ),
         ValueError,
     )
     arr = broadcast_batches(arr)
@@ -370,10 +397,12 @@ def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
         data = jnp.where(elements.with_trailing_axes(real, aval_of(data).ndim), data, 0)
     dense = tuple(d - arr.n_sparse + 1 for d in gone if d >= end)
     return arr.like(
-        jnp.squeeze(data, (*batch, *dense)), jnp.squeeze(indices, batch),
+        jnp.squeeze(data, (*batch, *dense)),
+        jnp.squeeze(indices, batch),
         tuple(size for d, size in enumerate(arr.shape) if d not in gone),
-        indices_sorted=arr.indices_sorted, unique_indices=arr.unique_indices,
-    )  # fmt: skip
+        indices_sorted=arr.indices_sorted,
+        unique_indices=arr.unique_indices,
+    )
 
 
 @explained
@@ -385,8 +414,10 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
     sizes = {mat.shape[:dimension] + mat.shape[dimension + 1 :] for mat in operands}
     check(
         len(same) == 1 and len(sizes) == 1,
-        lambda: "[bcoo_concatenate] operands must have equal shapes but for one dimension, and "
-        f"equal n_batch and n_dense; got {[*operands]}. Fix: update_layout.",
+        lambda: (
+            "[bcoo_concatenate] operands must have equal shapes but for one dimension, and "
+            f"equal n_batch and n_dense; got {[*operands]}. Fix: update_layout."
+        ),
         ValueError,
     )
     total = sum(mat.shape[dimension] for mat in operands)
@@ -396,16 +427,20 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
     if dimension < at:
         check(
             len({mat.nse for mat in mats}) == 1,
-            lambda: "[bcoo_concatenate] operands must store equally many elements in a batch; got "
-            f"{[*operands]}. Fix: sum_duplicates(nse=...).",
+            lambda: (
+                "[bcoo_concatenate] operands must store equally many elements in a batch; got "
+                f"{[*operands]}. Fix: sum_duplicates(nse=...)."
+            ),
             ValueError,
         )
         along = dimension
     else:
         check(
             dimension < at + first.n_sparse,
-            lambda: "[bcoo_concatenate] dimension must be a batch or sparse one; got "
-            f"{dimension} of {first!r}. Fix: update_layout(n_dense=0).",
+            lambda: (
+                "[bcoo_concatenate] dimension must be a batch or sparse one; got "
+                f"{dimension} of {first!r}. Fix: update_layout(n_dense=0)."
+            ),
             NotImplementedError,
         )
         starts = np.cumsum([0, *[mat.shape[dimension] for mat in mats]])
@@ -446,16 +481,20 @@ def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
     batch = tuple(d for d in gone if d < first)
     dense = tuple(d - mat.n_sparse + 1 for d in gone if d >= end)
     return mat.like(
-        jnp.flip(mat.data, (*batch, *dense)), jnp.flip(indices, batch),
+        jnp.flip(mat.data, (*batch, *dense)),
+        jnp.flip(indices, batch),
         unique_indices=mat.unique_indices,
-    )  # fmt: skip
+    )
 
 
 @explained
 def bcoo_slice(
-    mat: BCOO, *, start_indices: Sequence[int], limit_indices: Sequence[int],
+    mat: BCOO,
+    *,
+    start_indices: Sequence[int],
+    limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
-) -> BCOO:  # fmt: skip
+) -> BCOO:
     """Slice an array: elements out of bounds become padding, dropped if the result is smaller."""
     start, limit = [to_int(s) for s in start_indices], [to_int(s) for s in limit_indices]
     steps = [1] * mat.ndim if strides is None else [to_int(s) for s in strides]
@@ -465,8 +504,10 @@ def bcoo_slice(
             0 <= a <= b <= size and step > 0
             for a, b, step, size in zip(start, limit, steps, mat.shape)
         ),
-        lambda: "[bcoo_slice] each dimension must have a start and a limit in bounds, and a "
-        f"positive stride; got {start}, {limit}, {steps} for {mat.shape}. Fix: clip them.",
+        lambda: (
+            "[bcoo_slice] each dimension must have a start and a limit in bounds, and a "
+            f"positive stride; got {start}, {limit}, {steps} for {mat.shape}. Fix: clip them."
+        ),
         ValueError,
     )
     slices = [slice(a, b, step) for a, b, step in zip(start, limit, steps)]
@@ -482,16 +523,16 @@ def bcoo_slice(
 
 
 @explained
-def bcoo_dynamic_slice(
-    mat: BCOO, start_indices: Sequence[Any], slice_sizes: Sequence[int]
-) -> BCOO:
+def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Sequence[int]) -> BCOO:
     """Slice a window of static size at a start that may be traced; it is clamped to the bounds."""
     sizes = tuple(to_int(size) for size in slice_sizes)
     check(
         len(start_indices) == len(sizes) == mat.ndim
         and all(0 <= size <= full for size, full in zip(sizes, mat.shape)),
-        lambda: "[bcoo_dynamic_slice] each dimension must have a start and a size that fits; got "
-        f"sizes {sizes} and {len(start_indices)} starts for {mat.shape}. Fix: smaller sizes.",
+        lambda: (
+            "[bcoo_dynamic_slice] each dimension must have a start and a size that fits; got "
+            f"sizes {sizes} and {len(start_indices)} starts for {mat.shape}. Fix: smaller sizes."
+        ),
     )
     mat = broadcast_batches(mat)
     first, end = mat.n_batch, mat.n_batch + mat.n_sparse
@@ -530,8 +571,10 @@ def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
     gone = sorted({to_int(axis) for axis in axes})
     check(
         all(0 <= axis < mat.ndim for axis in gone),
-        lambda: f"[bcoo_reduce_sum] axes must be dimensions of {mat.shape}; got {gone}. Fix: "
-        "count from 0.",
+        lambda: (
+            f"[bcoo_reduce_sum] axes must be dimensions of {mat.shape}; got {gone}. Fix: "
+            "count from 0."
+        ),
         ValueError,
     )
     mat = broadcast_batches(mat)

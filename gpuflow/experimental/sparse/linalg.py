@@ -22,9 +22,13 @@ from gpuflow.numpy.promotion import is_arraylike
 
 
 def spsolve(
-    data: ArrayLike, indices: ArrayLike, indptr: ArrayLike, b: ArrayLike, tol: float = 1e-6,
+    data: ArrayLike,
+    indices: ArrayLike,
+    indptr: ArrayLike,
+    b: ArrayLike,
+    tol: float = 1e-6,
     reorder: int = 1,
-) -> Array:  # fmt: skip
+) -> Array:
     """Solve ``A x = b`` with SciPy's direct solver, on the host.
 
     Args:
@@ -39,8 +43,10 @@ def spsolve(
     aval, size = aval_of(b), aval_of(indptr).shape[0] - 1
     check(
         aval.shape == (size,) and aval.dtype == aval_of(data).dtype,
-        lambda: f"[spsolve] b must be a vector of {size} elements of the matrix's dtype; got "
-        f"{aval} for {aval_of(data)}. Fix: vmap over several vectors.",
+        lambda: (
+            f"[spsolve] b must be a vector of {size} elements of the matrix's dtype; got "
+            f"{aval} for {aval_of(data)}. Fix: vmap over several vectors."
+        ),
         ValueError,
     )
     mat = BCSR((data, indices, indptr), shape=(size, size))
@@ -71,9 +77,11 @@ def _solved_transposed(data: Any, indices: Any, indptr: Any, b: Any) -> Any:
 
 
 def lobpcg_standard(
-    A: ArrayLike | Callable[[Any], Any], X: ArrayLike, m: int = 100,
+    A: ArrayLike | Callable[[Any], Any],
+    X: ArrayLike,
+    m: int = 100,
     tol: ArrayLike | None = None,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+) -> tuple[Array, Array, Array]:
     """Compute the largest eigenvalues of a symmetric matrix from products with it.
 
     Each iteration takes the best vectors from the span of the current vectors, the previous steps,
@@ -97,16 +105,20 @@ def lobpcg_standard(
     n, k = aval_of(X).shape
     check(
         0 < 5 * k < n,
-        lambda: "[lobpcg_standard] X must have columns, and five times as many must be less than "
-        f"its rows; got {aval_of(X)}. Fix: linalg.eigh.",
+        lambda: (
+            "[lobpcg_standard] X must have columns, and five times as many must be less than "
+            f"its rows; got {aval_of(X)}. Fix: linalg.eigh."
+        ),
         ValueError,
     )
     multiply = _product(A)
     result = aval_of(multiply(jnp.zeros((n, 1), aval_of(X).dtype)))
     check(
         result.shape == (n, 1) and result.dtype == aval_of(X).dtype,
-        lambda: f"[lobpcg_standard] A must map ({n}, 1) to itself, in the dtype of X; got {result} "
-        f"for X {aval_of(X)}. Fix: convert one.",
+        lambda: (
+            f"[lobpcg_standard] A must map ({n}, 1) to itself, in the dtype of X; got {result} "
+            f"for X {aval_of(X)}. Fix: convert one."
+        ),
         ValueError,
     )
     limit = 10 * n * (jnp.finfo(aval_of(X).dtype).eps if tol is None else tol)

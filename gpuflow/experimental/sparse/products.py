@@ -43,18 +43,24 @@ def check_numbers(lhs: Sequence[int], rhs: Sequence[int], numbers: Numbers) -> N
         check(
             len(pairs[0]) == len(pairs[1])
             and all(
-                0 <= i < len(lhs) and 0 <= j < len(rhs) and lhs[i] == rhs[j]
-                for i, j in zip(*pairs)
+                0 <= i < len(lhs) and 0 <= j < len(rhs) and lhs[i] == rhs[j] for i, j in zip(*pairs)
             ),
-            lambda: "[bcoo_dot_general] dimensions that belong together must have equal sizes; "
-            f"got shapes {(*lhs,)} and {(*rhs,)} with {numbers}. Fix: other dimension numbers.",
+            lambda: (
+                "[bcoo_dot_general] dimensions that belong together must have equal sizes; "
+                f"got shapes {(*lhs,)} and {(*rhs,)} with {numbers}. Fix: other dimension numbers."
+            ),
         )
 
 
 def bcoo_dot_general(
-    lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any = None,
-    preferred_element_type: DTypeLike | None = None, out_sharding: Any = None,
-) -> Any:  # fmt: skip
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: Any = None,
+) -> Any:
     """Compute ``lax.dot_general`` with at least one sparse operand.
 
     Args:
@@ -93,8 +99,10 @@ def _of_dense(mat: BCOO, dense: Any, numbers: Numbers, preferred: Any) -> Array:
     mat = unbatched(mat)
     check(
         all(d < mat.n_sparse for d in numbers[1][0]),
-        lambda: "[bcoo_dot_general] batch dimensions must not be dense dimensions of the sparse "
-        f"operand; got {numbers} for {mat!r}. Fix: update_layout(n_dense=0).",
+        lambda: (
+            "[bcoo_dot_general] batch dimensions must not be dense dimensions of the sparse "
+            f"operand; got {numbers} for {mat!r}. Fix: update_layout(n_dense=0)."
+        ),
         NotImplementedError,
     )
     retained = [*numbers[1][0], *remaining(mat.n_sparse, *[pair[0] for pair in numbers])]
@@ -108,9 +116,14 @@ def _of_dense(mat: BCOO, dense: Any, numbers: Numbers, preferred: Any) -> Array:
 
 @composite
 def product_with_dense(
-    data: Any, indices: Any, dense: Any, sizes: tuple[int, ...],
-    numbers: Any, in_order: bool, dtype: Any,
-) -> Array:  # fmt: skip
+    data: Any,
+    indices: Any,
+    dense: Any,
+    sizes: tuple[int, ...],
+    numbers: Any,
+    in_order: bool,
+    dtype: Any,
+) -> Array:
     """The product: elements multiply gathered rows of the dense operand, and are scatter-added.
 
     Args:
@@ -151,17 +164,26 @@ def _of_sparse(lhs: BCOO, rhs: BCOO, numbers: Numbers) -> BCOO:
     (lc, rc), (lb, rb) = numbers
     check(
         lhs.n_dense == rhs.n_dense == 0,
-        lambda: "[bcoo_dot_general] two sparse operands must have no dense dimensions; got "
-        f"{lhs!r} and {rhs!r}. Fix: update_layout(n_dense=0).",
+        lambda: (
+            "[bcoo_dot_general] two sparse operands must have no dense dimensions; got "
+            f"{lhs!r} and {rhs!r}. Fix: update_layout(n_dense=0)."
+        ),
         NotImplementedError,
     )
     lhs, rhs = unbatched(lhs), unbatched(rhs)
     lhs_free = remaining(lhs.ndim, lc, lb)
     rhs_free = remaining(rhs.ndim, rc, rb)
     data, indices = _pairs(
-        lhs.data, lhs.indices, rhs.data, rhs.indices, lhs.shape, rhs.shape,
-        ((*lb, *lc), (*rb, *rc)), (*lb, *lhs_free), tuple(rhs_free),
-    )  # fmt: skip
+        lhs.data,
+        lhs.indices,
+        rhs.data,
+        rhs.indices,
+        lhs.shape,
+        rhs.shape,
+        ((*lb, *lc), (*rb, *rc)),
+        (*lb, *lhs_free),
+        tuple(rhs_free),
+    )
     shape = (*[lhs.shape[d] for d in (*lb, *lhs_free)], *[rhs.shape[d] for d in rhs_free])
     nse = min(lhs.nse * rhs.nse, math.prod(shape))
     return bcoo_sum_duplicates(lhs.like(data, indices, shape), nse)
@@ -169,10 +191,16 @@ def _of_sparse(lhs: BCOO, rhs: BCOO, numbers: Numbers) -> BCOO:
 
 @composite
 def _pairs(
-    lhs: Any, lhs_indices: Any, rhs: Any, rhs_indices: Any,
-    lhs_shape: tuple[int, ...], rhs_shape: tuple[int, ...], matching: Any,
-    lhs_retained: tuple[int, ...], rhs_retained: tuple[int, ...],
-) -> tuple[Array, Array]:  # fmt: skip
+    lhs: Any,
+    lhs_indices: Any,
+    rhs: Any,
+    rhs_indices: Any,
+    lhs_shape: tuple[int, ...],
+    rhs_shape: tuple[int, ...],
+    matching: Any,
+    lhs_retained: tuple[int, ...],
+    rhs_retained: tuple[int, ...],
+) -> tuple[Array, Array]:
     a = lhs_indices[:, np.asarray(matching[0], int)]
     b = rhs_indices[:, np.asarray(matching[1], int)]
     counts = jnp.all(a[:, None] == b[None], -1)
@@ -199,8 +227,10 @@ def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers:
     check_numbers(a.shape, b.shape, numbers)
     check(
         not lb and aval_of(indices).ndim == 2,
-        lambda: "[bcoo_dot_general_sampled] there must be no batch dimensions; got "
-        f"{dimension_numbers} with indices {aval_of(indices)}. Fix: vmap.",
+        lambda: (
+            "[bcoo_dot_general_sampled] there must be no batch dimensions; got "
+            f"{dimension_numbers} with indices {aval_of(indices)}. Fix: vmap."
+        ),
         NotImplementedError,
     )
     lhs_free, rhs_free = remaining(a.ndim, lc), remaining(b.ndim, rc)
@@ -219,14 +249,17 @@ def matmul(lhs: Any, rhs: Any) -> Any:
     a, b = _shape_of(lhs), _shape_of(rhs)
     check(
         bool(a) and bool(b) and a[-1] == b[max(len(b) - 2, 0)],
-        lambda: "[matmul] the last dimension of the left operand must be as long as the last but "
-        f"one of the right one; got shapes {a} and {b}. Fix: transpose one.",
+        lambda: (
+            "[matmul] the last dimension of the left operand must be as long as the last but "
+            f"one of the right one; got shapes {a} and {b}. Fix: transpose one."
+        ),
     )
     outer = min(max(len(a) - 2, 0), max(len(b) - 2, 0))
     check(
         outer == 0 or a[:-2] == b[:-2],
-        lambda: f"[matmul] batch dimensions must be equal; got shapes {a} and {b}. Fix: "
-        "broadcast one.",
+        lambda: (
+            f"[matmul] batch dimensions must be equal; got shapes {a} and {b}. Fix: broadcast one."
+        ),
     )
     batch = tuple(range(outer))
     contracting = ((len(a) - 1,), (max(len(b) - 2, 0),))
@@ -249,14 +282,18 @@ def bcoo_extract(sparr: BCOO, arr: ArrayLike, *, assume_unique: bool | None = No
     """
     check(
         isinstance(sparr, JAXSparse),
-        lambda: f"[bcoo_extract] the first argument must be a BCOO; got {type(sparr).__name__}. "
-        "Fix: BCOO.fromdense.",
+        lambda: (
+            f"[bcoo_extract] the first argument must be a BCOO; got {type(sparr).__name__}. "
+            "Fix: BCOO.fromdense."
+        ),
     )
     shape = aval_of(arr).shape
     check(
         shape == sparr.shape,
-        lambda: f"[bcoo_extract] shapes must be equal; got {sparr!r} and {aval_of(arr)}. Fix: "
-        "broadcast the array.",
+        lambda: (
+            f"[bcoo_extract] shapes must be equal; got {sparr!r} and {aval_of(arr)}. Fix: "
+            "broadcast the array."
+        ),
         ValueError,
     )
     unique = sparr.unique_indices if assume_unique is None else assume_unique
@@ -272,8 +309,10 @@ def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> Array:
         and all(
             size in (1, full) for size, full in zip(shape, sp_mat.shape[sp_mat.ndim - len(shape) :])
         ),
-        lambda: "[bcoo_multiply_dense] the dense array must broadcast to the shape of the sparse "
-        f"one; got {aval_of(v)} for {sp_mat!r}. Fix: todense.",
+        lambda: (
+            "[bcoo_multiply_dense] the dense array must broadcast to the shape of the sparse "
+            f"one; got {aval_of(v)} for {sp_mat!r}. Fix: todense."
+        ),
         NotImplementedError,
     )
     if not shape:
@@ -285,8 +324,10 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
     """Return the elementwise product of two sparse arrays of one shape."""
     check(
         lhs.shape == rhs.shape and lhs.n_dense == rhs.n_dense,
-        lambda: "[bcoo_multiply_sparse] shapes and dense dimensions must be equal; got "
-        f"{lhs!r} and {rhs!r}. Fix: todense for one of them.",
+        lambda: (
+            "[bcoo_multiply_sparse] shapes and dense dimensions must be equal; got "
+            f"{lhs!r} and {rhs!r}. Fix: todense for one of them."
+        ),
         NotImplementedError if lhs.ndim == rhs.ndim else TypeError,
     )
     if lhs.n_batch != rhs.n_batch:
@@ -306,6 +347,4 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
     pairs = lhs.like(both, indices, (*lhs.shape, 2))
     pairs = bcoo_sum_duplicates(pairs, pairs.nse)
     data = pairs.data[..., 0] * pairs.data[..., 1]
-    return lhs.like(
-        data, pairs.indices, lhs.shape, indices_sorted=True, unique_indices=True
-    )
+    return lhs.like(data, pairs.indices, lhs.shape, indices_sorted=True, unique_indices=True)

@@ -100,8 +100,10 @@ def _of_sparse(eqn: Eqn, values: Sequence[Any]) -> Sequence[Any]:
         and len(sparse) == 1
         and all(not isinstance(x, Tracer) and aval_of(x).ndim == 0 for x in rest)
         and _keeps_zero(eqn, values),
-        lambda: f"[sparsify] the operation must have a sparse form; got {primitive.name} of "
-        f"{', '.join(map(repr, values))}. Fix: sparse.todense.",
+        lambda: (
+            f"[sparsify] the operation must have a sparse form; got {primitive.name} of "
+            f"{', '.join(map(repr, values))}. Fix: sparse.todense."
+        ),
         NotImplementedError,
     )
     return [sparse[0].mapped(lambda data: _with_data(eqn, values, data))]
@@ -131,8 +133,10 @@ def _summed(mat: BCOO, *, axes: Sequence[int]) -> Any:
 def _concatenated(*operands: Any, dimension: int) -> BCOO:
     check(
         all(_is_sparse(x) for x in operands),
-        lambda: f"[sparsify] concatenate must have sparse operands alone; got {operands}. Fix: "
-        "BCOO.fromdense.",
+        lambda: (
+            f"[sparsify] concatenate must have sparse operands alone; got {operands}. Fix: "
+            "BCOO.fromdense."
+        ),
         NotImplementedError,
     )
     return layout.bcoo_concatenate(operands, dimension=dimension)

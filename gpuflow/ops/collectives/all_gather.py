@@ -106,16 +106,18 @@ def gather_batch(
     return _placed(gathered, 0, target, tiled), None
 
 
-def _gather_rows(
-    bind: Callable[..., Any], x: Any, names: Names, sizes: Sizes, after: int
-) -> Any:
+def _gather_rows(bind: Callable[..., Any], x: Any, names: Names, sizes: Sizes, after: int) -> Any:
     """Gather over the other axes into a new dimension, of size 1 if there are none."""
     if not names:
         return insert_axis(x, after)
     return bind(
-        x, all_gather_dimension=after, axis_name=names, axis_index_groups=None, sizes=sizes,
+        x,
+        all_gather_dimension=after,
+        axis_name=names,
+        axis_index_groups=None,
+        sizes=sizes,
         tiled=False,
-    )  # fmt: skip
+    )
 
 
 def _copies_batch(
@@ -146,9 +148,15 @@ def _gather_transpose(
 
 
 def _own_shard(
-    cotangent: Any, x: ShapedArray, *, all_gather_dimension: int, axis_name: Names,
-    axis_index_groups: Groups | None, sizes: Sizes, tiled: bool,
-) -> Any:  # fmt: skip
+    cotangent: Any,
+    x: ShapedArray,
+    *,
+    all_gather_dimension: int,
+    axis_name: Names,
+    axis_index_groups: Groups | None,
+    sizes: Sizes,
+    tiled: bool,
+) -> Any:
     """The element's own shard of the cotangent of a value that all elements share."""
     del x, axis_index_groups  # there are none
     dim, index = all_gather_dimension, index_of(axis_name, sizes)
@@ -158,9 +166,14 @@ def _own_shard(
 
 @explained
 def all_gather(
-    x: _T, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False,
+    x: _T,
+    axis_name: Any,
+    *,
+    axis_index_groups: Any = None,
+    axis: int = 0,
+    tiled: bool = False,
     to: str = "varying",
-) -> _T:  # fmt: skip
+) -> _T:
     """Gather values along a named axis: every index receives the values of all.
 
     Args:
@@ -237,9 +250,13 @@ def in_one_axis(
         params: those of the collective besides its axes.
     """
     gathered = all_gather_p.bind(
-        x, all_gather_dimension=0, axis_name=names, axis_index_groups=None, sizes=sizes,
+        x,
+        all_gather_dimension=0,
+        axis_name=names,
+        axis_index_groups=None,
+        sizes=sizes,
         tiled=False,
-    )  # fmt: skip
+    )
     results, _ = rule(AxisData(COMBINED_AXES, prod(sizes)), (gathered,), (0,), **params)
     return row_gather(results, index_of(names, sizes), "clip")
 

@@ -120,9 +120,7 @@ def _swap_transpose(
     cotangent: Any, x: ShapedArray, *, split_axis: int, concat_axis: int, **params: Any
 ) -> Any:
     del x
-    return all_to_all_p.bind(
-        cotangent, split_axis=concat_axis, concat_axis=split_axis, **params
-    )
+    return all_to_all_p.bind(cotangent, split_axis=concat_axis, concat_axis=split_axis, **params)
 
 
 @explained
@@ -220,9 +218,7 @@ def pswapaxes(x: _T, axis_name: Any, axis: int, *, axis_index_groups: Any = None
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-def _swap(
-    communicator: Communicator, xp: Any, x: Any, *, split_axis: int, concat_axis: int
-) -> Any:
+def _swap(communicator: Communicator, xp: Any, x: Any, *, split_axis: int, concat_axis: int) -> Any:
     received = communicator.all_to_all(chunks_in_front(xp, x, split_axis, communicator.size))
     received_last = xp.moveaxis(received, 0, concat_axis)
     sizes = received_last.shape

@@ -89,9 +89,7 @@ def manual_axes(names: Names) -> frozenset[Any]:
     return frozenset(name.name if isinstance(name, Within | Across) else name for name in manual)
 
 
-def reduces(
-    varying: Sequence[frozenset[Any]], params: dict[str, Any]
-) -> list[frozenset[Any]]:
+def reduces(varying: Sequence[frozenset[Any]], params: dict[str, Any]) -> list[frozenset[Any]]:
     """The ``varies`` rule of a result that is equal along the collective's axes, see Primitive."""
     names = params.get("axes", params.get("axis_name", ()))
     if params.get("axis_index_groups") is not None:
@@ -99,9 +97,7 @@ def reduces(
     return [frozenset().union(*varying) - manual_axes(names)]
 
 
-def spreads(
-    varying: Sequence[frozenset[Any]], params: dict[str, Any]
-) -> list[frozenset[Any]]:
+def spreads(varying: Sequence[frozenset[Any]], params: dict[str, Any]) -> list[frozenset[Any]]:
     """The ``varies`` rule of a result that varies along the collective's axes, see Primitive."""
     names = params.get("axes", params.get("axis_name", ()))
     return [frozenset().union(*varying, manual_axes(names))]
@@ -138,9 +134,14 @@ def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) ->
     """
 
     def impl(
-        xp: Any, x: Any, *, axis_name: Names, sizes: Any, axis_index_groups: Any = None,
+        xp: Any,
+        x: Any,
+        *,
+        axis_name: Names,
+        sizes: Any,
+        axis_index_groups: Any = None,
         **params: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         del sizes
         return exchange(communicator_for(name, axis_name, axis_index_groups), xp, x, **params)
 

@@ -71,9 +71,15 @@ def _permute_batch(
         return row_gather(mapped_in_front(x, dim, axis.size), sources, "zero"), 0
     # Senders may be anywhere on the other axes: gather all, and select by the table.
     gathered, _ = gather_batch(
-        axis, operands, dims, all_gather_dimension=0, axis_name=axis_name, axis_index_groups=None,
-        sizes=sizes, tiled=False,
-    )  # fmt: skip
+        axis,
+        operands,
+        dims,
+        all_gather_dimension=0,
+        axis_name=axis_name,
+        axis_index_groups=None,
+        sizes=sizes,
+        tiled=False,
+    )
     position = axis_name.index(axis.name)
     table = np.moveaxis(sources.reshape(sizes), position, -1).reshape(-1, axis.size)
     other_names, other_sizes = without(axis_name, position), without(sizes, position)

@@ -71,9 +71,7 @@ def _reduce_in_groups(
         totals = reduce(into_groups(rows, groups), (1,))
         repeated = move_axis(repeat_in_front(totals, len(groups[0])), 0, 1)
         return out_of_groups(repeated, groups)
-    totals = [
-        repeat_in_front(reduce(take_rows(rows, group), (0,)), len(group)) for group in groups
-    ]
+    totals = [repeat_in_front(reduce(take_rows(rows, group), (0,)), len(group)) for group in groups]
     order = np.argsort([index for group in groups for index in group])
     return take_rows(concatenate(totals, 0), order)
 
@@ -127,9 +125,14 @@ def _begin(
 
 
 def _end(
-    xp: Any, outs: Sequence[Any], x: Any, total: Any, *, axes: Names,
+    xp: Any,
+    outs: Sequence[Any],
+    x: Any,
+    total: Any,
+    *,
+    axes: Names,
     axis_index_groups: Groups | None,
-) -> None:  # fmt: skip
+) -> None:
     del xp, x
     communicator_for("psum", axes, axis_index_groups).end(total)
     outs[0][...] = 0
@@ -157,9 +160,12 @@ SMALL_BYTES = 1 << 16
 
 # An asynchronous psum, which a plan overlaps with other steps; only the compiler uses it.
 psum_begin_p = define(
-    "psum_begin", shape=_psum_shape, impl=reduction_impl("psum", "sum"),
-    lower=Library(call=_begin), effects=effects_of,
-)  # fmt: skip
+    "psum_begin",
+    shape=_psum_shape,
+    impl=reduction_impl("psum", "sum"),
+    lower=Library(call=_begin),
+    effects=effects_of,
+)
 psum_end_p = define(
     "psum_end",
     shape=lambda x, total, **params: ShapedArray((1,), np.dtype(np.uint8)),

@@ -74,9 +74,7 @@ def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups
 _PYTHON_SCALARS = (int, float, complex)
 
 
-def _bind(
-    op: str, leaf: Any, names: Names, sizes: tuple[int, ...], groups: Groups | None
-) -> Any:
+def _bind(op: str, leaf: Any, names: Names, sizes: tuple[int, ...], groups: Groups | None) -> Any:
     if op == "psum" and dtypes.is_bool(aval_of(leaf).dtype):
         leaf = convert_element_type(leaf, dtypes.int32)
     params = {"axes": names, "axis_index_groups": groups}

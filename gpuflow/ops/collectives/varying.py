@@ -152,9 +152,7 @@ def _times(x: Any, elements: Elements) -> Any:
     return mul(x, constant(x, elements.count))
 
 
-def _sum(
-    x: Any, dim: int | None, token: int | None, elements: Elements
-) -> tuple[Any, int | None]:
+def _sum(x: Any, dim: int | None, token: int | None, elements: Elements) -> tuple[Any, int | None]:
     del token
     return (_times(x, elements) if dim is None else elements.total(x, dim)), None
 
@@ -175,9 +173,7 @@ def _match(
     return elements.total(x, dim), None
 
 
-def _same(
-    x: Any, dim: int | None, token: int | None, elements: Elements
-) -> tuple[Any, int | None]:
+def _same(x: Any, dim: int | None, token: int | None, elements: Elements) -> tuple[Any, int | None]:
     del token, elements
     return x, dim
 
@@ -190,9 +186,7 @@ def _matched(cotangent: Any, token: Any, axes: Names) -> Any:
     return match_p.bind(cotangent, token, axes=axes)
 
 
-def _cast(
-    x: Any, dim: int | None, token: int | None, elements: Elements
-) -> tuple[Any, int | None]:
+def _cast(x: Any, dim: int | None, token: int | None, elements: Elements) -> tuple[Any, int | None]:
     del token
     return (repeat_in_front(x, elements.local), 0) if dim is None else (x, dim)
 
@@ -222,13 +216,17 @@ enter_p = _define("enter", _same, _matched, lambda varying, token, axes: varying
 match_p = _define("match", _match, _matched, _less_than_token)
 # From a value that does not vary to copies that vary.
 cast_p = _define(
-    "pcast", _cast, lambda ct, token, axes: uncast_p.bind(ct, token, axes=axes),
+    "pcast",
+    _cast,
+    lambda ct, token, axes: uncast_p.bind(ct, token, axes=axes),
     lambda varying, token, axes: varying | axes,
-)  # fmt: skip
+)
 uncast_p = _define(
-    "pcast_sum", _uncast, lambda ct, token, axes: cast_p.bind(ct, token, axes=axes),
+    "pcast_sum",
+    _uncast,
+    lambda ct, token, axes: cast_p.bind(ct, token, axes=axes),
     _less_than_token,
-)  # fmt: skip
+)
 
 
 def varying_sum(x: Any, axes: Names) -> Any:
@@ -250,10 +248,11 @@ def entered(leaves: Sequence[Any]) -> Sequence[Any]:
     if not axes:
         return leaves
     return [
-        enter_p.bind(leaf, _token(leaf), axes=axes) if dtypes.is_inexact(aval_of(leaf).dtype)
+        enter_p.bind(leaf, _token(leaf), axes=axes)
+        if dtypes.is_inexact(aval_of(leaf).dtype)
         else leaf
         for leaf in leaves
-    ]  # fmt: skip
+    ]
 
 
 @explained
@@ -285,8 +284,10 @@ def pcast(x: _T, axis_name: Any, *, to: str) -> _T:
 def _cast_along(x: Any, axis_name: Any, to: str, is_again: bool) -> Any:
     check(
         to in ("varying", "reduced", "unreduced"),
-        lambda: f"[pcast] to must be 'varying', 'reduced' or 'unreduced'; got {to!r}. "
-        "Fix: to='varying'.",
+        lambda: (
+            f"[pcast] to must be 'varying', 'reduced' or 'unreduced'; got {to!r}. "
+            "Fix: to='varying'."
+        ),
         ValueError,
     )
     if to != "varying":
@@ -301,8 +302,10 @@ def _cast_along(x: Any, axis_name: Any, to: str, is_again: bool) -> Any:
         varying = manual & aval_of(leaf).mat.varying
         check(
             not varying or is_again,
-            lambda leaf=leaf: f"[pcast] the value must not vary along {axis_name!r} yet; got "
-            f"{aval_of(leaf)}, which does. Fix: leave out pcast.",
+            lambda leaf=leaf: (
+                f"[pcast] the value must not vary along {axis_name!r} yet; got "
+                f"{aval_of(leaf)}, which does. Fix: leave out pcast."
+            ),
             ValueError,
         )
     return tree.tree_map(lambda leaf: cast_p.bind(leaf, _token(leaf), axes=names), x)

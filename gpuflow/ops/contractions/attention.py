@@ -94,9 +94,17 @@ def _for_each_head(xp: Any, x: Any, heads: int) -> Any:
 
 
 def _attention_impl(
-    xp: Any, query: Any, key: Any, value: Any, *operands: Any, scale: float, causal: bool,
-    window: tuple[int, int] | None, precision: Any, present: Present,
-) -> list[Any]:  # fmt: skip
+    xp: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    *operands: Any,
+    scale: float,
+    causal: bool,
+    window: tuple[int, int] | None,
+    precision: Any,
+    present: Present,
+) -> list[Any]:
     del precision
     extras, heads = _extras(operands, present), query.shape[2]
     wide_key, wide_value = (_for_each_head(xp, x, heads) for x in (key, value))
@@ -107,10 +115,21 @@ def _attention_impl(
 
 
 def _gradients_impl(
-    xp: Any, query: Any, key: Any, value: Any, dout: Any, sums: Any, dots: Any, out: Any,
-    *operands: Any, scale: float, causal: bool, window: tuple[int, int] | None, precision: Any,
+    xp: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    dout: Any,
+    sums: Any,
+    dots: Any,
+    out: Any,
+    *operands: Any,
+    scale: float,
+    causal: bool,
+    window: tuple[int, int] | None,
+    precision: Any,
     present: Present,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Like the kernels, except that ``sums`` are recomputed from the scores."""
     del sums, out, precision
     extras, heads = _extras(operands, present), query.shape[2]
@@ -145,9 +164,16 @@ def _attention_shape(
 
 
 def _gradients_shape(
-    query: ShapedArray, key: ShapedArray, value: ShapedArray, dout: ShapedArray,
-    sums: ShapedArray, dots: ShapedArray, out: ShapedArray, *operands: ShapedArray, **params: Any,
-) -> list[ShapedArray]:  # fmt: skip
+    query: ShapedArray,
+    key: ShapedArray,
+    value: ShapedArray,
+    dout: ShapedArray,
+    sums: ShapedArray,
+    dots: ShapedArray,
+    out: ShapedArray,
+    *operands: ShapedArray,
+    **params: Any,
+) -> list[ShapedArray]:
     del sums, dots, operands, params
     check_same_dtype("attention_gradients", (query, key, value, dout, out))
     check(
@@ -171,11 +197,22 @@ def _attention(
         return None
     batch, queries, heads, size = query.shape
     return Attention(
-        batch, queries, key.shape[1], heads, key.shape[2], size, params["scale"],
-        params["causal"], params["window"], bias and bias.shape, mask and mask.shape,
-        query_lengths is not None, key_lengths is not None, gradient,
+        batch,
+        queries,
+        key.shape[1],
+        heads,
+        key.shape[2],
+        size,
+        params["scale"],
+        params["causal"],
+        params["window"],
+        bias and bias.shape,
+        mask and mask.shape,
+        query_lengths is not None,
+        key_lengths is not None,
+        gradient,
         may_round(params["precision"]),
-    )  # fmt: skip
+    )
 
 
 def _partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: dict[str, Any]) -> Any:
@@ -192,9 +229,7 @@ def _partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: dict[st
     return [*links, *([pairs, pairs] if gradient else [sums])]
 
 
-def _flops(
-    ins: Sequence[ShapedArray], outs: Sequence[ShapedArray], params: dict[str, Any]
-) -> int:
+def _flops(ins: Sequence[ShapedArray], outs: Sequence[ShapedArray], params: dict[str, Any]) -> int:
     """Flops of the products: two, or five for gradients; half of them if causal."""
     batch, queries, heads, size = ins[0].shape
     products = 5 if len(outs) == 3 else 2
@@ -203,9 +238,12 @@ def _flops(
 
 
 def _batch(
-    primitive: Any, axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None],
+    primitive: Any,
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
     **params: Any,
-) -> tuple[list[Any], list[int]]:  # fmt: skip
+) -> tuple[list[Any], list[int]]:
     """Merge the mapped axis with the batch."""
     size = axis.size
     batch = next(
@@ -245,9 +283,16 @@ attention_gradients_p = define(
 
 
 def attention(
-    query: Any, key: Any, value: Any, extras: Sequence[Any], *, scale: float, causal: bool,
-    window: tuple[int, int] | None, precision: CanonicalPrecision,
-) -> tuple[Any, Any]:  # fmt: skip
+    query: Any,
+    key: Any,
+    value: Any,
+    extras: Sequence[Any],
+    *,
+    scale: float,
+    causal: bool,
+    window: tuple[int, int] | None,
+    precision: CanonicalPrecision,
+) -> tuple[Any, Any]:
     """Attention without a matrix of scores.
 
     Args:
@@ -264,16 +309,28 @@ def attention(
     present = tuple([x is not None for x in extras])
     present_extras = [x for x in extras if x is not None]
     out, sums = attention_p.bind(
-        query, key, value, *present_extras, scale=scale, causal=causal, window=window,
-        precision=precision, present=present,
-    )  # fmt: skip
+        query,
+        key,
+        value,
+        *present_extras,
+        scale=scale,
+        causal=causal,
+        window=window,
+        precision=precision,
+        present=present,
+    )
     return out, sums
 
 
 def attention_gradients(
-    operands: Sequence[Any], extras: Sequence[Any], *, scale: float, causal: bool,
-    window: tuple[int, int] | None, precision: CanonicalPrecision,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    operands: Sequence[Any],
+    extras: Sequence[Any],
+    *,
+    scale: float,
+    causal: bool,
+    window: tuple[int, int] | None,
+    precision: CanonicalPrecision,
+) -> tuple[Any, Any, Any]:
     """The gradients of ``attention`` by query, key and value.
 
     Args:
@@ -284,7 +341,12 @@ def attention_gradients(
     present = tuple([x is not None for x in extras])
     present_extras = [x for x in extras if x is not None]
     dquery, dkey, dvalue = attention_gradients_p.bind(
-        *operands, *present_extras, scale=scale, causal=causal, window=window, precision=precision,
+        *operands,
+        *present_extras,
+        scale=scale,
+        causal=causal,
+        window=window,
+        precision=precision,
         present=present,
-    )  # fmt: skip
+    )
     return dquery, dkey, dvalue

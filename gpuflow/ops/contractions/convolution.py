@@ -68,10 +68,17 @@ def _sizes(aval: ShapedArray, dims: Dims) -> Dims:
 
 
 def _shape(
-    lhs: ShapedArray, rhs: ShapedArray, *, dimension_numbers: ConvDims, window_strides: Dims,
-    padding: Pads, lhs_dilation: Dims, rhs_dilation: Dims, precision: Any,
+    lhs: ShapedArray,
+    rhs: ShapedArray,
+    *,
+    dimension_numbers: ConvDims,
+    window_strides: Dims,
+    padding: Pads,
+    lhs_dilation: Dims,
+    rhs_dilation: Dims,
+    precision: Any,
     preferred_element_type: Any,
-) -> ShapedArray:  # fmt: skip
+) -> ShapedArray:
     del precision
     check_same_dtype("conv_general_dilated", [lhs, rhs])
     check(
@@ -92,16 +99,23 @@ def _shape(
     )
     sizes = [0] * sum(map(len, out))
     sizes_by_role = (
-        (out.batch, _sizes(lhs, left.batch)), (out.free, _sizes(lhs, left.free)),
+        (out.batch, _sizes(lhs, left.batch)),
+        (out.free, _sizes(lhs, left.free)),
         (out.depth, _sizes(rhs, right.free)),
-    )  # fmt: skip
+    )
     for dims, values in sizes_by_role:
         for d, size in zip(dims, values, strict=True):
             sizes[d] = size
     for d, n, k, stride, pads, dl, dr in zip(
-        out.space, _sizes(lhs, left.space), _sizes(rhs, right.space), window_strides, padding,
-        lhs_dilation, rhs_dilation, strict=True,
-    ):  # fmt: skip
+        out.space,
+        _sizes(lhs, left.space),
+        _sizes(rhs, right.space),
+        window_strides,
+        padding,
+        lhs_dilation,
+        rhs_dilation,
+        strict=True,
+    ):
         sizes[d] = window_count(dilated(n, dl), dilated(k, dr), stride, pads)
     dtype = lhs.dtype if preferred_element_type is None else preferred_element_type
     return ShapedArray(tuple(sizes), dtype)
@@ -147,17 +161,30 @@ def _accumulator(dtype: Any) -> Any:
 
 
 def _impl(
-    xp: Any, lhs: Any, rhs: Any, *, dimension_numbers: ConvDims, window_strides: Dims,
-    padding: Pads, lhs_dilation: Dims, rhs_dilation: Dims, precision: Any,
+    xp: Any,
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: ConvDims,
+    window_strides: Dims,
+    padding: Pads,
+    lhs_dilation: Dims,
+    rhs_dilation: Dims,
+    precision: Any,
     preferred_element_type: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Products of the kernel with the matrix of all windows, at least in float32."""
     aval = _shape(
-        ShapedArray(lhs.shape, lhs.dtype), ShapedArray(rhs.shape, rhs.dtype),
-        dimension_numbers=dimension_numbers, window_strides=window_strides, padding=padding,
-        lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation,
-        precision=precision, preferred_element_type=preferred_element_type,
-    )  # fmt: skip
+        ShapedArray(lhs.shape, lhs.dtype),
+        ShapedArray(rhs.shape, rhs.dtype),
+        dimension_numbers=dimension_numbers,
+        window_strides=window_strides,
+        padding=padding,
+        lhs_dilation=lhs_dilation,
+        rhs_dilation=rhs_dilation,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
     left, right, out = dimension_numbers
     wide = np.result_type(_accumulator(lhs.dtype), _accumulator(aval.dtype))
     terms = prod(rhs.shape[d] for d in (*right.depth, *right.space))
@@ -189,9 +216,15 @@ def _convolution(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convo
     del in_avals, out_avals
     lhs, rhs, out = (tuple(roles) for roles in params["dimension_numbers"])
     return Convolution(
-        lhs, rhs, out, params["window_strides"], params["padding"], params["lhs_dilation"],
-        params["rhs_dilation"], may_round(params["precision"]),
-    )  # fmt: skip
+        lhs,
+        rhs,
+        out,
+        params["window_strides"],
+        params["padding"],
+        params["lhs_dilation"],
+        params["rhs_dilation"],
+        may_round(params["precision"]),
+    )
 
 
 def _on_cpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
@@ -259,18 +292,29 @@ def _transpose_lhs(ct: Any, lhs: ShapedArray, rhs: Any, params: dict[str, Any]) 
     aval, strides = aval_of(rhs), params["window_strides"]
     pads = []
     for n, k, dl, dr, (low, _), stride, count in zip(
-        _sizes(lhs, left.space), _sizes(aval, right.space), params["lhs_dilation"],
-        params["rhs_dilation"], params["padding"], strides, _sizes(aval_of(ct), out.space),
+        _sizes(lhs, left.space),
+        _sizes(aval, right.space),
+        params["lhs_dilation"],
+        params["rhs_dilation"],
+        params["padding"],
+        strides,
+        _sizes(aval_of(ct), out.space),
         strict=True,
-    ):  # fmt: skip
+    ):
         before = dilated(k, dr) - low - 1
         pads.append((before, dilated(n, dl) + dilated(k, dr) - 1 - dilated(count, stride) - before))
     dims = ConvDims(out, Roles(right.batch, right.depth, right.free, right.space), left)
     return conv_p.bind(
-        ct, rev(rhs, right.space), dimension_numbers=dims, window_strides=params["lhs_dilation"],
-        padding=tuple(pads), lhs_dilation=strides, rhs_dilation=params["rhs_dilation"],
-        precision=params["precision"], preferred_element_type=lhs.dtype,
-    )  # fmt: skip
+        ct,
+        rev(rhs, right.space),
+        dimension_numbers=dims,
+        window_strides=params["lhs_dilation"],
+        padding=tuple(pads),
+        lhs_dilation=strides,
+        rhs_dilation=params["rhs_dilation"],
+        precision=params["precision"],
+        preferred_element_type=lhs.dtype,
+    )
 
 
 def _transpose_rhs(ct: Any, lhs: Any, rhs: ShapedArray, params: dict[str, Any]) -> Any:
@@ -279,10 +323,15 @@ def _transpose_rhs(ct: Any, lhs: Any, rhs: ShapedArray, params: dict[str, Any]) 
     aval, strides = aval_of(lhs), params["window_strides"]
     pads = []
     for n, k, dl, dr, (low, _), stride, count in zip(
-        _sizes(aval, left.space), _sizes(rhs, right.space), params["lhs_dilation"],
-        params["rhs_dilation"], params["padding"], strides, _sizes(aval_of(ct), out.space),
+        _sizes(aval, left.space),
+        _sizes(rhs, right.space),
+        params["lhs_dilation"],
+        params["rhs_dilation"],
+        params["padding"],
+        strides,
+        _sizes(aval_of(ct), out.space),
         strict=True,
-    ):  # fmt: skip
+    ):
         high = dilated(count, stride) - dilated(n, dl) + dilated(k, dr) - low - 1
         pads.append((low, high))
     dims = ConvDims(
@@ -291,10 +340,16 @@ def _transpose_rhs(ct: Any, lhs: Any, rhs: ShapedArray, params: dict[str, Any]) 
         Roles(right.batch, right.depth, right.free, right.space),
     )
     return conv_p.bind(
-        lhs, ct, dimension_numbers=dims, window_strides=params["rhs_dilation"], padding=tuple(pads),
-        lhs_dilation=params["lhs_dilation"], rhs_dilation=strides,
-        precision=params["precision"], preferred_element_type=rhs.dtype,
-    )  # fmt: skip
+        lhs,
+        ct,
+        dimension_numbers=dims,
+        window_strides=params["rhs_dilation"],
+        padding=tuple(pads),
+        lhs_dilation=params["lhs_dilation"],
+        rhs_dilation=strides,
+        precision=params["precision"],
+        preferred_element_type=rhs.dtype,
+    )
 
 
 def _transpose(ct: Any, lhs: Any, rhs: Any, **params: Any) -> list[Any]:
@@ -347,8 +402,11 @@ conv_p = define(
     transpose=_transpose,
     batch=_batch,
     lower=Library(
-        flops=_flops, what=_convolution, on_cpu=_on_cpu,
-        transposed=_transposed, dtype_param="preferred_element_type",
+        flops=_flops,
+        what=_convolution,
+        on_cpu=_on_cpu,
+        transposed=_transposed,
+        dtype_param="preferred_element_type",
     ),
     tolerance=64,
 )

@@ -103,9 +103,11 @@ def conv_dimension_numbers(
 
 @explained
 def padtype_to_pads(
-    in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int],
+    in_shape: Sequence[int],
+    window_shape: Sequence[int],
+    window_strides: Sequence[int],
     padding: Any,
-) -> list[tuple[int, int]]:  # fmt: skip
+) -> list[tuple[int, int]]:
     """Return the padding for ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"``; sizes are dilated.
 
     Args:
@@ -264,9 +266,10 @@ def conv_general_dilated(
         split = numbers.lhs_spec[0 if batch_group_count > 1 else 1]
         lhs, rhs = _split(lhs, split, groups), _split(rhs, numbers.rhs_spec[0], groups)
         dims = ConvDims(
-            _grouped(dims.lhs, split), _grouped(dims.rhs, numbers.rhs_spec[0]),
+            _grouped(dims.lhs, split),
+            _grouped(dims.rhs, numbers.rhs_spec[0]),
             _grouped(dims.out, out_spec[1]),
-        )  # fmt: skip
+        )
     out = conv_p.bind(
         lhs, rhs, dimension_numbers=dims, window_strides=strides, padding=pads,
         lhs_dilation=dilations, rhs_dilation=kernel_dilations,
@@ -407,11 +410,15 @@ def conv(
 
 @explained
 def conv_with_general_padding(
-    lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]], lhs_dilation: Sequence[int] | None,
-    rhs_dilation: Sequence[int] | None, precision: PrecisionLike = None,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None,
+    rhs_dilation: Sequence[int] | None,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute ``conv`` with padding and dilation.
 
     Args:
@@ -566,8 +573,11 @@ def conv_general_dilated_patches(
     size = prod(window)
     check(
         0 <= size * size * channels <= _MOST_ELEMENTS,
-        lambda: f"[conv_general_dilated_patches] the {channels * size} kernels of a window must "
-        f"have at most {_MOST_ELEMENTS} elements; got filter_shape={window}. Fix: a smaller one.",
+        lambda: (
+            f"[conv_general_dilated_patches] the {channels * size} kernels of a window must "
+            f"have at most {_MOST_ELEMENTS} elements; got filter_shape={window}. Fix: a smaller "
+            "one."
+        ),
         ValueError,
     )
     kernel = _one_hot_kernels(size, window, channels, aval_of(lhs).dtype)

@@ -183,7 +183,9 @@ def dot_general(
     rhs: ArrayLike,
     dimension_numbers: Any,
     precision: PrecisionLike = None,
-    preferred_element_type: DTypeLike | None = None, *, out_sharding: ShardingLike = None
+    preferred_element_type: DTypeLike | None = None,
+    *,
+    out_sharding: ShardingLike = None,
 ) -> Array:
     """Contract pairs of dimensions, for each index of the batch dimensions.
 

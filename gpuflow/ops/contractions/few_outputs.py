@@ -53,9 +53,16 @@ def has_few_outputs(lhs: ShapedArray, rhs: ShapedArray, params: dict[str, Any]) 
 
 
 def convolved_by_taps(
-    lhs: Any, rhs: Any, *, dimension_numbers: Any, padding: Any, lhs_dilation: Sequence[int],
-    rhs_dilation: Sequence[int], precision: Any, sizes: Sequence[int],
-) -> list[Any]:  # fmt: skip
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any,
+    padding: Any,
+    lhs_dilation: Sequence[int],
+    rhs_dilation: Sequence[int],
+    precision: Any,
+    sizes: Sequence[int],
+) -> list[Any]:
     """The convolution.
 
     Args:

@@ -21,11 +21,16 @@ from gpuflow.ops.layout.transpose import transpose
 
 @explained
 def conv_general_dilated_local(
-    lhs: ArrayLike, rhs: ArrayLike, window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]], filter_shape: Sequence[int],
-    lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None, precision: PrecisionLike = None,
-) -> Array:  # fmt: skip
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    filter_shape: Sequence[int],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    precision: PrecisionLike = None,
+) -> Array:
     """Compute a convolution with a separate kernel for each position of the result.
 
     Args:
@@ -61,9 +66,15 @@ def conv_general_dilated_local(
         ValueError,
     )
     patches = conv_general_dilated_patches(
-        lhs, filter_shape, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers,
+        lhs,
+        filter_shape,
+        window_strides,
+        padding,
+        lhs_dilation,
+        rhs_dilation,
+        dimension_numbers,
         None if how is None else how[0],
-    )  # fmt: skip
+    )
     probe = (1, 1, *filter_shape)
     numbers = conv_dimension_numbers(aval_of(lhs).shape, probe, dimension_numbers)
     patches = transpose(patches, numbers.out_spec)

@@ -41,10 +41,15 @@ class Precision(enum.Enum):
 
 
 _NAMES: dict[Any, Precision] = {
-    "default": Precision.DEFAULT, "fastest": Precision.DEFAULT, "bfloat16": Precision.DEFAULT,
-    "high": Precision.HIGH, "tensorfloat32": Precision.HIGH, "bfloat16_3x": Precision.HIGH,
-    "highest": Precision.HIGHEST, "float32": Precision.HIGHEST,
-}  # fmt: skip
+    "default": Precision.DEFAULT,
+    "fastest": Precision.DEFAULT,
+    "bfloat16": Precision.DEFAULT,
+    "high": Precision.HIGH,
+    "tensorfloat32": Precision.HIGH,
+    "bfloat16_3x": Precision.HIGH,
+    "highest": Precision.HIGHEST,
+    "float32": Precision.HIGHEST,
+}
 
 
 class DotAlgorithm(NamedTuple):
@@ -101,14 +106,22 @@ class DotAlgorithmPreset(enum.Enum):
 
 
 _FORMATS: dict[str, Any] = {
-    "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
-    "TF32": np.dtype(np.float32), "F32": np.dtype(np.float32), "F64": np.dtype(np.float64),
-}  # fmt: skip
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "TF32": np.dtype(np.float32),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+}
 
 PrecisionLike = (
-    None | str | Precision | tuple[str, str] | tuple[Precision, Precision] | DotAlgorithm
+    None
+    | str
+    | Precision
+    | tuple[str, str]
+    | tuple[Precision, Precision]
+    | DotAlgorithm
     | DotAlgorithmPreset
-)  # fmt: skip
+)
 CanonicalPrecision = None | tuple[Precision, Precision] | DotAlgorithm | DotAlgorithmPreset
 DotDimensionNumbers = tuple[
     tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]

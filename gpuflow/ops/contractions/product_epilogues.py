@@ -214,9 +214,7 @@ def _biased(eqn: Eqn, matcher: Matcher) -> _Biased:
     return _Biased(eqn, eqn, eqn.inputs, False, product)
 
 
-def _forward(
-    biased: _Biased, activation: str, matcher: Matcher, build: Any
-) -> Sequence[FusedCall]:
+def _forward(biased: _Biased, activation: str, matcher: Matcher, build: Any) -> Sequence[FusedCall]:
     """A product with an activation that is its only reader."""
     for function in _FORWARD[activation]:
         match = matcher.match(_pattern(function, biased.z.aval, 1), (biased.z,))
@@ -256,9 +254,7 @@ def _gradient(
     position = matcher.definition(out)
     assert position is not None
     replaced = (out, *(() if sums is None else sums.outs))
-    return FusedCall(
-        position, build.eqns[-1], source, dict(zip(replaced, results, strict=True))
-    )
+    return FusedCall(position, build.eqns[-1], source, dict(zip(replaced, results, strict=True)))
 
 
 def _is_matrix_product(eqn: Eqn) -> bool:
@@ -266,9 +262,12 @@ def _is_matrix_product(eqn: Eqn) -> bool:
     lhs, rhs, out = (atom.aval for atom in (*eqn.inputs, *eqn.outputs))
     _, (batch, _) = eqn.params["dimension_numbers"]
     is_float = not dtypes.is_extended(out.dtype) and dtypes.is_floating(out.dtype)
-    return is_float and lhs.dtype == rhs.dtype == out.dtype and not batch and 0 not in (
-        lhs.size, out.size
-    )  # fmt: skip
+    return (
+        is_float
+        and lhs.dtype == rhs.dtype == out.dtype
+        and not batch
+        and 0 not in (lhs.size, out.size)
+    )
 
 
 def _is_like(source: Eqn, product: Eqn) -> bool:

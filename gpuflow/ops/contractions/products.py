@@ -231,22 +231,32 @@ def prepare_product(
 
 
 def product_block(
-    in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], params: dict[str, Any],
+    in_avals: Sequence[ShapedArray],
+    out_avals: Sequence[ShapedArray],
+    params: dict[str, Any],
     epilogue: Epilogue | None = None,
-) -> Product:  # fmt: skip
+) -> Product:
     """The block of a product, for providers of targets."""
     lhs, rhs = in_avals
     return _product_of(
-        (lhs.dtype, rhs.dtype, out_avals[0].dtype), lhs.ndim, rhs.ndim,
-        params["dimension_numbers"], may_round(params["precision"]), epilogue,
-    )  # fmt: skip
+        (lhs.dtype, rhs.dtype, out_avals[0].dtype),
+        lhs.ndim,
+        rhs.ndim,
+        params["dimension_numbers"],
+        may_round(params["precision"]),
+        epilogue,
+    )
 
 
 @lru_cache(1024)
 def _product_of(
-    kinds: tuple[Any, Any, Any], left_ndim: int, right_ndim: int, numbers: Any, reduced: bool,
+    kinds: tuple[Any, Any, Any],
+    left_ndim: int,
+    right_ndim: int,
+    numbers: Any,
+    reduced: bool,
     epilogue: Epilogue | None,
-) -> Product:  # fmt: skip
+) -> Product:
     """The block of a product by dtypes, independent of sizes."""
     one, other, dtype = kinds
     (left, right), (left_batch, right_batch) = numbers

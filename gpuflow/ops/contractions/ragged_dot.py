@@ -50,10 +50,15 @@ class RaggedDotDimensionNumbers:
 
 @explained
 def ragged_dot(
-    lhs: ArrayLike, rhs: ArrayLike, group_sizes: ArrayLike, precision: PrecisionLike = None,
-    preferred_element_type: DTypeLike | None = None, group_offset: ArrayLike | None = None, *,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Multiply each group of rows by a separate matrix.
 
     Args:
@@ -89,11 +94,16 @@ def ragged_dot(
 
 @explained
 def ragged_dot_general(
-    lhs: ArrayLike, rhs: ArrayLike, group_sizes: ArrayLike,
-    ragged_dot_dimension_numbers: RaggedDotDimensionNumbers, precision: PrecisionLike = None,
-    preferred_element_type: DTypeLike | None = None, group_offset: ArrayLike | None = None, *,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
+    ragged_dot_dimension_numbers: RaggedDotDimensionNumbers,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute ``dot_general`` with one dimension of lhs divided into groups.
 
     Args:
@@ -131,9 +141,14 @@ def ragged_dot_general(
     """
     if out_sharding is not None:
         out = ragged_dot_general(
-            lhs, rhs, group_sizes, ragged_dot_dimension_numbers, precision, preferred_element_type,
+            lhs,
+            rhs,
+            group_sizes,
+            ragged_dot_dimension_numbers,
+            precision,
+            preferred_element_type,
             group_offset,
-        )  # fmt: skip
+        )
         return in_sharding("ragged_dot_general", out, out_sharding)
     check(
         group_offset is None,

@@ -149,9 +149,14 @@ def _jvp(
 
 
 def _transpose(
-    rules: Sequence[Callable[..., Any]], ct: Any, lhs: Any, rhs: Any, sizes: Any,
-    *, preferred_element_type: Any,
-) -> list[Any]:  # fmt: skip
+    rules: Sequence[Callable[..., Any]],
+    ct: Any,
+    lhs: Any,
+    rhs: Any,
+    sizes: Any,
+    *,
+    preferred_element_type: Any,
+) -> list[Any]:
     """Apply ``rules[k](ct, other operand, sizes, dtype)`` for the undefined operand."""
     del preferred_element_type
     position = 0 if is_undefined(lhs) else 1
@@ -195,9 +200,12 @@ def _merged(x: Any, dim: int | None, size: int) -> Any:
 
 
 def _batch(
-    get: Callable[[], Primitive], axis: AxisData, operands: Sequence[Any],
-    dims: Sequence[int | None], **params: Any,
-) -> tuple[Any, int]:  # fmt: skip
+    get: Callable[[], Primitive],
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    **params: Any,
+) -> tuple[Any, int]:
     pairs = zip(operands, dims, strict=True)
     out = get().bind(*[_merged(x, dim, axis.size) for x, dim in pairs], **params)
     shape = aval_of(out).shape

@@ -108,8 +108,13 @@ Callback = Callable[..., Sequence[Any]]
 Avals = tuple[ShapedArray, ...]
 
 VMAP_METHODS = (
-    None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized",
-)  # fmt: skip
+    None,
+    "sequential",
+    "sequential_unrolled",
+    "expand_dims",
+    "broadcast_all",
+    "legacy_vectorized",
+)
 
 
 def _result_shape(*avals: ShapedArray, result_avals: Avals, **params: Any) -> list[ShapedArray]:
@@ -182,9 +187,12 @@ def _mapped_avals(result_avals: Avals, size: int) -> Avals:
 
 
 def _sequential(
-    primitive: Any, axis: AxisData, operands: Sequence[Any],
-    dims: Sequence[int | None], params: dict[str, Any],
-) -> tuple[list[Any], list[int]]:  # fmt: skip
+    primitive: Any,
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    params: dict[str, Any],
+) -> tuple[list[Any], list[int]]:
     avals = params["result_avals"]
     if axis.size == 0:
         outs = [np.zeros((0, *aval.shape), aval.dtype) for aval in avals]

@@ -29,8 +29,10 @@ def checkpoint_name(x: Any, name: str) -> Any:
     """
     check(
         isinstance(name, str),
-        lambda: f"[checkpoint_name] the name must be a string; got {name!r}. Fix: checkpoint_name"
-        '(x, "name").',
+        lambda: (
+            f"[checkpoint_name] the name must be a string; got {name!r}. Fix: checkpoint_name"
+            '(x, "name").'
+        ),
     )
     return tree.tree_map(lambda leaf: name_p.bind(leaf, name=name), x)
 

@@ -101,8 +101,10 @@ def _shape(
     count = sum(site.count for site in sites)
     check(
         code.dtype == np.int32 and len(values) == count,
-        lambda: f"[check] operands must be a code and {count} values; got {code} and "
-        f"{len(values)}. Fix: checkify.check(pred, text, *values).",
+        lambda: (
+            f"[check] operands must be a code and {count} values; got {code} and "
+            f"{len(values)}. Fix: checkify.check(pred, text, *values)."
+        ),
     )
     return []
 
@@ -134,8 +136,10 @@ def _simplify(eqn: Any, definition: Any, build: Any) -> list[Any]:
     del definition, build
     check(
         eqn.params["debug"],
-        lambda: "[check] programs with checks must be made with checkify; got a traced value. "
-        "Fix: jit(checkify.checkify(f)), or debug_check.",
+        lambda: (
+            "[check] programs with checks must be made with checkify; got a traced value. "
+            "Fix: jit(checkify.checkify(f)), or debug_check."
+        ),
         ValueError,
     )
     return []

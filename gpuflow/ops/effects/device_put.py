@@ -120,8 +120,11 @@ def in_sharding(op: str, x: Any, out_sharding: Any) -> Any:
     out_sharding = on_mesh(op, out_sharding, config.mesh, "out_sharding=")
     check(
         isinstance(out_sharding, NamedSharding),
-        lambda: f"[{op}] out_sharding must be a NamedSharding, a PartitionSpec or None; got "
-        f"{out_sharding!r}. Fix: NamedSharding(mesh, PartitionSpec('x')), or device= for a device.",
+        lambda: (
+            f"[{op}] out_sharding must be a NamedSharding, a PartitionSpec or None; got "
+            f"{out_sharding!r}. Fix: NamedSharding(mesh, PartitionSpec('x')), or device= for a "
+            "device."
+        ),
     )
     if out_sharding.is_of_types:
         return x

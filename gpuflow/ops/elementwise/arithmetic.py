@@ -86,28 +86,49 @@ def _neg_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 
 
 add_p = elementwise(
-    "add", arity=2, impl=lambda xp, x, y: xp.add(x, y), accepts=is_number, what="a number",
-    body="add", cheap=True, simplify=_add_simplify, image=_same_image,
+    "add",
+    arity=2,
+    impl=lambda xp, x, y: xp.add(x, y),
+    accepts=is_number,
+    what="a number",
+    body="add",
+    cheap=True,
+    simplify=_add_simplify,
+    image=_same_image,
     pair=complex_pairs.by_name("add"),
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: t),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: ct),
-)  # fmt: skip
+)
 
 sub_p = elementwise(
-    "sub", arity=2, impl=lambda xp, x, y: xp.subtract(x, y), accepts=is_number, what="a number",
-    body="sub", cheap=True, simplify=_sub_simplify, image=_same_image,
+    "sub",
+    arity=2,
+    impl=lambda xp, x, y: xp.subtract(x, y),
+    accepts=is_number,
+    what="a number",
+    body="sub",
+    cheap=True,
+    simplify=_sub_simplify,
+    image=_same_image,
     pair=complex_pairs.by_name("sub"),
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: neg(t)),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: neg(ct)),
-)  # fmt: skip
+)
 
 neg_p = elementwise(
-    "neg", impl=lambda xp, x: xp.negative(x), accepts=is_number, what="a number",
-    body="neg", cheap=True, simplify=_neg_simplify, image=_same_image,
+    "neg",
+    impl=lambda xp, x: xp.negative(x),
+    accepts=is_number,
+    what="a number",
+    body="neg",
+    cheap=True,
+    simplify=_neg_simplify,
+    image=_same_image,
     pair=complex_pairs.by_name("neg"),
-    derivatives=(lambda t, out, x: neg(t),), transpose=(lambda ct, x: neg(ct),),
+    derivatives=(lambda t, out, x: neg(t),),
+    transpose=(lambda ct, x: neg(ct),),
     passes_nan=True,
-)  # fmt: skip
+)
 
 
 def add(x: ArrayLike, y: ArrayLike) -> Array:
@@ -197,12 +218,19 @@ def _mul_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 
 
 mul_p = elementwise(
-    "mul", arity=2, impl=lambda xp, x, y: xp.multiply(x, y), accepts=is_number, what="a number",
-    body="mul", cheap=True, simplify=_mul_simplify, image=_mul_image,
+    "mul",
+    arity=2,
+    impl=lambda xp, x, y: xp.multiply(x, y),
+    accepts=is_number,
+    what="a number",
+    body="mul",
+    cheap=True,
+    simplify=_mul_simplify,
+    image=_mul_image,
     pair=complex_pairs.pair_body(complex_pairs.mul),
     derivatives=(lambda t, out, x, y: mul(t, y), lambda t, out, x, y: mul(x, t)),
     transpose=(lambda ct, x, y: mul(ct, y), lambda ct, x, y: mul(x, ct)),
-)  # fmt: skip
+)
 
 
 def _truncated_quotient(xp: Any, x: Any, y: Any) -> Any:
@@ -253,15 +281,22 @@ def _quotient_again(out: Any, operands: Sequence[Any], tangents: Sequence[Any]) 
 
 # No rule for x / 1: a mean divides by sizes, and a batch of one would need separate kernels.
 div_p = elementwise(
-    "div", arity=2, impl=_div_impl, accepts=is_number, what="a number", body="div",
+    "div",
+    arity=2,
+    impl=_div_impl,
+    accepts=is_number,
+    what="a number",
+    body="div",
     pair=complex_pairs.pair_body(complex_pairs.div),
     derivatives=(
         lambda t, out, x, y: div(t, y),
         lambda t, out, x, y: mul(neg(t), div(out, y)),
     ),
-    again=_quotient_again, transpose=(lambda ct, x, y: div(ct, y), None),
-    domain=((-10.0, 10.0), (0.5, 10.0)), faults=zero_divisor,
-)  # fmt: skip
+    again=_quotient_again,
+    transpose=(lambda ct, x, y: div(ct, y), None),
+    domain=((-10.0, 10.0), (0.5, 10.0)),
+    faults=zero_divisor,
+)
 
 
 def _is_real(dtype: Any) -> bool:
@@ -269,14 +304,19 @@ def _is_real(dtype: Any) -> bool:
 
 
 rem_p = elementwise(
-    "rem", arity=2, impl=_rem_impl, accepts=_is_real, what="an integer or a real float",
-    body="rem", simplify=_rem_simplify,
+    "rem",
+    arity=2,
+    impl=_rem_impl,
+    accepts=_is_real,
+    what="an integer or a real float",
+    body="rem",
+    simplify=_rem_simplify,
     derivatives=(
         lambda t, out, x, y: t,
         lambda t, out, x, y: mul(neg(t), _integral_quotient(x, y)),
     ),
     domain=((-10.0, 10.0), (0.5, 10.0)),
-)  # fmt: skip
+)
 
 
 def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Array:
@@ -374,15 +414,21 @@ def _extremum(name: str, impl: Callable[..., Any], bool_body: str, neutral: floa
         return builder.apply(bool_body if values[0].dtype == "bool" else name, *values)
 
     return elementwise(
-        name, arity=2, impl=impl, accepts=holds_values, what="a number or bool", body=body,
+        name,
+        arity=2,
+        impl=impl,
+        accepts=holds_values,
+        what="a number or bool",
+        body=body,
         passes_nan=True,
-        cheap=True, simplify=simplify,
+        cheap=True,
+        simplify=simplify,
         pair=complex_pairs.pair_body(complex_pairs.extremum("gt" if name == "max" else "lt")),
         derivatives=(
             lambda t, out, x, y: _share(t, out, x, y),
             lambda t, out, x, y: _share(t, out, y, x),
         ),
-    )  # fmt: skip
+    )
 
 
 max_p = _extremum("max", maximum, "or", -math.inf)

@@ -53,13 +53,19 @@ def _clz_impl(xp: Any, x: Any) -> Any:
 
 
 population_count_p = elementwise(
-    "population_count", impl=_population_count_impl,
-    accepts=dtypes.is_integer, what="an integer", body="population_count",
-)  # fmt: skip
+    "population_count",
+    impl=_population_count_impl,
+    accepts=dtypes.is_integer,
+    what="an integer",
+    body="population_count",
+)
 clz_p = elementwise(
-    "clz", impl=_clz_impl, accepts=dtypes.is_integer, what="an integer",
+    "clz",
+    impl=_clz_impl,
+    accepts=dtypes.is_integer,
+    what="an integer",
     body="clz",
-)  # fmt: skip
+)
 
 
 # --- neighbors -----------------------------------------------------------------------------
@@ -90,9 +96,14 @@ def _nextafter_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, par
 
 
 nextafter_p = elementwise(
-    "nextafter", impl=_nextafter_impl, accepts=dtypes.is_floating,
-    what="a real float", arity=2, body=_nextafter_body, holds=_has_bits,
-)  # fmt: skip
+    "nextafter",
+    impl=_nextafter_impl,
+    accepts=dtypes.is_floating,
+    what="a real float",
+    arity=2,
+    body=_nextafter_body,
+    holds=_has_bits,
+)
 
 
 # --- mulhi ---------------------------------------------------------------------------------
@@ -161,9 +172,13 @@ def _high_half_body(builder: Any, x: Any, y: Any) -> Any:
 
 
 mulhi_p = elementwise(
-    "mulhi", impl=_mulhi_impl, accepts=dtypes.is_integer, what="an integer", arity=2,
+    "mulhi",
+    impl=_mulhi_impl,
+    accepts=dtypes.is_integer,
+    what="an integer",
+    arity=2,
     body=_mulhi_body,
-)  # fmt: skip
+)
 
 
 def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
@@ -312,9 +327,7 @@ def _precision_impl(xp: Any, x: Any, *, exponent_bits: int, mantissa_bits: int) 
     return out.view(stored.dtype).astype(x.dtype)
 
 
-def _precision_body(
-    builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any
-) -> Any:
+def _precision_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
     """As ``_precision_impl``."""
     del in_avals
     (x,), dtype, apply = values, out_aval.dtype, builder.apply

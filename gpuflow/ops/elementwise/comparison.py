@@ -49,10 +49,18 @@ def _comparison(
 
     what = "a number or bool" if accepts is not is_ordered else "an integer, a real float or bool"
     return elementwise(
-        name, arity=2, impl=impl, accepts=accepts, what=what, body=name, cheap=True,
-        result=_bool_result, simplify=simplify, pair=_PAIRS.get(name),
+        name,
+        arity=2,
+        impl=impl,
+        accepts=accepts,
+        what=what,
+        body=name,
+        cheap=True,
+        result=_bool_result,
+        simplify=simplify,
+        pair=_PAIRS.get(name),
         keys=use_none,
-    )  # fmt: skip
+    )
 
 
 eq_p = _comparison("eq", lambda xp, x, y: xp.equal(x, y), holds_values, True)
@@ -62,9 +70,14 @@ le_p = _comparison("le", lambda xp, x, y: xp.less_equal(x, y), is_ordered, True)
 gt_p = _comparison("gt", lambda xp, x, y: xp.greater(x, y), is_ordered, False)
 ge_p = _comparison("ge", lambda xp, x, y: xp.greater_equal(x, y), is_ordered, True)
 is_finite_p = elementwise(
-    "is_finite", impl=lambda xp, x: xp.isfinite(x), accepts=dtypes.is_floating,
-    what="a real float", body="is_finite", cheap=True, result=_bool_result,
-)  # fmt: skip
+    "is_finite",
+    impl=lambda xp, x: xp.isfinite(x),
+    accepts=dtypes.is_floating,
+    what="a real float",
+    body="is_finite",
+    cheap=True,
+    result=_bool_result,
+)
 
 
 def eq(x: Any, y: Any) -> Any:
@@ -194,10 +207,15 @@ def _bitwise(
     name: str, impl: Callable[..., Any], simplify: Callable[..., Any], arity: int = 2
 ) -> Any:
     return elementwise(
-        name, arity=arity, impl=_in_bytes(impl), accepts=is_bits, what="an integer or bool",
+        name,
+        arity=arity,
+        impl=_in_bytes(impl),
+        accepts=is_bits,
+        what="an integer or bool",
         body=name,
-        cheap=True, simplify=simplify,
-    )  # fmt: skip
+        cheap=True,
+        simplify=simplify,
+    )
 
 
 def _and_or_simplify(neutral: int, absorbing: int) -> Callable[..., Any]:
@@ -394,9 +412,15 @@ def _shift(name: str, impl: Callable[..., Any]) -> Any:
         return _in_bytes(lambda xp, x, y: impl(xp, x, y, width))(xp, x, y)
 
     return elementwise(
-        name, arity=2, impl=run, accepts=dtypes.is_integer, what="an integer", body=name,
-        cheap=True, simplify=_shift_simplify,
-    )  # fmt: skip
+        name,
+        arity=2,
+        impl=run,
+        accepts=dtypes.is_integer,
+        what="an integer",
+        body=name,
+        cheap=True,
+        simplify=_shift_simplify,
+    )
 
 
 shift_left_p = _shift("shift_left", _shift_left_impl)

@@ -38,20 +38,30 @@ def component_dtype(dtype: Any) -> np.dtype:
 # --- real, imag, complex, conj -------------------------------------------------------------
 
 real_p = elementwise(
-    "real", impl=lambda xp, x: x.real, accepts=dtypes.is_complex, what="a complex number",
-    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x: x.real),
+    "real",
+    impl=lambda xp, x: x.real,
+    accepts=dtypes.is_complex,
+    what="a complex number",
+    body="",
+    cheap=True,
+    pair=complex_pairs.pair_body(lambda builder, x: x.real),
     result=component_dtype,
     derivatives=(lambda t, out, x: real(t),),
     transpose=(lambda ct, x: complex(ct, constant(ct, 0)),),
-)  # fmt: skip
+)
 
 imag_p = elementwise(
-    "imag", impl=lambda xp, x: x.imag, accepts=dtypes.is_complex, what="a complex number",
-    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x: x.imag),
+    "imag",
+    impl=lambda xp, x: x.imag,
+    accepts=dtypes.is_complex,
+    what="a complex number",
+    body="",
+    cheap=True,
+    pair=complex_pairs.pair_body(lambda builder, x: x.imag),
     result=component_dtype,
     derivatives=(lambda t, out, x: imag(t),),
     transpose=(lambda ct, x: complex(constant(ct, 0), neg(ct)),),
-)  # fmt: skip
+)
 
 
 def _is_component(dtype: Any) -> bool:
@@ -65,15 +75,21 @@ def _complex_impl(xp: Any, x: Any, y: Any) -> Any:
 
 
 complex_p = elementwise(
-    "complex", arity=2, impl=_complex_impl, accepts=_is_component, what="float32 or float64",
-    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x, y: Pair(x, y)),
+    "complex",
+    arity=2,
+    impl=_complex_impl,
+    accepts=_is_component,
+    what="float32 or float64",
+    body="",
+    cheap=True,
+    pair=complex_pairs.pair_body(lambda builder, x, y: Pair(x, y)),
     result=_COMPLEX_DTYPES.__getitem__,
     derivatives=(
         lambda t, out, x, y: complex(t, constant(t, 0)),
         lambda t, out, x, y: complex(constant(t, 0), t),
     ),
     transpose=(lambda ct, x, y: real(ct), lambda ct, x, y: neg(imag(ct))),
-)  # fmt: skip
+)
 
 
 def _conj_shape(x: ShapedArray, *, input_dtype: Any) -> ShapedArray:
@@ -213,11 +229,17 @@ def _abs_jvp(t: Any, out: Any, x: Any) -> Any:
 
 
 abs_p = elementwise(
-    "abs", impl=lambda xp, x: xp.abs(x), accepts=_has_abs,
-    what="a signed integer, a float or a complex number", body="abs", cheap=True,
-    result=lambda dtype: _COMPONENT_DTYPES.get(dtype, dtype), derivatives=(_abs_jvp,),
-    pair=complex_pairs.pair_body(complex_pairs.modulus), passes_nan=True,
-)  # fmt: skip
+    "abs",
+    impl=lambda xp, x: xp.abs(x),
+    accepts=_has_abs,
+    what="a signed integer, a float or a complex number",
+    body="abs",
+    cheap=True,
+    result=lambda dtype: _COMPONENT_DTYPES.get(dtype, dtype),
+    derivatives=(_abs_jvp,),
+    pair=complex_pairs.pair_body(complex_pairs.modulus),
+    passes_nan=True,
+)
 
 
 def _sign_impl(xp: Any, x: Any) -> Any:

@@ -53,8 +53,10 @@ def _convert_shape(x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> Shaped
     )
     check(
         x.dtype != dtypes.float0 or new_dtype == dtypes.float0,
-        lambda: f"[convert_element_type] the operand must hold numbers; got {x}, which holds none. "
-        "Fix: jnp.zeros_like(x, dtype=...).",
+        lambda: (
+            f"[convert_element_type] the operand must hold numbers; got {x}, which holds none. "
+            "Fix: jnp.zeros_like(x, dtype=...)."
+        ),
     )
     return ShapedArray(x.shape, new_dtype, weak_type)
 
@@ -207,8 +209,10 @@ def check_holds_complex(name: str, value: complex, dtype: Any) -> None:
     """
     check(
         dtypes.is_complex(dtype) or dtypes.is_bool(dtype),
-        lambda: f"[{name}] a complex number must get a complex dtype; got {value} for {dtype}. "
-        f"Fix: {value}.real, or dtype=complex.",
+        lambda: (
+            f"[{name}] a complex number must get a complex dtype; got {value} for {dtype}. "
+            f"Fix: {value}.real, or dtype=complex."
+        ),
     )
 
 

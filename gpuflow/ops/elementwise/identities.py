@@ -125,9 +125,7 @@ def sink_broadcasts(
         _over(source, real, small, build, same_shape) for source in sources if source is not None
     ]
     result = build.apply(eqn.primitive, *operands, **eqn.params)
-    return [
-        build.apply(broadcast_in_dim_p, result, shape=shape, broadcast_dimensions=tuple(real))
-    ]
+    return [build.apply(broadcast_in_dim_p, result, shape=shape, broadcast_dimensions=tuple(real))]
 
 
 def _sink_repeats(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
@@ -144,8 +142,11 @@ def _sink_repeats(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
         if repeated is not None and not _has_own_dims(definition(repeated)):
             repeated = None
         operands.append(atom if repeated is None else repeated)
-    wide = {operand.aval.shape for operand, atom in zip(operands, eqn.inputs, strict=True)
-            if operand is not atom}  # fmt: skip
+    wide = {
+        operand.aval.shape
+        for operand, atom in zip(operands, eqn.inputs, strict=True)
+        if operand is not atom
+    }
     if len(wide) != 1:
         return None
     (sizes,) = wide
@@ -187,9 +188,12 @@ def _real_dims(atom: Atom, dims: Sequence[int], shape: tuple[int, ...]) -> list[
 
 
 def _over(
-    source: tuple[Atom, tuple[int, ...]], real: Sequence[int], small: tuple[int, ...],
-    build: Any, same_shape: bool,
-) -> Atom:  # fmt: skip
+    source: tuple[Atom, tuple[int, ...]],
+    real: Sequence[int],
+    small: tuple[int, ...],
+    build: Any,
+    same_shape: bool,
+) -> Atom:
     """Broadcast a source to the dimensions ``real`` of the output, of sizes ``small``."""
     atom, dims = source
     if not atom.aval.shape and (not small or (type(atom) is Literal and not same_shape)):

@@ -140,9 +140,12 @@ def _with_leading(x: Any, dim: int | None, inner_rank: int, rank: int) -> Any:
 
 
 def nary_shape(
-    name: str, arity: int, accepts: Callable[[Any], bool], what: str,
+    name: str,
+    arity: int,
+    accepts: Callable[[Any], bool],
+    what: str,
     result: Callable[[Any], Any] | None,
-) -> Callable[..., ShapedArray]:  # fmt: skip
+) -> Callable[..., ShapedArray]:
     """The shape rule: ``arity`` operands of one dtype, broadcast; ``result`` maps the dtype."""
 
     def shape(*avals: ShapedArray) -> ShapedArray:

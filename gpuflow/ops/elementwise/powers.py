@@ -1,4 +1,4 @@
-"""Powers and roots: square, integer_pow, sqrt, rsqrt, cbrt. (pow is in transcendental.py.)"""
+"""Powers and roots: square, integer_pow, sqrt, rsqrt, cbrt. (pow is in general_powers.py.)"""
 
 from __future__ import annotations
 
@@ -44,30 +44,48 @@ def _square_impl(xp: Any, x: Any) -> Any:
 
 
 square_p = elementwise(
-    "square", impl=_square_impl, accepts=is_number, what="a number",
-    body=_square_body, cheap=True, continuous=True,
+    "square",
+    impl=_square_impl,
+    accepts=is_number,
+    what="a number",
+    body=_square_body,
+    cheap=True,
+    continuous=True,
     pair=complex_pairs.pair_body(complex_pairs.square),
     derivatives=(lambda t, out, x: mul(t, mul(x, 2)),),
-)  # fmt: skip
+)
 
 sqrt_p = elementwise(
-    "sqrt", impl=lambda xp, x: xp.sqrt(x), accepts=dtypes.is_inexact,
-    what="a float or complex number", body="sqrt", pair=complex_pairs.pair_body(complex_pairs.sqrt),
-    derivatives=(lambda t, out, x: mul(t, div(0.5, out)),), domain=((0.1, 10.0),),
-)  # fmt: skip
+    "sqrt",
+    impl=lambda xp, x: xp.sqrt(x),
+    accepts=dtypes.is_inexact,
+    what="a float or complex number",
+    body="sqrt",
+    pair=complex_pairs.pair_body(complex_pairs.sqrt),
+    derivatives=(lambda t, out, x: mul(t, div(0.5, out)),),
+    domain=((0.1, 10.0),),
+)
 
 rsqrt_p = elementwise(
-    "rsqrt", impl=widened(lambda xp, x: 1 / xp.sqrt(x)), accepts=dtypes.is_inexact,
-    what="a float or complex number", body="rsqrt",
+    "rsqrt",
+    impl=widened(lambda xp, x: 1 / xp.sqrt(x)),
+    accepts=dtypes.is_inexact,
+    what="a float or complex number",
+    body="rsqrt",
     pair=complex_pairs.pair_body(complex_pairs.rsqrt),
-    derivatives=(lambda t, out, x: mul(t, mul(div(out, x), -0.5)),), domain=((0.1, 10.0),),
-)  # fmt: skip
+    derivatives=(lambda t, out, x: mul(t, mul(div(out, x), -0.5)),),
+    domain=((0.1, 10.0),),
+)
 
 cbrt_p = elementwise(
-    "cbrt", impl=lambda xp, x: xp.cbrt(x), accepts=dtypes.is_floating, what="a real float",
+    "cbrt",
+    impl=lambda xp, x: xp.cbrt(x),
+    accepts=dtypes.is_floating,
+    what="a real float",
     body="cbrt",
-    derivatives=(lambda t, out, x: mul(t, div(1 / 3, square(out))),), domain=((0.1, 10.0),),
-)  # fmt: skip
+    derivatives=(lambda t, out, x: mul(t, div(1 / 3, square(out))),),
+    domain=((0.1, 10.0),),
+)
 
 
 def square(x: ArrayLike) -> Array:
@@ -223,9 +241,7 @@ integer_pow_p = define(
     impl=widened(_integer_pow_impl),
     jvp=_integer_pow_jvp,
     batch=batch_elementwise(lambda x, *, y: integer_pow(x, y)),
-    lower=Elementwise(
-        _integer_pow_body, cheap=True, pair=_integer_pow_pair, continuous=True
-    ),
+    lower=Elementwise(_integer_pow_body, cheap=True, pair=_integer_pow_pair, continuous=True),
     simplify=first_of(_integer_pow_simplify, sink_broadcasts),
     domain=((0.5, 2.0),),
 )

@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, powers, circular and hyperbolic functions."""
+"""Exponentials, logarithms, circular and hyperbolic functions."""
 
 from __future__ import annotations
 
@@ -9,32 +9,21 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.errors import check
-from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Elementwise
 from gpuflow.core.types import AccuracyLike, Array, ArrayLike
-from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.accuracy import check_accuracy
-from gpuflow.ops.elementwise.arithmetic import add, div, floor, mul, neg, sub
-from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_or, eq, ne
-from gpuflow.ops.elementwise.complex_powers import exp2_of, power
-from gpuflow.ops.elementwise.convert import convert
+from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
+from gpuflow.ops.elementwise.complex_powers import exp2_of
 from gpuflow.ops.elementwise.nary import (
-    batch_elementwise,
-    broadcast_shape,
     elementwise,
     match_scalars,
-    nary_jvp,
     widened,
 )
-from gpuflow.ops.elementwise.powers import half_powers, square
-from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.elementwise.powers import square
 from gpuflow.ops.elementwise.slopes import (
     acosh_slope,
     asin_slope,
     asinh_slope,
-    has_infinite_reciprocal,
     over_square_sum,
 )
 
@@ -44,7 +33,10 @@ _POSITIVE = ((0.1, 10.0),)
 
 
 def _function(
-    name: str, impl: Callable[..., Any], derivative: Callable[..., Any], domain: Any = _ANY,
+    name: str,
+    impl: Callable[..., Any],
+    derivative: Callable[..., Any],
+    domain: Any = _ANY,
     pair: Callable[..., Any] | None = None,
 ) -> Any:
     """Define a function of one float or complex operand; ``derivative(t, out, x)`` is its tangent.
@@ -396,7 +388,9 @@ cosh_p = _function(
 )
 # (1 + out) (1 - out) loses less than 1 - out ** 2 where out is near 1.
 tanh_p = _function(
-    "tanh", lambda xp, x: xp.tanh(x), lambda t, out, x: mul(add(t, mul(t, out)), sub(1, out)),
+    "tanh",
+    lambda xp, x: xp.tanh(x),
+    lambda t, out, x: mul(add(t, mul(t, out)), sub(1, out)),
     pair=complex_pairs.tanh,
 )
 asinh_p = _function("asinh", lambda xp, x: xp.arcsinh(x), lambda t, _, x: mul(t, asinh_slope(x)))
@@ -524,77 +518,3 @@ def atanh(x: ArrayLike) -> Array:
         Array([0.   , 0.549,   inf], dtype=float32)
     """
     return atanh_p.bind(x)
-
-
-# --- pow -----------------------------------------------------------------------------------
-
-
-def _pow_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
-    check_kind("pow", x, dtypes.is_inexact, "a float or complex number")
-    check(
-        y.dtype == x.dtype or dtypes.is_integer(y.dtype),
-        lambda: (
-            f"[pow] the exponent must be an integer or have the dtype of the base; got {x}, {y}. "
-            "Fix: convert one with x.astype(...)."
-        ),
-    )
-    weak = x.weak_type and y.weak_type
-    return ShapedArray(broadcast_shape("pow", (x, y)), x.dtype, weak)
-
-
-def _pow_jvp_base(t: Any, out: Any, x: Any, y: Any) -> Any:
-    del out
-    # The derivative of x ** 0 is 0, also at 0 and next to it.
-    base = where(bitwise_and(has_infinite_reciprocal(x), eq(y, 0)), 1, x)
-    if dtypes.is_integer(aval_of(y).dtype):
-        return mul(t, mul(convert(y, aval_of(x).dtype), pow(base, sub(y, 1))))
-    if dtypes.is_floating(aval_of(y).dtype):  # y - 1 may round to odd: -0 keeps its sign
-        base = where(bitwise_and(eq(x, 0), ne(y, floor(y))), 0, base)
-    power = pow(base, sub(y, 1))
-    infinite = bitwise_or(eq(y, np.inf), eq(y, -np.inf))
-    return mul(t, mul(where(bitwise_and(infinite, eq(power, 0)), 0, y), power))
-
-
-def _pow_jvp_exponent(t: Any, out: Any, x: Any, y: Any) -> Any:
-    del y
-    is_zero = bitwise_or(eq(x, 0), eq(out, 0))
-    return mul(t, mul(log(where(is_zero, 1, x)), out))
-
-
-def _pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    del in_avals, out_aval, params
-    x, y = values
-    return builder.apply("pow", x, builder.cast(y, x.dtype))
-
-
-pow_p = define(
-    "pow",
-    shape=_pow_shape,
-    impl=widened(power),
-    jvp=nary_jvp(lambda: pow_p, (_pow_jvp_base, _pow_jvp_exponent)),
-    batch=batch_elementwise(lambda x, y: pow_p.bind(x, y)),
-    lower=Elementwise(_pow_body, continuous=True), simplify=half_powers,
-    domain=((0.5, 4.0), (-2.0, 2.0)),
-)
-
-
-def pow(x: ArrayLike, y: ArrayLike) -> Array:
-    """Elementwise power.
-
-    Args:
-        x: array of floats or complex numbers.
-        y: array of the dtype of ``x``, or of integers, which are not converted.
-
-    Returns:
-        An array of the dtype of ``x`` and the common shape.
-
-    Raises:
-        TypeError: if dtypes do not match.
-
-    Example:
-        >>> lax.pow(jnp.array([2.0, 4.0]), jnp.array([3.0, 0.5])).round(3)
-        Array([8., 2.], dtype=float32)
-    """
-    if dtypes.is_integer(aval_of(y).dtype):
-        return pow_p.bind(x, y)
-    return pow_p.bind(*match_scalars(x, y))

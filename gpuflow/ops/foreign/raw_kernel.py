@@ -25,9 +25,12 @@ def _shape(
 
 
 def _impl(
-    xp: Any, *arrays: Any, kernel: UserKernel, on_cpu: Callable[..., Any] | None,
+    xp: Any,
+    *arrays: Any,
+    kernel: UserKernel,
+    on_cpu: Callable[..., Any] | None,
     result_avals: tuple[ShapedArray, ...],
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     outs = [xp.empty(aval.shape, storage_dtype(aval.dtype)) for aval in result_avals]
     for out, operand in zip(outs, kernel.begins, strict=True):
         if operand is not None:
@@ -37,9 +40,13 @@ def _impl(
 
 
 def _call(
-    xp: Any, outs: Sequence[Any], *arrays: Any, kernel: UserKernel,
-    on_cpu: Callable[..., Any] | None, result_avals: tuple[ShapedArray, ...],
-) -> None:  # fmt: skip
+    xp: Any,
+    outs: Sequence[Any],
+    *arrays: Any,
+    kernel: UserKernel,
+    on_cpu: Callable[..., Any] | None,
+    result_avals: tuple[ShapedArray, ...],
+) -> None:
     """Call the user's CPU function with the kernel's arguments."""
     del result_avals
     assert xp is np, kernel.name  # GPUs have a provider for it

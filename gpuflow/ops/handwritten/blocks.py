@@ -126,9 +126,7 @@ def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     if params["combine"] == "multiply" and not is_integer(windows.aval.dtype):
         return None  # products overflow in one order and not in another
     flat, window_dims = _flat_disjoint(eqn, build)
-    runs = build.apply(
-        combined_runs_p, *flat, combine=params["combine"], limit=max(x.aval.size, 1)
-    )
+    runs = build.apply(combined_runs_p, *flat, combine=params["combine"], limit=max(x.aval.size, 1))
     distinct_params = {**params, "repeats": False, "window_dims": window_dims}
     return [build.apply(eqn.primitive, x, *runs, **distinct_params)]
 
@@ -183,24 +181,40 @@ def _flat_rows(offsets: Any, in_bounds: Any, windows: Any, build: Any) -> list[A
     count = offsets.aval.size
     if type(in_bounds) is Literal or in_bounds.aval.shape != offsets.aval.shape:
         in_bounds = build.apply(
-            broadcast_in_dim_p, in_bounds, shape=offsets.aval.shape,
+            broadcast_in_dim_p,
+            in_bounds,
+            shape=offsets.aval.shape,
             broadcast_dimensions=tuple(range(in_bounds.aval.ndim)),
-        )  # fmt: skip
+        )
     window = windows.aval.shape[offsets.aval.ndim :]
     return [
         operand if operand.aval.shape == shape else build.apply(reshape_p, operand, new_sizes=shape)
         for operand, shape in (
-            (offsets, (count,)), (in_bounds, (count,)), (windows, (count, *window))
+            (offsets, (count,)),
+            (in_bounds, (count,)),
+            (windows, (count, *window)),
         )
-    ]  # fmt: skip
+    ]
 
 
 # --- atomic sums -----------------------------------------------------------------------------
 
 _MOST_DIMS = 3  # of windows
-_ADDED = tuple(map(np.dtype, (
-    np.float32, np.float64, np.complex64, np.complex128, np.int32, np.uint32, np.int64, np.uint64,
-)))  # fmt: skip
+_ADDED = tuple(
+    map(
+        np.dtype,
+        (
+            np.float32,
+            np.float64,
+            np.complex64,
+            np.complex128,
+            np.int32,
+            np.uint32,
+            np.int64,
+            np.uint64,
+        ),
+    )
+)
 
 
 def _sums_shape(

@@ -156,9 +156,10 @@ def check_windows(op: str, windows: Windows, indices: ShapedArray) -> None:
     rank = len(windows.shape)
     batching = [d for d, _ in windows.batching]
     for name, dims in (
-        ("indexed", windows.mapped), ("collapsed or inserted", windows.dropped),
+        ("indexed", windows.mapped),
+        ("collapsed or inserted", windows.dropped),
         ("batching", batching),
-    ):  # fmt: skip
+    ):
         check(
             len(set(dims)) == len(dims) and all(0 <= d < rank for d in dims),
             lambda name=name, dims=dims: (

@@ -437,7 +437,9 @@ dynamic_update_slice_p = define(
     keys=write,
     simplify=_update_simplify,
     faults=lambda operands, params: _faults(
-        operands[0], operands[2:], aval_of(operands[1]).shape[params["batch_dims"] :],
+        operands[0],
+        operands[2:],
+        aval_of(operands[1]).shape[params["batch_dims"] :],
         params["batch_dims"],
     ),
 )

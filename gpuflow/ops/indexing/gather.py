@@ -34,17 +34,20 @@ from gpuflow.ops.zeros import instantiate, zeros_of
 
 
 def _windows(shape: Dims, numbers: GatherDimensionNumbers, slice_sizes: Dims) -> Windows:
-    batching = zip(
-        numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
-    )
+    batching = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
     dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     return Windows(shape, slice_sizes, numbers.start_index_map, tuple(batching), dropped)
 
 
 def _shape(
-    x: ShapedArray, indices: ShapedArray, *, dimension_numbers: GatherDimensionNumbers,
-    slice_sizes: Dims, mode: GatherScatterMode, **params: Any,
-) -> ShapedArray:  # fmt: skip
+    x: ShapedArray,
+    indices: ShapedArray,
+    *,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Dims,
+    mode: GatherScatterMode,
+    **params: Any,
+) -> ShapedArray:
     del params
     numbers = dimension_numbers
     check_index_aval("gather", indices, numbers.start_index_map)
@@ -80,9 +83,16 @@ def _merge(batch: Sequence[int], offsets: Sequence[int], offset_dims: Dims) -> D
 
 
 def _impl(
-    xp: Any, x: Any, indices: Any, *, dimension_numbers: GatherDimensionNumbers,
-    slice_sizes: Dims, mode: GatherScatterMode, fill_value: Any, **params: Any,
-) -> Any:  # fmt: skip
+    xp: Any,
+    x: Any,
+    indices: Any,
+    *,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Dims,
+    mode: GatherScatterMode,
+    fill_value: Any,
+    **params: Any,
+) -> Any:
     del params
     windows = _windows(x.shape, dimension_numbers, slice_sizes)
     fills = mode is GatherScatterMode.FILL_OR_DROP
@@ -96,9 +106,7 @@ def _impl(
         out = rows.reshape((*batch, *window_sizes))
         if in_bounds is not None and not in_bounds.all():
             out[~in_bounds] = _filling(fill_value, x.dtype)
-    order = _merge(
-        range(len(batch)), range(len(batch), out.ndim), dimension_numbers.offset_dims
-    )
+    order = _merge(range(len(batch)), range(len(batch), out.ndim), dimension_numbers.offset_dims)
     return xp.transpose(out, order)
 
 
@@ -238,10 +246,16 @@ gather_p = define(
 
 
 def gather(
-    operand: ArrayLike, start_indices: ArrayLike, dimension_numbers: GatherDimensionNumbers,
-    slice_sizes: Sequence[int], *, unique_indices: bool = False, indices_are_sorted: bool = False,
-    mode: ModeLike = None, fill_value: Any = None,
-) -> Array:  # fmt: skip
+    operand: ArrayLike,
+    start_indices: ArrayLike,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Sequence[int],
+    *,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    mode: ModeLike = None,
+    fill_value: Any = None,
+) -> Array:
     """Gather windows of ``operand`` at ``start_indices``.
 
     Args:
@@ -307,11 +321,15 @@ def read_back(x: Any, indices: Any, updates: ShapedArray, params: dict[str, Any]
     """Gather the windows of ``x`` that a scatter of ``updates`` writes; 0 if out of bounds."""
     numbers = params["dimension_numbers"]
     return gather(
-        x, indices, GatherDimensionNumbers(*numbers),
-        scatter_windows(aval_of(x).shape, numbers, updates.shape).sizes, mode=params["mode"],
-        fill_value=0, unique_indices=params["unique_indices"],
+        x,
+        indices,
+        GatherDimensionNumbers(*numbers),
+        scatter_windows(aval_of(x).shape, numbers, updates.shape).sizes,
+        mode=params["mode"],
+        fill_value=0,
+        unique_indices=params["unique_indices"],
         indices_are_sorted=params["indices_are_sorted"],
-    )  # fmt: skip
+    )
 
 
 def _add_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
@@ -324,9 +342,7 @@ def _add_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> 
     return out, scatter_add_p.bind(start, indices, update_tangent, **params)
 
 
-def _add_transpose(
-    cotangent: Any, x: Any, indices: Any, updates: Any, **params: Any
-) -> list[Any]:
+def _add_transpose(cotangent: Any, x: Any, indices: Any, updates: Any, **params: Any) -> list[Any]:
     result: list[Any] = [None, None, None]
     if is_undefined(x):
         result[0] = cotangent
@@ -343,10 +359,15 @@ scatter_add_p = define_scatter("scatter_add", "add", is_number, _add_jvp, _add_t
 
 
 def scatter_add(
-    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
-    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
-    unique_indices: bool = False, mode: ModeLike = None,
-) -> Array:  # fmt: skip
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: ModeLike = None,
+) -> Array:
     """Add updates to ``operand`` at indices; updates of repeated indices are summed.
 
     Args:
@@ -377,10 +398,15 @@ def scatter_add(
 
 
 def scatter_sub(
-    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
-    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
-    unique_indices: bool = False, mode: ModeLike = None,
-) -> Array:  # fmt: skip
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: ModeLike = None,
+) -> Array:
     """Subtract updates from ``operand`` at indices; updates of repeated indices are summed.
 
     Args:

@@ -53,9 +53,14 @@ def scatter_of_lane(combine: str, eqn: Eqn) -> ClosedJaxpr | None:
 
 
 def _selected(
-    x: Any, indices: Any, updates: Any, *, combine: str, mode: GatherScatterMode,
+    x: Any,
+    indices: Any,
+    updates: Any,
+    *,
+    combine: str,
+    mode: GatherScatterMode,
     numbers: ScatterDimensionNumbers,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     shape, index = aval_of(x).shape, aval_of(indices)
     windows = scatter_windows(shape, numbers, aval_of(updates).shape)
     dim_of_axis = {axis: d for d, axis in windows.batching}

@@ -56,6 +56,7 @@ def _is_shared(indices: Any, step: int) -> Any:
 def _shifted(x: Any, step: int, first: int) -> Any:
     aval = aval_of(x)
     chunks: Sequence[Any] = (
-        full((step,), first, aval.dtype), slice_in_dim(x, 0, aval.shape[0] - step, axis=0)
-    )  # fmt: skip
+        full((step,), first, aval.dtype),
+        slice_in_dim(x, 0, aval.shape[0] - step, axis=0),
+    )
     return concatenate(chunks, 0)

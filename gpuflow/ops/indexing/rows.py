@@ -276,7 +276,10 @@ row_gather_p = define(
     transpose=_gather_transpose,
     batch=_gather_batch,
     lower=Indexed(
-        _gather_body, _gather_scalars, in_memory=1, selects=True,
+        _gather_body,
+        _gather_scalars,
+        in_memory=1,
+        selects=True,
         partitionable=_gather_partitionable,
     ),
 )
@@ -407,8 +410,9 @@ def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
         return None
     if dtypes.is_floating(dtype) and dtype.itemsize == 2:
         wide = partial(build.apply, convert_element_type_p, weak_type=False)
-        total = build.apply(eqn.primitive, wide(rows, new_dtype=dtypes.float32), indices,
-                            **eqn.params)  # fmt: skip
+        total = build.apply(
+            eqn.primitive, wide(rows, new_dtype=dtypes.float32), indices, **eqn.params
+        )
         return [wide(total, new_dtype=dtype)]
     if not can_be_updated(dtype, "add") or indices.aval.dtype in dtypes.NARROW_INTEGERS:
         return None
@@ -417,9 +421,7 @@ def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
     )
     strides, index_shape = row_major_strides(shape), indices.aval.shape
     starts = [*[counted(build, index_shape, d) for d in range(batch_dims)], indices]
-    components = [
-        Component(start, shape[d] - 1, strides[d]) for d, start in enumerate(starts)
-    ]
+    components = [Component(start, shape[d] - 1, strides[d]) for d, start in enumerate(starts)]
     checked = eqn.params["mode"] != "clip"
     window = tuple(range(batch_dims + 1, len(shape)))
     return [update(build, zeros, components, rows, window, "add", checked=checked, repeats=True)]

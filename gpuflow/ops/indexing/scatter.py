@@ -115,9 +115,7 @@ def _mul_transpose(cotangent: Any, x: Any, indices: Any, updates: Any, **params:
     return [None, None, product]
 
 
-scatter_mul_p = define_scatter(
-    "scatter_mul", "multiply", is_number, _mul_jvp, _mul_transpose
-)
+scatter_mul_p = define_scatter("scatter_mul", "multiply", is_number, _mul_jvp, _mul_transpose)
 
 # --- min and max ---------------------------------------------------------------------------
 
@@ -157,10 +155,15 @@ scatter_max_p = _extreme("scatter_max", "maximum")
 
 
 def scatter(
-    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
-    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
-    unique_indices: bool = False, mode: ModeLike = None,
-) -> Array:  # fmt: skip
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: ModeLike = None,
+) -> Array:
     """Replace windows of ``operand`` at indices; the last update of a repeated index wins.
 
     Args:
@@ -191,10 +194,15 @@ def scatter(
 
 
 def scatter_mul(
-    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
-    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
-    unique_indices: bool = False, mode: ModeLike = None,
-) -> Array:  # fmt: skip
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: ModeLike = None,
+) -> Array:
     """Multiply windows of ``operand`` by updates at indices, once for each occurrence.
 
     Args:
@@ -225,10 +233,15 @@ def scatter_mul(
 
 
 def scatter_min(
-    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
-    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
-    unique_indices: bool = False, mode: ModeLike = None,
-) -> Array:  # fmt: skip
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: ModeLike = None,
+) -> Array:
     """Return the minimum of elements and updates at indices.
 
     nan propagates; the derivative is divided equally among all elements equal to the result.
@@ -261,10 +274,15 @@ def scatter_min(
 
 
 def scatter_max(
-    operand: ArrayLike, scatter_indices: ArrayLike, updates: ArrayLike,
-    dimension_numbers: ScatterDimensionNumbers, *, indices_are_sorted: bool = False,
-    unique_indices: bool = False, mode: ModeLike = None,
-) -> Array:  # fmt: skip
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: ModeLike = None,
+) -> Array:
     """Return the maximum of elements and updates at indices.
 
     nan propagates; the derivative is divided equally among all elements equal to the result.

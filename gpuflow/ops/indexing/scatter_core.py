@@ -41,9 +41,15 @@ from gpuflow.ops.layout.transpose import transpose_p
 
 
 def _shape(
-    name: str, accepts: Callable[[Any], bool], x: ShapedArray, indices: ShapedArray,
-    updates: ShapedArray, *, dimension_numbers: ScatterDimensionNumbers, **params: Any,
-) -> ShapedArray:  # fmt: skip
+    name: str,
+    accepts: Callable[[Any], bool],
+    x: ShapedArray,
+    indices: ShapedArray,
+    updates: ShapedArray,
+    *,
+    dimension_numbers: ScatterDimensionNumbers,
+    **params: Any,
+) -> ShapedArray:
     del params
     numbers = dimension_numbers
     check_index_aval(name, indices, numbers.scatter_dims_to_operand_dims)
@@ -91,9 +97,16 @@ def _call(
 
 
 def _write(
-    combine: str, xp: Any, out: Any, indices: Any, updates: Any, *,
-    dimension_numbers: ScatterDimensionNumbers, mode: GatherScatterMode, **params: Any,
-) -> None:  # fmt: skip
+    combine: str,
+    xp: Any,
+    out: Any,
+    indices: Any,
+    updates: Any,
+    *,
+    dimension_numbers: ScatterDimensionNumbers,
+    mode: GatherScatterMode,
+    **params: Any,
+) -> None:
     """Combine the updates into ``out``, in order for repeated indices."""
     del params
     windows = scatter_windows(out.shape, dimension_numbers, updates.shape)
@@ -101,9 +114,7 @@ def _write(
     row_indices, in_bounds, width = flat_row_indices(xp, windows, indices, drops)
     if 0 in (*row_indices.shape, width) or out.size == 0:
         return
-    order = (
-        *scatter_dims(updates.ndim, dimension_numbers), *dimension_numbers.update_window_dims
-    )  # fmt: skip
+    order = (*scatter_dims(updates.ndim, dimension_numbers), *dimension_numbers.update_window_dims)
     rows = xp.transpose(updates, order).reshape(-1, width)
     target = row_indices
     if in_bounds is not None and not in_bounds.all():
@@ -135,9 +146,14 @@ def _shifted(dims: Sequence[int]) -> Dims:
 
 
 def batch_scatter(
-    bind: Callable[..., Any], axis: AxisData, operands: Sequence[Any],
-    dims: Sequence[int | None], *, dimension_numbers: ScatterDimensionNumbers, **params: Any,
-) -> tuple[Any, int]:  # fmt: skip
+    bind: Callable[..., Any],
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    dimension_numbers: ScatterDimensionNumbers,
+    **params: Any,
+) -> tuple[Any, int]:
     """The batch rule of every scatter."""
     x, indices, updates = operands
     x = batch_to_dim(x, dims[0], 0, axis.size)
@@ -198,9 +214,7 @@ def _simplify(
     ]
     if batch and not components:
         return None  # all windows start at 0
-    order = (
-        *scatter_dims(updates.aval.ndim, numbers), *numbers.update_window_dims
-    )  # fmt: skip
+    order = (*scatter_dims(updates.aval.ndim, numbers), *numbers.update_window_dims)
     if order != tuple(range(len(order))):
         updates = build.apply(transpose_p, updates, permutation=order)
     checked = mode is not GatherScatterMode.CLIP
@@ -211,9 +225,15 @@ def _simplify(
     if not can_be_updated(dtype, combine):
         return None
     out = update(
-        build, x, components, updates, windows.window_dims, combine,
-        checked=checked, repeats=repeats,
-    )  # fmt: skip
+        build,
+        x,
+        components,
+        updates,
+        windows.window_dims,
+        combine,
+        checked=checked,
+        repeats=repeats,
+    )
     return [out]
 
 
@@ -258,9 +278,12 @@ def _faults(operands: Sequence[Any], params: dict[str, Any]) -> list[Fault]:
 
 
 def define_scatter(
-    name: str, combine: str, accepts: Callable[[Any], bool], jvp: Callable[..., Any],
+    name: str,
+    combine: str,
+    accepts: Callable[[Any], bool],
+    jvp: Callable[..., Any],
     transpose: Callable[..., Any] | None = None,
-) -> Primitive:  # fmt: skip
+) -> Primitive:
     """Define a scatter; ``combine`` is "set" or a NumPy function of two arguments."""
 
     def batch(axis: AxisData, operands: Any, dims: Any, **params: Any) -> Any:
@@ -274,7 +297,9 @@ def define_scatter(
         transpose=transpose,
         batch=batch,
         lower=Library(
-            partial(_call, combine), on_gpu=partial(_on_gpu, combine), partitionable=_partitionable,
+            partial(_call, combine),
+            on_gpu=partial(_on_gpu, combine),
+            partitionable=_partitionable,
             expanded=partial(scatter_of_lane, combine),
         ),
         simplify=partial(_simplify, combine),
@@ -285,9 +310,11 @@ def define_scatter(
 
 
 def scatter_params(
-    dimension_numbers: ScatterDimensionNumbers, indices_are_sorted: bool, unique_indices: bool,
+    dimension_numbers: ScatterDimensionNumbers,
+    indices_are_sorted: bool,
+    unique_indices: bool,
     mode: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Normalize the user's arguments to the params of a scatter."""
     return {
         "dimension_numbers": ScatterDimensionNumbers(

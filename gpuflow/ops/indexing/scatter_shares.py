@@ -184,10 +184,11 @@ def _share_kernel(dtype: str, combine: str, is_wide: bool, offset_dtype: str) ->
     """
     axes, wide = worker_axes(1), compute_dtype(dtype)
     operands = [
-        array("c", wide, Mode.INOUT, 1), array("p", offset_dtype, Mode.IN, 1),
+        array("c", wide, Mode.INOUT, 1),
+        array("p", offset_dtype, Mode.IN, 1),
         array("r", dtype, Mode.IN, 1),
         *[number(name, 1) for name in ("share", "width", "row_step", "element_step")],
-    ]  # fmt: skip
+    ]
     builder = builder_of(operands, axes)
 
     def combined(at: Value, source: Value) -> None:
@@ -217,9 +218,12 @@ def _join_kernel(dtype: str, combine: str) -> Kernel:
     """Kernel that combines the array with all copies, element by element."""
     axes, wide = parallel_axes(1), compute_dtype(dtype)
     operands = [
-        array("x", dtype, Mode.IN, 1), array("c", wide, Mode.IN, 1),
-        array("o", dtype, Mode.OUT, 1), number("copies", 1), number("between", 1),
-    ]  # fmt: skip
+        array("x", dtype, Mode.IN, 1),
+        array("c", wide, Mode.IN, 1),
+        array("o", dtype, Mode.OUT, 1),
+        number("copies", 1),
+        number("between", 1),
+    ]
     builder = builder_of(operands, axes)
     with builder.for_axis("i0"):
 
@@ -266,12 +270,14 @@ def _launches(
                     [groups],
                     {"c": [between], "p": [share], "r": [share * rows.strides[0]]},
                     {
-                        "share": length, "width": width, "row_step": rows.strides[0],
+                        "share": length,
+                        "width": width,
+                        "row_step": rows.strides[0],
                         "element_step": rows.strides[1],
                     },
                     groups * length * width,
                 )
-            )  # fmt: skip
+            )
     join: Launch = launch(
         _join_kernel(dtype, combine),
         {"x": (X, x.offset * small), "c": (WORKSPACE, 0), "o": (OUT, 0)},
@@ -297,9 +303,13 @@ scatter_shares_p = define(
 
 
 def scatter_by_shares(
-    build: Any, x: Atom, components: Sequence[Component], windows: Atom, combine: str,
+    build: Any,
+    x: Atom,
+    components: Sequence[Component],
+    windows: Atom,
+    combine: str,
     checked: bool,
-) -> Atom | None:  # fmt: skip
+) -> Atom | None:
     """A scatter as ``scatter_parts``; None if it has one share.
 
     Args:
@@ -317,9 +327,12 @@ def scatter_by_shares(
         return None
     dropped_offset = build.literal(size, ShapedArray((), np.dtype(np.int64)))
     masked = build.apply(
-        masked_offsets_p, dropped_offset, *offset_operands(build, components), checked=checked,
+        masked_offsets_p,
+        dropped_offset,
+        *offset_operands(build, components),
+        checked=checked,
         dtype=_offset_dtype(size),
-    )  # fmt: skip
+    )
     offsets = _reshaped(build, masked, (count,))
     rows = _reshaped(build, windows, (count, width))
     return build.apply(scatter_shares_p, x, offsets, rows, combine=combine)

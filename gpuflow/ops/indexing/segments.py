@@ -31,10 +31,15 @@ from gpuflow.ops.zeros import full
 
 
 def segment_sum(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False,
-    unique_indices: bool = False, bucket_size: int | None = None, mode: Any = None,
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
     out_sharding: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """The sums of the rows of ``data`` that have the same segment.
 
     Args:
@@ -56,64 +61,109 @@ def segment_sum(
         ValueError: if shapes do not match, or ``num_segments`` is negative.
     """
     return _reduce(
-        "segment_sum", (scatter_add, reduce_sum, lambda dtype: 0), data, segment_ids, num_segments,
-        (indices_are_sorted, unique_indices, mode), bucket_size, out_sharding,
-    )  # fmt: skip
+        "segment_sum",
+        (scatter_add, reduce_sum, lambda dtype: 0),
+        data,
+        segment_ids,
+        num_segments,
+        (indices_are_sorted, unique_indices, mode),
+        bucket_size,
+        out_sharding,
+    )
 
 
 def segment_prod(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False,
-    unique_indices: bool = False, bucket_size: int | None = None, mode: Any = None,
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
     out_sharding: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """The products of the rows that have the same segment; arguments as in ``segment_sum``.
 
     Segments without rows give 1. Derivatives are products of the other rows, which takes sorting
     unless ``unique_indices`` holds.
     """
     return _reduce(
-        "segment_prod", (scatter_mul, reduce_prod, lambda dtype: 1), data, segment_ids,
-        num_segments, (indices_are_sorted, unique_indices, mode), bucket_size, out_sharding,
-    )  # fmt: skip
+        "segment_prod",
+        (scatter_mul, reduce_prod, lambda dtype: 1),
+        data,
+        segment_ids,
+        num_segments,
+        (indices_are_sorted, unique_indices, mode),
+        bucket_size,
+        out_sharding,
+    )
 
 
 def segment_max(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False,
-    unique_indices: bool = False, bucket_size: int | None = None, mode: Any = None,
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
     out_sharding: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """The greatest of the rows that have the same segment; arguments as in ``segment_sum``.
 
     Segments without rows give the least value of the dtype.
     """
     return _reduce(
-        "segment_max", (scatter_max, reduce_max, lowest), data, segment_ids, num_segments,
-        (indices_are_sorted, unique_indices, mode), bucket_size, out_sharding,
-    )  # fmt: skip
+        "segment_max",
+        (scatter_max, reduce_max, lowest),
+        data,
+        segment_ids,
+        num_segments,
+        (indices_are_sorted, unique_indices, mode),
+        bucket_size,
+        out_sharding,
+    )
 
 
 def segment_min(
-    data: Any, segment_ids: Any, num_segments: int | None = None, indices_are_sorted: bool = False,
-    unique_indices: bool = False, bucket_size: int | None = None, mode: Any = None,
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
     out_sharding: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """The least of the rows that have the same segment; arguments as in ``segment_sum``.
 
     Segments without rows give the greatest value of the dtype.
     """
     return _reduce(
-        "segment_min", (scatter_min, reduce_min, highest), data, segment_ids, num_segments,
-        (indices_are_sorted, unique_indices, mode), bucket_size, out_sharding,
-    )  # fmt: skip
+        "segment_min",
+        (scatter_min, reduce_min, highest),
+        data,
+        segment_ids,
+        num_segments,
+        (indices_are_sorted, unique_indices, mode),
+        bucket_size,
+        out_sharding,
+    )
 
 
 Family = tuple[Callable[..., Any], Callable[..., Any], Callable[[Any], Any]]
 
 
 def _reduce(
-    name: str, family: Family, data: Any, segment_ids: Any, num_segments: Any,
-    promises: tuple[bool, bool, Any], bucket_size: int | None, out_sharding: Any,
-) -> Any:  # fmt: skip
+    name: str,
+    family: Family,
+    data: Any,
+    segment_ids: Any,
+    num_segments: Any,
+    promises: tuple[bool, bool, Any],
+    bucket_size: int | None,
+    out_sharding: Any,
+) -> Any:
     """One scatter into neutral elements, or one for each bucket.
 
     Args:
@@ -137,16 +187,19 @@ def _reduce(
     numbers = ScatterDimensionNumbers(tuple(range(1, 1 + len(row_shape))), axes, axes)
     dtype = aval_of(data).dtype
     out = scatter(
-        full(lead + row_shape, neutral(dtype), dtype), indices, data, numbers,
-        indices_are_sorted=is_sorted, unique_indices=unique, mode=GatherScatterMode.from_any(mode),
-    )  # fmt: skip
+        full(lead + row_shape, neutral(dtype), dtype),
+        indices,
+        data,
+        numbers,
+        indices_are_sorted=is_sorted,
+        unique_indices=unique,
+        mode=GatherScatterMode.from_any(mode),
+    )
     out = out if bucket_size is None else reduce(out, (0,))
     return in_sharding(name, out, out_sharding)
 
 
-def _checked(
-    name: str, data: Any, segment_ids: Any, bucket_size: int | None
-) -> tuple[Any, Any]:
+def _checked(name: str, data: Any, segment_ids: Any, bucket_size: int | None) -> tuple[Any, Any]:
     """Data with a row for each segment id, and these ids, with at least 32 bits."""
     for operand in (data, segment_ids):
         check(

@@ -95,9 +95,15 @@ def as_update(eqn: Eqn, definition: Any, build: Any) -> bool:
     offsets = _window_starts(shape, bounds, dims[:rank], build)
     everywhere = build.literal(True, ShapedArray((), np.dtype(np.bool_)))
     build.apply(
-        update_windows_p, old, offsets, everywhere, elements,
-        window_dims=dims[rank:], combine=combine, repeats=False,
-    )  # fmt: skip
+        update_windows_p,
+        old,
+        offsets,
+        everywhere,
+        elements,
+        window_dims=dims[rank:],
+        combine=combine,
+        repeats=False,
+    )
     return True
 
 
@@ -185,9 +191,7 @@ def _compared(eqn: Eqn, definition: Any) -> dict[int, range] | None:
     return {} if size == 1 and span else {dimension: span}  # a size of 1 may repeat
 
 
-def _both(
-    one: dict[int, range] | None, other: dict[int, range] | None
-) -> dict[int, range] | None:
+def _both(one: dict[int, range] | None, other: dict[int, range] | None) -> dict[int, range] | None:
     if one is None or other is None:
         return None
     result = dict(one)
@@ -234,9 +238,7 @@ def _cut(atom: Atom, bounds: Sequence[Bound], definition: Any, build: Any) -> At
         return made
     starts, limits, steps = zip(*own_bounds)
     strides = None if all(step == 1 for step in steps) else steps
-    return build.apply(
-        slice_p, atom, start_indices=starts, limit_indices=limits, strides=strides
-    )
+    return build.apply(slice_p, atom, start_indices=starts, limit_indices=limits, strides=strides)
 
 
 def _over(atom: Atom, sizes: Sequence[int], dims: Sequence[int], build: Any) -> Atom:
@@ -249,6 +251,4 @@ def _over(atom: Atom, sizes: Sequence[int], dims: Sequence[int], build: Any) -> 
     if atom.aval.shape == tuple(sizes):
         return atom
     positions = tuple(dims.index(d) for d in remaining)
-    return build.apply(
-        broadcast_in_dim_p, atom, shape=tuple(sizes), broadcast_dimensions=positions
-    )
+    return build.apply(broadcast_in_dim_p, atom, shape=tuple(sizes), broadcast_dimensions=positions)

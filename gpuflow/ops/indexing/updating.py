@@ -28,8 +28,11 @@ from gpuflow.ops.layout.iota import iota_p
 _INDEX = ShapedArray((), np.dtype(np.int64))
 _TRUE = ShapedArray((), np.dtype(np.bool_))
 _FUNCTIONS = {
-    "add": "add", "multiply": "mul", "minimum": "min", "maximum": "max",
-}  # fmt: skip
+    "add": "add",
+    "multiply": "mul",
+    "minimum": "min",
+    "maximum": "max",
+}
 
 
 # --- offsets -------------------------------------------------------------------------------
@@ -95,18 +98,28 @@ window_offsets_p = define(
 
 
 def _update_shape(
-    x: ShapedArray, offsets: ShapedArray, in_bounds: ShapedArray, windows: ShapedArray,
+    x: ShapedArray,
+    offsets: ShapedArray,
+    in_bounds: ShapedArray,
+    windows: ShapedArray,
     **params: Any,
-) -> ShapedArray:  # fmt: skip
+) -> ShapedArray:
     del in_bounds, params
     assert windows.shape[: offsets.ndim] == offsets.shape and windows.dtype == x.dtype
     return ShapedArray(x.shape, x.dtype)
 
 
 def _update_impl(
-    xp: Any, x: Any, offsets: Any, in_bounds: Any, windows: Any, *,
-    window_dims: tuple[int, ...], combine: str, repeats: bool,
-) -> Any:  # fmt: skip
+    xp: Any,
+    x: Any,
+    offsets: Any,
+    in_bounds: Any,
+    windows: Any,
+    *,
+    window_dims: tuple[int, ...],
+    combine: str,
+    repeats: bool,
+) -> Any:
     del repeats
     out = xp.array(x, copy=True)
     strides = row_major_strides(x.shape)
@@ -229,9 +242,7 @@ def _window_offsets(
     return offsets, in_bounds if checked else always
 
 
-def store_concatenated(
-    build: Any, out: ShapedArray, dimension: int, arrays: Sequence[Atom]
-) -> Any:
+def store_concatenated(build: Any, out: ShapedArray, dimension: int, arrays: Sequence[Atom]) -> Any:
     """Build the equations that store the concatenation of arrays along a dimension.
 
     Returns:
@@ -244,17 +255,30 @@ def store_concatenated(
     for array in arrays:
         offset = build.literal(start * stride, _INDEX)
         result = build.apply(
-            update_windows_p, result, offset, Literal(np.bool_(True), _TRUE), array,
-            window_dims=tuple(range(len(out.shape))), combine="set", repeats=False,
-        )  # fmt: skip
+            update_windows_p,
+            result,
+            offset,
+            Literal(np.bool_(True), _TRUE),
+            array,
+            window_dims=tuple(range(len(out.shape))),
+            combine="set",
+            repeats=False,
+        )
         start += array.aval.shape[dimension]
     return result
 
 
 def update(
-    build: Any, x: Atom, components: Sequence[Component], windows: Atom,
-    window_dims: tuple[int, ...], combine: str, *, checked: bool, repeats: bool,
-) -> Any:  # fmt: skip
+    build: Any,
+    x: Atom,
+    components: Sequence[Component],
+    windows: Atom,
+    window_dims: tuple[int, ...],
+    combine: str,
+    *,
+    checked: bool,
+    repeats: bool,
+) -> Any:
     """Build the equations of an update.
 
     Args:
@@ -272,6 +296,12 @@ def update(
     """
     offset, in_bounds = _window_offsets(build, components, checked)
     return build.apply(
-        update_windows_p, x, offset, in_bounds, windows,
-        window_dims=window_dims, combine=combine, repeats=repeats,
-    )  # fmt: skip
+        update_windows_p,
+        x,
+        offset,
+        in_bounds,
+        windows,
+        window_dims=window_dims,
+        combine=combine,
+        repeats=repeats,
+    )

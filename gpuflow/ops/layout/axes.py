@@ -153,9 +153,12 @@ def _broadcast_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
 
 
 def broadcast_in_dim(
-    operand: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int], *,
+    operand: ArrayLike,
+    shape: Sequence[int],
+    broadcast_dimensions: Sequence[int],
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Broadcast to ``shape``; dimension k of ``operand`` becomes ``broadcast_dimensions[k]``.
 
     Args:
@@ -406,9 +409,12 @@ def _reshape_batch(
 
 
 def reshape(
-    operand: ArrayLike, new_sizes: int | Sequence[int], dimensions: Sequence[int] | None = None, *,
+    operand: ArrayLike,
+    new_sizes: int | Sequence[int],
+    dimensions: Sequence[int] | None = None,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the elements of ``operand`` in row-major order with another shape.
 
     Args:
@@ -536,9 +542,7 @@ squeeze_p = define(
     jvp=linear_jvp(lambda x, dimensions: squeeze(x, dimensions)),
     transpose=unary_transpose(_squeeze_transpose),
     batch=_squeeze_batch,
-    lower=Layout(
-        lambda view, out, *, dimensions: views.squeeze(view, dimensions), _squeeze_links
-    ),
+    lower=Layout(lambda view, out, *, dimensions: views.squeeze(view, dimensions), _squeeze_links),
     simplify=_squeeze_simplify,
 )
 

@@ -123,9 +123,7 @@ def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any
     return element(0, len(filled)) if filled else context.load(0, others)
 
 
-def _concatenate_sliced(
-    eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any
-) -> Any:
+def _concatenate_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -> Any:
     """A slice of one operand; or, if only slices read the result, slices of several."""
     dimension = eqn.params["dimension"]
     start, limit, step = bounds[dimension]
@@ -266,8 +264,12 @@ concatenate_p = define(
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,
     lower=Indexed(
-        _concatenate_body, _concatenate_scalars, selects=True, sliced=_concatenate_sliced,
-        as_updates=_concatenate_stores, partitionable=_concatenate_partitionable,
+        _concatenate_body,
+        _concatenate_scalars,
+        selects=True,
+        sliced=_concatenate_sliced,
+        as_updates=_concatenate_stores,
+        partitionable=_concatenate_partitionable,
     ),
     simplify=_concatenate_simplify,
 )

@@ -97,9 +97,12 @@ def iota(dtype: DTypeLike, size: Sequence[int] | int, dimension: int = 0) -> Arr
 
 @explained
 def broadcasted_iota(
-    dtype: DTypeLike, shape: Sequence[int] | int, dimension: int = 0, *,
+    dtype: DTypeLike,
+    shape: Sequence[int] | int,
+    dimension: int = 0,
+    *,
     out_sharding: ShardingLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return ``iota`` of several dimensions.
 
     Args:

@@ -26,9 +26,7 @@ def padded_rows(eqn: Any, build: Any) -> list[Any] | None:
     split: list[int] = []
     padded: list[tuple[int, int, int]] = []
     merged, outer = [], []
-    for size, (low, high, interior) in zip(
-        x.aval.shape, eqn.params["padding_config"], strict=True
-    ):
+    for size, (low, high, interior) in zip(x.aval.shape, eqn.params["padding_config"], strict=True):
         split.append(size)
         padded.append((0, 0, 0))
         merged.append(size * (interior + 1))

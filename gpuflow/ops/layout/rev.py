@@ -84,7 +84,8 @@ rev_p = define(
     transpose=unary_transpose(lambda ct, x, *, dimensions: rev(ct, dimensions)),
     batch=_rev_batch,
     lower=Layout(
-        lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links,
+        lambda view, out, *, dimensions: views.reverse(view, dimensions),
+        _rev_links,
         steps=lambda x, out, *, dimensions: [-1 if d in dimensions else 1 for d in range(x.ndim)],
         partitionable=_rev_partitionable,
     ),

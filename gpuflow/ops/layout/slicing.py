@@ -452,9 +452,7 @@ def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
     return builder.select(in_bounds, value, context.load(1, []))
 
 
-def _pad_sliced(
-    eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any
-) -> Any:
+def _pad_sliced(eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any) -> Any:
     """A slice of the operand with less padding."""
     x, value = eqn.inputs
     config = eqn.params["padding_config"]
@@ -546,8 +544,13 @@ pad_p = define(
     transpose=_pad_transpose,
     batch=_pad_batch,
     lower=Indexed(
-        _pad_body, _pad_scalars, selects=True, sliced=_pad_sliced, added=added_pads,
-        as_updates=padded_stores, partitionable=_pad_partitionable,
+        _pad_body,
+        _pad_scalars,
+        selects=True,
+        sliced=_pad_sliced,
+        added=added_pads,
+        as_updates=padded_stores,
+        partitionable=_pad_partitionable,
     ),
     simplify=_pad_simplify,
 )

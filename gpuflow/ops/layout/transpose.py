@@ -97,9 +97,7 @@ transpose_p = define(
         [x.shape[d] for d in permutation]
     ),
     jvp=linear_jvp(lambda x, permutation: transpose(x, permutation)),
-    transpose=unary_transpose(
-        lambda ct, x, *, permutation: transpose(ct, _inverse(permutation))
-    ),
+    transpose=unary_transpose(lambda ct, x, *, permutation: transpose(ct, _inverse(permutation))),
     batch=_transpose_batch,
     lower=Layout(
         lambda view, out, *, permutation: views.transpose(view, permutation), _transpose_links

@@ -41,9 +41,12 @@ EIG_IMPLEMENTATIONS = (EigImplementation.LAPACK,)
 
 
 def check_algorithm(
-    name: str, argument: str, selected: Any, supported: Sequence[enum.Enum],
+    name: str,
+    argument: str,
+    selected: Any,
+    supported: Sequence[enum.Enum],
     error: type[Exception] = NotImplementedError,
-) -> None:  # fmt: skip
+) -> None:
     """Raise an error unless ``selected`` is None or in ``supported``, the algorithms of LAPACK."""
     check(
         selected is None or selected in supported,

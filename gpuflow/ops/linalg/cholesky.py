@@ -232,9 +232,13 @@ def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
 @explained
 @through_float32
 def symmetric_product(
-    a_matrix: ArrayLike, c_matrix: ArrayLike, *, alpha: float = 1.0, beta: float = 0.0,
+    a_matrix: ArrayLike,
+    c_matrix: ArrayLike,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
     symmetrize_output: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Compute ``alpha * A @ A.T + beta * C`` for a symmetric matrix ``C``.
 
     Args:

@@ -62,9 +62,11 @@ def matrix_op(
                 check_kind(name, aval, dtypes.int32.__eq__, "int32")
             else:
                 check_kind(
-                    name, aval, MATRIX_DTYPES.__contains__,
+                    name,
+                    aval,
+                    MATRIX_DTYPES.__contains__,
                     "float32, float64, complex64 or complex128",
-                )  # fmt: skip
+                )
         check_same_dtype(name, avals)
         batch = _batch_shape(name, avals, ranks)
         inner = [aval.shape[aval.ndim - rank :] for aval, rank in zip(avals, ranks, strict=True)]
@@ -239,8 +241,12 @@ def _all_or_each(
 def _one_by_one(
     function: Callable[[np.ndarray], Sequence[np.ndarray]], a: np.ndarray
 ) -> list[np.ndarray]:
-    shapes = [out[0] for out in function(np.broadcast_to(np.eye(*a.shape[-2:], dtype=a.dtype),
-                                                         (1, *a.shape[-2:])))]  # fmt: skip
+    shapes = [
+        out[0]
+        for out in function(
+            np.broadcast_to(np.eye(*a.shape[-2:], dtype=a.dtype), (1, *a.shape[-2:]))
+        )
+    ]
     outs = [np.full((*a.shape[:-2], *out.shape), np.nan, out.dtype) for out in shapes]
     for index in np.ndindex(*a.shape[:-2]):
         try:

@@ -92,18 +92,29 @@ def lu(xp: Any, a: Any) -> list[Any]:
     if m == n and count > 1 and n <= count * _ROWS_OF_A_BATCH:
         addresses = _addresses(xp, factors)
         _routine("cublas", "getrfBatched", a.dtype)(
-            xp.cuda.device.get_cublas_handle(), n, addresses.data.ptr, n, pivots.data.ptr,
-            info.data.ptr, count,
-        )  # fmt: skip
+            xp.cuda.device.get_cublas_handle(),
+            n,
+            addresses.data.ptr,
+            n,
+            pivots.data.ptr,
+            info.data.ptr,
+            count,
+        )
     else:
         handle = xp.cuda.device.get_cusolver_handle()
-        size = _routine("cusolver", "getrf_bufferSize", a.dtype)(
-            handle, m, n, factors.data.ptr, m
-        )
+        size = _routine("cusolver", "getrf_bufferSize", a.dtype)(handle, m, n, factors.data.ptr, m)
         work, getrf = xp.empty((size,), a.dtype), _routine("cusolver", "getrf", a.dtype)
         for k in range(count):
-            getrf(handle, m, n, _address(factors, k), m, work.data.ptr, _address(pivots, k),
-                  _address(info, k))  # fmt: skip
+            getrf(
+                handle,
+                m,
+                n,
+                _address(factors, k),
+                m,
+                work.data.ptr,
+                _address(pivots, k),
+                _address(info, k),
+            )
     return [_by_rows(factors, a.shape), (pivots - 1).reshape(*a.shape[:-2], min(m, n))]
 
 
@@ -125,9 +136,7 @@ def cholesky(xp: Any, a: Any) -> Any:
             handle, side, n, addresses.data.ptr, n, info.data.ptr, count
         )
     else:
-        size = _routine("cusolver", "potrf_bufferSize", a.dtype)(
-            handle, side, n, out.data.ptr, n
-        )
+        size = _routine("cusolver", "potrf_bufferSize", a.dtype)(handle, side, n, out.data.ptr, n)
         work = xp.empty((size,), a.dtype)
         _routine("cusolver", "potrf", a.dtype)(
             handle, side, n, out.data.ptr, n, work.data.ptr, size, info.data.ptr
@@ -145,8 +154,17 @@ def geqrf(xp: Any, a: Any) -> list[Any]:
     size = _routine("cusolver", "geqrf_bufferSize", a.dtype)(handle, m, n, out.data.ptr, m)
     work, geqrf_ = xp.empty((size,), a.dtype), _routine("cusolver", "geqrf", a.dtype)
     for k in range(len(out)):
-        geqrf_(handle, m, n, _address(out, k), m, _address(factors, k), work.data.ptr, size,
-               info.data.ptr)  # fmt: skip
+        geqrf_(
+            handle,
+            m,
+            n,
+            _address(out, k),
+            m,
+            _address(factors, k),
+            work.data.ptr,
+            size,
+            info.data.ptr,
+        )
     return [_by_rows(out, a.shape), factors.reshape(*a.shape[:-2], min(m, n))]
 
 
@@ -163,8 +181,18 @@ def householder_product(xp: Any, a: Any, taus: Any) -> Any:
     )
     work, product = xp.empty((size,), a.dtype), _routine("cusolver", name, a.dtype)
     for k in range(count):
-        product(handle, m, n, depth, _address(out, k), m, _address(taus, k), work.data.ptr,
-                size, info.data.ptr)  # fmt: skip
+        product(
+            handle,
+            m,
+            n,
+            depth,
+            _address(out, k),
+            m,
+            _address(taus, k),
+            work.data.ptr,
+            size,
+            info.data.ptr,
+        )
     return _by_rows(out, a.shape)
 
 
@@ -184,8 +212,18 @@ def ormqr(xp: Any, a: Any, taus: Any, c: Any, left: bool, transpose: bool) -> An
     )
     work, product = xp.empty((size,), a.dtype), _routine("cusolver", name, a.dtype)
     for k in range(len(out)):
-        product(handle, *what, _address(reflectors, k), m, _address(taus, k), _address(out, k),
-                rows, work.data.ptr, size, info.data.ptr)  # fmt: skip
+        product(
+            handle,
+            *what,
+            _address(reflectors, k),
+            m,
+            _address(taus, k),
+            _address(out, k),
+            rows,
+            work.data.ptr,
+            size,
+            info.data.ptr,
+        )
     return _by_rows(out, c.shape)
 
 
@@ -207,13 +245,28 @@ def tridiagonal_solve(xp: Any, low: Any, middle: Any, high: Any, b: Any) -> Any:
     size = rows + padding
     handle = xp.cuda.device.get_cusparse_handle()
     count = _routine("cusparse", "gtsv2_bufferSizeExt", b.dtype)(
-        handle, size, sides, below.data.ptr, diagonal.data.ptr, above.data.ptr, right.data.ptr,
+        handle,
         size,
-    )  # fmt: skip
+        sides,
+        below.data.ptr,
+        diagonal.data.ptr,
+        above.data.ptr,
+        right.data.ptr,
+        size,
+    )
     work, solve = xp.empty((count,), np.uint8), _routine("cusparse", "gtsv2", b.dtype)
     for k in range(len(right)):
-        solve(handle, size, sides, _address(below, k), _address(diagonal, k), _address(above, k),
-              _address(right, k), size, work.data.ptr)  # fmt: skip
+        solve(
+            handle,
+            size,
+            sides,
+            _address(below, k),
+            _address(diagonal, k),
+            _address(above, k),
+            _address(right, k),
+            size,
+            work.data.ptr,
+        )
     return _by_rows(right[..., :rows], b.shape)
 
 

@@ -57,9 +57,13 @@ from gpuflow.ops.written_out import written_out
 
 
 def _eig_result(
-    shape: Shape, dtype: Any, *, compute_left_eigenvectors: bool,
-    compute_right_eigenvectors: bool, **params: Any,
-) -> Outputs:  # fmt: skip
+    shape: Shape,
+    dtype: Any,
+    *,
+    compute_left_eigenvectors: bool,
+    compute_right_eigenvectors: bool,
+    **params: Any,
+) -> Outputs:
     del params
     check_square("eig", shape)
     wide = complex_dtype(dtype)
@@ -82,9 +86,13 @@ def _eigenvalues(a: np.ndarray) -> np.ndarray:
 
 
 def _eig_impl(
-    xp: Any, a: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool,
+    xp: Any,
+    a: Any,
+    *,
+    compute_left_eigenvectors: bool,
+    compute_right_eigenvectors: bool,
     enable_eigvec_derivs: bool,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     del enable_eigvec_derivs
     wide = complex_dtype(a.dtype)
     count = 1 + compute_left_eigenvectors + compute_right_eigenvectors
@@ -110,9 +118,13 @@ def _eig_impl(
 
 
 def _eig_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, compute_left_eigenvectors: bool,
-    compute_right_eigenvectors: bool, enable_eigvec_derivs: bool,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    compute_left_eigenvectors: bool,
+    compute_right_eigenvectors: bool,
+    enable_eigvec_derivs: bool,
+) -> tuple[list[Any], list[Any]]:
     """First-order perturbation of a matrix with distinct eigenvalues.
 
     Source: Giles (2008), 3.1: the tangent of the values is the diagonal of V^-1 dA V.
@@ -207,10 +219,14 @@ eig_p = matrix_op(
 @explained
 @through_float32
 def eig(
-    x: ArrayLike, *, compute_left_eigenvectors: bool = True,
-    compute_right_eigenvectors: bool = True, enable_eigvec_derivs: bool = False,
-    implementation: EigImplementation | None = None, use_magma: bool | None = None,
-) -> list[Array]:  # fmt: skip
+    x: ArrayLike,
+    *,
+    compute_left_eigenvectors: bool = True,
+    compute_right_eigenvectors: bool = True,
+    enable_eigvec_derivs: bool = False,
+    implementation: EigImplementation | None = None,
+    use_magma: bool | None = None,
+) -> list[Array]:
     """Return eigenvalues and eigenvectors of general matrices.
 
     Args:

@@ -76,9 +76,14 @@ def _eigh_result(
 
 
 def _eigh_impl(
-    xp: Any, a: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Subset,
+    xp: Any,
+    a: Any,
+    *,
+    lower: bool,
+    sort_eigenvalues: bool,
+    subset_by_index: Subset,
     compute_vectors: bool,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     del sort_eigenvalues  # LAPACK sorts in any case
     side = "L" if lower else "U"
     selected = slice(*(subset_by_index or (None,)))
@@ -111,9 +116,13 @@ def _one_side(xp: Any, a: Any, lower: bool) -> Any:
 
 
 def _eigh_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, subset_by_index: Subset,
-    compute_vectors: bool, **params: Any,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    subset_by_index: Subset,
+    compute_vectors: bool,
+    **params: Any,
+) -> tuple[list[Any], list[Any]]:
     """First-order perturbation of a matrix with distinct eigenvalues.
 
     Source: Giles, Collected matrix derivative results for forward and reverse mode (2008), 3.1.
@@ -168,10 +177,14 @@ eigh_p = matrix_op(
 @explained
 @through_float32
 def eigh(
-    x: ArrayLike, *, lower: bool = True, symmetrize_input: bool = True,
-    sort_eigenvalues: bool = True, subset_by_index: tuple[int, int] | None = None,
+    x: ArrayLike,
+    *,
+    lower: bool = True,
+    symmetrize_input: bool = True,
+    sort_eigenvalues: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
     implementation: EighImplementation | None = None,
-) -> tuple[Array, Array]:  # fmt: skip
+) -> tuple[Array, Array]:
     """Return eigenvectors and eigenvalues of symmetric or Hermitian matrices.
 
     Args:

@@ -55,9 +55,12 @@ schur_p = matrix_op("schur", (2,), _schur_result, _schur_impl, multiple_results=
 @explained
 @through_float32
 def schur(
-    x: ArrayLike, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = False,
+    x: ArrayLike,
+    *,
+    compute_schur_vectors: bool = True,
+    sort_eig_vals: bool = False,
     select_callable: Any = None,
-) -> tuple[Array, Array]:  # fmt: skip
+) -> tuple[Array, Array]:
     """Compute the Schur form ``x == V @ T @ V^H`` with unitary V.
 
     Args:

@@ -263,9 +263,12 @@ qr_p = matrix_op(
 @explained
 @through_float32
 def qr(
-    x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True,
+    x: ArrayLike,
+    *,
+    pivoting: bool = False,
+    full_matrices: bool = True,
     use_magma: bool | None = None,
-) -> tuple[Array, ...]:  # fmt: skip
+) -> tuple[Array, ...]:
     """Compute ``x == Q @ R`` with orthonormal columns of Q and upper triangular R.
 
     Args:

@@ -190,9 +190,15 @@ def small_cholesky(a: Any) -> list[Any]:
 
 
 def small_triangular_solve(
-    a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool,
+    a: Any,
+    b: Any,
+    *,
+    left_side: bool,
+    lower: bool,
+    transpose_a: bool,
+    conjugate_a: bool,
     unit_diagonal: bool,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Substitution by rows of the solution, or by columns with the matrix on the right."""
     del conjugate_a
     size, rank = aval_of(a).shape[-1], aval_of(b).ndim
@@ -300,4 +306,3 @@ def _cubic_roots(rows: Rows) -> list[tuple[Any, Any]]:
         (add(real_terms[1], zero), where(one_real, imaginary, zero)),
         (add(real_terms[2], zero), where(one_real, neg(imaginary), zero)),
     ]
-

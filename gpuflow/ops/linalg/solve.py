@@ -71,9 +71,16 @@ def _triangular_call(xp: Any, outs: Sequence[Any], a: Any, b: Any, **params: Any
 
 
 def _solve_on_device(
-    xp: Any, a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool,
-    conjugate_a: bool, unit_diagonal: bool,
-) -> Any:  # fmt: skip
+    xp: Any,
+    a: Any,
+    b: Any,
+    *,
+    left_side: bool,
+    lower: bool,
+    transpose_a: bool,
+    conjugate_a: bool,
+    unit_diagonal: bool,
+) -> Any:
     if not b.size:
         return xp.zeros(b.shape, b.dtype)
     a, b, lower = _on_the_left(a, b, left_side, lower, transpose_a, conjugate_a)
@@ -102,9 +109,16 @@ def _load_cupy_linalg() -> ModuleType:
 
 
 def _solve_into(
-    out: np.ndarray, a: np.ndarray, b: np.ndarray, *, left_side: bool, lower: bool,
-    transpose_a: bool, conjugate_a: bool, unit_diagonal: bool,
-) -> None:  # fmt: skip
+    out: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    left_side: bool,
+    lower: bool,
+    transpose_a: bool,
+    conjugate_a: bool,
+    unit_diagonal: bool,
+) -> None:
     """Solve for every matrix of a batch, in the memory of the row-major ``out``."""
     if not b.size:
         return
@@ -123,9 +137,15 @@ def _solve_into(
         # X^T A^T = B^T, and A^T is a view of A. A zero on the diagonal divides.
         target = out[index].T
         solution = trsm(
-            1.0, a[index].T, target, side=int(left_side), lower=not lower,
-            trans_a=2 if conjugate_a else int(transpose_a), diag=unit_diagonal, overwrite_b=True,
-        )  # fmt: skip
+            1.0,
+            a[index].T,
+            target,
+            side=int(left_side),
+            lower=not lower,
+            trans_a=2 if conjugate_a else int(transpose_a),
+            diag=unit_diagonal,
+            overwrite_b=True,
+        )
         if not np.may_share_memory(solution, target):
             target[...] = solution
 
@@ -222,7 +242,9 @@ triangular_solve_p = matrix_op(
     transpose=_triangular_transpose,
     batch=_triangular_batch,
     lower=Library(
-        _triangular_call, flops=_triangular_flops, what=_triangular,
+        _triangular_call,
+        flops=_triangular_flops,
+        what=_triangular,
     ),
     simplify=_triangular_simplify,
 )
@@ -231,9 +253,15 @@ triangular_solve_p = matrix_op(
 @explained
 @through_float32
 def triangular_solve(
-    a: ArrayLike, b: ArrayLike, *, left_side: bool = False, lower: bool = False,
-    transpose_a: bool = False, conjugate_a: bool = False, unit_diagonal: bool = False,
-) -> Array:  # fmt: skip
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    left_side: bool = False,
+    lower: bool = False,
+    transpose_a: bool = False,
+    conjugate_a: bool = False,
+    unit_diagonal: bool = False,
+) -> Array:
     """Solve ``op(A) X = B``, or ``X op(A) = B``, for a triangular matrix.
 
     Args:

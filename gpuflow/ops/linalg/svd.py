@@ -69,9 +69,12 @@ def _svd_impl(
 ) -> list[Any]:
     if not a.size:
         outs = _svd_result(
-            a.shape[-2:], a.dtype, full_matrices=full_matrices, compute_uv=compute_uv,
+            a.shape[-2:],
+            a.dtype,
+            full_matrices=full_matrices,
+            compute_uv=compute_uv,
             subset_by_index=None,
-        )  # fmt: skip
+        )
         empty = [xp.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
         for out, (shape, _) in zip(empty[1:], outs[1:]):
             out[...] = xp.eye(*shape, dtype=a.dtype)
@@ -96,9 +99,13 @@ def _svd_impl(
 
 
 def _svd_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    full_matrices: bool,
+    compute_uv: bool,
     subset_by_index: Subset,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+) -> tuple[list[Any], list[Any]]:
     """First-order perturbation of a matrix with distinct singular values.
 
     Source: Giles (2008), 3.2; the part beyond the square from Townsend, Differentiating the
@@ -177,9 +184,13 @@ svd_p = matrix_op(
 @explained
 @through_float32
 def svd(
-    x: ArrayLike, *, full_matrices: bool = True, compute_uv: bool = True,
-    subset_by_index: tuple[int, int] | None = None, algorithm: SvdAlgorithm | None = None,
-) -> Any:  # fmt: skip
+    x: ArrayLike,
+    *,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
+    algorithm: SvdAlgorithm | None = None,
+) -> Any:
     """Compute the singular value decomposition ``x == U @ diag(s) @ Vh``.
 
     Args:

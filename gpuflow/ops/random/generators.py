@@ -141,23 +141,32 @@ def _unsafe_fold_in(key: Any, data: Any) -> Any:
 
 _GENERATORS = {
     "threefry2x32": Generator(
-        threefry_keys.random_seed, threefry_bits.random_split, threefry_keys.random_fold_in,
+        threefry_keys.random_seed,
+        threefry_bits.random_split,
+        threefry_keys.random_fold_in,
         threefry_bits.random_bits,
     ),
     "rbg": Generator(
         lambda seed: random_wrap(_seed_data(seed), "rbg"), _rbg_split, _rbg_fold_in, _rbg_bits
     ),
     "unsafe_rbg": Generator(
-        lambda seed: random_wrap(_seed_data(seed), "unsafe_rbg"), _unsafe_split,
-        _unsafe_fold_in, _rbg_bits,
+        lambda seed: random_wrap(_seed_data(seed), "unsafe_rbg"),
+        _unsafe_split,
+        _unsafe_fold_in,
+        _rbg_bits,
     ),
-}  # fmt: skip
+}
 
 
 def register_generator(
-    name: str, tag: str, size: int, seed: Callable[..., Any], split: Callable[..., Any],
-    fold_in: Callable[..., Any], bits: Callable[..., Any],
-) -> KeyDType:  # fmt: skip
+    name: str,
+    tag: str,
+    size: int,
+    seed: Callable[..., Any],
+    split: Callable[..., Any],
+    fold_in: Callable[..., Any],
+    bits: Callable[..., Any],
+) -> KeyDType:
     """Register a user's generator, whose functions take and return key data (uint32).
 
     Args:

@@ -62,9 +62,11 @@ def philox_bits(state: Any, *, shape: Shape, dtype: Any) -> list[Any]:
             for value, factor in zip((x[0], x[2]), FACTORS, strict=True)
         )
         x = [
-            bitwise_xor(bitwise_xor(high1, x[1]), k0), low1,
-            bitwise_xor(bitwise_xor(high0, x[3]), k1), low0,
-        ]  # fmt: skip
+            bitwise_xor(bitwise_xor(high1, x[1]), k0),
+            low1,
+            bitwise_xor(bitwise_xor(high0, x[3]), k1),
+            low0,
+        ]
         k0, k1 = (add(k, _constant(k, step)) for k, step in zip((k0, k1), STEPS, strict=True))
     draws = x if width == 1 else [_merged(x[0], x[1]), _merged(x[2], x[3])]
     bits = concatenate([insert_axis(draw, len(grid)) for draw in draws], len(grid))
@@ -78,9 +80,7 @@ def _pairs(state: Any) -> tuple[Any, Any]:
     """The key and the counter of each state, as u64[...]."""
     *lead, size = aval_of(state).shape
     last = len(lead)
-    columns = [
-        reshape(slice_in_dim(state, k, k + 1, 1, last), tuple(lead)) for k in range(size)
-    ]
+    columns = [reshape(slice_in_dim(state, k, k + 1, 1, last), tuple(lead)) for k in range(size)]
     return (columns[0], columns[1]) if size == 2 else (_merged(*columns[:2]), _merged(*columns[2:]))
 
 

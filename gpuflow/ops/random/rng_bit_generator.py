@@ -188,15 +188,22 @@ def shared_bits(state: Any, shape: Sequence[int], dtype: Any) -> Any:
         shape, dtype: as in ``rng_bit_generator``.
     """
     return rng_bit_generator_p.bind(
-        state, shape=tuple(shape), dtype=np.dtype(dtype), algorithm=RandomAlgorithm.RNG_DEFAULT,
+        state,
+        shape=tuple(shape),
+        dtype=np.dtype(dtype),
+        algorithm=RandomAlgorithm.RNG_DEFAULT,
         is_shared=True,
-    )[1]  # fmt: skip
+    )[1]
 
 
 def rng_bit_generator(
-    key: Any, shape: Sequence[int], dtype: DTypeLike | None = np.uint32,
-    algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT, *, out_sharding: ShardingLike = None
-) -> tuple[Array, Array]:  # fmt: skip
+    key: Any,
+    shape: Sequence[int],
+    dtype: DTypeLike | None = np.uint32,
+    algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT,
+    *,
+    out_sharding: ShardingLike = None,
+) -> tuple[Array, Array]:
     """Return uniform random bits from a raw state, bit for bit those of JAX.
 
     Under vmap each state gives the same bits as alone (in JAX the first state is used for all).
@@ -235,7 +242,10 @@ def rng_bit_generator(
     )
     canonical = dtypes.canonicalize(dtype)
     state_out, bits = rng_bit_generator_p.bind(
-        key, shape=tuple(map(as_index, shape)), dtype=canonical,
-        algorithm=RandomAlgorithm(algorithm), is_shared=False,
-    )  # fmt: skip
+        key,
+        shape=tuple(map(as_index, shape)),
+        dtype=canonical,
+        algorithm=RandomAlgorithm(algorithm),
+        is_shared=False,
+    )
     return state_out, in_sharding("rng_bit_generator", bits, out_sharding)

@@ -49,10 +49,15 @@ Scan = Callable[[Any, Any, Any, int], None]
 
 
 def _define(
-    name: str, scan: Scan, accepts: Callable[[Any], bool], what: str,
-    combine: Combine | None = None, function: Callable[[Any, Any], Any] | None = None,
-    simplify: Callable[..., Any] | None = None, **rules: Any,
-) -> Primitive:  # fmt: skip
+    name: str,
+    scan: Scan,
+    accepts: Callable[[Any], bool],
+    what: str,
+    combine: Combine | None = None,
+    function: Callable[[Any, Any], Any] | None = None,
+    simplify: Callable[..., Any] | None = None,
+    **rules: Any,
+) -> Primitive:
     """Define a cumulative op; ``scan(xp, x, out, axis)`` fills ``out`` from front to back.
 
     ``combine`` defines the kernels, ``function`` is the op that combines two elements.
@@ -88,9 +93,13 @@ def _define(
         return scan_launches(combine, views, outs, **params) if combine is not None else None
 
     def batch(
-        axis_data: AxisData, operands: Sequence[Any], dims: Sequence[int], *, axis: int,
+        axis_data: AxisData,
+        operands: Sequence[Any],
+        dims: Sequence[int],
+        *,
+        axis: int,
         reverse: bool,
-    ) -> tuple[Any, int]:  # fmt: skip
+    ) -> tuple[Any, int]:
         del axis_data
         batched_axis = axis + (axis >= dims[0])
         return primitive.bind(operands[0], axis=batched_axis, reverse=reverse), dims[0]
@@ -340,12 +349,16 @@ def _cumsum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 
 
 cumsum_p = _define(
-    "cumsum", _sum_scan, is_number, "a number (not bool)",
-    Combine("add", lambda dtype: _as_constant(dtype, 0), lambda dtype: True), add,
+    "cumsum",
+    _sum_scan,
+    is_number,
+    "a number (not bool)",
+    Combine("add", lambda dtype: _as_constant(dtype, 0), lambda dtype: True),
+    add,
     simplify=_cumsum_simplify,
     jvp=linear_jvp(lambda x, axis, reverse: cumsum(x, axis, reverse)),
     transpose=unary_transpose(lambda ct, x, *, axis, reverse: cumsum(ct, axis, not reverse)),
-)  # fmt: skip
+)
 
 
 # --- cumprod -------------------------------------------------------------------------------
@@ -383,11 +396,15 @@ def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 
 
 cumprod_p = _define(
-    "cumprod", _product_scan, is_number, "a number (not bool)",
+    "cumprod",
+    _product_scan,
+    is_number,
+    "a number (not bool)",
     # The product of a block may overflow although that of all before does not.
-    Combine("mul", lambda dtype: _as_constant(dtype, 1), dtypes.is_integer), mul,
+    Combine("mul", lambda dtype: _as_constant(dtype, 1), dtypes.is_integer),
+    mul,
     jvp=_scan_jvp(cumprod, _product_pair),
-)  # fmt: skip
+)
 
 
 # --- cummax, cummin ------------------------------------------------------------------------
@@ -468,18 +485,22 @@ def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
 cummax_p = _define(
     "cummax",
     _extremum_scan(maximum, np.maximum, lambda xp, x: ~xp.signbit(x), 0.0),
-    is_number, "a number (not bool)",
-    Combine("max", lambda dtype: _bound_of(dtype, greatest=False), lambda dtype: True), op_max,
+    is_number,
+    "a number (not bool)",
+    Combine("max", lambda dtype: _bound_of(dtype, greatest=False), lambda dtype: True),
+    op_max,
     jvp=_scan_jvp(cummax, _extremum_pair(op_max)),
-)  # fmt: skip
+)
 
 cummin_p = _define(
     "cummin",
     _extremum_scan(minimum, np.minimum, lambda xp, x: xp.signbit(x), -0.0),
-    is_number, "a number (not bool)",
-    Combine("min", lambda dtype: _bound_of(dtype, greatest=True), lambda dtype: True), op_min,
+    is_number,
+    "a number (not bool)",
+    Combine("min", lambda dtype: _bound_of(dtype, greatest=True), lambda dtype: True),
+    op_min,
     jvp=_scan_jvp(cummin, _extremum_pair(op_min)),
-)  # fmt: skip
+)
 
 
 # --- cumlogsumexp --------------------------------------------------------------------------
@@ -528,6 +549,9 @@ def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Ar
 
 
 cumlogsumexp_p = _define(
-    "cumlogsumexp", _logsumexp_scan, dtypes.is_inexact, "a float or complex number",
+    "cumlogsumexp",
+    _logsumexp_scan,
+    dtypes.is_inexact,
+    "a float or complex number",
     jvp=_scan_jvp(cumlogsumexp, _logaddexp_pair),
-)  # fmt: skip
+)

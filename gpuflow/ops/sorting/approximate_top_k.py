@@ -14,9 +14,13 @@ from gpuflow.ops.sorting.sort import top_k
 
 
 def approx_max_k(
-    operand: ArrayLike, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
-    reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
-) -> list[Array]:  # fmt: skip
+    operand: ArrayLike,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> list[Array]:
     """Return the ``k`` largest elements along a dimension, and their indices; the result is exact.
 
     Args:
@@ -44,9 +48,13 @@ def approx_max_k(
 
 
 def approx_min_k(
-    operand: ArrayLike, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
-    reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
-) -> list[Array]:  # fmt: skip
+    operand: ArrayLike,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> list[Array]:
     """Return the ``k`` smallest elements along a dimension, and their indices; it is exact.
 
     Args:

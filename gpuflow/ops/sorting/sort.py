@@ -194,9 +194,13 @@ def _sort_impl(xp: Any, *operands: Any, **params: Any) -> list[Any]:
 
 
 def _sort_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, dimension: int, is_stable: bool,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    dimension: int,
+    is_stable: bool,
     num_keys: int,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+) -> tuple[list[Any], list[Any]]:
     params = {"dimension": dimension, "is_stable": is_stable, "num_keys": num_keys}
     if all(type(t) is Zero for t in tangents):
         outs = sort_p.bind(*primals, **params)
@@ -211,9 +215,14 @@ def _sort_jvp(
 
 
 def _sort_batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, dimension: int,
-    is_stable: bool, num_keys: int,
-) -> tuple[list[Any], list[int]]:  # fmt: skip
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    dimension: int,
+    is_stable: bool,
+    num_keys: int,
+) -> tuple[list[Any], list[int]]:
     dim = next(d for d in dims if d is not None)
     batched = [batch_to_dim(x, d, dim, axis.size) for x, d in zip(operands, dims, strict=True)]
     outs = sort_p.bind(
@@ -227,9 +236,11 @@ def _sort_batch(
 
 @explained
 def sort(
-    operand: ArrayLike | Sequence[ArrayLike], dimension: int = -1, is_stable: bool = True,
+    operand: ArrayLike | Sequence[ArrayLike],
+    dimension: int = -1,
+    is_stable: bool = True,
     num_keys: int = 1,
-) -> Any:  # fmt: skip
+) -> Any:
     """Sort an array, or several by the first ``num_keys`` of them, along ``dimension``.
 
     Args:

@@ -131,10 +131,11 @@ def _order_kernel(key_dtype: str, is_first: bool) -> Kernel:
     """
     axes = worker_axes(1)
     operands = [
-        array("k", key_dtype, Mode.IN, 1), array("p", _POSITION, Mode.WORK, 1),
+        array("k", key_dtype, Mode.IN, 1),
+        array("p", _POSITION, Mode.WORK, 1),
         array("c", _COUNT, Mode.WORK, 1),
         *[number(name, 1) for name in ("length", "digit_bits", "digits", "passes")],
-    ]  # fmt: skip
+    ]
     builder = builder_of(operands, axes)
     apply, load, cast = builder.apply, builder.load, builder.cast
     one = builder.const(_COUNT, 1)
@@ -194,10 +195,11 @@ def _selection_kernel(dtype: str, total: bool, descending: bool) -> Kernel:
     """Selection kernel: positions of the first few elements of each row in the order of keys."""
     axes, key_dtype = worker_axes(2), _key_dtype(dtype)
     operands = [
-        array("x", dtype, Mode.IN, 2), array("k", key_dtype, Mode.WORK, 2),
+        array("x", dtype, Mode.IN, 2),
+        array("k", key_dtype, Mode.WORK, 2),
         array("p", _POSITION, Mode.WORK, 2),
         *[number(name, 2) for name in ("length", "kept", "x_step")],
-    ]  # fmt: skip
+    ]
     builder = builder_of(operands, axes)
     apply, load, one = builder.apply, builder.load, builder.const("int64", 1)
 
@@ -238,9 +240,11 @@ def _take_kernel(dtype: str, components: int) -> Kernel:
     """Kernel that gathers the elements at the positions."""
     axes = parallel_axes(3)
     operands = [
-        array("x", dtype, Mode.IN, 3), array("p", _POSITION, Mode.IN, 3),
-        array("o", dtype, Mode.OUT, 3), number("x_step", 3),
-    ]  # fmt: skip
+        array("x", dtype, Mode.IN, 3),
+        array("p", _POSITION, Mode.IN, 3),
+        array("o", dtype, Mode.OUT, 3),
+        number("x_step", 3),
+    ]
     builder = builder_of(operands, axes)
     with builder.for_axis("i0"), builder.for_axis("i1"), builder.for_axis("i2"):
         position = builder.cast(builder.load("p"), "int64")
@@ -265,9 +269,14 @@ def _position_kernel() -> Kernel:
 
 
 def sort_launches(
-    views: Sequence[View], outs: Sequence[ShapedArray], axis: int, keys: int, out_length: int,
-    descending: bool = False, total: bool = False,
-) -> Launches | None:  # fmt: skip
+    views: Sequence[View],
+    outs: Sequence[ShapedArray],
+    axis: int,
+    keys: int,
+    out_length: int,
+    descending: bool = False,
+    total: bool = False,
+) -> Launches | None:
     """The launches of a sort along ``axis``; None if NumPy sorts.
 
     Args:
@@ -355,17 +364,19 @@ class _Maker:
         return launch(
             _selection_kernel(dtype, self.total, self.descending),
             {
-                "x": (0, rows.first), "k": (self.workspace, self._keys_at),
+                "x": (0, rows.first),
+                "k": (self.workspace, self._keys_at),
                 "p": (self.workspace, 0),
             },
             [outer, inner],
             {
-                "x": (rows.outer, rows.inner), "k": self._by_rows(self.in_row),
+                "x": (rows.outer, rows.inner),
+                "k": self._by_rows(self.in_row),
                 "p": self._by_rows(2 * self.in_row),
             },
             {"length": length, "kept": self.out_length, "x_step": rows.step},
             outer * length * inner,
-        )  # fmt: skip
+        )
 
     def ordered(self, dtypes: Sequence[str], rows: Sequence[_Rows]) -> list[Launch]:
         """The launches that sort positions, by the last key first."""
@@ -393,17 +404,20 @@ class _Maker:
         order = launch(
             _order_kernel(key_dtype, is_first),
             {
-                "k": (workspace, self._keys_at), "p": (workspace, 0),
+                "k": (workspace, self._keys_at),
+                "p": (workspace, 0),
                 "c": (workspace, self._counts_at),
             },
             [self._row_count],
             {"k": (length,), "p": (2 * length,), "c": (1 << self._digit_bits,)},
             {
-                "length": length, "digit_bits": self._digit_bits,
-                "digits": 1 << self._digit_bits, "passes": passes,
+                "length": length,
+                "digit_bits": self._digit_bits,
+                "digits": 1 << self._digit_bits,
+                "passes": passes,
             },
             points * passes,
-        )  # fmt: skip
+        )
         return [keys, order]
 
     def _results(self) -> tuple[list[int], dict[str, tuple[int, ...]]]:

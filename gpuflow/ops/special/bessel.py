@@ -45,15 +45,27 @@ def _one(x: Any) -> Any:
 
 
 bessel_i0e_p = elementwise(
-    "bessel_i0e", impl=from_library("i0e"), accepts=dtypes.is_floating, what="a real float",
-    body=i0e_body, derivatives=(_first_derivative,),
-    domain=((-6.0, 6.0),), reference=lambda x: load_special(np).i0e(x), tolerance=40,
-)  # fmt: skip
+    "bessel_i0e",
+    impl=from_library("i0e"),
+    accepts=dtypes.is_floating,
+    what="a real float",
+    body=i0e_body,
+    derivatives=(_first_derivative,),
+    domain=((-6.0, 6.0),),
+    reference=lambda x: load_special(np).i0e(x),
+    tolerance=40,
+)
 bessel_i1e_p = elementwise(
-    "bessel_i1e", impl=from_library("i1e"), accepts=dtypes.is_floating, what="a real float",
-    body=i1e_body, derivatives=(_second_derivative,),
-    domain=((-6.0, 6.0),), reference=lambda x: load_special(np).i1e(x), tolerance=40,
-)  # fmt: skip
+    "bessel_i1e",
+    impl=from_library("i1e"),
+    accepts=dtypes.is_floating,
+    what="a real float",
+    body=i1e_body,
+    derivatives=(_second_derivative,),
+    domain=((-6.0, 6.0),),
+    reference=lambda x: load_special(np).i1e(x),
+    tolerance=40,
+)
 
 
 def bessel_i0e(x: ArrayLike) -> Array:

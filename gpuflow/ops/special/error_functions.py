@@ -59,17 +59,26 @@ def _gauss(x: Any) -> Any:
 
 
 erf_p = elementwise(
-    "erf", impl=from_library("erf"), accepts=dtypes.is_floating, what="a real float", body="erf",
+    "erf",
+    impl=from_library("erf"),
+    accepts=dtypes.is_floating,
+    what="a real float",
+    body="erf",
     derivatives=(lambda t, out, x: mul(mul(t, _gauss(x)), _TWO_BY_ROOT_PI),),
-    domain=((-3.0, 3.0),), reference=_by_python(math.erf),
-)  # fmt: skip
+    domain=((-3.0, 3.0),),
+    reference=_by_python(math.erf),
+)
 
 erfc_p = elementwise(
-    "erfc", impl=from_library("erfc"), accepts=dtypes.is_floating, what="a real float",
+    "erfc",
+    impl=from_library("erfc"),
+    accepts=dtypes.is_floating,
+    what="a real float",
     body="erfc",
     derivatives=(lambda t, out, x: mul(mul(t, _gauss(x)), -_TWO_BY_ROOT_PI),),
-    domain=((-3.0, 3.0),), reference=_by_python(math.erfc),
-)  # fmt: skip
+    domain=((-3.0, 3.0),),
+    reference=_by_python(math.erfc),
+)
 
 
 _library_erf_inv = from_library("erfinv")
@@ -81,11 +90,15 @@ def _erf_inv_impl(xp: Any, x: Any) -> Any:
 
 
 erf_inv_p = elementwise(
-    "erf_inv", impl=_erf_inv_impl, accepts=dtypes.is_floating, what="a real float",
+    "erf_inv",
+    impl=_erf_inv_impl,
+    accepts=dtypes.is_floating,
+    what="a real float",
     body="erf_inv",
     derivatives=(lambda t, out, x: mul(mul(t, exp(square(out))), 1.0 / _TWO_BY_ROOT_PI),),
-    domain=((-0.9, 0.9),), reference=_by_python(_erf_inv_reference),
-)  # fmt: skip
+    domain=((-0.9, 0.9),),
+    reference=_by_python(_erf_inv_reference),
+)
 
 
 def _logistic_impl(xp: Any, x: Any) -> Any:
@@ -96,11 +109,15 @@ def _logistic_impl(xp: Any, x: Any) -> Any:
 
 
 logistic_p = elementwise(
-    "logistic", impl=widened(_logistic_impl), accepts=dtypes.is_inexact,
-    what="a float or complex number", body="logistic",
+    "logistic",
+    impl=widened(_logistic_impl),
+    accepts=dtypes.is_inexact,
+    what="a float or complex number",
+    body="logistic",
     derivatives=(lambda t, out, x: mul(t, mul(out, sub(1, out))),),
-    domain=((-8.0, 8.0),), reference=lambda x: 1 / (1 + np.exp(-x)),
-)  # fmt: skip
+    domain=((-8.0, 8.0),),
+    reference=lambda x: 1 / (1 + np.exp(-x)),
+)
 
 
 def erf(x: ArrayLike) -> Array:

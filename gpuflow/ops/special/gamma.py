@@ -51,23 +51,33 @@ def no_derivative(name: str, operand: str) -> Any:
 
 # --- one operand ---------------------------------------------------------------------------
 
+
 def _lgamma_impl(xp: Any, x: Any) -> Any:
     return xp.where(xp.isinf(x), np.inf, load_special(xp).gammaln(x))
 
 
 lgamma_p = elementwise(
-    "lgamma", impl=widened(_lgamma_impl), **_FLOAT, body="lgamma",
+    "lgamma",
+    impl=widened(_lgamma_impl),
+    **_FLOAT,
+    body="lgamma",
     derivatives=(lambda t, out, x: mul(t, digamma(x)),),
-    domain=((0.2, 8.0),), reference=lambda x: _lgamma_impl(np, x),
+    domain=((0.2, 8.0),),
+    reference=lambda x: _lgamma_impl(np, x),
     # The result passes through 0 at 1 and 2: an error of one unit in the last place of the terms.
     tolerance=40,
-)  # fmt: skip
+)
 
 digamma_p = elementwise(
-    "digamma", impl=from_library("digamma"), **_FLOAT, body=digamma_body,
+    "digamma",
+    impl=from_library("digamma"),
+    **_FLOAT,
+    body=digamma_body,
     derivatives=(lambda t, out, x: mul(t, polygamma(_like(1, x), x)),),
-    domain=((0.2, 8.0),), reference=_reference("digamma"), tolerance=40,
-)  # fmt: skip
+    domain=((0.2, 8.0),),
+    reference=_reference("digamma"),
+    tolerance=40,
+)
 
 
 def _like(value: float, x: Any) -> Any:
@@ -117,23 +127,35 @@ def _polygamma_impl(xp: Any, m: Any, x: Any) -> Any:
 
 
 polygamma_p = elementwise(
-    "polygamma", impl=_in_float64(_polygamma_impl), **_FLOAT,
-    body=polygamma_body, holds=fits_single, arity=2,
+    "polygamma",
+    impl=_in_float64(_polygamma_impl),
+    **_FLOAT,
+    body=polygamma_body,
+    holds=fits_single,
+    arity=2,
     derivatives=(
         no_derivative("polygamma", "m"),
         lambda t, out, m, x: mul(t, polygamma(add(m, 1), x)),
     ),
-    domain=((1.0, 1.0), (0.4, 6.0)), tolerance=100,
-)  # fmt: skip
+    domain=((1.0, 1.0), (0.4, 6.0)),
+    tolerance=100,
+)
 
 zeta_p = elementwise(
-    "zeta", impl=_in_float64(_zeta_impl), **_FLOAT, body=zeta_body, holds=fits_single, arity=2,
+    "zeta",
+    impl=_in_float64(_zeta_impl),
+    **_FLOAT,
+    body=zeta_body,
+    holds=fits_single,
+    arity=2,
     derivatives=(
         no_derivative("zeta", "x"),
         lambda t, out, x, q: mul(mul(t, neg(x)), zeta(add(x, 1), q)),
     ),
-    domain=((1.3, 5.0), (0.4, 6.0)), reference=lambda s, q: _zeta_impl(np, s, q), tolerance=40,
-)  # fmt: skip
+    domain=((1.3, 5.0), (0.4, 6.0)),
+    reference=lambda s, q: _zeta_impl(np, s, q),
+    tolerance=40,
+)
 
 
 def _gamma_density(a: Any, x: Any) -> Any:
@@ -150,24 +172,36 @@ def power_term(a: Any, log_x: Any) -> Any:
 
 
 igamma_p = elementwise(
-    "igamma", impl=widened(gammainc), **_FLOAT,
-    body=igamma_body, holds=fits_single, arity=2,
+    "igamma",
+    impl=widened(gammainc),
+    **_FLOAT,
+    body=igamma_body,
+    holds=fits_single,
+    arity=2,
     derivatives=(
         lambda t, out, a, x: mul(t, igamma_grad_a(a, x)),
         lambda t, out, a, x: mul(t, _gamma_density(a, x)),
     ),
-    domain=((0.5, 5.0), (0.3, 6.0)), reference=_reference("gammainc"), tolerance=40,
-)  # fmt: skip
+    domain=((0.5, 5.0), (0.3, 6.0)),
+    reference=_reference("gammainc"),
+    tolerance=40,
+)
 
 igammac_p = elementwise(
-    "igammac", impl=widened(gammaincc), **_FLOAT,
-    body=igammac_body, holds=fits_single, arity=2,
+    "igammac",
+    impl=widened(gammaincc),
+    **_FLOAT,
+    body=igammac_body,
+    holds=fits_single,
+    arity=2,
     derivatives=(
         lambda t, out, a, x: neg(mul(t, igamma_grad_a(a, x))),
         lambda t, out, a, x: neg(mul(t, _gamma_density(a, x))),
     ),
-    domain=((0.5, 5.0), (0.3, 6.0)), reference=_reference("gammaincc"), tolerance=40,
-)  # fmt: skip
+    domain=((0.5, 5.0), (0.3, 6.0)),
+    reference=_reference("gammaincc"),
+    tolerance=40,
+)
 
 # Weights of the fourth-order difference quotient.
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
@@ -212,14 +246,18 @@ def _igamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
 
 
 igamma_grad_a_p = elementwise(
-    "igamma_grad_a", impl=_igamma_grad_impl, **_FLOAT,
-    body=igamma_grad_a_body, holds=fits_single, arity=2,
+    "igamma_grad_a",
+    impl=_igamma_grad_impl,
+    **_FLOAT,
+    body=igamma_grad_a_body,
+    holds=fits_single,
+    arity=2,
     derivatives=(
         no_derivative("igamma_grad_a", "a"),
         lambda t, out, a, x: mul(t, mul(_gamma_density(a, x), sub(log(x), digamma(a)))),
     ),
     domain=((0.5, 5.0), (0.3, 6.0)),
-)  # fmt: skip
+)
 
 
 def _sample_slope_far(xp: Any, a: Any, x: Any) -> Any:
@@ -254,11 +292,15 @@ def _random_gamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
 
 
 random_gamma_grad_p = elementwise(
-    "random_gamma_grad", impl=_random_gamma_grad_impl, **_FLOAT,
-    body=random_gamma_grad_body, holds=fits_single, arity=2,
+    "random_gamma_grad",
+    impl=_random_gamma_grad_impl,
+    **_FLOAT,
+    body=random_gamma_grad_body,
+    holds=fits_single,
+    arity=2,
     derivatives=tuple(no_derivative("random_gamma_grad", operand) for operand in "ax"),
     domain=((0.5, 5.0), (0.3, 6.0)),
-)  # fmt: skip
+)
 
 
 # --- public functions ----------------------------------------------------------------------

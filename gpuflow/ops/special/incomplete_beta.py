@@ -51,9 +51,9 @@ def _convergent(xp: Any, a: Any, b: Any, x: Any) -> tuple[Any, Any, Any]:
 
     def step(old: Any, new: Any, d: Any, d_a: Any, d_b: Any) -> Any:
         value = new[0] + d * old[0]
-        return xp.stack([
-            value, new[1] + d * old[1] + d_a * old[0], new[2] + d * old[2] + d_b * old[0]
-        ])  # fmt: skip
+        return xp.stack(
+            [value, new[1] + d * old[1] + d_a * old[0], new[2] + d * old[2] + d_b * old[0]]
+        )
 
     for m in range(_MOST_STEPS):
         for d, d_a, d_b in (_odd(a, b, x, m), _even(a, b, x, m + 1)):
@@ -63,9 +63,10 @@ def _convergent(xp: Any, a: Any, b: Any, x: Any) -> tuple[Any, Any, Any]:
         before, last = before * scale, last * scale
         low_before, low_last = low_before * scale, low_last * scale
         if m % _CHECK_EVERY == _CHECK_EVERY - 1:
-            previous, result = result, xp.stack([
-                low_last[0], *(low_last[k] - low_last[0] * last[k] for k in (1, 2))
-            ])  # fmt: skip
+            previous, result = (
+                result,
+                xp.stack([low_last[0], *(low_last[k] - low_last[0] * last[k] for k in (1, 2))]),
+            )
             size = xp.abs(result).sum(0)
             if not bool((xp.abs(result - previous).max(0) > _NEGLIGIBLE * size).any()):
                 break
@@ -128,12 +129,16 @@ def _grad_impl(by_a: bool) -> Any:
         a_near, b_near = (xp.where(large, 1.0, v) for v in (a_in, b_in))
         log_x, log_complement = xp.log(x_in), xp.log1p(-x_in)
         by_first, by_second = _slopes_by_fraction(
-            xp, xp.where(is_lower, a_near, b_near), xp.where(is_lower, b_near, a_near),
-            xp.where(is_lower, x_in, 1 - x_in), xp.where(is_lower, log_x, log_complement),
+            xp,
+            xp.where(is_lower, a_near, b_near),
+            xp.where(is_lower, b_near, a_near),
+            xp.where(is_lower, x_in, 1 - x_in),
+            xp.where(is_lower, log_x, log_complement),
             xp.where(is_lower, log_complement, log_x),
-        )  # fmt: skip
-        out = xp.where(is_lower, by_first if by_a else by_second,
-                       -(by_second if by_a else by_first))  # fmt: skip
+        )
+        out = xp.where(
+            is_lower, by_first if by_a else by_second, -(by_second if by_a else by_first)
+        )
         if bool(large.any()):
             far = _slope_by_differences(xp, a_in, b_in, x_in, is_lower, by_a)
             out = xp.where(large, far, out)
@@ -159,21 +164,33 @@ def _mixed_slope(a: Any, b: Any, x: Any, parameter: Any, logarithm: Any) -> Any:
 
 
 betainc_grad_a_p = elementwise(
-    "betainc_grad_a", impl=_grad_impl(by_a=True), **_FLOAT, body=None, arity=3,
+    "betainc_grad_a",
+    impl=_grad_impl(by_a=True),
+    **_FLOAT,
+    body=None,
+    arity=3,
     derivatives=(
-        no_derivative("betainc_grad_a", "a"), no_derivative("betainc_grad_a", "b"),
+        no_derivative("betainc_grad_a", "a"),
+        no_derivative("betainc_grad_a", "b"),
         lambda t, out, a, b, x: mul(t, _mixed_slope(a, b, x, a, log)),
     ),
-    domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)), tolerance=40,
-)  # fmt: skip
+    domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)),
+    tolerance=40,
+)
 betainc_grad_b_p = elementwise(
-    "betainc_grad_b", impl=_grad_impl(by_a=False), **_FLOAT, body=None, arity=3,
+    "betainc_grad_b",
+    impl=_grad_impl(by_a=False),
+    **_FLOAT,
+    body=None,
+    arity=3,
     derivatives=(
-        no_derivative("betainc_grad_b", "a"), no_derivative("betainc_grad_b", "b"),
+        no_derivative("betainc_grad_b", "a"),
+        no_derivative("betainc_grad_b", "b"),
         lambda t, out, a, b, x: mul(t, _mixed_slope(a, b, x, b, lambda x: log1p(sub(0, x)))),
     ),
-    domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)), tolerance=40,
-)  # fmt: skip
+    domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)),
+    tolerance=40,
+)
 
 
 def _betainc_impl(xp: Any, *operands: Any) -> Any:
@@ -182,15 +199,20 @@ def _betainc_impl(xp: Any, *operands: Any) -> Any:
 
 
 betainc_p = elementwise(
-    "regularized_incomplete_beta", impl=_betainc_impl, **_FLOAT, body=None, arity=3,
+    "regularized_incomplete_beta",
+    impl=_betainc_impl,
+    **_FLOAT,
+    body=None,
+    arity=3,
     derivatives=(
         lambda t, out, a, b, x: mul(t, betainc_grad_a_p.bind(a, b, x)),
         lambda t, out, a, b, x: mul(t, betainc_grad_b_p.bind(a, b, x)),
         lambda t, out, a, b, x: mul(t, _beta_density(a, b, x)),
     ),
     domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)),
-    reference=lambda *xs: load_special(np).betainc(*xs), tolerance=40,
-)  # fmt: skip
+    reference=lambda *xs: load_special(np).betainc(*xs),
+    tolerance=40,
+)
 
 
 # Below, the complement of a small x is computed to first order in a.
@@ -230,15 +252,20 @@ def _complement_impl(xp: Any, *operands: Any) -> Any:
 
 
 betainc_complement_p = elementwise(
-    "betainc_complement", impl=_complement_impl, **_FLOAT, body=None, arity=3,
+    "betainc_complement",
+    impl=_complement_impl,
+    **_FLOAT,
+    body=None,
+    arity=3,
     derivatives=(
         lambda t, out, a, b, x: neg(mul(t, betainc_grad_a_p.bind(a, b, x))),
         lambda t, out, a, b, x: neg(mul(t, betainc_grad_b_p.bind(a, b, x))),
         lambda t, out, a, b, x: neg(mul(t, _beta_density(a, b, x))),
     ),
     domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)),
-    reference=lambda a, b, x: load_special(np).betainc(b, a, 1 - x), tolerance=40,
-)  # fmt: skip
+    reference=lambda a, b, x: load_special(np).betainc(b, a, 1 - x),
+    tolerance=40,
+)
 
 
 def betainc_complement(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:

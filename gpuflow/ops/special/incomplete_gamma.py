@@ -37,9 +37,12 @@ _FAR = 2000.0
 _EULER = 0.5772156649015329
 # lgamma(1 + a) / a for a < 0.01: DLMF 5.7.3.
 _NEAR_ONE = (
-    -1.03692775514337 / 5, 1.0823232337111382 / 4, -1.2020569031595942 / 3,
-    1.6449340668482264 / 2, -_EULER,
-)  # fmt: skip
+    -1.03692775514337 / 5,
+    1.0823232337111382 / 4,
+    -1.2020569031595942 / 3,
+    1.6449340668482264 / 2,
+    -_EULER,
+)
 # (x + 2) erfcx(x) in powers of (x - 2) / (x + 2): the series of scipy/special/tables.py.
 _ERFCX = (
     7.779097770560446e-08, 3.222064444887862e-08, -6.140428115101622e-07, -6.211708111379397e-07,
@@ -237,9 +240,10 @@ def _lgamma_of_next(a: Dual) -> Dual:
 
 
 def _loop(
-    active: Expression, carries: Sequence[Dual],
+    active: Expression,
+    carries: Sequence[Dual],
     iterate: Callable[[Expression, list[Dual]], tuple[list[Dual], Expression, Expression]],
-) -> list[Dual]:  # fmt: skip
+) -> list[Dual]:
     """Iterate n = 1, 2, ... until the step is negligible compared with the size.
 
     ``iterate(n, carries)`` returns the next carries, the step and the size. There are no iterations

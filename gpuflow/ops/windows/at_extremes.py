@@ -83,10 +83,15 @@ select_and_gather_add_p = define(
 
 @explained
 def select_and_gather_add(
-    tangents: Any, operand: Any, select_prim: Primitive, window_dimensions: Sequence[int],
-    window_strides: Sequence[int], padding: Sequence[Sequence[int]],
-    base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
-) -> Any:  # fmt: skip
+    tangents: Any,
+    operand: Any,
+    select_prim: Primitive,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[Sequence[int]],
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Any:
     """Return the tangent at the extremum of each window.
 
     Args:
@@ -108,10 +113,13 @@ def select_and_gather_add(
         Array([20., 20.], dtype=float32)
     """
     return select_and_gather_add_p.bind(
-        tangents, operand, select_prim=select_prim, base_dilation=_dims(base_dilation),
+        tangents,
+        operand,
+        select_prim=select_prim,
+        base_dilation=_dims(base_dilation),
         window_dilation=_dims(window_dilation),
         **_params(window_dimensions, window_strides, padding),
-    )  # fmt: skip
+    )
 
 
 def _dims(sizes: Sequence[int] | None) -> Dims | None:
@@ -119,9 +127,10 @@ def _dims(sizes: Sequence[int] | None) -> Dims | None:
 
 
 def _params(
-    window_dimensions: Sequence[int], window_strides: Sequence[int],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
     padding: Sequence[Sequence[int]],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     return {
         "window_dimensions": _dims(window_dimensions),
         "window_strides": _dims(window_strides),
@@ -183,9 +192,13 @@ select_and_scatter_add_p = define(
 
 @explained
 def select_and_scatter_add(
-    source: Any, operand: Any, select_prim: Primitive, window_dimensions: Sequence[int],
-    window_strides: Sequence[int], padding: Sequence[Sequence[int]],
-) -> Any:  # fmt: skip
+    source: Any,
+    operand: Any,
+    select_prim: Primitive,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[Sequence[int]],
+) -> Any:
     """Sum, for each element, the source values of all windows with this extremum.
 
     Args:

@@ -69,9 +69,13 @@ def _slides(params: dict[str, Any]) -> list[_Slide]:
     window = params["window_dimensions"]
     ones = (1,) * len(window)
     rows = zip(
-        window, params["window_strides"], params["padding"], params.get("base_dilation") or ones,
-        params.get("window_dilation") or ones, strict=True,
-    )  # fmt: skip
+        window,
+        params["window_strides"],
+        params["padding"],
+        params.get("base_dilation") or ones,
+        params.get("window_dilation") or ones,
+        strict=True,
+    )
     return [
         _Slide(w, stride, low, high, base, dilation)
         for w, stride, (low, high), base, dilation in rows
@@ -309,9 +313,10 @@ def gathered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> V
             better = builder.apply("and", better, in_bounds)
         candidate = context.load(0, element.indices, element.load_mask)
         return (
-            builder.select(better, value, best), builder.apply("or", seen, better),
+            builder.select(better, value, best),
+            builder.apply("or", seen, better),
             builder.select(better, candidate, tangent),
-        )  # fmt: skip
+        )
 
     start = (_constant(builder, x.dtype, 0), none, zero)
     return _over_taps(builder, params["window_dimensions"], start, one)[2]
@@ -382,9 +387,7 @@ def scattered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> 
     return _over_taps(builder, backs, (zero,), one)[0]
 
 
-def _covers(
-    math: _Arithmetic, slide: _Slide, distance: Value, back: int | Value
-) -> list[Value]:
+def _covers(math: _Arithmetic, slide: _Slide, distance: Value, back: int | Value) -> list[Value]:
     """Conditions for a window to have a tap at a distance from its start."""
     conditions = []
     is_static = not isinstance(back, Value)

@@ -36,9 +36,15 @@ from gpuflow.ops.windows.sliding import (
 
 
 def selection_counts(
-    name: str, x: ShapedArray, select_prim: Primitive, window_dimensions: Dims,
-    window_strides: Dims, padding: Pads, base_dilation: Dims | None, window_dilation: Dims | None,
-) -> Dims:  # fmt: skip
+    name: str,
+    x: ShapedArray,
+    select_prim: Primitive,
+    window_dimensions: Dims,
+    window_strides: Dims,
+    padding: Pads,
+    base_dilation: Dims | None,
+    window_dilation: Dims | None,
+) -> Dims:
     """Number of positions of the window, in each dimension; see ``window_counts``.
 
     Raises:
@@ -53,16 +59,28 @@ def selection_counts(
     )
     ones = (1,) * x.ndim
     return window_counts(
-        name, x, window_dimensions, window_strides, padding, base_dilation or ones,
+        name,
+        x,
+        window_dimensions,
+        window_strides,
+        padding,
+        base_dilation or ones,
         window_dilation or ones,
-    )  # fmt: skip
+    )
 
 
 def extreme_indices(
-    xp: Any, x: Any, *, select_prim: Primitive, window_dimensions: Dims, window_strides: Dims,
-    padding: Pads, base_dilation: Dims | None = None, window_dilation: Dims | None = None,
+    xp: Any,
+    x: Any,
+    *,
+    select_prim: Primitive,
+    window_dimensions: Dims,
+    window_strides: Dims,
+    padding: Pads,
+    base_dilation: Dims | None = None,
+    window_dilation: Dims | None = None,
     as_taps: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Flat index of the first extremum of each window; -1 for an empty window.
 
     A nan is an extremum; padding and dilation are not. With ``as_taps`` the result is the index of
@@ -73,9 +91,14 @@ def extreme_indices(
     lhs_dilation, rhs_dilation = base_dilation or ones, window_dilation or ones
     aval = ShapedArray(x.shape, x.dtype)
     counts = window_counts(
-        "select_and_gather_add", aval, window_dimensions, window_strides, padding, lhs_dilation,
+        "select_and_gather_add",
+        aval,
+        window_dimensions,
+        window_strides,
+        padding,
+        lhs_dilation,
         rhs_dilation,
-    )  # fmt: skip
+    )
     narrow = x.size <= np.iinfo(np.int32).max
     positions = xp.arange(x.size, dtype=np.int32 if narrow else np.int64).reshape(x.shape)
     values = padded(xp, x, 0, padding, lhs_dilation, (highest if least else lowest)(x.dtype))
@@ -100,9 +123,12 @@ def extreme_indices(
 
 
 def batch_leading(
-    get: Callable[[], Primitive], axis: AxisData, operands: Sequence[Any],
-    dims: Sequence[int | None], **params: Any,
-) -> tuple[Any, int]:  # fmt: skip
+    get: Callable[[], Primitive],
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    **params: Any,
+) -> tuple[Any, int]:
     """The batch rule of an op whose operands all get a leading batch dimension."""
     batched = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
     return get().bind(*batched, **with_leading(params)), 0
@@ -131,9 +157,7 @@ def _extreme_impl(xp: Any, x: Any, **params: Any) -> Any:
     return extreme_indices(xp, x, as_taps=True, **params).astype(np.int32)
 
 
-def _extreme_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
-) -> tuple[Any, Any]:
+def _extreme_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     del tangents
     out = window_extreme_p.bind(*primals, **params)
     return out, zero_tangent(out)
@@ -166,18 +190,32 @@ def _spread_shape(
 
 
 def _spread_impl(
-    xp: Any, source: Any, taps: Any, *, shape: Dims, window_dimensions: Dims, window_strides: Dims,
-    padding: Pads, base_dilation: Dims | None = None, window_dilation: Dims | None = None,
-) -> Any:  # fmt: skip
+    xp: Any,
+    source: Any,
+    taps: Any,
+    *,
+    shape: Dims,
+    window_dimensions: Dims,
+    window_strides: Dims,
+    padding: Pads,
+    base_dilation: Dims | None = None,
+    window_dilation: Dims | None = None,
+) -> Any:
     ones = (1,) * len(shape)
     lhs_dilation, rhs_dilation = base_dilation or ones, window_dilation or ones
     total = xp.zeros(shape, source.dtype)
     for tap, offset in enumerate(itertools.product(*map(range, window_dimensions))):
         windows, elements = [], []
         for n, count, k, stride, (low, _), base, dilation in zip(
-            shape, source.shape, offset, window_strides, padding, lhs_dilation, rhs_dilation,
+            shape,
+            source.shape,
+            offset,
+            window_strides,
+            padding,
+            lhs_dilation,
+            rhs_dilation,
             strict=True,
-        ):  # fmt: skip
+        ):
             at = xp.arange(count) * stride + k * dilation - low
             is_there = (at >= 0) & (at % base == 0) & (at < n * base)
             windows.append(xp.flatnonzero(is_there))
@@ -188,9 +226,13 @@ def _spread_impl(
 
 
 def _spread_batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, shape: Dims,
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    shape: Dims,
     **params: Any,
-) -> tuple[Any, int]:  # fmt: skip
+) -> tuple[Any, int]:
     batched = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
     return window_spread_p.bind(*batched, shape=(axis.size, *shape), **with_leading(params)), 0
 

@@ -41,15 +41,28 @@ def _window_shape(
 
 
 def _impl(
-    combine: str, neutral: Callable[[Any], Any], xp: Any, x: Any, *, window_dimensions: Dims,
-    window_strides: Dims, padding: Pads, base_dilation: Dims, window_dilation: Dims,
-) -> Any:  # fmt: skip
+    combine: str,
+    neutral: Callable[[Any], Any],
+    xp: Any,
+    x: Any,
+    *,
+    window_dimensions: Dims,
+    window_strides: Dims,
+    padding: Pads,
+    base_dilation: Dims,
+    window_dilation: Dims,
+) -> Any:
     """Reduce dimension by dimension: the work grows with the sum of the window's sizes."""
     aval = ShapedArray(x.shape, x.dtype)
     counts = window_counts(
-        "reduce_window", aval, window_dimensions, window_strides, padding, base_dilation,
+        "reduce_window",
+        aval,
+        window_dimensions,
+        window_strides,
+        padding,
+        base_dilation,
         window_dilation,
-    )  # fmt: skip
+    )
     narrow = combine == "add" and dtypes.is_floating(x.dtype) and x.dtype.itemsize <= 2
     wide = x.astype(np.float32) if narrow else x
     filling = neutral(x.dtype)
@@ -70,9 +83,12 @@ def _impl(
 
 
 def _batch(
-    get: Callable[[], Primitive], axis: AxisData, operands: Sequence[Any], dims: Sequence[int],
+    get: Callable[[], Primitive],
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int],
     **params: Any,
-) -> tuple[Any, int]:  # fmt: skip
+) -> tuple[Any, int]:
     del axis
     x = move_axis(operands[0], dims[0], 0)
     return get().bind(x, **with_leading(params)), 0
@@ -85,16 +101,25 @@ def _sum_transpose(ct: Any, x: ShapedArray, **params: Any) -> Any:
     """A window sum of the cotangent, with strides and base dilation exchanged."""
     pads = []
     for n, w, stride, (low, _), db, dw, out in zip(
-        x.shape, params["window_dimensions"], params["window_strides"], params["padding"],
-        params["base_dilation"], params["window_dilation"], aval_of(ct).shape, strict=True,
-    ):  # fmt: skip
+        x.shape,
+        params["window_dimensions"],
+        params["window_strides"],
+        params["padding"],
+        params["base_dilation"],
+        params["window_dilation"],
+        aval_of(ct).shape,
+        strict=True,
+    ):
         before = dilated(w, dw) - low - 1
         pads.append((before, dilated(n, db) + dilated(w, dw) - 1 - dilated(out, stride) - before))
     return reduce_window_sum_p.bind(
-        ct, window_dimensions=params["window_dimensions"], window_strides=params["base_dilation"],
-        padding=tuple(pads), base_dilation=params["window_strides"],
+        ct,
+        window_dimensions=params["window_dimensions"],
+        window_strides=params["base_dilation"],
+        padding=tuple(pads),
+        base_dilation=params["window_strides"],
         window_dilation=params["window_dilation"],
-    )  # fmt: skip
+    )
 
 
 reduce_window_sum_p = define(

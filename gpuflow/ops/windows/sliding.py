@@ -13,9 +13,14 @@ from gpuflow.ops.define import is_ordered
 
 
 def window_counts(
-    name: str, x: ShapedArray, window_dimensions: Dims, window_strides: Dims, padding: Pads,
-    base_dilation: Dims, window_dilation: Dims,
-) -> Dims:  # fmt: skip
+    name: str,
+    x: ShapedArray,
+    window_dimensions: Dims,
+    window_strides: Dims,
+    padding: Pads,
+    base_dilation: Dims,
+    window_dilation: Dims,
+) -> Dims:
     """Number of positions of the window, in each dimension.
 
     Raises:
@@ -47,9 +52,12 @@ def window_slices(counts: Dims, offsets: Sequence[int], strides: Dims) -> tuple[
 
 # Parameters of a dimension in which each element is a window.
 _TRIVIAL = {
-    "window_dimensions": 1, "window_strides": 1, "padding": (0, 0), "base_dilation": 1,
+    "window_dimensions": 1,
+    "window_strides": 1,
+    "padding": (0, 0),
+    "base_dilation": 1,
     "window_dilation": 1,
-}  # fmt: skip
+}
 
 
 def with_leading(params: dict[str, Any]) -> dict[str, Any]:
@@ -74,10 +82,13 @@ def window_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: A
         (d, d)
         for d, (window, stride, edges, base) in enumerate(
             zip(
-                params["window_dimensions"], params["window_strides"], params["padding"],
-                params.get("base_dilation") or ones, strict=True,
+                params["window_dimensions"],
+                params["window_strides"],
+                params["padding"],
+                params.get("base_dilation") or ones,
+                strict=True,
             )
         )
         if (window, stride, base) == (1, 1, 1) and tuple(edges) == (0, 0)
-    ]  # fmt: skip
+    ]
     return [trivial] * len(ins)

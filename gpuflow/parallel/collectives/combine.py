@@ -11,9 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.runtime.memory import allocate
 
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    "sum": np.add, "max": np.maximum, "min": np.minimum
-}  # fmt: skip
+OPERATIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def working_dtype(dtype: np.dtype) -> np.dtype:

@@ -123,7 +123,8 @@ class LoopbackCommunicator(Immediate):
 
     def all_to_all(self, data: Any) -> np.ndarray:
         return self._exchange(
-            "all_to_all", data,
+            "all_to_all",
+            data,
             lambda operands: np.stack([operand[self.rank] for operand in operands]),
         )
 
@@ -150,5 +151,3 @@ class LoopbackCommunicator(Immediate):
             )
             self._groups[groups] = communicator
         return communicator
-
-

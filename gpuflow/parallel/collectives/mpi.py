@@ -230,6 +230,7 @@ class _Watch:
                     f"[{current[0].split()[0]}] all ranks must reach {current[0]}; rank "
                     f"{self._world.rank} has waited for {self.timeout:g} s. Fix: find out why the "
                     "other ranks do not reach it.",
-                    file=sys.stderr, flush=True,
-                )  # fmt: skip
+                    file=sys.stderr,
+                    flush=True,
+                )
                 self._world.Abort(1)

@@ -31,10 +31,17 @@ from gpuflow.targets.cuda.runtime.driver.side_stream import SideStream
 
 # NCCL's names of dtypes that it adds and compares; others are moved as bytes.
 _NAMES = {
-    "int8": "INT8", "uint8": "UINT8", "int32": "INT32", "uint32": "UINT32", "int64": "INT64",
-    "uint64": "UINT64", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "int32": "INT32",
+    "uint32": "UINT32",
+    "int64": "INT64",
+    "uint64": "UINT64",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "float32": "FLOAT32",
     "float64": "FLOAT64",
-}  # fmt: skip
+}
 # Dtypes in which others are combined.
 _WIDER = {"bool": "uint8", "int16": "int32", "uint16": "uint32"}
 
@@ -94,9 +101,14 @@ class NcclCommunicator:
     """
 
     def __init__(
-        self, comm: Any, nccl: Any, xp: Any, side: SideStream, name: str = "processes",
+        self,
+        comm: Any,
+        nccl: Any,
+        xp: Any,
+        side: SideStream,
+        name: str = "processes",
         watch: Watch | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.rank, self.size, self.name = comm.rank_id(), comm.size(), name
         self.watch = watch or Watch()
         self.watch.add(side, comm)
@@ -237,9 +249,13 @@ class NcclCommunicator:
         result = self._xp.empty(working.shape[1:], working.dtype)
         with self._at_once("reduce_scatter", array.nbytes) as stream:
             self._comm.reduceScatter(
-                working.data.ptr, result.data.ptr, count // self.size, kind, self._code("SUM"),
+                working.data.ptr,
+                result.data.ptr,
+                count // self.size,
+                kind,
+                self._code("SUM"),
                 stream,
-            )  # fmt: skip
+            )
         return self._finished(result, array, None)
 
     @contextmanager

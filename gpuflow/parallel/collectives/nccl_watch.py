@@ -281,8 +281,11 @@ class Watch:
             time.sleep(_LOOK)
         if self._is_stopped:
             return
-        print(f"{self._error}\nNCCL does not let go of it: the process ends.",
-              file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            f"{self._error}\nNCCL does not let go of it: the process ends.",
+            file=sys.stderr,
+            flush=True,
+        )
         os._exit(FAILED_STATUS)
 
     def _inside(self) -> bool:

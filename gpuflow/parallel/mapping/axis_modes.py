@@ -116,7 +116,9 @@ def _with_types(mesh: Mesh | AbstractMesh, axes: Any, kind: AxisType) -> Mesh | 
                 f"Fix: names of {mesh.axis_names}."
             )
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return mesh.update(axis_types=[
-        kind if name in chosen and current is not AxisType.Manual else current
-        for name, current in pairs
-    ])  # fmt: skip
+    return mesh.update(
+        axis_types=[
+            kind if name in chosen and current is not AxisType.Manual else current
+            for name, current in pairs
+        ]
+    )

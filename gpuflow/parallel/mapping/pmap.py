@@ -96,9 +96,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         in_tree = tree.structure((dynamic, kwargs))
         return lowered.of_trees(in_tree, mapped.out_tree, self.name, finish)
 
-    def _prepared(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], Mapped]:
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Mapped]:
         """The leaves of the arguments, and the program for their structure."""
         options = self._options
         check(
@@ -114,13 +112,19 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         leaves, in_tree = tree.flatten((dynamic, kwargs))
         axes = positions_of("pmap", leaves, self._axes(args, dynamic, kwargs), self.name)
         size = mapped_size(
-            "pmap", leaves, axes, local_axis_size(options, self.name), self.name,
+            "pmap",
+            leaves,
+            axes,
+            local_axis_size(options, self.name),
+            self.name,
             lambda: argument_names(self._function, dynamic, kwargs, options.static),
-        )  # fmt: skip
+        )
         check(
             size > 0,
-            lambda: f"[pmap] mapped axes must have elements; got size 0 for {self.name}. Fix: map "
-            "over at least one device.",
+            lambda: (
+                f"[pmap] mapped axes must have elements; got size 0 for {self.name}. Fix: map "
+                "over at least one device."
+            ),
             ValueError,
         )
         device_mesh = mesh_of(devices_for(size, options, self.name), NO_NAME)
@@ -166,9 +170,15 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped], Generic[_P, _T]):
         return axes_of("pmap", in_axes, dynamic, kwargs, self.name)
 
     def _map(
-        self, dynamic: tuple[Any, ...], statics: Sequence[tuple[int, Any]], in_tree: Any,
-        axes: Sequence[int | None], size: int, avals: Sequence[Any], memories: Memories | None,
-    ) -> Mapped:  # fmt: skip
+        self,
+        dynamic: tuple[Any, ...],
+        statics: Sequence[tuple[int, Any]],
+        in_tree: Any,
+        axes: Sequence[int | None],
+        size: int,
+        avals: Sequence[Any],
+        memories: Memories | None,
+    ) -> Mapped:
         """The program of leaves for one structure of arguments."""
         options, fixed = self._options, dict(statics)
         neighbors, count = neighbors_of(options), process.count
@@ -289,14 +299,21 @@ def pmap(
     check_axes("pmap", "out_axes", out_axes, name)
     check_names("pmap", axis_name, axis_size, name)
     options = PmapOptions(
-        axis_name, in_axes, out_axes,
+        axis_name,
+        in_axes,
+        out_axes,
         _numbers("static_broadcasted_argnums", static_broadcasted_argnums),
-        _numbers("donate_argnums", donate_argnums), tuple(devices or ()), axis_size, backend,
-    )  # fmt: skip
+        _numbers("donate_argnums", donate_argnums),
+        tuple(devices or ()),
+        axis_size,
+        backend,
+    )
     check(
         not set(options.static) & set(options.donated),
-        lambda: f"[pmap] static arguments cannot be donated; got {options.static} and "
-        f"{options.donated} for {name}. Fix: leave them out of donate_argnums.",
+        lambda: (
+            f"[pmap] static arguments cannot be donated; got {options.static} and "
+            f"{options.donated} for {name}. Fix: leave them out of donate_argnums."
+        ),
         ValueError,
     )
     return PmapFunction(fun, options)

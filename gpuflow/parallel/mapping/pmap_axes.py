@@ -130,9 +130,7 @@ def devices_for(size: int, options: PmapOptions, name: str) -> tuple[Device, ...
         ValueError: there are not enough, or not as many as were given.
     """
     requested = options.devices
-    there = tuple(
-        device for device in requested or devices(options.backend) if device.is_local
-    )
+    there = tuple(device for device in requested or devices(options.backend) if device.is_local)
     check(
         size == len(there) if requested else size <= len(there),
         lambda: (

@@ -72,11 +72,15 @@ class Mapped:
         ranks = [aval.ndim for aval in self.traced.out_avals]
         targets = [*self.targets, *[0] * len(self.unequal)]
         return bind_shard_map(
-            self.traced, leaves, self.consts, name=name, memories=self.memories,
+            self.traced,
+            leaves,
+            self.consts,
+            name=name,
+            memories=self.memories,
             in_shardings=self.in_shardings(avals),
             out_shardings=tuple(self.sharding(*pair) for pair in safe_zip(targets, ranks)),
             donated=[k in self.donated for k in range(len(leaves))],
-        )  # fmt: skip
+        )
 
 
 def without_tests(mapped: Mapped, outs: Sequence[Any], name: str) -> list[Any]:

@@ -112,14 +112,21 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         return tree.unflatten(blocks.out_tree, outs)
 
     def _bind(
-        self, blocks: _Blocks, leaves: Sequence[Any], specs: Sequence[PartitionSpec],
+        self,
+        blocks: _Blocks,
+        leaves: Sequence[Any],
+        specs: Sequence[PartitionSpec],
         memories: Memories,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         return bind_shard_map(
-            blocks.traced, leaves, blocks.consts, name=self.name, memories=memories,
+            blocks.traced,
+            leaves,
+            blocks.consts,
+            name=self.name,
+            memories=memories,
             in_shardings=tuple(map(self._sharding, specs)),
             out_shardings=tuple(map(self._sharding, blocks.specs)),
-        )  # fmt: skip
+        )
 
     @cached_property
     def _memories(self) -> Memories | None:
@@ -143,9 +150,12 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         return with_sharding(whole, self._sharding(blocks.specs[number]))
 
     def _make(
-        self, in_tree: Any, specs: Sequence[PartitionSpec], avals: Sequence[Any],
+        self,
+        in_tree: Any,
+        specs: Sequence[PartitionSpec],
+        avals: Sequence[Any],
         memories: Memories | None,
-    ) -> _Blocks:  # fmt: skip
+    ) -> _Blocks:
         options = self._options
         if memories is None:
             blocks = _Blocks(None, options.sizes, {name: name for name in options.axes})
@@ -171,24 +181,32 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         blocks.specs = specs_of("out_specs", self._options.out_specs, result, self.name)
         for k, (out, spec) in enumerate(safe_zip(outs, blocks.specs)):
             counts_of(
-                self._options, spec, aval_of(out).shape, "out_specs",
+                self._options,
+                spec,
+                aval_of(out).shape,
+                "out_specs",
                 lambda k=k: output_name(blocks.out_tree, k, self.name),
-            )  # fmt: skip
+            )
         return outs
 
     def _level(
-        self, number: int, blocks: _Blocks, specs: Sequence[PartitionSpec],
+        self,
+        number: int,
+        blocks: _Blocks,
+        specs: Sequence[PartitionSpec],
         user: Callable[..., list[Any]],
-    ) -> Callable[..., list[Any]]:  # fmt: skip
+    ) -> Callable[..., list[Any]]:
         """The program for the blocks at one index along the first ``number`` axes."""
         axes = self._options.axes
         if number == len(axes):
             return user
         name, inner = axes[number], self._level(number + 1, blocks, specs, user)
         axis = AxisData(
-            blocks.names[name], blocks.within[name], has_devices=True,
+            blocks.names[name],
+            blocks.within[name],
+            has_devices=True,
             varies=name if self._options.check_vma else None,
-        )  # fmt: skip
+        )
         dims = [0 if name in all_names(spec) else None for spec in specs]
 
         def mapped(*values: Any) -> list[Any]:
@@ -202,9 +220,12 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         return mapped
 
     def _run(
-        self, blocks: _Blocks, specs: Sequence[PartitionSpec], program: Callable[..., list[Any]],
+        self,
+        blocks: _Blocks,
+        specs: Sequence[PartitionSpec],
+        program: Callable[..., list[Any]],
         *leaves: Any,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """The program on arrays, or on the shards of a memory."""
         axes, sizes = self._options.axes, blocks.within
         operands = [into_blocks(leaf, spec, axes, sizes) for leaf, spec in safe_zip(leaves, specs)]

@@ -37,9 +37,14 @@ class ShardMapped:
     """
 
     def __init__(
-        self, function: Callable[..., Any], mesh: Mesh | AbstractMesh | None, in_specs: Any,
-        out_specs: Any, axis_names: frozenset[Any], check_vma: bool,
-    ) -> None:  # fmt: skip
+        self,
+        function: Callable[..., Any],
+        mesh: Mesh | AbstractMesh | None,
+        in_specs: Any,
+        out_specs: Any,
+        axis_names: frozenset[Any],
+        check_vma: bool,
+    ) -> None:
         wrapper: Any = self
         functools.update_wrapper(wrapper, function)
         self._function, self._mesh, self._in_specs = function, mesh, in_specs
@@ -90,8 +95,10 @@ class ShardMapped:
         mesh = config.mesh if self._mesh is None else self._mesh
         check(
             isinstance(mesh, Mesh | AbstractMesh) and not mesh.empty,
-            lambda: f"[shard_map] the mesh must be a Mesh; got {mesh!r}. "
-            "Fix: mesh=make_mesh((8,), ('x',)), or jax.set_mesh(mesh).",
+            lambda: (
+                f"[shard_map] the mesh must be a Mesh; got {mesh!r}. "
+                "Fix: mesh=make_mesh((8,), ('x',)), or jax.set_mesh(mesh)."
+            ),
             ValueError,
         )
         if isinstance(mesh, Mesh):
@@ -105,9 +112,11 @@ class ShardMapped:
                 return sharding.mesh
         check(
             any(map(_is_traced, leaves)),
-            lambda: "[shard_map] with an AbstractMesh, arguments must be sharded over a matching "
-            f"mesh; got {', '.join(str(aval_of(leaf)) for leaf in leaves)} for {mesh}. Fix: "
-            "device_put(x, NamedSharding(mesh, spec)), or jax.set_mesh(mesh).",
+            lambda: (
+                "[shard_map] with an AbstractMesh, arguments must be sharded over a matching "
+                f"mesh; got {', '.join(str(aval_of(leaf)) for leaf in leaves)} for {mesh}. Fix: "
+                "device_put(x, NamedSharding(mesh, spec)), or jax.set_mesh(mesh)."
+            ),
             ValueError,
         )
         return make_mesh(mesh.axis_sizes, mesh.axis_names, mesh.axis_types)
@@ -129,10 +138,15 @@ class ShardMapped:
         )
         axes = tuple(n for n in mesh.axis_names if not self._axis_names or n in self._axis_names)
         outer = config.mesh
-        taken = () if outer is None else tuple(
-            name for name, kind in zip(outer.axis_names, outer.axis_types, strict=True)
-            if kind is AxisType.Manual and name in axes
-        )  # fmt: skip
+        taken = (
+            ()
+            if outer is None
+            else tuple(
+                name
+                for name, kind in zip(outer.axis_names, outer.axis_types, strict=True)
+                if kind is AxisType.Manual and name in axes
+            )
+        )
         check(
             not taken,
             lambda: (
@@ -207,8 +221,10 @@ def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     check(
         all(kinds[name] is AxisType.Explicit for name in axes) and not _is_traced(leaf),
-        lambda: f"[shard_map] in_specs must be given unless arguments are concrete and the axes of "
-        f"the mesh explicit; got none for {mesh}. Fix: in_specs=P(...).",
+        lambda: (
+            f"[shard_map] in_specs must be given unless arguments are concrete and the axes of "
+            f"the mesh explicit; got none for {mesh}. Fix: in_specs=P(...)."
+        ),
     )
     spec = _explicit_spec(leaf, mesh) or PartitionSpec()
     filtered = [tuple(name for name in names_of(entry) if name in axes) for entry in spec]
@@ -302,13 +318,19 @@ def shard_map(
     """
     if f is None:
         return functools.partial(
-            shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names,
+            shard_map,
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=axis_names,
             check_vma=check_vma,
-        )  # fmt: skip
+        )
     check(
         callable(f),
-        lambda: f"[shard_map] the first argument must be a function; got {f!r}. "
-        "Fix: shard_map(f, mesh=mesh, in_specs=..., out_specs=...).",
+        lambda: (
+            f"[shard_map] the first argument must be a function; got {f!r}. "
+            "Fix: shard_map(f, mesh=mesh, in_specs=..., out_specs=...)."
+        ),
         TypeError,
     )
     check(
@@ -317,8 +339,9 @@ def shard_map(
     )
     check(
         mesh is None or isinstance(mesh, Mesh | AbstractMesh),
-        lambda: f"[shard_map] the mesh must be a Mesh; got {mesh!r}. "
-        "Fix: mesh=make_mesh((8,), ('x',)).",
+        lambda: (
+            f"[shard_map] the mesh must be a Mesh; got {mesh!r}. Fix: mesh=make_mesh((8,), ('x',))."
+        ),
         ValueError,
     )
     return ShardMapped(f, mesh, in_specs, out_specs, frozenset(axis_names), check_vma)

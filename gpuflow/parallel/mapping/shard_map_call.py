@@ -47,9 +47,11 @@ def whole_aval(aval: ShapedArray, sharding: NamedSharding, memories: Memories) -
 
 
 def _scaled(
-    shape: Sequence[int], sharding: NamedSharding, memories: Memories,
+    shape: Sequence[int],
+    sharding: NamedSharding,
+    memories: Memories,
     scale: Callable[[int, int], int],
-) -> tuple[int, ...]:  # fmt: skip
+) -> tuple[int, ...]:
     sizes = list(shape)
     for dim, entry in enumerate(sharding.spec):
         names = all_names(PartitionSpec(entry))
@@ -58,10 +60,16 @@ def _scaled(
 
 
 def bind_shard_map(
-    jaxpr: ClosedJaxpr, operands: Sequence[Any], consts: Sequence[Any], *, name: str,
-    memories: Memories, in_shardings: Shardings, out_shardings: Shardings,
+    jaxpr: ClosedJaxpr,
+    operands: Sequence[Any],
+    consts: Sequence[Any],
+    *,
+    name: str,
+    memories: Memories,
+    in_shardings: Shardings,
+    out_shardings: Shardings,
     donated: Sequence[bool] = (),
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Bind a program of one memory.
 
     Args:
@@ -74,28 +82,46 @@ def bind_shard_map(
     """
     whole = NamedSharding(memories.blocks, PartitionSpec())
     return shard_map_p.bind(
-        *consts, *operands, jaxpr=jaxpr, name=name, memories=memories,
-        in_shardings=(*[whole] * len(consts), *in_shardings), out_shardings=tuple(out_shardings),
+        *consts,
+        *operands,
+        jaxpr=jaxpr,
+        name=name,
+        memories=memories,
+        in_shardings=(*[whole] * len(consts), *in_shardings),
+        out_shardings=tuple(out_shardings),
         donated=(*[False] * len(consts), *donated) if any(donated) else (),
-    )  # fmt: skip
+    )
 
 
 def _again(
-    jaxpr: ClosedJaxpr, name: str, operands: Sequence[Any], memories: Memories,
-    in_shardings: Sequence[NamedSharding], out_shardings: Sequence[NamedSharding],
-) -> list[Any]:  # fmt: skip
+    jaxpr: ClosedJaxpr,
+    name: str,
+    operands: Sequence[Any],
+    memories: Memories,
+    in_shardings: Sequence[NamedSharding],
+    out_shardings: Sequence[NamedSharding],
+) -> list[Any]:
     """Bind a derived program; its constants become operands."""
     hoisted = jaxpr.jaxpr.memo("hoisted", lambda: ClosedJaxpr(hoist_consts(jaxpr.jaxpr)))
     return bind_shard_map(
-        hoisted, operands, jaxpr.consts, name=name, memories=memories,
-        in_shardings=tuple(in_shardings), out_shardings=tuple(out_shardings),
-    )  # fmt: skip
+        hoisted,
+        operands,
+        jaxpr.consts,
+        name=name,
+        memories=memories,
+        in_shardings=tuple(in_shardings),
+        out_shardings=tuple(out_shardings),
+    )
 
 
 def _shape(
-    *avals: ShapedArray, jaxpr: ClosedJaxpr, memories: Memories, in_shardings: Shardings,
-    out_shardings: Shardings, **params: Any,
-) -> list[ShapedArray]:  # fmt: skip
+    *avals: ShapedArray,
+    jaxpr: ClosedJaxpr,
+    memories: Memories,
+    in_shardings: Shardings,
+    out_shardings: Shardings,
+    **params: Any,
+) -> list[ShapedArray]:
     del params
     for operand, sharding, expected in safe_zip(avals, in_shardings, jaxpr.in_avals):
         local = local_aval(operand, sharding, memories)
@@ -114,26 +140,40 @@ def _execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     shapes = [aval.shape for aval in _shape(*map(aval_of, operands), **params)]
     shards = [placed(x, sharding) for x, sharding in safe_zip(operands, params["in_shardings"])]
     outs = run_local(
-        params["jaxpr"], shards, params["memories"], params["out_shardings"], shapes,
+        params["jaxpr"],
+        shards,
+        params["memories"],
+        params["out_shardings"],
+        shapes,
         params["donated"],
-    )  # fmt: skip
+    )
     delete_donated(operands, params["donated"])
     return outs
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str,
-    memories: Memories, in_shardings: Shardings, out_shardings: Shardings, donated: Sequence[bool],
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    jaxpr: ClosedJaxpr,
+    name: str,
+    memories: Memories,
+    in_shardings: Shardings,
+    out_shardings: Shardings,
+    donated: Sequence[bool],
+) -> tuple[list[Any], list[Any]]:
     del donated  # of the call, not of derived programs
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
     nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
     results = _again(
-        derivative, f"jvp({name})", [*primals, *nonzero_tangents], memories,
+        derivative,
+        f"jvp({name})",
+        [*primals, *nonzero_tangents],
+        memories,
         [*in_shardings, *_selected(in_shardings, nonzeros)],
         [*out_shardings, *_selected(out_shardings, out_nonzeros)],
-    )  # fmt: skip
+    )
     count = len(jaxpr.out_avals)
     tangent_results = iter(results[count:])
     outs = results[:count]
@@ -149,9 +189,15 @@ def _selected(shardings: Sequence[NamedSharding], flags: Sequence[bool]) -> list
 
 
 def _linearize(
-    nonzeros: tuple[bool, ...], *primals: Any, jaxpr: ClosedJaxpr, name: str, memories: Memories,
-    in_shardings: Shardings, out_shardings: Shardings, donated: Sequence[bool],
-) -> tuple[Any, ...]:  # fmt: skip
+    nonzeros: tuple[bool, ...],
+    *primals: Any,
+    jaxpr: ClosedJaxpr,
+    name: str,
+    memories: Memories,
+    in_shardings: Shardings,
+    out_shardings: Shardings,
+    donated: Sequence[bool],
+) -> tuple[Any, ...]:
     del donated  # of the call, not of derived programs
     known, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
     stacked = NamedSharding(memories.blocks, PartitionSpec(memories.names))
@@ -165,10 +211,13 @@ def _linearize(
 
     def tangent_function(residuals: Sequence[Any], *nonzero_tangents: Any) -> list[Any]:
         return _again(
-            tangents, f"linear({name})", [*residuals, *nonzero_tangents], memories,
+            tangents,
+            f"linear({name})",
+            [*residuals, *nonzero_tangents],
+            memories,
             [*[stacked] * count, *_selected(in_shardings, nonzeros)],
             _selected(out_shardings, out_nonzeros),
-        )  # fmt: skip
+        )
 
     return outs[:split], out_nonzeros, outs[split:], tangent_function
 
@@ -200,9 +249,15 @@ def _traced(function: Callable[..., Any], avals: Sequence[ShapedArray]) -> Close
 
 
 def _transpose(
-    cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr, name: str, memories: Memories,
-    in_shardings: Shardings, out_shardings: Shardings, donated: Sequence[bool],
-) -> list[Any]:  # fmt: skip
+    cotangents: Sequence[Any],
+    *operands: Any,
+    jaxpr: ClosedJaxpr,
+    name: str,
+    memories: Memories,
+    in_shardings: Shardings,
+    out_shardings: Shardings,
+    donated: Sequence[bool],
+) -> list[Any]:
     del donated  # of the call, not of derived programs
     undefined = tuple(is_undefined(operand) for operand in operands)
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
@@ -215,17 +270,23 @@ def _transpose(
         lambda: _shared(backward, len(known), cotangent_shardings, grad_shardings, memories),
     )
     gradients = _again(
-        program, f"transpose({name})",
+        program,
+        f"transpose({name})",
         [*[operands[k] for k in known], *[ct for ct in cotangents if type(ct) is not Zero]],
-        memories, [*[in_shardings[k] for k in known], *cotangent_shardings], grad_shardings,
-    )  # fmt: skip
+        memories,
+        [*[in_shardings[k] for k in known], *cotangent_shardings],
+        grad_shardings,
+    )
     return operand_cotangents(operands, gradients, out_nonzeros)
 
 
 def _shared(
-    backward: ClosedJaxpr, count: int, cotangent_shardings: Sequence[NamedSharding],
-    grad_shardings: Sequence[NamedSharding], memories: Memories,
-) -> ClosedJaxpr:  # fmt: skip
+    backward: ClosedJaxpr,
+    count: int,
+    cotangent_shardings: Sequence[NamedSharding],
+    grad_shardings: Sequence[NamedSharding],
+    memories: Memories,
+) -> ClosedJaxpr:
     """The backward pass with cotangents divided among copies, and summed afterwards."""
 
     def shared(*values: Any) -> list[Any]:
@@ -252,10 +313,17 @@ def _others(sharding: NamedSharding, memories: Memories) -> list[Any]:
 
 
 def _batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr,
-    name: str, memories: Memories, in_shardings: Shardings, out_shardings: Shardings,
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    jaxpr: ClosedJaxpr,
+    name: str,
+    memories: Memories,
+    in_shardings: Shardings,
+    out_shardings: Shardings,
     donated: Sequence[bool],
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+) -> tuple[list[Any], list[int | None]]:
     del donated  # of the call, not of derived programs
     batched = tuple(dim is not None for dim in dims)
     mapped, out_batched = batch_jaxpr(jaxpr, axis, batched)
@@ -268,9 +336,13 @@ def _batch(
         ]
 
     outs = _again(
-        mapped, name, moved, memories, widened(in_shardings, batched),
+        mapped,
+        name,
+        moved,
+        memories,
+        widened(in_shardings, batched),
         widened(out_shardings, out_batched),
-    )  # fmt: skip
+    )
     return outs, [0 if flag else None for flag in out_batched]
 
 

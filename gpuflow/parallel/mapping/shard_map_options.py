@@ -43,9 +43,13 @@ class ShardMapOptions:
 
 
 def check_inputs(
-    function: Callable[..., Any], name: str, options: ShardMapOptions, args: Sequence[Any],
-    leaves: Sequence[Any], specs: Sequence[PartitionSpec],
-) -> None:  # fmt: skip
+    function: Callable[..., Any],
+    name: str,
+    options: ShardMapOptions,
+    args: Sequence[Any],
+    leaves: Sequence[Any],
+    specs: Sequence[PartitionSpec],
+) -> None:
     """Check that arguments are arrays that their specs divide.
 
     Raises:
@@ -78,9 +82,12 @@ def check_inputs(
 
 
 def counts_of(
-    options: ShardMapOptions, spec: PartitionSpec, shape: Sequence[int], what: str,
+    options: ShardMapOptions,
+    spec: PartitionSpec,
+    shape: Sequence[int],
+    what: str,
     name: Callable[[], str],
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """The number of blocks of each dimension.
 
     Raises:

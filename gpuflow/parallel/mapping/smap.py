@@ -27,9 +27,13 @@ def smap(
     *, in_axes: Any, out_axes: Any, axis_name: Any
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
 def smap(
-    f: Callable[..., Any] | None = None, /, *, in_axes: Any = _MISSING, out_axes: Any,
+    f: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_axes: Any = _MISSING,
+    out_axes: Any,
     axis_name: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Map a function over shards of arrays along one axis of the current mesh.
 
     Args:
@@ -59,8 +63,10 @@ def smap(
     )
     check(
         in_axes is not _MISSING,
-        lambda: "[smap] in_axes must be given, because types do not determine how arrays are "
-        "sharded; got none. Fix: in_axes=0.",
+        lambda: (
+            "[smap] in_axes must be given, because types do not determine how arrays are "
+            "sharded; got none. Fix: in_axes=0."
+        ),
     )
     check(
         in_axes is None or isinstance(in_axes, int | tuple),
@@ -70,9 +76,7 @@ def smap(
         _specs(what, axes, axis_name) for what, axes in (("in", in_axes), ("out", out_axes))
     )
     if f is None:
-        return functools.partial(
-            smap, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name
-        )
+        return functools.partial(smap, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name)
     functions: dict[Any, Any] = {}
 
     @functools.wraps(f)
@@ -99,8 +103,10 @@ def _specs(what: str, axes: Any, name: Any) -> Any:
         )
         check(
             axis >= 0,
-            lambda: f"[smap] {what}_axes must count from the front; got {axis}. "
-            "Fix: ndim - 1 for the last axis.",
+            lambda: (
+                f"[smap] {what}_axes must count from the front; got {axis}. "
+                "Fix: ndim - 1 for the last axis."
+            ),
             ValueError,
         )
         return PartitionSpec(*[None] * axis, name)

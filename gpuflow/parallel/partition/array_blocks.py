@@ -39,9 +39,7 @@ def specs_of(what: str, prefix: Any, value: Any, name: str) -> list[PartitionSpe
     return [PartitionSpec() if spec is None else spec for spec in specs]
 
 
-def into_blocks(
-    x: Any, spec: PartitionSpec, axes: Sequence[Any], sizes: Mapping[Any, int]
-) -> Any:
+def into_blocks(x: Any, spec: PartitionSpec, axes: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
     """The blocks of an array: mesh axes first, in their order, then a block's dimensions."""
     names = all_names(spec)
     if not names:

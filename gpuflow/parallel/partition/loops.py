@@ -56,10 +56,14 @@ def _scan(
     ends = [*[x.dim_axes for x in carries], *stacked]
     body = partitioner.traced(_closed(form.body), inner, ends)
     outs = bind_scan(
-        body, [x.value for x in consts], [x.value for x in carries],
+        body,
+        [x.value for x in consts],
+        [x.value for x in carries],
         [partitioner.reshard(x, dim_axes) for x, dim_axes in safe_zip(operands[split:], elements)],
-        length=form.length, reverse=form.reverse, unroll=eqn.params.get("unroll", 1),
-    )  # fmt: skip
+        length=form.length,
+        reverse=form.reverse,
+        unroll=eqn.params.get("unroll", 1),
+    )
     rows = [((), *dim_axes) for dim_axes in stacked]
     return [make_split(*pair) for pair in safe_zip(outs, [*[x.dim_axes for x in carries], *rows])]
 

@@ -47,10 +47,13 @@ def placed(value: Any, sharding: Sharding) -> DistributedArray:
 
 
 def run_local(
-    jaxpr: ClosedJaxpr, operands: Sequence[DistributedArray], memories: Memories,
-    shardings: Sequence[Sharding], shapes: Sequence[tuple[int, ...]],
+    jaxpr: ClosedJaxpr,
+    operands: Sequence[DistributedArray],
+    memories: Memories,
+    shardings: Sequence[Sharding],
+    shapes: Sequence[tuple[int, ...]],
     donated: Sequence[bool] = (),
-) -> list[DistributedArray]:  # fmt: skip
+) -> list[DistributedArray]:
     """Run a program of one memory in all memories of this process.
 
     Args:

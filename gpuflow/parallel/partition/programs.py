@@ -282,9 +282,7 @@ class Partitioner:
         outs = outs if eqn.primitive.multiple_results else [outs]
         return [Split(*pair) for pair in safe_zip(outs, dim_axes)]
 
-    def _product(
-        self, eqn: Eqn, product: Product, operands: Sequence[Split]
-    ) -> list[Split] | None:
+    def _product(self, eqn: Eqn, product: Product, operands: Sequence[Split]) -> list[Split] | None:
         """A stack of matrix products; contracted dimensions may be sharded too."""
         (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
         left, right = operands[:2]

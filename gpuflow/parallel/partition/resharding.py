@@ -141,9 +141,13 @@ def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any
     shape, outer = aval_of(x).shape, _outer(names, memories)
     rows = reshape(x, (*shape[:dim], outer, shape[dim] // outer, *shape[dim + 1 :]))
     whole = all_gather_p.bind(
-        rows, all_gather_dimension=dim + 1, axis_name=(memories.across(names[-1]),),
-        axis_index_groups=None, sizes=(count,), tiled=False,
-    )  # fmt: skip
+        rows,
+        all_gather_dimension=dim + 1,
+        axis_name=(memories.across(names[-1]),),
+        axis_index_groups=None,
+        sizes=(count,),
+        tiled=False,
+    )
     return reshape(whole, (*shape[:dim], shape[dim] * count, *shape[dim + 1 :]))
 
 
@@ -183,9 +187,13 @@ def _exchanged(
             at[dim] = len(rows)
         rows.append(size)
     swapped = all_to_all_p.bind(
-        reshape(x, tuple(rows)), split_axis=at[target], concat_axis=at[source],
-        axis_name=(memories.across(old[-1]),), axis_index_groups=None, sizes=(count,),
-    )  # fmt: skip
+        reshape(x, tuple(rows)),
+        split_axis=at[target],
+        concat_axis=at[source],
+        axis_name=(memories.across(old[-1]),),
+        axis_index_groups=None,
+        sizes=(count,),
+    )
     shape = list(sizes)
     shape[source], shape[target] = sizes[source] * count, sizes[target] // count
     return reshape(swapped, tuple(shape))

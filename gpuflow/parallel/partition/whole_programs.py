@@ -44,9 +44,12 @@ class LocalProgram:
 
 
 def partition(
-    jaxpr: ClosedJaxpr, memories: Memories, in_shardings: Sequence[NamedSharding],
-    out_shardings: Sequence[NamedSharding], warns: bool = True,
-) -> LocalProgram:  # fmt: skip
+    jaxpr: ClosedJaxpr,
+    memories: Memories,
+    in_shardings: Sequence[NamedSharding],
+    out_shardings: Sequence[NamedSharding],
+    warns: bool = True,
+) -> LocalProgram:
     """A program for one memory.
 
     Args:
@@ -62,10 +65,12 @@ def partition(
 
 
 def run(
-    jaxpr: ClosedJaxpr, operands: Sequence[Any],
-    out_shardings: Sequence[Sharding | None] | None = None, donated: Sequence[bool] = (),
+    jaxpr: ClosedJaxpr,
+    operands: Sequence[Any],
+    out_shardings: Sequence[Sharding | None] | None = None,
+    donated: Sequence[bool] = (),
     warns: bool = True,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Run a program of whole arrays in all memories.
 
     Args:
@@ -103,7 +108,7 @@ def run(
     )
     local = jaxpr.jaxpr.memo(
         ("memories", mesh, memories.team, in_shardings, goal),
-        lambda: partition(jaxpr, memories, in_shardings, goal, warns)
+        lambda: partition(jaxpr, memories, in_shardings, goal, warns),
     )
     shards = [placed(x, everywhere) for x in local.consts]
     shards += [placed(x, sharding) for x, sharding in safe_zip(operands, in_shardings)]
@@ -140,9 +145,7 @@ def evaluate(primitive: Primitive, operands: Sequence[Any], params: dict[str, An
     return outs if primitive.multiple_results else outs[0]
 
 
-def _program(
-    primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
-) -> ClosedJaxpr:
+def _program(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> ClosedJaxpr:
     """A program of one equation, the same one for equal ops on equal types."""
     avals = tuple(map(aval_of, operands))
     key = (primitive, avals, tuple(params.items()))

@@ -99,9 +99,13 @@ def _slurm(said: Variables) -> Cluster | None:
 
 _MPI = (  # rank, size, local rank, local size
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"),
-)  # fmt: skip
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+)
 
 
 def _mpi(said: Variables) -> Cluster | None:
@@ -118,8 +122,11 @@ def _common(*texts: str) -> str:
 
 
 DETECTORS: dict[str, Callable[[Variables], Cluster | None]] = {
-    "launch": _launch, "torchrun": _torchrun, "slurm": _slurm, "mpi": _mpi,
-}  # fmt: skip
+    "launch": _launch,
+    "torchrun": _torchrun,
+    "slurm": _slurm,
+    "mpi": _mpi,
+}
 
 
 def detect(said: Variables, method: str | None = None) -> Cluster | None:

@@ -250,7 +250,7 @@ def _over_mpi(cluster: Cluster, timeout: float) -> None:
         cluster.kind == "mpi" or cluster.size == 1 or "mpi" in cluster.kind,
         lambda: (
             f"[distributed] the processes of {cluster.kind} must have a coordinator; got no "
-            "coordinator_address. Fix: initialize(\"127.0.0.1:9871\")."
+            'coordinator_address. Fix: initialize("127.0.0.1:9871").'
         ),
         ValueError,
     )

@@ -39,9 +39,12 @@ class Heartbeats:
     """
 
     def __init__(
-        self, group: Group, timeout: float, failed: Callable[[str], None],
+        self,
+        group: Group,
+        timeout: float,
+        failed: Callable[[str], None],
         count: Callable[[], int] = lambda: 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._group = group
         self._timeout = timeout
         self._failed = failed
@@ -206,6 +209,7 @@ class Heartbeats:
             return
         print(
             f"[distributed] rank {self._group.rank} ends because {self._reason}.",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
         os._exit(FAILED_STATUS)

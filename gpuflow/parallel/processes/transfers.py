@@ -183,9 +183,9 @@ class Links:
     def _receive(self, call: Call, item: Receipt) -> tuple[bool, bool]:
         size = _HEADER.size
         is_header = item.count < size
-        target = memoryview(item.header)[item.count :] if is_header else item.target[
-            item.count - size :
-        ]  # fmt: skip
+        target = (
+            memoryview(item.header)[item.count :] if is_header else item.target[item.count - size :]
+        )
         try:
             count = self._socket(call, item.peer).recv_into(target)
         except BlockingIOError:

@@ -30,8 +30,10 @@ def vq(obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True) -> tuple
     ranks_match = avals[0].ndim == avals[1].ndim and avals[0].ndim in (1, 2)
     check(
         ranks_match and (avals[0].ndim == 1 or avals[0].shape[1] == avals[1].shape[1]),
-        lambda: "[vq] observations and code book must be matrices with equal columns, or vectors; "
-        f"got {avals[0]} and {avals[1]}. Fix: reshape them.",
+        lambda: (
+            "[vq] observations and code book must be matrices with equal columns, or vectors; "
+            f"got {avals[0]} and {avals[1]}. Fix: reshape them."
+        ),
         ValueError,
     )
     if avals[0].ndim == 1:

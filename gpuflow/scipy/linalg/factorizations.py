@@ -102,19 +102,31 @@ def cho_factor(
 
 @overload
 def svd(
-    a: ArrayLike, full_matrices: bool = True, compute_uv: Literal[True] = True,
-    overwrite_a: bool = False, check_finite: bool = True, lapack_driver: str = "gesdd",
-) -> tuple[Array, Array, Array]: ...  # fmt: skip
+    a: ArrayLike,
+    full_matrices: bool = True,
+    compute_uv: Literal[True] = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+) -> tuple[Array, Array, Array]: ...
 @overload
 def svd(
-    a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False,
-    check_finite: bool = True, lapack_driver: str = "gesdd",
-) -> Array: ...  # fmt: skip
+    a: ArrayLike,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+) -> Array: ...
 @explained
 def svd(
-    a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False,
-    check_finite: bool = True, lapack_driver: str = "gesdd",
-) -> Any:  # fmt: skip
+    a: ArrayLike,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+) -> Any:
     """Return the singular value decomposition ``a == u @ diag(s) @ vh``.
 
     Args:
@@ -146,22 +158,43 @@ def svd(
 
 @overload
 def eigh(
-    a: ArrayLike, b: ArrayLike | None = None, lower: bool = True,
-    eigvals_only: Literal[False] = False, overwrite_a: bool = False, overwrite_b: bool = False,
-    turbo: bool = True, eigvals: None = None, type: int = 1, check_finite: bool = True,
-) -> tuple[Array, Array]: ...  # fmt: skip
+    a: ArrayLike,
+    b: ArrayLike | None = None,
+    lower: bool = True,
+    eigvals_only: Literal[False] = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: int = 1,
+    check_finite: bool = True,
+) -> tuple[Array, Array]: ...
 @overload
 def eigh(
-    a: ArrayLike, b: ArrayLike | None = None, lower: bool = True, eigvals_only: bool = False,
-    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
-    eigvals: None = None, type: int = 1, check_finite: bool = True,
-) -> Array: ...  # fmt: skip
+    a: ArrayLike,
+    b: ArrayLike | None = None,
+    lower: bool = True,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: int = 1,
+    check_finite: bool = True,
+) -> Array: ...
 @explained
 def eigh(
-    a: ArrayLike, b: ArrayLike | None = None, lower: bool = True, eigvals_only: bool = False,
-    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
-    eigvals: None = None, type: int = 1, check_finite: bool = True,
-) -> Any:  # fmt: skip
+    a: ArrayLike,
+    b: ArrayLike | None = None,
+    lower: bool = True,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: int = 1,
+    check_finite: bool = True,
+) -> Any:
     """Return eigenvalues and eigenvectors of symmetric or Hermitian matrices.
 
     Args:
@@ -276,9 +309,13 @@ def lu(
 
 @explained
 def qr(
-    a: ArrayLike, overwrite_a: bool = False, lwork: Any = None, mode: str = "full",
-    pivoting: bool = False, check_finite: bool = True,
-) -> tuple[Array, ...]:  # fmt: skip
+    a: ArrayLike,
+    overwrite_a: bool = False,
+    lwork: Any = None,
+    mode: str = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+) -> tuple[Array, ...]:
     """Compute ``a == q @ r`` with orthonormal columns of q and upper triangular r.
 
     Args:
@@ -311,9 +348,14 @@ def qr(
 
 @explained
 def qr_multiply(
-    a: ArrayLike, c: ArrayLike, mode: str = "right", pivoting: bool = False,
-    conjugate: bool = False, overwrite_a: bool = False, overwrite_c: bool = False,
-) -> tuple[Array, ...]:  # fmt: skip
+    a: ArrayLike,
+    c: ArrayLike,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+) -> tuple[Array, ...]:
     """Multiply a matrix by the first min(m, n) columns of the q of ``a == q @ r``.
 
     Args:
@@ -344,8 +386,10 @@ def qr_multiply(
         c = jnp.expand_dims(c, 1 if left else 0)
     check(
         aval_of(a).ndim >= 2 and aval_of(c).ndim >= 2,
-        lambda: f"[qr_multiply] operands must be matrices; got {aval_of(a)} and {aval_of(c)}. "
-        "Fix: reshape one operand.",
+        lambda: (
+            f"[qr_multiply] operands must be matrices; got {aval_of(a)} and {aval_of(c)}. "
+            "Fix: reshape one operand."
+        ),
         ValueError,
     )
     height, width = aval_of(a).shape[-2:]

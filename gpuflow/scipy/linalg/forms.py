@@ -188,9 +188,13 @@ def hessenberg(
 
 @explained
 def polar(
-    a: ArrayLike, side: str = "right", *, method: str = "qdwh", eps: float | None = None,
+    a: ArrayLike,
+    side: str = "right",
+    *,
+    method: str = "qdwh",
+    eps: float | None = None,
     max_iterations: int | None = None,
-) -> tuple[Array, Array]:  # fmt: skip
+) -> tuple[Array, Array]:
     """Compute the polar decomposition ``a == u @ p``, or ``p @ u``, u unitary and p Hermitian.
 
     Args:

@@ -42,9 +42,21 @@ from gpuflow.scipy.linalg.systems import solve_triangular
 # Matrix Anal. Appl. 26 (2005), 1179, tables 2.3 and (2.7).
 _SINGLE = (17297280, 8648640, 1995840, 277200, 25200, 1512, 56, 1)
 _DOUBLE = (
-    64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000,
-    10559470521600, 670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1,
-)  # fmt: skip
+    64764752532480000,
+    32382376266240000,
+    7771770303897600,
+    1187353796428800,
+    129060195264000,
+    10559470521600,
+    670442572800,
+    33522128640,
+    1323241920,
+    40840800,
+    960960,
+    16380,
+    182,
+    1,
+)
 _SINGLE_LIMIT, _DOUBLE_LIMIT = 3.925724783138660, 5.371920351148152
 
 
@@ -125,9 +137,7 @@ def _squared(x: Any, counts: Any, most: int) -> Any:
     needed = jnp.max(counts, initial=0)
 
     def step(x: Any, k: Any) -> tuple[Any, None]:
-        squared = cond(
-            k < needed, lambda: jnp.where(k < counts, exact_matmul(x, x), x), lambda: x
-        )
+        squared = cond(k < needed, lambda: jnp.where(k < counts, exact_matmul(x, x), x), lambda: x)
         return squared, None
 
     return scan(step, x, np.arange(most, dtype=aval_of(counts).dtype))[0]

@@ -35,8 +35,10 @@ def _size(name: str, n: Any, most: int = _MOST_ROWS) -> int:
     size = as_integer(name, "n", n)
     check(
         size <= most,
-        lambda: f"[{name}] n must be at most {most:,}; got one of {size.bit_length()} bits. "
-        "Fix: a smaller n.",
+        lambda: (
+            f"[{name}] n must be at most {most:,}; got one of {size.bit_length()} bits. "
+            "Fix: a smaller n."
+        ),
         OutOfMemoryError,
     )
     return size
@@ -189,9 +191,7 @@ def helmert(n: int, full: bool = False) -> Array:
                [ 0.408,  0.408, -0.816]], dtype=float32)
     """
     size = _size("helmert", n)
-    check(
-        size >= 1, lambda: f"[helmert] n must be positive; got {size}. Fix: n=1.", ValueError
-    )
+    check(size >= 1, lambda: f"[helmert] n must be positive; got {size}. Fix: n=1.", ValueError)
     row, column = np.arange(1, size)[:, None], np.arange(size)
     length = np.sqrt(row * (row + 1.0))
     out = np.where(column < row, 1 / length, np.where(column == row, -row / length, 0.0))

@@ -125,8 +125,10 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     c, r = as_arrays("hankel", c, jnp.zeros_like(c) if r is None else r)
     check(
         aval_of(c).ndim > 0 and aval_of(r).ndim > 0,
-        lambda: f"[hankel] operands must be vectors; got {aval_of(c)} and {aval_of(r)}. "
-        "Fix: jnp.atleast_1d.",
+        lambda: (
+            f"[hankel] operands must be vectors; got {aval_of(c)} and {aval_of(r)}. "
+            "Fix: jnp.atleast_1d."
+        ),
         ValueError,
     )
     c, r = _vectors("hankel", c, r)
@@ -194,8 +196,10 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     shape = aval_of(a).shape
     check(
         len(shape) > 0 and shape[-1] > 0,
-        lambda: f"[convolution_matrix] a must be a vector with elements; got {aval_of(a)}. "
-        "Fix: jnp.atleast_1d.",
+        lambda: (
+            f"[convolution_matrix] a must be a vector with elements; got {aval_of(a)}. "
+            "Fix: jnp.atleast_1d."
+        ),
         ValueError,
     )
     size = aval_of(a).shape[-1]
@@ -230,8 +234,10 @@ def leslie(f: ArrayLike, s: ArrayLike) -> Array:
     size = aval_of(f).shape[-1]
     check(
         size > 1 and aval_of(s).shape[-1] == size - 1,
-        lambda: f"[leslie] f must have two or more elements and s one less; got {aval_of(f)} and "
-        f"{aval_of(s)}. Fix: s[..., :-1].",
+        lambda: (
+            f"[leslie] f must have two or more elements and s one less; got {aval_of(f)} and "
+            f"{aval_of(s)}. Fix: s[..., :-1]."
+        ),
         ValueError,
     )
     return _under_a_row(f, jnp.expand_dims(s, -1))
@@ -267,8 +273,10 @@ def companion(a: ArrayLike) -> Array:
     a = jnp.atleast_1d(a)
     check(
         aval_of(a).shape[-1] > 1,
-        lambda: f"[companion] there must be two or more coefficients; got {aval_of(a)}. "
-        "Fix: the highest power first.",
+        lambda: (
+            f"[companion] there must be two or more coefficients; got {aval_of(a)}. "
+            "Fix: the highest power first."
+        ),
         ValueError,
     )
     row = -a[..., 1:] / a[..., :1]
@@ -324,8 +332,9 @@ def fiedler_companion(a: ArrayLike) -> Array:
     a = jnp.atleast_1d(a)
     check(
         aval_of(a).shape[-1] > 0,
-        lambda: f"[fiedler_companion] there must be a coefficient; got {aval_of(a)}. "
-        "Fix: jnp.ones(1).",
+        lambda: (
+            f"[fiedler_companion] there must be a coefficient; got {aval_of(a)}. Fix: jnp.ones(1)."
+        ),
         ValueError,
     )
     size = aval_of(a).shape[-1] - 1

@@ -78,10 +78,15 @@ def _check_transposed(name: str, trans: Any) -> int:
 
 @explained
 def solve_triangular(
-    a: ArrayLike, b: ArrayLike, trans: int | str = 0, lower: bool = False,
-    unit_diagonal: bool = False, overwrite_b: bool = False, debug: Any = None,
+    a: ArrayLike,
+    b: ArrayLike,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    debug: Any = None,
     check_finite: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Solve ``a @ x == b`` for triangular matrices.
 
     Args:
@@ -106,17 +111,24 @@ def solve_triangular(
     kind = _check_transposed("solve_triangular", trans)
     a, b, vector = _columns("solve_triangular", a, b)
     out = lax.linalg.triangular_solve(
-        a, b, left_side=True, lower=lower, transpose_a=kind > 0, conjugate_a=kind == 2,
+        a,
+        b,
+        left_side=True,
+        lower=lower,
+        transpose_a=kind > 0,
+        conjugate_a=kind == 2,
         unit_diagonal=unit_diagonal,
-    )  # fmt: skip
+    )
     return _restored(out, vector)
 
 
 @explained
 def cho_solve(
-    c_and_lower: tuple[Any, bool], b: ArrayLike, overwrite_b: bool = False,
+    c_and_lower: tuple[Any, bool],
+    b: ArrayLike,
+    overwrite_b: bool = False,
     check_finite: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Solve ``a @ x == b``, given the result of ``cho_factor`` for ``a``.
 
     Args:
@@ -152,9 +164,12 @@ def _solve_with_factor(factor: Any, b: Any, lower: bool) -> Any:
 
 @explained
 def lu_solve(
-    lu_and_piv: tuple[Any, Any], b: ArrayLike, trans: int = 0, overwrite_b: bool = False,
+    lu_and_piv: tuple[Any, Any],
+    b: ArrayLike,
+    trans: int = 0,
+    overwrite_b: bool = False,
     check_finite: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     """Solve ``a @ x == b``, given the result of ``lu_factor`` for ``a``.
 
     Args:
@@ -190,10 +205,15 @@ def lu_solve(
 
 @explained
 def solve(
-    a: ArrayLike, b: ArrayLike, lower: bool = False, overwrite_a: bool = False,
-    overwrite_b: bool = False, debug: bool = False, check_finite: bool = True,
+    a: ArrayLike,
+    b: ArrayLike,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    debug: bool = False,
+    check_finite: bool = True,
     assume_a: str = "gen",
-) -> Array:  # fmt: skip
+) -> Array:
     """Solve ``a @ x == b``.
 
     Args:

@@ -17,10 +17,15 @@ from gpuflow.ops.linalg.common import MATRIX_DTYPES
 
 @explained
 def eigh_tridiagonal(
-    d: ArrayLike, e: ArrayLike, *, eigvals_only: bool = False, select: str = "a",
-    select_range: tuple[float, float] | None = None, tol: float | None = None,
+    d: ArrayLike,
+    e: ArrayLike,
+    *,
+    eigvals_only: bool = False,
+    select: str = "a",
+    select_range: tuple[float, float] | None = None,
+    tol: float | None = None,
     key: ArrayLike | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return eigenvalues and eigenvectors of a symmetric or Hermitian tridiagonal matrix.
 
     Args:
@@ -65,18 +70,24 @@ def eigh_tridiagonal(
 def _check_diagonals(d: Any, e: Any) -> None:
     check(
         d.dtype == e.dtype,
-        lambda: f"[eigh_tridiagonal] d and e must have one dtype; got {d} and {e}. "
-        "Fix: e.astype(d.dtype).",
+        lambda: (
+            f"[eigh_tridiagonal] d and e must have one dtype; got {d} and {e}. "
+            "Fix: e.astype(d.dtype)."
+        ),
     )
     check(
         d.dtype in MATRIX_DTYPES,
-        lambda: f"[eigh_tridiagonal] d and e must be float32, float64, complex64 or complex128; "
-        f"got {d} and {e}. Fix: d.astype(jnp.float32).",
+        lambda: (
+            f"[eigh_tridiagonal] d and e must be float32, float64, complex64 or complex128; "
+            f"got {d} and {e}. Fix: d.astype(jnp.float32)."
+        ),
     )
     check(
         d.ndim == e.ndim == 1 and e.shape[0] == max(d.shape[0] - 1, 0),
-        lambda: f"[eigh_tridiagonal] d must be a vector and e one with an element less; got {d} "
-        f"and {e}. Fix: e[:-1].",
+        lambda: (
+            f"[eigh_tridiagonal] d must be a vector and e one with an element less; got {d} "
+            f"and {e}. Fix: e[:-1]."
+        ),
         ValueError,
     )
 
@@ -84,8 +95,10 @@ def _check_diagonals(d: Any, e: Any) -> None:
 def _subset(select: str, limits: Any, size: int) -> tuple[int, int] | None:
     check(
         select != "v",
-        lambda: "[eigh_tridiagonal] select must be 'a' or 'i'; got 'v', for which the shape would "
-        "depend on values. Fix: select='i'.",
+        lambda: (
+            "[eigh_tridiagonal] select must be 'a' or 'i'; got 'v', for which the shape would "
+            "depend on values. Fix: select='i'."
+        ),
         NotImplementedError,
     )
     check_choice("eigh_tridiagonal", "select", select, ("a", "i"))
@@ -93,8 +106,10 @@ def _subset(select: str, limits: Any, size: int) -> tuple[int, int] | None:
         return None
     check(
         limits is not None and 0 <= limits[0] <= limits[1] < size,
-        lambda: "[eigh_tridiagonal] select_range must be the first and the last index, of "
-        f"{size} values; got {limits}. Fix: select_range=(0, {max(size - 1, 0)}).",
+        lambda: (
+            "[eigh_tridiagonal] select_range must be the first and the last index, of "
+            f"{size} values; got {limits}. Fix: select_range=(0, {max(size - 1, 0)})."
+        ),
         ValueError,
     )
     first, last = limits

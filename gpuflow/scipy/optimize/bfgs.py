@@ -52,9 +52,13 @@ def first_step(value: Any, before: Any, slope: Any) -> Any:
 
 
 def minimize_bfgs(
-    fun: Callable[[Any], Any], x0: Any, maxiter: int | None = None, norm: Any = np.inf,
-    gtol: float = 1e-5, line_search_maxiter: int = 10,
-) -> BFGSResults:  # fmt: skip
+    fun: Callable[[Any], Any],
+    x0: Any,
+    maxiter: int | None = None,
+    norm: Any = np.inf,
+    gtol: float = 1e-5,
+    line_search_maxiter: int = 10,
+) -> BFGSResults:
     """Minimize with an approximation of the inverse Hessian that each step improves.
 
     The approximation is held as ``factor @ factor.T``, which is never indefinite, and whose factor
@@ -99,7 +103,9 @@ def minimize_bfgs(
         )
         shift = search.step * direction
         change = search.gradient - state.g_k
-        updated = _updated(factor, shift, change, search.step * state.g_k, -search.step**2 * slope)
+        updated = _updated(
+            factor, shift, change, search.step * state.g_k, -(search.step**2) * slope
+        )
         # Where no step is found, rounding has spoilt the matrix: steepest descent restarts.
         restarts = search.failed & ~fresh
         result = BFGSResults(

@@ -51,10 +51,17 @@ class LBFGSResults(NamedTuple):
 
 
 def minimize_lbfgs(
-    fun: Callable[[Any], Any], x0: Any, maxiter: float | None = None, norm: Any = np.inf,
-    maxcor: int = 10, ftol: float = 2.220446049250313e-09, gtol: float = 1e-05,
-    maxfun: float | None = None, maxgrad: float | None = None, maxls: int = 20,
-) -> LBFGSResults:  # fmt: skip
+    fun: Callable[[Any], Any],
+    x0: Any,
+    maxiter: float | None = None,
+    norm: Any = np.inf,
+    maxcor: int = 10,
+    ftol: float = 2.220446049250313e-09,
+    gtol: float = 1e-05,
+    maxfun: float | None = None,
+    maxgrad: float | None = None,
+    maxls: int = 20,
+) -> LBFGSResults:
     """Minimize with the last ``maxcor`` steps instead of a matrix.
 
     Args:
@@ -90,9 +97,12 @@ def minimize_lbfgs(
         square = jnp.real(exact_vdot(change, change))
         usable = product > 0
         reasons = [
-            (search.failed, 5), (state.k + 1 >= limits[0], 1), (state.nfev >= limits[1], 2),
-            (state.ngev >= limits[2], 3), (state.f_k - search.value < ftol, 4),
-        ]  # fmt: skip
+            (search.failed, 5),
+            (state.k + 1 >= limits[0], 1),
+            (state.nfev >= limits[1], 2),
+            (state.ngev >= limits[2], 3),
+            (state.f_k - search.value < ftol, 4),
+        ]
         converged = jnp.linalg.norm(search.gradient, norm) < gtol
         status: Any = 0
         for holds, code in reversed(reasons):

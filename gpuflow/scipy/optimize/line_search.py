@@ -68,9 +68,14 @@ class _State(NamedTuple):
 
 
 def line_search(
-    function: Callable[[Any], Any], x: Any, direction: Any, value: Any, gradient: Any, first: Any,
+    function: Callable[[Any], Any],
+    x: Any,
+    direction: Any,
+    value: Any,
+    gradient: Any,
+    first: Any,
     most: int,
-) -> LineSearch:  # fmt: skip
+) -> LineSearch:
     """Line search: each iteration of one loop evaluates the function once.
 
     Args:
@@ -111,21 +116,31 @@ def line_search(
         has_bracket = jnp.isfinite(high.length)
         trial = jnp.where(has_bracket, _between(low, high, last), 2 * length)
         return _State(
-            trial, low, high, last, low_gradient, flat, state.steps + 1,
+            trial,
+            low,
+            high,
+            last,
+            low_gradient,
+            flat,
+            state.steps + 1,
             state.zooms + jnp.where(bracketed, np.int32(1), np.int32(0)),
-        )  # fmt: skip
+        )
 
     none = Point(one * np.inf, zero, zero)
     state = _State(
-        astype(first, dtype), start, none, none, gradient, jnp.asarray(False), jnp.int32(0),
+        astype(first, dtype),
+        start,
+        none,
+        none,
+        gradient,
+        jnp.asarray(False),
         jnp.int32(0),
-    )  # fmt: skip
+        jnp.int32(0),
+    )
     end = lax.while_loop(goes_on, step, state)
     bracketed = jnp.isfinite(end.high.length)
     status = jnp.where(end.done, 0, jnp.where(bracketed, _FLAT, _TOO_MANY))
-    return LineSearch(
-        end.low.length, end.low.value, end.gradient, ~end.done, status, end.steps
-    )
+    return LineSearch(end.low.length, end.low.value, end.gradient, ~end.done, status, end.steps)
 
 
 def _slope(gradient: Any, direction: Any, dtype: Any) -> Any:

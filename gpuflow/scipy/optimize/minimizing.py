@@ -20,9 +20,16 @@ _METHODS = ("bfgs", "l-bfgs-experimental-do-not-rely-on-this")
 _OPTIONS = {
     "bfgs": ("maxiter", "norm", "gtol", "line_search_maxiter"),
     "l-bfgs-experimental-do-not-rely-on-this": (
-        "maxiter", "norm", "maxcor", "ftol", "gtol", "maxfun", "maxgrad", "maxls",
+        "maxiter",
+        "norm",
+        "maxcor",
+        "ftol",
+        "gtol",
+        "maxfun",
+        "maxgrad",
+        "maxls",
     ),
-}  # fmt: skip
+}
 
 
 class OptimizeResults(NamedTuple):
@@ -49,9 +56,14 @@ class OptimizeResults(NamedTuple):
 
 
 def minimize(
-    fun: Callable[..., Any], x0: ArrayLike, args: tuple[Any, ...] = (), *, method: str,
-    tol: float | None = None, options: Mapping[str, Any] | None = None,
-) -> OptimizeResults:  # fmt: skip
+    fun: Callable[..., Any],
+    x0: ArrayLike,
+    args: tuple[Any, ...] = (),
+    *,
+    method: str,
+    tol: float | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> OptimizeResults:
     """Find a local minimum of a function of a vector.
 
     Args:
@@ -92,8 +104,9 @@ def minimize(
     aval = aval_of(x0)
     check(
         aval.ndim == 1 and dtypes.is_inexact(aval.dtype),
-        lambda: f"[minimize] x0 must be a vector of floats; got {aval}. "
-        "Fix: flatten_util.ravel_pytree.",
+        lambda: (
+            f"[minimize] x0 must be a vector of floats; got {aval}. Fix: flatten_util.ravel_pytree."
+        ),
     )
 
     def function(x: Any) -> Any:

@@ -25,8 +25,10 @@ def _operands(name: str, in1: Any, in2: Any, mode: str) -> list[Any]:
     avals = [aval_of(x) for x in operands]
     check(
         avals[0].ndim == avals[1].ndim,
-        lambda: f"[{name}] operands must have one rank; got {avals[0]} and {avals[1]}. "
-        "Fix: insert axes with x[None].",
+        lambda: (
+            f"[{name}] operands must have one rank; got {avals[0]} and {avals[1]}. "
+            "Fix: insert axes with x[None]."
+        ),
         ValueError,
     )
     return operands
@@ -39,8 +41,10 @@ def _is_within(small: Sequence[int], large: Sequence[int]) -> bool:
 def _check_nested(name: str, left: Sequence[int], right: Sequence[int]) -> None:
     check(
         _is_within(left, right) or _is_within(right, left),
-        lambda: f"[{name}] one operand must be at least as large as the other along every axis; "
-        f"got shapes {tuple(left)} and {tuple(right)}. Fix: mode='full' of fftconvolve.",
+        lambda: (
+            f"[{name}] one operand must be at least as large as the other along every axis; "
+            f"got shapes {tuple(left)} and {tuple(right)}. Fix: mode='full' of fftconvolve."
+        ),
         ValueError,
     )
 
@@ -50,8 +54,9 @@ def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any) -> Any:
     first, other = aval_of(in1).shape, aval_of(in2).shape
     check(
         aval_of(in1).size > 0 and aval_of(in2).size > 0,
-        lambda: f"[{name}] operands must have elements; got shapes {first} and {other}. "
-        "Fix: pad them.",
+        lambda: (
+            f"[{name}] operands must have elements; got shapes {first} and {other}. Fix: pad them."
+        ),
         ValueError,
     )
     _check_nested(name, first, other)
@@ -74,9 +79,12 @@ def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any) -> Any:
 
 @explained
 def convolve(
-    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto",
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    method: str = "auto",
     precision: PrecisionLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the convolution of two arrays of one rank.
 
     Args:
@@ -103,9 +111,12 @@ def convolve(
 
 @explained
 def correlate(
-    in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto",
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    method: str = "auto",
     precision: PrecisionLike = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the correlation of two arrays of one rank, the second one conjugated.
 
     Args:
@@ -131,15 +142,19 @@ def correlate(
 def _check_plane(name: str, in1: Any, in2: Any, boundary: str, fillvalue: float) -> list[Any]:
     check(
         boundary == "fill" and fillvalue == 0,
-        lambda: f"[{name}] boundary must be 'fill' and fillvalue 0; got {boundary!r} and "
-        f"{fillvalue!r}. Fix: jnp.pad the first operand.",
+        lambda: (
+            f"[{name}] boundary must be 'fill' and fillvalue 0; got {boundary!r} and "
+            f"{fillvalue!r}. Fix: jnp.pad the first operand."
+        ),
         NotImplementedError,
     )
     operands = as_arrays(name, in1, in2)
     check(
         all(aval_of(x).ndim == 2 for x in operands),
-        lambda: f"[{name}] operands must have two axes; got {aval_of(operands[0])} and "
-        f"{aval_of(operands[1])}. Fix: convolve.",
+        lambda: (
+            f"[{name}] operands must have two axes; got {aval_of(operands[0])} and "
+            f"{aval_of(operands[1])}. Fix: convolve."
+        ),
         ValueError,
     )
     return operands
@@ -147,9 +162,13 @@ def _check_plane(name: str, in1: Any, in2: Any, boundary: str, fillvalue: float)
 
 @explained
 def convolve2d(
-    in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
-    fillvalue: float = 0, precision: PrecisionLike = None,
-) -> Array:  # fmt: skip
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: float = 0,
+    precision: PrecisionLike = None,
+) -> Array:
     """Return the convolution of two arrays with two axes.
 
     Args:
@@ -178,9 +197,13 @@ def convolve2d(
 
 @explained
 def correlate2d(
-    in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill",
-    fillvalue: float = 0, precision: PrecisionLike = None,
-) -> Array:  # fmt: skip
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: float = 0,
+    precision: PrecisionLike = None,
+) -> Array:
     """Return the correlation of two arrays with two axes, the second one conjugated.
 
     Args:
@@ -243,8 +266,10 @@ def fftconvolve(
     left, right = aval_of(in1).shape, aval_of(in2).shape
     check(
         all(left[d] == right[d] for d in range(rank) if d not in along),
-        lambda: f"[fftconvolve] axes that are not convolved must have equal sizes; got shapes "
-        f"{left} and {right} with axes={axes}. Fix: axes=None.",
+        lambda: (
+            f"[fftconvolve] axes that are not convolved must have equal sizes; got shapes "
+            f"{left} and {right} with axes={axes}. Fix: axes=None."
+        ),
         ValueError,
     )
     first, second = ([shape[d] for d in along] for shape in (left, right))

@@ -51,8 +51,10 @@ def array_window(name: str, window: Any, dtype: Any) -> Any:
     window = jnp.asarray(window, dtype)
     check(
         aval_of(window).ndim == 1,
-        lambda: f"[{name}] window must be a name or a vector; got {aval_of(window)}. "
-        "Fix: window='hann'.",
+        lambda: (
+            f"[{name}] window must be a name or a vector; got {aval_of(window)}. "
+            "Fix: window='hann'."
+        ),
         ValueError,
     )
     return window
@@ -61,9 +63,10 @@ def array_window(name: str, window: Any, dtype: Any) -> Any:
 def positive_int(name: str, what: str, value: Any) -> int:
     size = truncated_int(name, what, value)
     check(
-        size >= 1, lambda: f"[{name}] {what} must be positive; got {size}. Fix: {what}=256.",
+        size >= 1,
+        lambda: f"[{name}] {what} must be positive; got {size}. Fix: {what}=256.",
         ValueError,
-    )  # fmt: skip
+    )
     return size
 
 
@@ -73,14 +76,17 @@ def steps_of(name: str, size: int, overlap: Any, transform: Any, default: int) -
     length = default if transform is None else truncated_int(name, "nfft", transform)
     check(
         length >= size,
-        lambda: f"[{name}] nfft must be at least nperseg; got {length} and {size}. "
-        f"Fix: nfft={size}.",
+        lambda: (
+            f"[{name}] nfft must be at least nperseg; got {length} and {size}. Fix: nfft={size}."
+        ),
         ValueError,
     )
     check(
         shared < size,
-        lambda: f"[{name}] noverlap must be less than nperseg; got {shared} and {size}. "
-        f"Fix: noverlap={size // 2}.",
+        lambda: (
+            f"[{name}] noverlap must be less than nperseg; got {shared} and {size}. "
+            f"Fix: noverlap={size // 2}."
+        ),
         ValueError,
     )
     return size - shared, length
@@ -104,8 +110,10 @@ def segments_of(
         window_size = aval_of(values).size
         check(
             window_size <= length and size in (None, window_size),
-            lambda: f"[{name}] window must have nperseg elements, and no more than the signal; got "
-            f"{window_size}, nperseg={size} and a signal of {length}. Fix: leave out nperseg.",
+            lambda: (
+                f"[{name}] window must have nperseg elements, and no more than the signal; got "
+                f"{window_size}, nperseg={size} and a signal of {length}. Fix: leave out nperseg."
+            ),
             ValueError,
         )
         size = window_size
@@ -122,8 +130,10 @@ def extended(x: Any, count: int, boundary: str) -> Any:
     length = aval_of(x).shape[-1]
     check(
         count < length,
-        lambda: f"[signal] boundary='odd' needs a signal longer than half a segment; got {length} "
-        f"and {count}. Fix: boundary='zeros'.",
+        lambda: (
+            f"[signal] boundary='odd' needs a signal longer than half a segment; got {length} "
+            f"and {count}. Fix: boundary='zeros'."
+        ),
         ValueError,
     )
     if count < 1:
@@ -140,8 +150,10 @@ def detrender(kind: Any) -> Callable[[Any], Any]:
         return lambda x: detrended(x, -1, kind)
     check(
         not kind,
-        lambda: f"[signal] detrend must be 'constant', 'linear', False or a function; got {kind!r}."
-        " Fix: detrend=False.",
+        lambda: (
+            f"[signal] detrend must be 'constant', 'linear', False or a function; got {kind!r}."
+            " Fix: detrend=False."
+        ),
         ValueError,
     )
     return lambda x: x

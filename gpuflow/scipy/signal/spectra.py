@@ -30,15 +30,19 @@ def _aligned(name: str, x: Any, y: Any, axis: Any) -> tuple[Any, Any, int, tuple
     signals = promote_dtypes_inexact(*arrays)
     check(
         dtypes.bits_of(aval_of(signals[0]).dtype) >= 32,
-        lambda: f"[{name}] signals must be floats of 32 or 64 bits; got {aval_of(signals[0])}. "
-        "Fix: x.astype(jnp.float32).",
+        lambda: (
+            f"[{name}] signals must be floats of 32 or 64 bits; got {aval_of(signals[0])}. "
+            "Fix: x.astype(jnp.float32)."
+        ),
         ValueError,
     )
     ranks = {aval_of(s).ndim for s in signals}
     check(
         len(ranks) == 1,
-        lambda: f"[{name}] signals must have one rank; got "
-        f"{' and '.join(str(aval_of(s)) for s in signals)}. Fix: y[None].",
+        lambda: (
+            f"[{name}] signals must have one rank; got "
+            f"{' and '.join(str(aval_of(s)) for s in signals)}. Fix: y[None]."
+        ),
         ValueError,
     )
     position = canonicalize_axis(as_index(axis), ranks.pop(), name)
@@ -62,10 +66,19 @@ def _scale(scaling: str, fs: Any, window: Any) -> Any:
 
 
 def spectra(
-    name: str, x: Any, y: Any, fs: Any, cut_args: tuple[Any, ...], detrend: Any,
-    return_onesided: bool, scaling: str, axis: Any, boundary: str | None, padded: bool,
+    name: str,
+    x: Any,
+    y: Any,
+    fs: Any,
+    cut_args: tuple[Any, ...],
+    detrend: Any,
+    return_onesided: bool,
+    scaling: str,
+    axis: Any,
+    boundary: str | None,
+    padded: bool,
     powers: bool,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Any, Any, Any]:
     """Frequencies, times, and the (cross) spectrum of each segment along the last axis.
 
     Args:
@@ -119,11 +132,18 @@ def spectra(
 
 @explained
 def stft(
-    x: ArrayLike, fs: ArrayLike = 1.0, window: str = "hann", nperseg: int = 256,
-    noverlap: int | None = None, nfft: int | None = None, detrend: Any = False,
-    return_onesided: bool = True, boundary: str | None = "zeros", padded: bool = True,
+    x: ArrayLike,
+    fs: ArrayLike = 1.0,
+    window: str = "hann",
+    nperseg: int = 256,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = False,
+    return_onesided: bool = True,
+    boundary: str | None = "zeros",
+    padded: bool = True,
     axis: int = -1,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+) -> tuple[Array, Array, Array]:
     """Compute the short-time Fourier transform of a signal.
 
     Args:
@@ -156,18 +176,36 @@ def stft(
     """
     cut = (window, nperseg, noverlap, nfft)
     return spectra(
-        "stft", x, None, fs, cut, detrend, return_onesided, "spectrum", axis, boundary, padded,
+        "stft",
+        x,
+        None,
+        fs,
+        cut,
+        detrend,
+        return_onesided,
+        "spectrum",
+        axis,
+        boundary,
+        padded,
         False,
-    )  # fmt: skip
+    )
 
 
 @explained
 def csd(
-    x: ArrayLike, y: ArrayLike | None, fs: ArrayLike = 1.0, window: str = "hann",
-    nperseg: int | None = None, noverlap: int | None = None, nfft: int | None = None,
-    detrend: str = "constant", return_onesided: bool = True, scaling: str = "density",
-    axis: int = -1, average: str = "mean",
-) -> tuple[Array, Array]:  # fmt: skip
+    x: ArrayLike,
+    y: ArrayLike | None,
+    fs: ArrayLike = 1.0,
+    window: str = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: str = "constant",
+    return_onesided: bool = True,
+    scaling: str = "density",
+    axis: int = -1,
+    average: str = "mean",
+) -> tuple[Array, Array]:
     """Return the cross power spectral density of two signals, by Welch's method.
 
     Args:
@@ -197,17 +235,33 @@ def csd(
         (Array([0.  , 0.25, 0.5 ], dtype=float32), Array([0., 0., 8.], dtype=float32))
     """
     return _density(
-        "csd", x, y, fs, (window, nperseg, noverlap, nfft), detrend, return_onesided, scaling, axis,
+        "csd",
+        x,
+        y,
+        fs,
+        (window, nperseg, noverlap, nfft),
+        detrend,
+        return_onesided,
+        scaling,
+        axis,
         average,
-    )  # fmt: skip
+    )
 
 
 @explained
 def welch(
-    x: ArrayLike, fs: ArrayLike = 1.0, window: str = "hann", nperseg: int | None = None,
-    noverlap: int | None = None, nfft: int | None = None, detrend: str = "constant",
-    return_onesided: bool = True, scaling: str = "density", axis: int = -1, average: str = "mean",
-) -> tuple[Array, Array]:  # fmt: skip
+    x: ArrayLike,
+    fs: ArrayLike = 1.0,
+    window: str = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: str = "constant",
+    return_onesided: bool = True,
+    scaling: str = "density",
+    axis: int = -1,
+    average: str = "mean",
+) -> tuple[Array, Array]:
     """Return the power spectral density of a signal, by Welch's method.
 
     Args:
@@ -236,15 +290,31 @@ def welch(
         (Array([0.  , 0.25, 0.5 ], dtype=float32), Array([0., 0., 4.], dtype=float32))
     """
     return _density(
-        "welch", x, None, fs, (window, nperseg, noverlap, nfft), detrend, return_onesided, scaling,
-        axis, average,
-    )  # fmt: skip
+        "welch",
+        x,
+        None,
+        fs,
+        (window, nperseg, noverlap, nfft),
+        detrend,
+        return_onesided,
+        scaling,
+        axis,
+        average,
+    )
 
 
 def _density(
-    name: str, x: Any, y: Any, fs: Any, cut: tuple[Any, ...], detrend: Any, return_onesided: bool,
-    scaling: str, axis: int, average: str,
-) -> tuple[Any, Any]:  # fmt: skip
+    name: str,
+    x: Any,
+    y: Any,
+    fs: Any,
+    cut: tuple[Any, ...],
+    detrend: Any,
+    return_onesided: bool,
+    scaling: str,
+    axis: int,
+    average: str,
+) -> tuple[Any, Any]:
     check_choice(name, "average", average, ("mean", "median"))
     frequencies, _, each = spectra(
         name, x, y, fs, cut, detrend, return_onesided, scaling, axis, None, False, True

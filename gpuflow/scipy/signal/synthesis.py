@@ -21,10 +21,17 @@ from gpuflow.scipy.signal.segments import array_window, named_window, positive_i
 
 @explained
 def istft(
-    Zxx: ArrayLike, fs: ArrayLike = 1.0, window: str = "hann", nperseg: int | None = None,
-    noverlap: int | None = None, nfft: int | None = None, input_onesided: bool = True,
-    boundary: bool = True, time_axis: int = -1, freq_axis: int = -2,
-) -> tuple[Array, Array]:  # fmt: skip
+    Zxx: ArrayLike,
+    fs: ArrayLike = 1.0,
+    window: str = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    input_onesided: bool = True,
+    boundary: bool = True,
+    time_axis: int = -1,
+    freq_axis: int = -2,
+) -> tuple[Array, Array]:
     """Compute the inverse of ``stft``.
 
     Args:
@@ -62,8 +69,10 @@ def istft(
     time = canonicalize_axis(as_index(time_axis), rank, "istft")
     check(
         frequency != time,
-        lambda: f"[istft] time_axis and freq_axis must differ; got {time_axis} and {freq_axis}. "
-        "Fix: time_axis=-1, freq_axis=-2.",
+        lambda: (
+            f"[istft] time_axis and freq_axis must differ; got {time_axis} and {freq_axis}. "
+            "Fix: time_axis=-1, freq_axis=-2."
+        ),
         ValueError,
     )
     Zxx = jnp.moveaxis(Zxx.astype(complex_dtype(aval.dtype)), (time, frequency), (-2, -1))
@@ -97,8 +106,10 @@ def _synthesis_window(window: Any, size: int, dtype: Any) -> Any:
     values = array_window("istft", window, dtype)
     check(
         aval_of(values).size == size,
-        lambda: f"[istft] window must have nperseg elements; got {aval_of(values)} and {size}. "
-        f"Fix: nperseg={aval_of(values).size}.",
+        lambda: (
+            f"[istft] window must have nperseg elements; got {aval_of(values)} and {size}. "
+            f"Fix: nperseg={aval_of(values).size}."
+        ),
         ValueError,
     )
     return values

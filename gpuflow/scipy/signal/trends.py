@@ -45,8 +45,10 @@ def detrend(
     """
     check(
         overwrite_data is None,
-        lambda: f"[detrend] overwrite_data must be None, arrays are immutable; got "
-        f"{overwrite_data!r}. Fix: leave it out.",
+        lambda: (
+            f"[detrend] overwrite_data must be None, arrays are immutable; got "
+            f"{overwrite_data!r}. Fix: leave it out."
+        ),
         NotImplementedError,
     )
     check_choice("detrend", "type", type, ("constant", "linear"))
@@ -64,8 +66,9 @@ def detrend(
     bounds = np.unique(np.r_[0, positions, length])
     check(
         bounds[0] >= 0 and bounds[-1] <= length,
-        lambda: f"[detrend] bp must be indices of the signal of {length} elements; got {bp}. Fix: "
-        "bp=0.",
+        lambda: (
+            f"[detrend] bp must be indices of the signal of {length} elements; got {bp}. Fix: bp=0."
+        ),
         ValueError,
     )
     segments = [

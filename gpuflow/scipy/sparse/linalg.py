@@ -30,9 +30,15 @@ Operator = Callable[[Any], Any]
 
 
 def cg(
-    A: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, atol: float = 0.0,
-    maxiter: int | None = None, M: Any = None,
-) -> tuple[Any, None]:  # fmt: skip
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+) -> tuple[Any, None]:
     """Solve ``A x = b`` for a Hermitian positive definite ``A`` by conjugate gradients.
 
     Args:
@@ -60,9 +66,15 @@ def cg(
 
 
 def bicgstab(
-    A: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, atol: float = 0.0,
-    maxiter: int | None = None, M: Any = None,
-) -> tuple[Any, None]:  # fmt: skip
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+) -> tuple[Any, None]:
     """Solve ``A x = b`` by stabilized biconjugate gradients; arguments as for ``cg``.
 
     ``A`` may be any nonsingular matrix.
@@ -73,9 +85,17 @@ def bicgstab(
 
 
 def gmres(
-    A: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, atol: float = 0.0, restart: int = 20,
-    maxiter: int | None = None, M: Any = None, solve_method: str = "batched",
-) -> tuple[Any, Any]:  # fmt: skip
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    tol: float = 1e-5,
+    atol: float = 0.0,
+    restart: int = 20,
+    maxiter: int | None = None,
+    M: Any = None,
+    solve_method: str = "batched",
+) -> tuple[Any, Any]:
     """Solve ``A x = b`` by generalized minimal residuals; arguments as for ``cg``.
 
     Args:
@@ -105,9 +125,16 @@ def gmres(
 
     def solver(matvec: Operator, right: Any) -> Any:
         return gmres_on_vectors(
-            matvec, right, start, limit, limit_after, space, most, precondition,
+            matvec,
+            right,
+            start,
+            limit,
+            limit_after,
+            space,
+            most,
+            precondition,
             solve_method == "incremental",
-        )  # fmt: skip
+        )
 
     x = lax.custom_linear_solve(multiply, vector, solve=solver, transpose_solve=solver)
     return restore(x), jnp.where(jnp.any(jnp.isnan(x)), -1, 0)
@@ -135,14 +162,18 @@ def _as_vectors(
     dtype = aval_of(vector).dtype
     check(
         dtypes.is_inexact(dtype),
-        lambda: f"[{name}] b must hold floats or complex numbers; got {aval_of(vector)}. "
-        "Fix: b.astype(jnp.float32).",
+        lambda: (
+            f"[{name}] b must hold floats or complex numbers; got {aval_of(vector)}. "
+            "Fix: b.astype(jnp.float32)."
+        ),
     )
     start = ravel_pytree(x0)[0]
     check(
         aval_of(start).dtype == dtype,
-        lambda: f"[{name}] x0 must have b's dtype, {dtype}; got {aval_of(start).dtype}. "
-        "Fix: x0.astype(b.dtype).",
+        lambda: (
+            f"[{name}] x0 must have b's dtype, {dtype}; got {aval_of(start).dtype}. "
+            "Fix: x0.astype(b.dtype)."
+        ),
     )
 
     def on_vectors(what: str, operator: Operator) -> Operator:
@@ -150,8 +181,10 @@ def _as_vectors(
             product, _ = ravel_pytree(operator(restore(x)))
             check(
                 aval_of(product).dtype == dtype,
-                lambda: f"[{name}] {what} must give products of b's dtype, {dtype}; got "
-                f"{aval_of(product).dtype}. Fix: b.astype({aval_of(product).dtype}).",
+                lambda: (
+                    f"[{name}] {what} must give products of b's dtype, {dtype}; got "
+                    f"{aval_of(product).dtype}. Fix: b.astype({aval_of(product).dtype})."
+                ),
             )
             return product
 
@@ -166,13 +199,17 @@ def _operator(name: str, what: str, operator: Any) -> Operator:
         return operator
     check(
         hasattr(operator, "__matmul__") and hasattr(operator, "shape"),
-        lambda: f"[{name}] {what} must be a function or a matrix; got {type(operator).__name__}. "
-        f"Fix: lambda x: matrix @ x.",
+        lambda: (
+            f"[{name}] {what} must be a function or a matrix; got {type(operator).__name__}. "
+            f"Fix: lambda x: matrix @ x."
+        ),
     )
     check(
         len(operator.shape) == 2 and operator.shape[0] == operator.shape[1],
-        lambda: f"[{name}] {what} must be a square matrix; got shape {tuple(operator.shape)}. "
-        "Fix: the normal equations, A.T @ A.",
+        lambda: (
+            f"[{name}] {what} must be a square matrix; got shape {tuple(operator.shape)}. "
+            "Fix: the normal equations, A.T @ A."
+        ),
         ValueError,
     )
     if isinstance(operator, np.ndarray | jnp.ndarray):
@@ -209,9 +246,7 @@ def _solve(
 # --- iterations ----------------------------------------------------------------------------
 
 
-def _cg(
-    multiply: Operator, b: Any, x: Any, limit: Any, most: Any, precondition: Operator
-) -> Any:
+def _cg(multiply: Operator, b: Any, x: Any, limit: Any, most: Any, precondition: Operator) -> Any:
     dtype = aval_of(b).dtype
     residual = b - multiply(x)
     direction = precondition(residual)

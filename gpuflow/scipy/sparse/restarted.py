@@ -19,9 +19,16 @@ Operator = Callable[[Any], Any]
 
 
 def gmres_on_vectors(
-    multiply: Operator, b: Any, x: Any, limit: Any, limit_after: Any, space: int, most: Any,
-    precondition: Operator, incremental: bool,
-) -> Any:  # fmt: skip
+    multiply: Operator,
+    b: Any,
+    x: Any,
+    limit: Any,
+    limit_after: Any,
+    space: int,
+    most: Any,
+    precondition: Operator,
+    incremental: bool,
+) -> Any:
     """Spaces of ``space`` products one after the other, until the residual is small.
 
     Args:
@@ -84,9 +91,7 @@ def _extended(operator: Operator, basis: Any, k: Any) -> tuple[Any, Any, Any]:
     return basis.at[k + 1].set(unit), row, norm
 
 
-def _batched(
-    operator: Operator, unit: Any, norm: Any, space: int, limit: Any
-) -> tuple[Any, Any]:
+def _batched(operator: Operator, unit: Any, norm: Any, space: int, limit: Any) -> tuple[Any, Any]:
     """All products first; then the least residual by the QR decomposition."""
     del limit
     basis, rows = _start(unit, space)

@@ -99,9 +99,7 @@ def from_rotation_vectors(vector: Any) -> Any:
     small = square <= _SMALL * _SMALL
     # The inner choice keeps the derivative at 0 finite where the outer one drops the quotient.
     angle = jnp.sqrt(jnp.where(small, 1, square))
-    scale = jnp.where(
-        small, 0.5 - square / 48 + square * square / 3840, jnp.sin(angle / 2) / angle
-    )
+    scale = jnp.where(small, 0.5 - square / 48 + square * square / 3840, jnp.sin(angle / 2) / angle)
     cosine = jnp.where(small, 1 - square / 8 + square * square / 384, jnp.cos(angle / 2))
     return jnp.concatenate([scale * vector, cosine], -1)
 

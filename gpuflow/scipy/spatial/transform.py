@@ -67,15 +67,15 @@ class Rotation(NamedTuple):
         dtype = aval_of(jnp.asarray(matrix)).dtype
         check(
             not (dtypes.is_bool(dtype) or dtypes.is_complex(dtype)),
-            lambda: f"[Rotation] matrices must hold real numbers; got {dtype}. "
-            "Fix: jnp.real(matrix).",
+            lambda: (
+                f"[Rotation] matrices must hold real numbers; got {dtype}. Fix: jnp.real(matrix)."
+            ),
         )
         return cls(from_matrices(_inexact(matrix)))
 
     @classmethod
     def from_mrp(cls, mrp: Any) -> Rotation:
-        """Create rotations from modified Rodrigues parameters (..., 3): axis times tan(angle / 4).
-        """
+        """Create rotations from modified Rodrigues parameters (..., 3), axis * tan(angle / 4)."""
         mrp = _inexact(mrp)
         square = jnp.sum(mrp * mrp, -1, keepdims=True)
         return cls(jnp.concatenate([2 * mrp, 1 - square], -1) / (1 + square))
@@ -127,8 +127,10 @@ class Rotation(NamedTuple):
     def _check_many(self, what: str) -> None:
         check(
             not self.single,
-            lambda: f"[Rotation] {what} need more than one rotation; got a single one. "
-            "Fix: Rotation(rotation.quat[None]).",
+            lambda: (
+                f"[Rotation] {what} need more than one rotation; got a single one. "
+                "Fix: Rotation(rotation.quat[None])."
+            ),
         )
 
     def apply(self, vectors: Any, inverse: bool = False) -> Any:
@@ -198,8 +200,10 @@ class Rotation(NamedTuple):
         weights = jnp.ones(count, dtype) if weights is None else jnp.asarray(weights, dtype)
         check(
             aval_of(weights).shape == (count,),
-            lambda: f"[Rotation.mean] weights must be a vector of {count}; got {aval_of(weights)}. "
-            "Fix: one weight for each rotation.",
+            lambda: (
+                f"[Rotation.mean] weights must be a vector of {count}; got {aval_of(weights)}. "
+                "Fix: one weight for each rotation."
+            ),
             ValueError,
         )
         _, vectors = jnp.linalg.eigh(exact_matmul(weights[None, :] * self.quat.T, self.quat))
@@ -236,20 +240,26 @@ class Slerp(NamedTuple):
         """
         check(
             isinstance(rotations, Rotation),
-            lambda: f"[Slerp] rotations must be a Rotation; got {type(rotations).__name__}. "
-            "Fix: Rotation.from_quat(...).",
+            lambda: (
+                f"[Slerp] rotations must be a Rotation; got {type(rotations).__name__}. "
+                "Fix: Rotation.from_quat(...)."
+            ),
         )
         check(
             not rotations.single and len(rotations) > 1,
-            lambda: "[Slerp] there must be two or more rotations; got "
-            f"{aval_of(rotations.quat)}. Fix: Rotation.concatenate.",
+            lambda: (
+                "[Slerp] there must be two or more rotations; got "
+                f"{aval_of(rotations.quat)}. Fix: Rotation.concatenate."
+            ),
             ValueError,
         )
         times = jnp.asarray(times, aval_of(rotations.quat).dtype)
         check(
             aval_of(times).shape == (len(rotations),),
-            lambda: f"[Slerp] times must be a vector of {len(rotations)}; got {aval_of(times)}. "
-            "Fix: one time for each rotation.",
+            lambda: (
+                f"[Slerp] times must be a vector of {len(rotations)}; got {aval_of(times)}. "
+                "Fix: one time for each rotation."
+            ),
             ValueError,
         )
         first, then = Rotation(rotations.quat[:-1]), Rotation(rotations.quat[1:])
@@ -264,8 +274,10 @@ class Slerp(NamedTuple):
         times = jnp.asarray(times, aval_of(self.times).dtype)
         check(
             aval_of(times).ndim <= 1,
-            lambda: f"[Slerp] times must be a vector or a number; got {aval_of(times)}. "
-            "Fix: gpuflow.vmap.",
+            lambda: (
+                f"[Slerp] times must be a vector or a number; got {aval_of(times)}. "
+                "Fix: gpuflow.vmap."
+            ),
             ValueError,
         )
         index = jnp.maximum(jnp.searchsorted(self.times, times) - 1, 0)
@@ -285,8 +297,10 @@ def _axes(seq: str, counts: Any) -> tuple[tuple[int, ...], bool]:
     letters = "XYZ" if intrinsic else "xyz"
     check(
         len(seq) in counts and all(letter in letters for letter in seq),
-        lambda: f"[Rotation] axes must be {' to '.join(map(str, (counts[0], counts[-1])))} letters "
-        f"of 'xyz' or of 'XYZ'; got {seq!r}. Fix: 'xyz'.",
+        lambda: (
+            f"[Rotation] axes must be {' to '.join(map(str, (counts[0], counts[-1])))} letters "
+            f"of 'xyz' or of 'XYZ'; got {seq!r}. Fix: 'xyz'."
+        ),
         ValueError,
     )
     check(
@@ -297,6 +311,4 @@ def _axes(seq: str, counts: Any) -> tuple[tuple[int, ...], bool]:
     return tuple(letters.index(letter) for letter in seq), intrinsic
 
 
-publish(
-    globals(), "scipy.spatial.transform", public_names(globals(), __name__)
-)
+publish(globals(), "scipy.spatial.transform", public_names(globals(), __name__))

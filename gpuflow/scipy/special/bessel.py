@@ -231,8 +231,10 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
     order, count = index(v), max(index(n_iter), index(v)) + 1
     check(
         0 <= order <= _MOST_ORDERS and count <= _MOST_STEPS,
-        lambda: f"[bessel_jn] v must be from 0 to {_MOST_ORDERS}, and n_iter below {_MOST_STEPS}; "
-        f"got v={order}, n_iter={n_iter}. Fix: bessel_jn(z, v=1, n_iter=50).",
+        lambda: (
+            f"[bessel_jn] v must be from 0 to {_MOST_ORDERS}, and n_iter below {_MOST_STEPS}; "
+            f"got v={order}, n_iter={n_iter}. Fix: bessel_jn(z, v=1, n_iter=50)."
+        ),
         ValueError,
     )
     (z,) = real_operands("bessel_jn", z)
@@ -251,5 +253,3 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
         return tuple(values[:-1]), tuple(t * slope for slope in slopes)
 
     return jnp.stack(rows(z))
-
-

@@ -15,8 +15,15 @@ from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 
 # B_2k / (2k (2k - 1)), from the last one on. Source: DLMF 5.11.1.
 _SERIES = (
-    -3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12,
-)  # fmt: skip
+    -3617 / 122400,
+    1 / 156,
+    -691 / 360360,
+    1 / 1188,
+    -1 / 1680,
+    1 / 1260,
+    -1 / 360,
+    1 / 12,
+)
 # Steps up, after which the series is precise in float64.
 _STEPS = 10
 

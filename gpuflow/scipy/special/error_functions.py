@@ -329,9 +329,10 @@ def _owens_integral(h: Any, a: Any) -> Any:
 
 @with_derivatives(
     lambda t, out, h, a: -t * normal_density(h) * 0.5 * lax.erf(a * h / _ROOT_2),
-    lambda t, out, h, a: t * exp_square(h, -0.5) * exp_square(a * h, -0.5)
-    / (2.0 * math.pi * (1.0 + jnp.square(a))),
-)  # fmt: skip
+    lambda t, out, h, a: (
+        t * exp_square(h, -0.5) * exp_square(a * h, -0.5) / (2.0 * math.pi * (1.0 + jnp.square(a)))
+    ),
+)
 def _owens_t(h: Any, a: Any) -> Any:
     h, size = jnp.abs(h), jnp.abs(a)
     steep = size > 1.0
@@ -367,5 +368,3 @@ def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
         Array([0.125, 0.067], dtype=float32)
     """
     return _owens_t(*strong_operands("owens_t", h, a))
-
-

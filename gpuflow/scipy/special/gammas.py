@@ -283,10 +283,10 @@ def _choose_slope(n: Any, k: Any) -> Any:
 
 @with_derivatives(
     lambda t, out, n, k: t * jnp.where(out == 0.0, 0.0, out * _choose_slope(n, k)),
-    lambda t, out, n, k: t * jnp.where(
-        out == 0.0, 0.0, out * (lax.digamma(n - k + 1.0) - lax.digamma(k + 1.0))
+    lambda t, out, n, k: (
+        t * jnp.where(out == 0.0, 0.0, out * (lax.digamma(n - k + 1.0) - lax.digamma(k + 1.0)))
     ),
-)  # fmt: skip
+)
 def _choose(n: Any, k: Any) -> Any:
     n, k = jnp.broadcast_arrays(n, k)
     possible = (k <= n) & (n >= 0.0) & (k >= 0.0)

@@ -55,9 +55,13 @@ def _legendre(degree: Any, order: Any, cosine: Any, sine: Any, top: int) -> Any:
 
 @composite
 def sph_harm_y(
-    n: ArrayLike, m: ArrayLike, theta: ArrayLike, phi: ArrayLike, diff_n: int | None = None,
+    n: ArrayLike,
+    m: ArrayLike,
+    theta: ArrayLike,
+    phi: ArrayLike,
+    diff_n: int | None = None,
     n_max: int | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """Compute spherical harmonics, orthonormal, with the Condon-Shortley phase.
 
     Args:
@@ -101,8 +105,10 @@ def sph_harm_y(
     check(
         {dtypes.inexact_dtype(aval_of(x).dtype) for x in (theta, phi)}
         <= {dtypes.float32, dtypes.float64},
-        lambda: f"[sph_harm_y] angles must be float32 or float64; got {aval_of(theta)} and "
-        f"{aval_of(phi)}. Fix: theta.astype(jnp.float32).",
+        lambda: (
+            f"[sph_harm_y] angles must be float32 or float64; got {aval_of(theta)} and "
+            f"{aval_of(phi)}. Fix: theta.astype(jnp.float32)."
+        ),
     )
     dtype = dtypes.default_float()
     degree, order = (jnp.asarray(v).astype(dtype) for v in (n, jnp.abs(jnp.asarray(m))))
@@ -179,8 +185,6 @@ def lpmn_values(m: int, n: int, z: ArrayLike, is_normalized: bool) -> Array:
     grid = [v.astype(aval.dtype)[:, :, None] for v in (degree, order, factor)]
     points = jnp.asarray(z)
     shape = (top + 1, top + 1, aval.shape[0])
-    cosine, sine = (
-        jnp.broadcast_to(v, shape) for v in (points, jnp.sqrt(1.0 - points * points))
-    )
+    cosine, sine = (jnp.broadcast_to(v, shape) for v in (points, jnp.sqrt(1.0 - points * points)))
     values = _legendre(grid[0], grid[1], cosine, sine, top)
     return jnp.where(defined[:, :, None], values * grid[2], scalar_like(0, values))

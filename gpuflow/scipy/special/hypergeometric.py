@@ -41,8 +41,9 @@ def _sum_decreasing(ratio: Callable[[Any], Any], one: Any, tolerance: float) -> 
         total, term, k = state
         return (
             (jnp.abs(term) > tolerance * jnp.abs(total))
-            & (jnp.abs(ratio(k)) < 1.0) & (k < _MAX_TERMS)
-        )  # fmt: skip
+            & (jnp.abs(ratio(k)) < 1.0)
+            & (k < _MAX_TERMS)
+        )
 
     def add_term(state: tuple[Any, ...]) -> tuple[Any, ...]:
         total, term, k = state
@@ -95,8 +96,12 @@ def _confluent_far(a: Any, b: Any, x: Any) -> Any:
     total = _sum_decreasing(
         lambda k: (b - a + k) * (1.0 - a + k) / ((k + 1.0) * z), jnp.ones_like(z), precision(z) / 16
     )
-    scale = gammasgn(b) * gammasgn(a) * jnp.exp(
-        lax.lgamma(b) - lax.lgamma(a) + (a - b) * jnp.log(z) + jnp.where(mirrored, 0.0, z)
+    scale = (
+        gammasgn(b)
+        * gammasgn(a)
+        * jnp.exp(
+            lax.lgamma(b) - lax.lgamma(a) + (a - b) * jnp.log(z) + jnp.where(mirrored, 0.0, z)
+        )
     )
     return scale * total
 
@@ -145,8 +150,9 @@ def _gauss_sum(a: Any, b: Any, c: Any, x: Any) -> Any:
     """Source: DLMF 15.2.1."""
     return _sum_series(
         lambda k: (a + k) * (b + k) / ((c + k) * (k + 1.0)) * x,
-        jnp.ones_like(x), precision(x) / 16,
-    )  # fmt: skip
+        jnp.ones_like(x),
+        precision(x) / 16,
+    )
 
 
 @jnp.vectorize

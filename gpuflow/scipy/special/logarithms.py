@@ -226,8 +226,9 @@ def _slope_by_lmbda(log: Any, lmbda: Any) -> Any:
     """``log**2 (exp(z) (z - 1) + 1) / z**2`` for ``z = lmbda log``; by its series near 0."""
     product = jnp.where(lmbda == 0.0, 0.0, lmbda * jnp.where(lmbda == 0.0, 0.0, log))
     small = jnp.abs(product) < 0.5
-    near = horner([(k + 1) / math.factorial(k + 2) for k in range(16)],
-                  jnp.where(small, product, 0.0))  # fmt: skip
+    near = horner(
+        [(k + 1) / math.factorial(k + 2) for k in range(16)], jnp.where(small, product, 0.0)
+    )
     z = jnp.where(small, 1.0, product)
     vanishes = jnp.isinf(z) & (jnp.exp(z) == 0.0)
     power = jnp.where(vanishes, 0.0, jnp.exp(z) * (jnp.where(vanishes, 0.0, z) - 1.0))

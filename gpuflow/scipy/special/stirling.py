@@ -99,9 +99,7 @@ def _log_beta(a: Any, b: Any) -> Any:
     small, large = jnp.minimum(a, b), jnp.maximum(a, b)
     safe = (small > 0.0) & (large >= _LARGE)
     gammaln = lax.lgamma(small)
-    by_series = betaln_large(
-        jnp.where(safe, small, 1.0), jnp.where(safe, large, _LARGE), gammaln
-    )
+    by_series = betaln_large(jnp.where(safe, small, 1.0), jnp.where(safe, large, _LARGE), gammaln)
     plain = gammaln + (lax.lgamma(large) - lax.lgamma(a + b))
     result = jnp.where(safe, by_series, plain)
     # At infinite operands and poles terms of the formulas would be infinities of both signs.

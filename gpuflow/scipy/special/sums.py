@@ -21,20 +21,32 @@ from gpuflow.ops.linalg.algebra import through_float32
 
 @overload
 def logsumexp(
-    a: ArrayLike, axis: Axes = None, b: ArrayLike | None = None, keepdims: bool = False,
-    return_sign: Literal[False] = False, where: ArrayLike | None = None,
-) -> Array: ...  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: Literal[False] = False,
+    where: ArrayLike | None = None,
+) -> Array: ...
 @overload
 def logsumexp(
-    a: ArrayLike, axis: Axes = None, b: ArrayLike | None = None, keepdims: bool = False,
-    return_sign: bool = False, where: ArrayLike | None = None,
-) -> tuple[Array, Array]: ...  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
+) -> tuple[Array, Array]: ...
 @composite
 @through_float32
 def logsumexp(
-    a: ArrayLike, axis: Axes = None, b: ArrayLike | None = None, keepdims: bool = False,
-    return_sign: bool = False, where: ArrayLike | None = None,
-) -> Any:  # fmt: skip
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
+) -> Any:
     """Compute ``log(sum(exp(a)))`` without overflow.
 
     Args:

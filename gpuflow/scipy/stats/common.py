@@ -21,9 +21,13 @@ _LOG_2 = math.log(2.0)
 
 
 def standardize(
-    name: str, x: Any, loc: Any, scale: Any, *shapes: Any,
+    name: str,
+    x: Any,
+    loc: Any,
+    scale: Any,
+    *shapes: Any,
     prepare: Callable[..., list[Array]] = typed_operands,
-) -> list[Array]:  # fmt: skip
+) -> list[Array]:
     """``(x - loc) / scale``, the scale and the shape parameters, in one float dtype.
 
     ``prepare=real_operands`` keeps weak types also of arrays, where JAX does.
@@ -33,9 +37,12 @@ def standardize(
 
 
 def shift(
-    name: str, k: Any, loc: Any, *shapes: Any,
+    name: str,
+    k: Any,
+    loc: Any,
+    *shapes: Any,
     prepare: Callable[..., list[Array]] = typed_operands,
-) -> list[Array]:  # fmt: skip
+) -> list[Array]:
     """``k - loc`` of a discrete distribution and the shape parameters, in one float dtype."""
     k, loc, *others = prepare(name, k, loc, *shapes)
     return [k - loc, *others]
@@ -79,9 +86,10 @@ def log_rare(z: Any) -> Any:
     """``log(1 - exp(-exp(z)))``, which is about ``z`` where that is far below 0."""
     far = z < -20.0
     return jnp.where(
-        far, z - 0.5 * jnp.exp(jnp.where(far, z, 0.0)),
+        far,
+        z - 0.5 * jnp.exp(jnp.where(far, z, 0.0)),
         log_complement(-jnp.exp(jnp.where(far, 0.0, z))),
-    )  # fmt: skip
+    )
 
 
 def log_probability(p: Any, q: Any) -> Any:

@@ -274,9 +274,12 @@ class gaussian_kde:
         point_key, noise_key = random.split(key)
         indices = random.choice(point_key, self.n, shape=shape, p=self.weights)
         noise = random.multivariate_normal(
-            noise_key, jnp.zeros(self.d, self.covariance.dtype), self.covariance, shape=shape,
+            noise_key,
+            jnp.zeros(self.d, self.covariance.dtype),
+            self.covariance,
+            shape=shape,
             dtype=self.dataset.dtype,
-        )  # fmt: skip
+        )
         return self.dataset[:, indices] + noise.T
 
     def integrate_box(self, low_bounds: Any, high_bounds: Any, maxpts: Any = None) -> NoReturn:

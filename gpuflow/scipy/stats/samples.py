@@ -171,9 +171,13 @@ def rankdata(
 
 @composite
 def sem(
-    a: ArrayLike, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *,
+    a: ArrayLike,
+    axis: int | None = 0,
+    ddof: int = 1,
+    nan_policy: str = "propagate",
+    *,
     keepdims: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the standard error of the mean, in the dtype of ``a`` (also complex).
 
     Args:

@@ -162,9 +162,7 @@ class SimApi:
         """Copy bytes in device memory."""
         self.copy_in(target, self.memory.view(source, count, False).ctypes.data, count, stream)
 
-    def copy_peer(
-        self, target: int, other: SimApi, source: int, count: int, stream: int
-    ) -> None:
+    def copy_peer(self, target: int, other: SimApi, source: int, count: int, stream: int) -> None:
         """Copy bytes from another device's memory."""
         self._check_current()
         self.copy_in(target, other.memory.view(source, count, False).ctypes.data, count, stream)
@@ -191,9 +189,15 @@ class SimApi:
         kernel.function.allow_shared(count)
 
     def bind(
-        self, kernel: LoadedKernel, grid: Dim, block: Dim, slots: array[int], stream: int,
-        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
-    ) -> Callable[[], None]:  # fmt: skip
+        self,
+        kernel: LoadedKernel,
+        grid: Dim,
+        block: Dim,
+        slots: array[int],
+        stream: int,
+        shared_bytes: int = 0,
+        touches: Sequence[Touched] | None = None,
+    ) -> Callable[[], None]:
         """A launch that runs the whole grid."""
 
         def run() -> None:
@@ -207,9 +211,14 @@ class SimApi:
         return run
 
     def _launch(
-        self, loaded: SimKernel, grid: Dim, block: Dim, slots: np.ndarray, shared_bytes: int,
+        self,
+        loaded: SimKernel,
+        grid: Dim,
+        block: Dim,
+        slots: np.ndarray,
+        shared_bytes: int,
         touches: Sequence[Touched] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run a launch; as on a real device, it does not keep its module loaded."""
         name = loaded.kernel.program.name
         assert loaded in self.loaded, f"the module of {name} was unloaded before it ran"
@@ -228,13 +237,9 @@ class SimApi:
         with self._order:  # kernels share scratch memory and counters, as in a stream
             work()
 
-    def record(
-        self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
-    ) -> SimGraph:
+    def record(self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]) -> SimGraph:
         """The work, as its operations on the stream."""
-        calls = [
-            partial(one.run, stream) if isinstance(one, LibraryWork) else one for one in work
-        ]
+        calls = [partial(one.run, stream) if isinstance(one, LibraryWork) else one for one in work]
         return SimGraph([recorded_work(one) for one in calls], lambda one: self._do(stream, one))
 
     @contextmanager
@@ -275,9 +280,7 @@ class SimApi:
 
         return multiply
 
-    def gemm_with(
-        self, gemm: Gemm, epilogue: Epilogue, stream: int
-    ) -> Callable[..., None]:
+    def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> Callable[..., None]:
         """A product with an epilogue by NumPy, in float32."""
         one = _steps(gemm.left_transposed, gemm.left_leading, 0)
         two = _steps(gemm.right_transposed, gemm.right_leading, 0)

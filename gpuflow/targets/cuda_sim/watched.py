@@ -31,9 +31,14 @@ class WatchedKernel:
         self._kernel, self._touches = kernel, touches
 
     def launch(
-        self, grid: Sequence[int], block: Sequence[int], slots: Array, memory: DeviceMemory,
-        shared_bytes: int, checks: Checks,
-    ) -> Statistics:  # fmt: skip
+        self,
+        grid: Sequence[int],
+        block: Sequence[int],
+        slots: Array,
+        memory: DeviceMemory,
+        shared_bytes: int,
+        checks: Checks,
+    ) -> Statistics:
         """Run the whole grid on copies, as ``PtxKernel.launch``, and copy its writes back.
 
         Raises:
@@ -61,9 +66,13 @@ class WatchedKernel:
         return done
 
     def _check_written(
-        self, memory: DeviceMemory, touched: Touched, copy: int, grid: Sequence[int],
+        self,
+        memory: DeviceMemory,
+        touched: Touched,
+        copy: int,
+        grid: Sequence[int],
         block: Sequence[int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         allocation = memory.find(copy)
         written = None if allocation is None else allocation.written
         if written is None or written.all():

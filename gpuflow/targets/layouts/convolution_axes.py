@@ -78,9 +78,7 @@ def merged(axes: Axes) -> Axes:
     return result
 
 
-def as_problem(
-    convolution: Convolution, left: View, right: View, out: Dims
-) -> Problem | None:
+def as_problem(convolution: Convolution, left: View, right: View, out: Dims) -> Problem | None:
     """The axes of a convolution of views; None if too many dimensions slide."""
     strides = row_major_strides(out)
     batch, free, depth, space = convolution.left
@@ -91,20 +89,31 @@ def as_problem(
         unmerged = []
         for lhs, rhs, to in zip(*dims, strict=True):
             size = left.shape[lhs] if to is None else out[to]
-            unmerged.append((
-                size, 0 if lhs is None else _stride(left, lhs),
-                0 if rhs is None else _stride(right, rhs), 0 if to is None else strides[to],
-            ))  # fmt: skip
+            unmerged.append(
+                (
+                    size,
+                    0 if lhs is None else _stride(left, lhs),
+                    0 if rhs is None else _stride(right, rhs),
+                    0 if to is None else strides[to],
+                )
+            )
         return merged(unmerged)
 
     nothing = [None] * max(len(left.shape), len(right.shape), len(out))
     slides = []
     for k, (s, s2, to) in enumerate(zip(space, space2, out_space, strict=True)):
         slide = Slide(
-            left.shape[s], right.shape[s2], out[to], _stride(left, s), _stride(right, s2),
-            strides[to], convolution.strides[k], convolution.padding[k][0],
-            convolution.left_dilation[k], convolution.right_dilation[k],
-        )  # fmt: skip
+            left.shape[s],
+            right.shape[s2],
+            out[to],
+            _stride(left, s),
+            _stride(right, s2),
+            strides[to],
+            convolution.strides[k],
+            convolution.padding[k][0],
+            convolution.left_dilation[k],
+            convolution.right_dilation[k],
+        )
         if (slide.size, slide.taps, slide.positions) != (1, 1, 1) or slide.pad:
             slides.append(slide)
     if len(slides) > MOST_SPACE:
@@ -115,8 +124,10 @@ def as_problem(
         axes(depth, depth2, nothing[: len(depth)]),
         axes(free, nothing[: len(free)], out_rows),
         axes(nothing[: len(free2)], free2, out_columns),
-        slides, left.offset, right.offset,
-    )  # fmt: skip
+        slides,
+        left.offset,
+        right.offset,
+    )
 
 
 def dense_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
@@ -174,7 +185,8 @@ def phases(problem: Problem) -> list[Problem]:
     options = [_phases_of(slide) for slide in problem.slides]
     return [
         replace(
-            problem, slides=[slide for slide, _, _ in phase],
+            problem,
+            slides=[slide for slide, _, _ in phase],
             rhs_offset=problem.rhs_offset + sum(rhs for _, rhs, _ in phase),
             out_offset=sum(out for _, _, out in phase),
         )
@@ -196,15 +208,21 @@ def _phases_of(slide: Slide) -> list[tuple[Slide, int, int]]:
         if not starts:
             continue  # only zeros between elements
         (i,) = starts
-        dimension_phases.append((
-            replace(
-                slide, taps=-(-(slide.taps - i) // tap_step),
-                positions=-(-(slide.positions - r) // position_step),
-                rhs=slide.rhs * tap_step, out=slide.out * position_step,
-                stride=slide.stride * position_step // dilation,
-                pad=-slide.position(r, i) // dilation,
-                rhs_dilation=slide.rhs_dilation * tap_step // dilation, lhs_dilation=1,
-            ),
-            i * slide.rhs, r * slide.out,
-        ))  # fmt: skip
+        dimension_phases.append(
+            (
+                replace(
+                    slide,
+                    taps=-(-(slide.taps - i) // tap_step),
+                    positions=-(-(slide.positions - r) // position_step),
+                    rhs=slide.rhs * tap_step,
+                    out=slide.out * position_step,
+                    stride=slide.stride * position_step // dilation,
+                    pad=-slide.position(r, i) // dilation,
+                    rhs_dilation=slide.rhs_dilation * tap_step // dilation,
+                    lhs_dilation=1,
+                ),
+                i * slide.rhs,
+                r * slide.out,
+            )
+        )
     return dimension_phases

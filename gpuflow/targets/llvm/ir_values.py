@@ -186,9 +186,12 @@ class IRValue:
 
 
 def intrinsic(
-    module: ir.Module, name: str, result: ir.Type, parameters: Sequence[ir.Type],
+    module: ir.Module,
+    name: str,
+    result: ir.Type,
+    parameters: Sequence[ir.Type],
     overloads: Sequence[ir.Type] = (),
-) -> ir.Function:  # fmt: skip
+) -> ir.Function:
     """The declaration of an LLVM intrinsic; llvmlite does not know the names of those of vectors.
 
     Args:

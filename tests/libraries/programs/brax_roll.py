@@ -10,8 +10,10 @@ from common import show
 def roll():
     results = []
     for name, backend in (
-        ("fast", None), ("inverted_pendulum", "generalized"), ("reacher", "positional"),
-    ):  # fmt: skip
+        ("fast", None),
+        ("inverted_pendulum", "generalized"),
+        ("reacher", "positional"),
+    ):
         env = envs.get_environment(name, **({} if backend is None else {"backend": backend}))
 
         @jax.jit

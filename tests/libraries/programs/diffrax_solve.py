@@ -18,9 +18,17 @@ Y0 = jnp.array([1.0, 0.0])
 def solve(args, solver=None, adjoint=None, **options):
     adjoint = dfx.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
     return dfx.diffeqsolve(
-        dfx.ODETerm(field), solver or dfx.Tsit5(), 0.0, 3.0, 0.1, Y0, args=args,
-        saveat=dfx.SaveAt(ts=jnp.linspace(0.0, 3.0, 5)), adjoint=adjoint, **options,
-    )  # fmt: skip
+        dfx.ODETerm(field),
+        solver or dfx.Tsit5(),
+        0.0,
+        3.0,
+        0.1,
+        Y0,
+        args=args,
+        saveat=dfx.SaveAt(ts=jnp.linspace(0.0, 3.0, 5)),
+        adjoint=adjoint,
+        **options,
+    )
 
 
 def solvers():
@@ -39,8 +47,10 @@ def solvers():
 def adjoints():
     results = []
     for adjoint in (
-        dfx.RecursiveCheckpointAdjoint(), dfx.BacksolveAdjoint(), dfx.DirectAdjoint(),
-    ):  # fmt: skip
+        dfx.RecursiveCheckpointAdjoint(),
+        dfx.BacksolveAdjoint(),
+        dfx.DirectAdjoint(),
+    ):
 
         def loss(args, adjoint=adjoint):
             return jnp.sum(solve(args, adjoint=adjoint).ys ** 2)
@@ -81,9 +91,14 @@ def neural():
     @eqx.filter_value_and_grad
     def loss_of(model):
         ys = dfx.diffeqsolve(
-            dfx.ODETerm(model), dfx.Tsit5(), 0.0, 3.0, 0.2, Y0,
+            dfx.ODETerm(model),
+            dfx.Tsit5(),
+            0.0,
+            3.0,
+            0.2,
+            Y0,
             saveat=dfx.SaveAt(ts=jnp.linspace(0.0, 3.0, 5)),
-        ).ys  # fmt: skip
+        ).ys
         return jnp.mean((ys - wanted) ** 2)
 
     losses = []

@@ -11,10 +11,15 @@ KEY = jax.random.key(0)
 def distributions():
     results = []
     for made in (
-        distrax.Normal(0.5, 2.0), distrax.Laplace(0.5, 2.0), distrax.Gumbel(0.1, 1.2),
-        distrax.Beta(2.0, 3.0), distrax.Gamma(2.0, 3.0), distrax.Uniform(-1.0, 1.0),
-        distrax.LogStddevNormal(0.0, 0.3), distrax.Logistic(0.1, 1.0),
-    ):  # fmt: skip
+        distrax.Normal(0.5, 2.0),
+        distrax.Laplace(0.5, 2.0),
+        distrax.Gumbel(0.1, 1.2),
+        distrax.Beta(2.0, 3.0),
+        distrax.Gamma(2.0, 3.0),
+        distrax.Uniform(-1.0, 1.0),
+        distrax.LogStddevNormal(0.0, 0.3),
+        distrax.Logistic(0.1, 1.0),
+    ):
         sample, logprob = made.sample_and_log_prob(seed=KEY, sample_shape=(3,))
         results.append((sample, logprob, made.mean(), made.variance()))
     categorical = distrax.Categorical(logits=jnp.arange(4.0))
@@ -24,9 +29,14 @@ def distributions():
     joint = distrax.MultivariateNormalTri(jnp.zeros(2), jnp.array([[1.0, 0.0], [0.5, 2.0]]))
     divergence = distrax.Normal(0.0, 1.0).kl_divergence(distrax.Normal(1.0, 2.0))
     return (
-        results, categorical.sample(seed=KEY, sample_shape=(5,)), categorical.entropy(),
-        mixture.log_prob(0.3), joint.log_prob(jnp.ones(2)), joint.sample(seed=KEY), divergence,
-    )  # fmt: skip
+        results,
+        categorical.sample(seed=KEY, sample_shape=(5,)),
+        categorical.entropy(),
+        mixture.log_prob(0.3),
+        joint.log_prob(jnp.ones(2)),
+        joint.sample(seed=KEY),
+        divergence,
+    )
 
 
 def bijectors():
@@ -34,8 +44,13 @@ def bijectors():
     own = distrax.Lambda(lambda x: jnp.exp(x) + 1.0)
     y, logdet = chain.forward_and_log_det(jnp.linspace(-1.0, 1.0, 5))
     spline = distrax.RationalQuadraticSpline(jnp.linspace(-1, 1, 13), -3.0, 3.0)
-    return y, logdet, own.forward(0.3), own.inverse(2.5), own.forward_log_det_jacobian(0.3), (
-        spline.forward_and_log_det(jnp.linspace(-2.0, 2.0, 7))
+    return (
+        y,
+        logdet,
+        own.forward(0.3),
+        own.inverse(2.5),
+        own.forward_log_det_jacobian(0.3),
+        (spline.forward_and_log_det(jnp.linspace(-2.0, 2.0, 7))),
     )
 
 

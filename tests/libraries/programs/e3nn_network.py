@@ -20,10 +20,15 @@ def arrays():
     radial = e3nn.bessel(jnp.linalg.norm(vectors, axis=1), 4, 2.0)
     gradient = jax.grad(lambda v: e3nn.spherical_harmonics("2e", v, normalize=True).array[0])
     return (
-        harmonics.array, product.array, gated.array, turned.array, radial,
-        gradient(vectors[0]), e3nn.Irrep("2e").D_from_angles(0.1, 0.2, 0.3),
+        harmonics.array,
+        product.array,
+        gated.array,
+        turned.array,
+        radial,
+        gradient(vectors[0]),
+        e3nn.Irrep("2e").D_from_angles(0.1, 0.2, 0.3),
         e3nn.clebsch_gordan(1, 1, 2),
-    )  # fmt: skip
+    )
 
 
 class Layer(nn.Module):

@@ -62,9 +62,7 @@ def stateful():
     def step(model, state, keys):
         @eqx.filter_value_and_grad(has_aux=True)
         def loss_of(model, state):
-            batch = jax.vmap(
-                model, in_axes=(0, None, 0), out_axes=(0, None), axis_name="batch"
-            )
+            batch = jax.vmap(model, in_axes=(0, None, 0), out_axes=(0, None), axis_name="batch")
             scores, state = batch(jnp.asarray(POINTS), state, keys)
             losses = optax.softmax_cross_entropy_with_integer_labels(scores, LABELS)
             return losses.mean(), state
@@ -100,10 +98,12 @@ def loops():
             count, value = carry
             return count + 1, jnp.sin(value) + x
 
-        _, out = eqxi.while_loop(
-            lambda carry: carry[0] < 7, body, (0, x), max_steps=16, kind=kind, checkpoints=3
-        ) if kind == "checkpointed" else eqxi.while_loop(
-            lambda carry: carry[0] < 7, body, (0, x), max_steps=16, kind=kind
+        _, out = (
+            eqxi.while_loop(
+                lambda carry: carry[0] < 7, body, (0, x), max_steps=16, kind=kind, checkpoints=3
+            )
+            if kind == "checkpointed"
+            else eqxi.while_loop(lambda carry: carry[0] < 7, body, (0, x), max_steps=16, kind=kind)
         )
         return jnp.sum(out)
 

@@ -23,10 +23,16 @@ def named():
     updated = X.at[{"Pos": 0}].set(1.0)
     return hax.tree_util.tree_map(
         lambda leaf: leaf,
-        [product.array, outer.array, order.array, updated.array, hnn.softmax(X, axis=Pos).array,
-         hax.vmap(lambda row: row.mean() + row.std(), Batch)(X).array,
-         hax.flatten_axes(X, ("Pos", "Embed"), "All").array],
-    )  # fmt: skip
+        [
+            product.array,
+            outer.array,
+            order.array,
+            updated.array,
+            hnn.softmax(X, axis=Pos).array,
+            hax.vmap(lambda row: row.mean() + row.std(), Batch)(X).array,
+            hax.flatten_axes(X, ("Pos", "Embed"), "All").array,
+        ],
+    )
 
 
 class Block(eqx.Module):
@@ -40,8 +46,9 @@ class Block(eqx.Module):
     def init(*, key):
         keys = jax.random.split(key, 4)
         made = [hnn.Linear.init(Embed, (Heads, HeadDim), key=k) for k in keys[:3]]
-        return Block(hnn.LayerNorm.init(Embed), *made,
-                     hnn.Linear.init((Heads, HeadDim), Embed, key=keys[3]))  # fmt: skip
+        return Block(
+            hnn.LayerNorm.init(Embed), *made, hnn.Linear.init((Heads, HeadDim), Embed, key=keys[3])
+        )
 
     def __call__(self, x):
         y = self.norm(x)

@@ -18,10 +18,13 @@ def groups():
         point = jnp.asarray(RNG.normal(size=kind.space_dim), float)
         sampled = kind.sample_uniform(jax.random.key(0))
         results += [
-            element.parameters(), product.log(), kind.exp(tangent[0]).adjoint(),
-            kind.exp(tangent[0]) @ point, sampled.as_matrix(),
+            element.parameters(),
+            product.log(),
+            kind.exp(tangent[0]).adjoint(),
+            kind.exp(tangent[0]) @ point,
+            sampled.as_matrix(),
             jax.jacfwd(lambda t, kind=kind, point=point: kind.exp(t) @ point)(tangent[0]),
-        ]  # fmt: skip
+        ]
     return results
 
 

@@ -17,9 +17,11 @@ def ridge(params, strength, data):
 def smooth():
     results = []
     for solver in (
-        jaxopt.LBFGS(ridge, maxiter=30, tol=1e-6), jaxopt.GradientDescent(ridge, maxiter=100),
-        jaxopt.NonlinearCG(ridge, maxiter=50, tol=1e-6), jaxopt.BFGS(ridge, maxiter=30),
-    ):  # fmt: skip
+        jaxopt.LBFGS(ridge, maxiter=30, tol=1e-6),
+        jaxopt.GradientDescent(ridge, maxiter=100),
+        jaxopt.NonlinearCG(ridge, maxiter=50, tol=1e-6),
+        jaxopt.BFGS(ridge, maxiter=30),
+    ):
         found, _ = solver.run(jnp.zeros(16), strength=0.1, data=(X, Y))
         results.append(ridge(found, 0.1, (X, Y)))
     return results
@@ -33,13 +35,17 @@ def implicit():
 
 def constrained():
     lasso = jaxopt.ProximalGradient(
-        lambda w, data: jnp.mean((data[0] @ w - data[1]) ** 2), jaxopt.prox.prox_lasso,
-        maxiter=200, tol=1e-5,
-    )  # fmt: skip
+        lambda w, data: jnp.mean((data[0] @ w - data[1]) ** 2),
+        jaxopt.prox.prox_lasso,
+        maxiter=200,
+        tol=1e-5,
+    )
     box = jaxopt.ProjectedGradient(
         lambda w, data: jnp.mean((data[0] @ w - data[1]) ** 2),
-        jaxopt.projection.projection_non_negative, maxiter=200, tol=1e-5,
-    )  # fmt: skip
+        jaxopt.projection.projection_non_negative,
+        maxiter=200,
+        tol=1e-5,
+    )
     simplex = jaxopt.projection.projection_simplex(jnp.array([0.3, 2.0, -1.0]))
     first = lasso.run(jnp.zeros(16), hyperparams_prox=0.05, data=(X, Y)).params
     second = box.run(jnp.zeros(16), data=(X, Y)).params
@@ -52,9 +58,11 @@ def roots_and_losses():
     squares = jaxopt.GaussNewton(lambda x: jnp.array([x[0] - 1.0, 10 * (x[1] - x[0] ** 2)]))
     losses = jaxopt.loss.multiclass_logistic_loss(LABELS[0], jnp.arange(5.0))
     return (
-        bisection.run(a=1.0).params, fixed.run(jnp.array(0.5), a=0.8).params,
-        squares.run(jnp.array([1.2, 1.0])).params, losses,
-    )  # fmt: skip
+        bisection.run(a=1.0).params,
+        fixed.run(jnp.array(0.5), a=0.8).params,
+        squares.run(jnp.array([1.2, 1.0])).params,
+        losses,
+    )
 
 
 if __name__ == "__main__":

@@ -37,12 +37,18 @@ def refused(call):
 def checks():
     a, b = jnp.arange(6.0).reshape(2, 3), jnp.ones((3, 4))
     return (
-        product(a, b), jax.jit(product)(a, b), jax.vmap(product, (0, None))(a[None], b),
-        draw(jax.random.key(0), 4), total({"x": a, "y": (b,)}), jax.grad(total)({"x": a})["x"],
-        refused(lambda: product(a, b.T)), refused(lambda: product(a.astype(int), b)),
-        refused(lambda: jax.jit(product)(a, b.T)), refused(lambda: total({"x": jnp.arange(3)})),
+        product(a, b),
+        jax.jit(product)(a, b),
+        jax.vmap(product, (0, None))(a[None], b),
+        draw(jax.random.key(0), 4),
+        total({"x": a, "y": (b,)}),
+        jax.grad(total)({"x": a})["x"],
+        refused(lambda: product(a, b.T)),
+        refused(lambda: product(a.astype(int), b)),
+        refused(lambda: jax.jit(product)(a, b.T)),
+        refused(lambda: total({"x": jnp.arange(3)})),
         isinstance(jnp.ones((2, 3)), Float[jax.Array, "2 3"]),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

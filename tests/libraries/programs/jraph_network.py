@@ -10,21 +10,24 @@ from common import show
 def graph(seed, nodes, edges):
     rng = np.random.default_rng(seed)
     return jraph.GraphsTuple(
-        n_node=np.array([nodes]), n_edge=np.array([edges]),
+        n_node=np.array([nodes]),
+        n_edge=np.array([edges]),
         nodes=rng.normal(size=(nodes, 3)).astype(np.float32),
         edges=rng.normal(size=(edges, 2)).astype(np.float32),
-        senders=rng.integers(0, nodes, edges), receivers=rng.integers(0, nodes, edges),
+        senders=rng.integers(0, nodes, edges),
+        receivers=rng.integers(0, nodes, edges),
         globals=np.zeros((1, 1), np.float32),
-    )  # fmt: skip
+    )
 
 
 def network():
     batch = jraph.pad_with_graphs(jraph.batch([graph(0, 4, 6), graph(1, 3, 5)]), 10, 16, 3)
     key = jax.random.key(0)
     weights = {
-        "edge": jax.random.normal(key, (9, 2)), "node": jax.random.normal(key, (8, 3)),
+        "edge": jax.random.normal(key, (9, 2)),
+        "node": jax.random.normal(key, (8, 3)),
         "global": jax.random.normal(key, (6, 1)),
-    }  # fmt: skip
+    }
 
     def apply(weights):
         net = jraph.GraphNetwork(

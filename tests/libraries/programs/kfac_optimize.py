@@ -34,10 +34,14 @@ def adaptive():
         "second": {"w": jax.random.normal(two, (8, 5)) / 3, "b": jnp.zeros(5)},
     }
     optimizer = kfac_jax.Optimizer(
-        jax.value_and_grad(loss_of), l2_reg=1e-3, use_adaptive_learning_rate=True,
-        use_adaptive_momentum=True, use_adaptive_damping=True, initial_damping=1.0,
+        jax.value_and_grad(loss_of),
+        l2_reg=1e-3,
+        use_adaptive_learning_rate=True,
+        use_adaptive_momentum=True,
+        use_adaptive_damping=True,
+        initial_damping=1.0,
         num_burnin_steps=0,
-    )  # fmt: skip
+    )
     batch = jnp.asarray(POINTS), jnp.asarray(LABELS)
     state = optimizer.init(params, key, batch)
     losses = []

@@ -17,9 +17,13 @@ def solvers():
     spd = lx.MatrixLinearOperator(SPD, lx.positive_semidefinite_tag)
     plain = lx.MatrixLinearOperator(MATRIX)
     for operator, solver in (
-        (plain, lx.LU()), (plain, lx.QR()), (plain, lx.SVD()), (spd, lx.Cholesky()),
-        (spd, lx.CG(rtol=1e-3, atol=1e-3)), (plain, lx.AutoLinearSolver(well_posed=True)),
-    ):  # fmt: skip
+        (plain, lx.LU()),
+        (plain, lx.QR()),
+        (plain, lx.SVD()),
+        (spd, lx.Cholesky()),
+        (spd, lx.CG(rtol=1e-3, atol=1e-3)),
+        (plain, lx.AutoLinearSolver(well_posed=True)),
+    ):
         results.append(lx.linear_solve(operator, VECTOR, solver).value)
     tall = lx.MatrixLinearOperator(TALL)
     results.append(lx.linear_solve(tall, jnp.arange(8.0), lx.QR()).value)

@@ -13,15 +13,15 @@ def search():
     def recurrent(params, key, action, embedding):
         embedding = jnp.tanh(embedding + jax.nn.one_hot(action, 4) @ params.T)
         out = mctx.RecurrentFnOutput(
-            reward=embedding.sum(-1) * 0.1, discount=jnp.full(embedding.shape[0], 0.9),
-            prior_logits=embedding @ params, value=embedding.mean(-1),
-        )  # fmt: skip
+            reward=embedding.sum(-1) * 0.1,
+            discount=jnp.full(embedding.shape[0], 0.9),
+            prior_logits=embedding @ params,
+            value=embedding.mean(-1),
+        )
         return out, embedding
 
     start = jax.random.normal(key, (2, 3))
-    root = mctx.RootFnOutput(
-        prior_logits=start @ weights, value=start.mean(-1), embedding=start
-    )
+    root = mctx.RootFnOutput(prior_logits=start @ weights, value=start.mean(-1), embedding=start)
     results = []
     for policy in (mctx.muzero_policy, mctx.gumbel_muzero_policy):
         run = jax.jit(

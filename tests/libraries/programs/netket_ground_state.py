@@ -26,9 +26,11 @@ def full():
     model = nk.models.RBM(alpha=1, param_dtype=float)
     state = nk.vqs.FullSumState(hilbert, model, seed=0)
     driver = nk.driver.VMC(
-        ising, nk.optimizer.Sgd(0.1), variational_state=state,
+        ising,
+        nk.optimizer.Sgd(0.1),
+        variational_state=state,
         preconditioner=nk.optimizer.SR(diag_shift=0.01),
-    )  # fmt: skip
+    )
     log = nk.logging.RuntimeLog()
     driver.run(5, out=log, show_progress=False)
     return log.data["Energy"].Mean.real if hasattr(log.data["Energy"], "Mean") else 0.0

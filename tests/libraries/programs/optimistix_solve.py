@@ -14,8 +14,10 @@ def rosenbrock(x, args):
 
 def least_squares():
     solvers = (
-        optx.GaussNewton(1e-5, 1e-5), optx.LevenbergMarquardt(1e-5, 1e-5), optx.Dogleg(1e-5, 1e-5),
-    )  # fmt: skip
+        optx.GaussNewton(1e-5, 1e-5),
+        optx.LevenbergMarquardt(1e-5, 1e-5),
+        optx.Dogleg(1e-5, 1e-5),
+    )
     return [optx.least_squares(rosenbrock, s, GUESS, args=1.0).value for s in solvers]
 
 
@@ -54,9 +56,9 @@ def fixed_points():
 
     solver = optx.FixedPointIteration(1e-5, 1e-5)
     value = optx.fixed_point(f, solver, jnp.zeros(3), args=jnp.arange(1.0, 4.0) / 3).value
-    gradient = jax.grad(
-        lambda a: jnp.sum(optx.fixed_point(f, solver, jnp.zeros(3), args=a).value)
-    )(jnp.arange(1.0, 4.0) / 3)
+    gradient = jax.grad(lambda a: jnp.sum(optx.fixed_point(f, solver, jnp.zeros(3), args=a).value))(
+        jnp.arange(1.0, 4.0) / 3
+    )
     return value, gradient
 
 

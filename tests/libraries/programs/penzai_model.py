@@ -10,13 +10,17 @@ POINTS, LABELS = digits()
 
 def model():
     first = pz.nn.Linear.from_config(
-        name="first", init_base_rng=jax.random.key(0), input_axes={"features": 16},
+        name="first",
+        init_base_rng=jax.random.key(0),
+        input_axes={"features": 16},
         output_axes={"hidden": 8},
-    )  # fmt: skip
+    )
     second = pz.nn.Linear.from_config(
-        name="second", init_base_rng=jax.random.key(1), input_axes={"hidden": 8},
+        name="second",
+        init_base_rng=jax.random.key(1),
+        input_axes={"hidden": 8},
         output_axes={"classes": 5},
-    )  # fmt: skip
+    )
     built = pz.nn.Sequential([first, pz.nn.Elementwise(jax.nn.relu), second])
     x = pz.nx.wrap(jnp.asarray(POINTS)).tag("batch", "features")
 

@@ -41,10 +41,14 @@ def exploration():
     softmax = rlax.softmax(0.5)
     greedy = rlax.epsilon_greedy(0.1)
     return (
-        softmax.logprob(ACTIONS, Q), softmax.entropy(Q), greedy.probs(Q),
-        greedy.sample(KEY, Q), rlax.categorical_cross_entropy(jax.nn.softmax(Q[0]), Q[1]),
-        rlax.signed_hyperbolic(VALUES), rlax.transform_to_2hot(0.3, -1.0, 1.0, 11),
-    )  # fmt: skip
+        softmax.logprob(ACTIONS, Q),
+        softmax.entropy(Q),
+        greedy.probs(Q),
+        greedy.sample(KEY, Q),
+        rlax.categorical_cross_entropy(jax.nn.softmax(Q[0]), Q[1]),
+        rlax.signed_hyperbolic(VALUES),
+        rlax.transform_to_2hot(0.3, -1.0, 1.0, 11),
+    )
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ def vectors(text):
 def set_masks(monkeypatch, has_masks):
     """Write loops by the rules of AVX-512, or of AVX2."""
     target = SimpleNamespace(
-        is_x86=True, has_masks=has_masks, features=cpu_target().features,
+        is_x86=True,
+        has_masks=has_masks,
+        features=cpu_target().features,
         vector_registers=(32, 512) if has_masks else (16, 256),
-    )  # fmt: skip
+    )
     monkeypatch.setattr(vector_loops, "cpu_target", lambda: target)

@@ -107,7 +107,9 @@ def test_llvm_prints_nothing_about_loops_without_vectors(tmp_path):
         np.testing.assert_array_equal(rows(x), 2 * x.swapaxes(1, 2))
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True,
+        [sys.executable, "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
         env={**os.environ, "GPUFLOW_CACHE_DIR": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")

@@ -36,8 +36,16 @@ from gpuflow.targets.cpu.codegen.schedules.pipeline import CPU_SCHEDULES
 from gpuflow.targets.cpu.runtime.kernels import print_cpu
 
 DTYPES = (
-    "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "bool", "complex64",
-)  # fmt: skip
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "int32",
+    "int64",
+    "bool",
+    "complex64",
+)
 
 
 def _window(x, size=3, stride=1):
@@ -72,14 +80,14 @@ PROGRAMS = {
     "scatter": lambda x: x.at[jnp.arange(5) + 98].set(x[:5], mode="drop"),
     "summed": lambda x: jnp.sum(jnp.roll(x, 2, -1) * x, axis=0),
     "turned": lambda x: jnp.pad(x, 3).T + 1,
-}  # fmt: skip
+}
 OF_NUMBERS = {
     "window": _window,
     "rows": lambda x: jnp.argmax(jnp.roll(x, 2, -1), axis=-1),
     "window by two": lambda x: _window(x, 4, 2),
     "long window": lambda x: _window(x, 40) if x.ndim == 1 else _window(x, 6),
     "softmax": lambda x: gf.nn.softmax(jnp.roll(x, 1, -1).astype("float32")),
-}  # fmt: skip
+}
 OF_FLOATS = {"pooled": gf.grad(_pooled), "sloped": gf.grad(lambda x: jnp.sum(jnp.pad(x, 3) ** 2))}
 SHAPES = ((101,), (40, 33), (13, 5, 3))
 
@@ -188,10 +196,13 @@ def test_no_masked_access_in_long_loops(dtype, monkeypatch):
 def test_borders_anywhere(bounds, multiple):
     # Two conditions, one of them of a multiple of the index, in whatever order their borders lie.
     operands = [
-        Operand("x", "float32", IN, (UNIT,)), Operand("y", "float32", IN, (UNIT,)),
-        Operand("o", "float32", OUT, (UNIT,)), Operand("j", "int64", Mode.INDEX, (UNIT,)),
-        Operand("a", "int64", Mode.SCALAR), Operand("b", "int64", Mode.SCALAR),
-    ]  # fmt: skip
+        Operand("x", "float32", IN, (UNIT,)),
+        Operand("y", "float32", IN, (UNIT,)),
+        Operand("o", "float32", OUT, (UNIT,)),
+        Operand("j", "int64", Mode.INDEX, (UNIT,)),
+        Operand("a", "int64", Mode.SCALAR),
+        Operand("b", "int64", Mode.SCALAR),
+    ]
 
     def body(builder):
         with builder.for_axis("i0"):
@@ -213,9 +224,13 @@ def test_borders_anywhere(bounds, multiple):
 
     kernel = make_kernel("borders", {"i0": Role.PARALLEL}, operands, body)
     arrays = {
-        "x": random_array(77, "float32"), "y": random_array(77, "float32", 1),
-        "o": np.zeros(77, np.float32), "j": 0, "a": bounds[0], "b": bounds[1],
-    }  # fmt: skip
+        "x": random_array(77, "float32"),
+        "y": random_array(77, "float32", 1),
+        "o": np.zeros(77, np.float32),
+        "j": 0,
+        "a": bounds[0],
+        "b": bounds[1],
+    }
     for chunks in (1, 5):
         check_against_interpreter(kernel, arrays, {"i0": 77}, chunks=chunks)
 
@@ -224,10 +239,11 @@ def test_borders_anywhere(bounds, multiple):
 def test_short_rows_that_count_from_anywhere(base):
     # A row from 0 on has borders that are numbers; another is one loop of guarded loads.
     operands = [
-        Operand("x", "float32", IN, (ANY, UNIT)), Operand("y", "float32", IN, (ANY, UNIT)),
+        Operand("x", "float32", IN, (ANY, UNIT)),
+        Operand("y", "float32", IN, (ANY, UNIT)),
         Operand("o", "float32", OUT, (ANY, UNIT)),
         Operand("j", "int64", Mode.INDEX, (ZERO, UNIT)),
-    ]  # fmt: skip
+    ]
 
     def body(builder):
         with builder.for_axis("i0"), builder.for_axis("i1"):
@@ -245,9 +261,11 @@ def test_short_rows_that_count_from_anywhere(base):
     axes = {"i0": Role.PARALLEL, "i1": (Role.PARALLEL, 7)}
     kernel = make_kernel("short", axes, operands, body, kind="map")
     arrays = {
-        "x": random_array(5 * 7, "float32"), "y": random_array(5 * 7, "float32", 1),
-        "o": np.zeros(5 * 7, np.float32), "j": base,
-    }  # fmt: skip
+        "x": random_array(5 * 7, "float32"),
+        "y": random_array(5 * 7, "float32", 1),
+        "o": np.zeros(5 * 7, np.float32),
+        "j": base,
+    }
     strides = {(name, "i0"): 7 for name in ("x", "y", "o")}
     check_against_interpreter(kernel, arrays, {"i0": 5}, strides, chunks=2)
     assert {"short_range(0, 2)", "short_range(2, 4)", "short_range(4, 7)"} <= set(
@@ -273,10 +291,12 @@ def test_more_borders_than_are_worth_a_loop_each():
     # them outside of where all hold.
     count = 12
     operands = [
-        Operand("x", "float32", IN, (UNIT,)), Operand("m", "bool", IN, (UNIT,)),
-        Operand("o", "float32", OUT, (UNIT,)), Operand("j", "int64", Mode.INDEX, (UNIT,)),
+        Operand("x", "float32", IN, (UNIT,)),
+        Operand("m", "bool", IN, (UNIT,)),
+        Operand("o", "float32", OUT, (UNIT,)),
+        Operand("j", "int64", Mode.INDEX, (UNIT,)),
         *[Operand(f"s{k}", "int64", Mode.SCALAR) for k in range(count)],
-    ]  # fmt: skip
+    ]
 
     def body(builder):
         with builder.for_axis("i0"):
@@ -291,10 +311,12 @@ def test_more_borders_than_are_worth_a_loop_each():
     generator = np.random.default_rng(3)
     for _ in range(5):
         arrays = {
-            "x": random_array(90, "float32"), "m": random_array(90, "bool"),
-            "o": np.zeros(90, np.float32), "j": 0,
+            "x": random_array(90, "float32"),
+            "m": random_array(90, "bool"),
+            "o": np.zeros(90, np.float32),
+            "j": 0,
             **{f"s{k}": int(generator.integers(-10, 100)) for k in range(count)},
-        }  # fmt: skip
+        }
         check_against_interpreter(kernel, arrays, {"i0": 90}, chunks=3)
 
 

@@ -143,10 +143,22 @@ def linked_code(folder):
 
 
 DAMAGES = [
-    damage_code, truncate_code, remove_code, truncate_description, replace_description,
-    wrong_description, changed_description, description_of_another, deep_description,
-    fifo_description, fifo_code, fifo_source, device_code, code_that_others_may_write, linked_code,
-]  # fmt: skip
+    damage_code,
+    truncate_code,
+    remove_code,
+    truncate_description,
+    replace_description,
+    wrong_description,
+    changed_description,
+    description_of_another,
+    deep_description,
+    fifo_description,
+    fifo_code,
+    fifo_source,
+    device_code,
+    code_that_others_may_write,
+    linked_code,
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -262,9 +274,11 @@ def test_the_key_depends_on_text_and_parts():
     for name in ("numba", "llvmlite", "ML.dtypes"):
         assert version_of(name) == metadata.version(name)
     keys = {
-        cache_key("a", ("cpu", "1")), cache_key("b", ("cpu", "1")), cache_key("a", ("cpu", "2")),
+        cache_key("a", ("cpu", "1")),
+        cache_key("b", ("cpu", "1")),
+        cache_key("a", ("cpu", "2")),
         cache_key("a", ("cpu1",)),
-    }  # fmt: skip
+    }
     assert len(keys) == 4
     digests = {source_digest([ir_values]), source_digest([libm]), source_digest([])}
     assert len(digests) == 3 and source_digest([ir_values]) in digests

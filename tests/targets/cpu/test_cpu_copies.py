@@ -59,4 +59,3 @@ def test_one_lane_for_all():
 )
 def test_rows_that_are_neighbours_only_at_first(formula, meaning, step):
     check(slices("float32", formula), "float32", 70, 40, (step, 1), (64, 40), meaning)
-

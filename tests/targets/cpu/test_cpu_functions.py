@@ -326,10 +326,13 @@ def test_floats_become_integers(source, dtype):
         x = np.concatenate([x, np.nextafter(x, source(0)), np.nextafter(x, source(np.inf))])
     bounds = np.iinfo(dtype)
     want = [
-        0 if np.isnan(v) else int(max(min(v, bounds.max), bounds.min)) if np.isinf(v) else
-        max(min(int(v), bounds.max), bounds.min)
+        0
+        if np.isnan(v)
+        else int(max(min(v, bounds.max), bounds.min))
+        if np.isinf(v)
+        else max(min(int(v), bounds.max), bounds.min)
         for v in x.astype(np.float64).tolist()
-    ]  # fmt: skip
+    ]
     with gf.enable_x64(True):
         for count in (1, len(x)):
             got = gf.jit(lambda x: x.astype(dtype))(x[:count])
@@ -348,10 +351,14 @@ def test_remainders_of_floats_are_exact(dtype):
     special = [0.0, -0.0, 1, -1, 7.5, 2.0**28, 2.0**28 + 32, 1e-45, 3e-39, 1e38, np.inf, np.nan]
     grid = np.meshgrid(np.array([*special, -np.inf], dtype), np.array(special, dtype))
     pairs = [
-        (any_bits, any_bits[::-1]), (divisors, divisors[::-1]), (multiples, divisors),
-        (np.nextafter(multiples, np.zeros(1, dtype)), divisors), (divisors, tiny.astype(dtype)),
-        (np.nextafter(multiples, np.array(np.inf, dtype)), divisors), [g.ravel() for g in grid],
-    ]  # fmt: skip
+        (any_bits, any_bits[::-1]),
+        (divisors, divisors[::-1]),
+        (multiples, divisors),
+        (np.nextafter(multiples, np.zeros(1, dtype)), divisors),
+        (divisors, tiny.astype(dtype)),
+        (np.nextafter(multiples, np.array(np.inf, dtype)), divisors),
+        [g.ravel() for g in grid],
+    ]
     for x, y in pairs:
         with np.errstate(all="ignore"), gf.enable_x64(True):
             want, got = np.fmod(x, y), np.asarray(gf.jit(lax.rem)(x, y))

@@ -9,14 +9,16 @@ from gpuflow import lax
 from gpuflow.targets.cpu.codegen import gamma
 
 RANDOM = np.random.default_rng(0)
-POINTS = np.concatenate([
-    RANDOM.uniform(-20, 20, 400),
-    10.0 ** RANDOM.uniform(-30, 30, 200),
-    -(10.0 ** RANDOM.uniform(-30, 1, 100)),
-    # Both zeros of lgamma, from both sides, and where one formula follows another.
-    *[root + sign * 10.0 ** RANDOM.uniform(-6, -1, 50) for root in (1, 2) for sign in (-1, 1)],
-    [0.5, 1.5, 2.5, 7.999999, 8.0, -0.5, -0.4999999, -1.5],
-])  # fmt: skip
+POINTS = np.concatenate(
+    [
+        RANDOM.uniform(-20, 20, 400),
+        10.0 ** RANDOM.uniform(-30, 30, 200),
+        -(10.0 ** RANDOM.uniform(-30, 1, 100)),
+        # Both zeros of lgamma, from both sides, and where one formula follows another.
+        *[root + sign * 10.0 ** RANDOM.uniform(-6, -1, 50) for root in (1, 2) for sign in (-1, 1)],
+        [0.5, 1.5, 2.5, 7.999999, 8.0, -0.5, -0.4999999, -1.5],
+    ]
+)
 
 
 def _lgamma(x):

@@ -79,9 +79,15 @@ def damages(text):
     record = json.loads(text)
     record["processor"]["flags"] += ",+avx512f"
     return {
-        "empty": "", "cut": text[:50], "no record": "[1, 2]", "no fields": "{}", "changed":
-        json.dumps(record), "null": "null", "bytes": "\x00\x01", "other": '{"processor": 1}',
-    }  # fmt: skip
+        "empty": "",
+        "cut": text[:50],
+        "no record": "[1, 2]",
+        "no fields": "{}",
+        "changed": json.dumps(record),
+        "null": "null",
+        "bytes": "\x00\x01",
+        "other": '{"processor": 1}',
+    }
 
 
 @pytest.mark.parametrize("kind", damages('{"processor": {"flags": ""}}'))

@@ -172,9 +172,14 @@ def test_functions_and_values_elsewhere_in_the_process(model):
       ret ptr @sin
     }"""
     both, tail, pointed, none, sine = loaded(
-        text, ("both", F64, F64), ("tail", F64, F64), ("pointed", F64, I64, F64), ("none", PTR),
-        ("sine", PTR), model=model,
-    )  # fmt: skip
+        text,
+        ("both", F64, F64),
+        ("tail", F64, F64),
+        ("pointed", F64, I64, F64),
+        ("none", PTR),
+        ("sine", PTR),
+        model=model,
+    )
     assert both(0.5) == math.cos(0.5) * math.sin(0.5) and tail(0.5) == math.cos(0.5)
     assert pointed(0, 0.5) == math.cos(0.5) and pointed(1, 0.5) == math.sin(0.5)
     assert none() == id(None)
@@ -218,9 +223,14 @@ def test_addresses_of_its_own_functions_and_data(model):
       ret i64 %r
     }"""
     one, pick, read, own, apart = loaded(
-        text, ("one", I64), ("pick", I64, I64), ("read", I64), ("own", PTR), ("apart", I64),
+        text,
+        ("one", I64),
+        ("pick", I64, I64),
+        ("read", I64),
+        ("own", PTR),
+        ("apart", I64),
         model=model,
-    )  # fmt: skip
+    )
     assert [pick(0), pick(1), read(), apart()] == [1, 2, 30, 0]
     assert own() == ctypes.cast(one, PTR).value
 
@@ -387,11 +397,20 @@ def test_truncated_images_are_refused():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"fixups": [9]}, {"fixups": [-1]}, {"imports": {"f": [1 << 40]}}, {"entries": {"get": 16}},
-        {"entries": {"get": "0"}}, {"size": 15}, {"size": 16.0}, {"read_only": 0},
-        {"read_only": 8}, {"entries": [1]}, {"fixups": None}, {"block": b"", "size": 0},
+        {"fixups": [9]},
+        {"fixups": [-1]},
+        {"imports": {"f": [1 << 40]}},
+        {"entries": {"get": 16}},
+        {"entries": {"get": "0"}},
+        {"size": 15},
+        {"size": 16.0},
+        {"read_only": 0},
+        {"read_only": 8},
+        {"entries": [1]},
+        {"fixups": None},
+        {"block": b"", "size": 0},
     ],
-)  # fmt: skip
+)
 def test_images_that_reach_outside_of_themselves_are_refused(wrong):
     values = {name: getattr(SIMPLE, name) for name in Image.__dataclass_fields__}
     header = {**values, **wrong}

@@ -72,9 +72,9 @@ def test_results_and_elements_keep_their_order(reverse, length, counted):
     def step(carry, k):
         return carry, (MATRICES[0] @ MATRICES[0].T * k, k)
 
-    _, (stack, numbers) = gf.jit(
-        lambda k: lax.scan(step, None, k, reverse=reverse)
-    )(np.arange(length, dtype=np.float32))  # fmt: skip
+    _, (stack, numbers) = gf.jit(lambda k: lax.scan(step, None, k, reverse=reverse))(
+        np.arange(length, dtype=np.float32)
+    )
     np.testing.assert_array_equal(numbers, np.arange(length))
     want = np.arange(length)[:, None, None] * (MATRICES[0] @ MATRICES[0].T)
     np.testing.assert_allclose(stack, want, rtol=1e-4, atol=1e-4)

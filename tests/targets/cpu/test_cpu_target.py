@@ -84,8 +84,10 @@ def run(folder, target, name):
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path)],
         env={**environment, "GPUFLOW_CPU_TARGET": target},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert ran.returncode == 0, ran.stderr
     with np.load(path) as stored:
         return [stored[key] for key in stored], json.loads(ran.stdout)
@@ -120,9 +122,12 @@ def test_targets_differ_in_last_bits_only_and_share_no_kernel(tmp_path):
             largest = np.abs(b[finite]).max(initial=1)
             scale = largest if largest < 1e4 else 1
             np.testing.assert_allclose(
-                a[finite], b[finite], rtol=64 * form.eps, atol=64 * form.eps * scale,
+                a[finite],
+                b[finite],
+                rtol=64 * form.eps,
+                atol=64 * form.eps * scale,
                 err_msg=str((target, number)),
-            )  # fmt: skip
+            )
         _, (again, loaded) = run(tmp_path, target, target)
         assert again == 0 and loaded == own
 

@@ -44,8 +44,14 @@ def masks(request, monkeypatch):
         (loop("store_o(o, i, load_x(x, 5) + load_y(y, i))"), 4),
         (loop("store_o(o, i, exp_float32(log1p_float32(load_x(x, i))))"), 2),
         (loop("store_o(o, i, lgamma_float32(load_x(x, i)))"), 1),
-        (loop("a = digamma_float32(load_x(x, i))", "b = lgamma_float32(a)",
-              "store_o(o, i, digamma_float32(b))"), 0),
+        (
+            loop(
+                "a = digamma_float32(load_x(x, i))",
+                "b = lgamma_float32(a)",
+                "store_o(o, i, digamma_float32(b))",
+            ),
+            0,
+        ),
         # A list of indices, every second element, the other way round, and one for all.
         (loop("store_o(o, i, load_x(x, i * 2))"), 4),
         (loop("store_o(o, i, load_x(x, i * 5))"), None),
@@ -53,15 +59,17 @@ def masks(request, monkeypatch):
         (loop("store_o(o, i * 2, load_x(x, i))"), None),
         (loop("store_o(o, 0, load_x(x, i))"), None),
         # Either of two for all elements: LLVM leaves the work for the other one out.
-        (["c = hi < 9", *loop("store_o(o, i, select_float32(c, load_x(x, i), load_y(y, i)))")],
-         None),
+        (
+            ["c = hi < 9", *loop("store_o(o, i, select_float32(c, load_x(x, i), load_y(y, i)))")],
+            None,
+        ),
         (["c = True", *loop("store_o(o, i, select_float32(c, load_x(x, i), load_y(y, i)))")], 4),
         # A few turns; a sum in this order; a decision.
         (loop("store_o(o, i, load_x(x, i))", bounds="7"), None),
         (["s = np.float32(0.0)", *loop("s = s + load_x(x, i)"), "store_o(o, 0, s)"], None),
         (loop("if i < 3:", "    store_o(o, i, load_x(x, i))"), None),
     ],
-)  # fmt: skip
+)
 def test_which_loops_are_written(body, count):
     assert vectors(source(body)) == count
 

@@ -233,9 +233,12 @@ def test_long_real_lines_stay_inside(at_end):
     half = Side(fixed(address(target)), 8, target.strides[0])
     shape = split(length // 2, 1, "float32")
     writer.transform_long(
-        shape, RowTransforms(length // 2, 2, kind=FROM_REAL, order=length), there, half,
+        shape,
+        RowTransforms(length // 2, 2, kind=FROM_REAL, order=length),
+        there,
+        half,
         fixed(address(work)),
-    )  # fmt: skip
+    )
     inverse = RowTransforms(length // 2, 2, 1, TO_REAL, (True, True), 1 / length, length)
     again = Side(fixed(address(back)), 8, length * 4)
     writer.transform_long(shape, inverse, half, again, fixed(address(work)))

@@ -22,10 +22,14 @@ from gpuflow.targets.cpu.target import NATIVE_TARGET
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 LAYOUTS = {
     1: [("NCW", "OIW", "NCW"), ("NWC", "WIO", "NWC"), ("NCW", "WIO", "WNC")],
-    2: [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC"), ("NHWC", "OIHW", "NCHW"),
-        ("CHWN", "IHWO", "NCHW")],
+    2: [
+        ("NCHW", "OIHW", "NCHW"),
+        ("NHWC", "HWIO", "NHWC"),
+        ("NHWC", "OIHW", "NCHW"),
+        ("CHWN", "IHWO", "NCHW"),
+    ],
     3: [("NCDHW", "OIDHW", "NCDHW"), ("NDHWC", "DHWIO", "NDHWC")],
-}  # fmt: skip
+}
 
 
 def _random_case(seed):
@@ -42,14 +46,23 @@ def _random_case(seed):
     pads = tuple((low, max(high, -low - size)) for low, high, size in pads)
     layout = LAYOUTS[space][generator.integers(len(LAYOUTS[space]))]
     letters = LAYOUTS[space][0]
-    shapes = ((examples * batch_groups, inputs * groups, *sizes),
-              (outputs * groups * batch_groups, inputs, *kernel))
+    shapes = (
+        (examples * batch_groups, inputs * groups, *sizes),
+        (outputs * groups * batch_groups, inputs, *kernel),
+    )
     operands = [
         np.transpose(generator.normal(size=shape), [plain.index(letter) for letter in spec])
         for shape, plain, spec in zip(shapes, letters, layout, strict=False)
     ]
-    rest = (draw([1, 2, 3]), pads, draw([1, 1, 2, 3]), draw([1, 1, 2]), layout, groups,
-            batch_groups)
+    rest = (
+        draw([1, 2, 3]),
+        pads,
+        draw([1, 1, 2, 3]),
+        draw([1, 1, 2]),
+        layout,
+        groups,
+        batch_groups,
+    )
     return (*operands, rest)
 
 
@@ -61,8 +74,9 @@ def _with_gradients(rest):
             lambda a, b: lax.conv_general_dilated(
                 a, b, strides, pads, holes, gaps, layout, groups, batch_groups
             ),
-            lhs, rhs,
-        )  # fmt: skip
+            lhs,
+            rhs,
+        )
         return (out, *pull(ct)) if ct is not None else out
 
     return call
@@ -238,9 +252,7 @@ def test_holes_are_not_multiplied():
     """A dilated input falls into phases; what no tap meets is zero."""
     views = contiguous((2, 3, 5, 6)), contiguous((4, 3, 1, 3))
     roles = ((), (0,), (1,), (2, 3))
-    record = Convolution(
-        roles, roles, roles, (1, 1), ((0, 1), (2, 2)), (2, 2), (1, 1)
-    )
+    record = Convolution(roles, roles, roles, (1, 1), ((0, 1), (2, 2)), (2, 2), (1, 1))
     out = (2, 4, 10, 13)
     calls, has_zeros = convolution_call(record, *views, out, np.dtype("f4"), 2)
     assert len(calls) == 2 and has_zeros
@@ -292,8 +304,11 @@ def test_results_do_not_depend_on_the_number_of_threads():
     for threads in ("1", "3"):
         environment = {**os.environ, "GPUFLOW_NUM_THREADS": threads}
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True,
+            [sys.executable, "-c", PROGRAM],
+            env=environment,
+            capture_output=True,
+            text=True,
             check=True,
-        )  # fmt: skip
+        )
         found.add(done.stdout)
     assert len(found) == 1

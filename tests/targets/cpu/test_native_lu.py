@@ -17,8 +17,15 @@ from gpuflow.targets.cpu.target import NATIVE_TARGET
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 SHAPES = [
-    (1, 1), (5, 5), (40, 70), (70, 40), (3, 30, 30), (2, 3, 20, 9), (LARGEST + 1, 3), (4, 0, 0),
-]  # fmt: skip
+    (1, 1),
+    (5, 5),
+    (40, 70),
+    (70, 40),
+    (3, 30, 30),
+    (2, 3, 20, 9),
+    (LARGEST + 1, 3),
+    (4, 0, 0),
+]
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 
 

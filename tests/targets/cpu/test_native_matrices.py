@@ -42,8 +42,9 @@ def results(function, x):
     """The results in a scan, and of an operand that does not lie in order, in float64."""
     turned = np.ascontiguousarray(x.swapaxes(-1, -2))
     for outs in (
-        gf.jit(in_scan(function))(x), gf.jit(lambda x: function(x.swapaxes(-1, -2)))(turned)
-    ):  # fmt: skip
+        gf.jit(in_scan(function))(x),
+        gf.jit(lambda x: function(x.swapaxes(-1, -2)))(turned),
+    ):
         yield [_wide(np.asarray(out)) for out in gf.tree.leaves(outs)]
 
 

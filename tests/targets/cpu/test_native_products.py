@@ -38,10 +38,24 @@ def compare(spec, left, right, made):
 
 
 SPECS = [
-    "mk,kn->mn", "km,kn->mn", "mk,nk->mn", "km,nk->mn", "bmk,bkn->bmn", "mbk,bkn->bmn",
-    "bmk,nbk->bmn", "bthd,bshd->bhts", "bhts,bshd->bthd", "mk,k->m", "k,kn->n", "k,k->",
-    "m,n->mn", "bk,bk->b", "abmk,abkn->abmn", "mab,abn->mn", "mab,nba->mn",
-]  # fmt: skip
+    "mk,kn->mn",
+    "km,kn->mn",
+    "mk,nk->mn",
+    "km,nk->mn",
+    "bmk,bkn->bmn",
+    "mbk,bkn->bmn",
+    "bmk,nbk->bmn",
+    "bthd,bshd->bhts",
+    "bhts,bshd->bthd",
+    "mk,k->m",
+    "k,kn->n",
+    "k,k->",
+    "m,n->mn",
+    "bk,bk->b",
+    "abmk,abkn->abmn",
+    "mab,abn->mn",
+    "mab,nba->mn",
+]
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -121,8 +135,9 @@ def test_nan_in_unused_memory_does_not_matter_and_in_operands_does():
     a = np.full((5, 5), np.nan, np.float32)
     f = gf.jit(lambda a, b: (a @ b) @ b)
     assert np.isnan(f(a, np.zeros((5, 5), np.float32))).all()
-    np.testing.assert_array_equal(f(np.eye(5, dtype=np.float32), np.eye(5, dtype=np.float32)),
-                                  np.eye(5))  # fmt: skip
+    np.testing.assert_array_equal(
+        f(np.eye(5, dtype=np.float32), np.eye(5, dtype=np.float32)), np.eye(5)
+    )
 
 
 def test_without_a_private_blas_numpy_multiplies(monkeypatch):

@@ -107,11 +107,19 @@ def test_words_that_sort():
 def test_what_is_native():
     x = sample((40,), np.float32)
     functions = [
-        jnp.sort, jnp.argsort, jnp.median, jnp.cumsum, jnp.cumprod, lambda x: lax.cummax(x),
-        lambda x: tuple(lax.top_k(x, 5)), lambda x: tuple(lax.top_k(x, 39)),
-        lambda x: jnp.nonzero(x, size=8)[0], lambda x: jnp.unique(x, size=8),
-        lambda x: jnp.lexsort((x, -x)), lambda x: jnp.searchsorted(jnp.sort(x), x),
-    ]  # fmt: skip
+        jnp.sort,
+        jnp.argsort,
+        jnp.median,
+        jnp.cumsum,
+        jnp.cumprod,
+        lambda x: lax.cummax(x),
+        lambda x: tuple(lax.top_k(x, 5)),
+        lambda x: tuple(lax.top_k(x, 39)),
+        lambda x: jnp.nonzero(x, size=8)[0],
+        lambda x: jnp.unique(x, size=8),
+        lambda x: jnp.lexsort((x, -x)),
+        lambda x: jnp.searchsorted(jnp.sort(x), x),
+    ]
     for function in functions:
         assert is_native(in_scan(function), x) and is_native(in_while(function), x)
     large = np.zeros(LARGEST + 1, np.float32)

@@ -23,9 +23,19 @@ BFLOAT16 = ml_dtypes.bfloat16
 PLAIN = Product(((), (0,), (1,)), ((), (0,), (1,)))
 # Around tiles, groups and slices, on any processor.
 SHAPES = [
-    (1, 1, 1), (1, 600, 9), (700, 90, 1), (5, 7, 3), (14, 33, 64), (65, 2, 31), (130, 600, 70),
-    (3, 1100, 270), (270, 2100, 3), (40, 0, 30), (0, 5, 4), (4, 5, 0),
-]  # fmt: skip
+    (1, 1, 1),
+    (1, 600, 9),
+    (700, 90, 1),
+    (5, 7, 3),
+    (14, 33, 64),
+    (65, 2, 31),
+    (130, 600, 70),
+    (3, 1100, 270),
+    (270, 2100, 3),
+    (40, 0, 30),
+    (0, 5, 4),
+    (4, 5, 0),
+]
 FORMATS = [
     (BFLOAT16, None), ("float16", None), (BFLOAT16, "float32"), ("float16", "float32"),
     ("int8", None), ("int8", "int16"), ("int8", "int32"), ("uint8", None), ("uint8", "int32"),
@@ -85,10 +95,24 @@ def test_dtypes_and_sizes(dtype, result, shape):
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, "int8", "int32", "int64"])
-@pytest.mark.parametrize("spec", [
-    "km,kn->mn", "mk,nk->mn", "km,nk->mn", "bmk,bkn->bmn", "mbk,bnk->bmn", "bhmk,bhkn->bhmn",
-    "mk,k->m", "k,kn->n", "k,k->", "m,n->mn", "mab,abn->mn", "mab,nba->mn", "bmk,kn->bmn",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "km,kn->mn",
+        "mk,nk->mn",
+        "km,nk->mn",
+        "bmk,bkn->bmn",
+        "mbk,bnk->bmn",
+        "bhmk,bhkn->bhmn",
+        "mk,k->m",
+        "k,kn->n",
+        "k,k->",
+        "m,n->mn",
+        "mab,abn->mn",
+        "mab,nba->mn",
+        "bmk,kn->bmn",
+    ],
+)
 def test_orders_of_dimensions(dtype, spec):
     rng = np.random.default_rng(1)
     sizes = dict(zip("mnkabh", (19, 70, 37, 3, 5, 2)))
@@ -108,16 +132,22 @@ def test_views_with_gaps_mirrored_and_repeated(dtype):
     def products(xp, x, row):
         gaps, mirrored = x[::2, ::2], x[::-1, 32::-1]
         return (
-            gaps @ mirrored.T, mirrored.T @ mirrored, gaps[:, ::-1].T @ gaps,
-            xp.broadcast_to(row, (20, 33)) @ gaps.T, gaps @ xp.broadcast_to(row.T, (33, 20)),
-        )  # fmt: skip
+            gaps @ mirrored.T,
+            mirrored.T @ mirrored,
+            gaps[:, ::-1].T @ gaps,
+            xp.broadcast_to(row, (20, 33)) @ gaps.T,
+            gaps @ xp.broadcast_to(row.T, (33, 20)),
+        )
 
     made = gf.jit(partial(products, jnp))(x, row)
     gaps, mirrored = x[::2, ::2], x[::-1, 32::-1]
     pairs = [
-        (gaps, mirrored.T), (mirrored.T, mirrored), (gaps[:, ::-1].T, gaps),
-        (np.broadcast_to(row, (20, 33)), gaps.T), (gaps, np.broadcast_to(row.T, (33, 20))),
-    ]  # fmt: skip
+        (gaps, mirrored.T),
+        (mirrored.T, mirrored),
+        (gaps[:, ::-1].T, gaps),
+        (np.broadcast_to(row, (20, 33)), gaps.T),
+        (gaps, np.broadcast_to(row.T, (33, 20))),
+    ]
     for (left, right), result in zip(pairs, made, strict=True):
         check("mk,kn->mn", left, right, result)
 
@@ -206,9 +236,14 @@ def test_which_dtypes_are_left_to_others():
     assert not any(formats(*dtypes) for dtypes in left_out)
 
 
-@pytest.mark.parametrize("target,instruction", [
-    ("x86-64", "pmaddwd"), ("x86-64-v3", "vpmaddwd"), ("x86-64-v4", "vpmaddwd"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "target,instruction",
+    [
+        ("x86-64", "pmaddwd"),
+        ("x86-64-v3", "vpmaddwd"),
+        ("x86-64-v4", "vpmaddwd"),
+    ],
+)
 def test_pairs_are_one_instruction(target, instruction, monkeypatch):
     features = processor._features_of(target)
     level = processor.CpuTarget(target, target, "", features)

@@ -61,16 +61,20 @@ def test_what_no_element_of_memory_is_in():
     """The number of elements, their numbers, and what all have alike."""
     text = source(
         [
-            "n = np.int32(3)", "m = np.int64(-7)", "b = True",
+            "n = np.int32(3)",
+            "m = np.int64(-7)",
+            "b = True",
             *loop(
-                "n = np.int32(n + np.int32(1))", "m = np.int64(m + (i * np.int64(-2)))",
+                "n = np.int32(n + np.int32(1))",
+                "m = np.int64(m + (i * np.int64(-2)))",
                 "b = b & (i < 31)",
             ),
-            "store_o(o, 0, cast_int32_int64(n))", "store_o(o, 1, m)",
+            "store_o(o, 0, cast_int32_int64(n))",
+            "store_o(o, 1, m)",
             "store_o(o, 2, select_int64(b, np.int64(1), np.int64(0)))",
         ],
         o="int64",
-    )  # fmt: skip
+    )
     assert module_of(text).is_final
     for size in SIZES:
         x, o = np.zeros(1, "float32"), np.zeros(3, "int64")
@@ -84,12 +88,14 @@ def test_short_loops_and_decisions_around_them(last):
     text = source(
         [
             "s = np.float32(1.0)",
-            "if lo < hi:", f"    for i in short_range(0, {last}):",
+            "if lo < hi:",
+            f"    for i in short_range(0, {last}):",
             "        s = accumulate_add_float32(s, load_x(x, i))",
-            "else:", "    s = np.float32(7.0)",
+            "else:",
+            "    s = np.float32(7.0)",
             "store_o(o, 0, s)",
         ]
-    )  # fmt: skip
+    )
     assert module_of(text).is_final
     for size in (1, 2, 17, 33, 100) if last == "hi" else (40,):
         x, o = RANDOM.standard_normal(size).astype("float32"), np.zeros(1, "float32")
@@ -98,9 +104,13 @@ def test_short_loops_and_decisions_around_them(last):
 
 
 SPECIAL = {
-    "nan": [1, np.nan, 2], "inf": [1, np.inf, 2], "both": [np.inf, -np.inf], "zero": [-0.0, -0.0],
-    "subnormal": [1e-45, 1e-45, 2e-45], "too much": [3e38, 3e38],
-}  # fmt: skip
+    "nan": [1, np.nan, 2],
+    "inf": [1, np.inf, 2],
+    "both": [np.inf, -np.inf],
+    "zero": [-0.0, -0.0],
+    "subnormal": [1e-45, 1e-45, 2e-45],
+    "too much": [3e38, 3e38],
+}
 
 
 @together(size=50)

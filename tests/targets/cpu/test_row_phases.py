@@ -184,8 +184,12 @@ def test_results_do_not_depend_on_the_number_of_threads():
     for threads in (1, 2, 3):
         environment = {**os.environ, "GPUFLOW_NUM_THREADS": str(threads)}
         ran = subprocess.run(
-            [sys.executable, "-c", _HASH], cwd=ROOT, env=environment, check=True,
-            capture_output=True, text=True,
-        )  # fmt: skip
+            [sys.executable, "-c", _HASH],
+            cwd=ROOT,
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         found.add(ran.stdout)
     assert len(found) == 1

@@ -1,6 +1,5 @@
 """Short loops that are one vector (``vector_loops``), and names that nobody reads after a turn."""
 
-
 import numpy as np
 import pytest
 from loop_texts import called, loop, set_masks, source, vectors
@@ -48,20 +47,29 @@ def test_which_short_loops_are_written(turns):
     [
         copies(0, 3, "int8"),
         copies(0, 3, "bfloat16"),
-        rows(0, 3, "a = load_x(x, (at + i) * 2)", "b = load_x(x, (at + i) * 2 + 1)",
-             "store_o(o, (at + i) * 2, a)", "store_o(o, (at + i) * 2 + 1, b)"),
+        rows(
+            0,
+            3,
+            "a = load_x(x, (at + i) * 2)",
+            "b = load_x(x, (at + i) * 2 + 1)",
+            "store_o(o, (at + i) * 2, a)",
+            "store_o(o, (at + i) * 2 + 1, b)",
+        ),
         rows(0, 3, "store_o(o, at + i, load_x(x, at + i * 5))"),
         source(
             [
-                "for r in range(lo, hi):", "    s = np.int32(0)",
+                "for r in range(lo, hi):",
+                "    s = np.int32(0)",
                 "    for i in short_range(0, 3):",
-                "        s = max_int32(s, load_x(x, r * 16 + i))", "    store_o(o, r, s)",
+                "        s = max_int32(s, load_x(x, r * 16 + i))",
+                "    store_o(o, r, s)",
             ],
-            x="int32", o="int32",
+            x="int32",
+            o="int32",
         ),
     ],
     ids=["bytes", "halves", "pairs", "strides", "maxima"],
-)  # fmt: skip
+)
 def test_short_loops_that_are_left(text):
     assert not module_of(text).is_final
 
@@ -90,9 +98,11 @@ def test_programs_of_short_rows(turns):
 
     wide = x.astype("float64")
     wanted = (
-        np.tanh(wide) * one, np.where(x > one, x, y), x[:, ::-1] + y[0],
+        np.tanh(wide) * one,
+        np.where(x > one, x, y),
+        x[:, ::-1] + y[0],
         (y * np.float32(100)).astype(int),
-    )  # fmt: skip
+    )
     for found, right in zip(program(x, y, one), wanted, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-6, atol=2e-45)
 
@@ -125,15 +135,23 @@ def test_loops_one_after_the_other_may_use_the_same_names():
         # the loop around, or of the loop itself.
         [*loop(*COPY), "store_o(o, 0, v)"],
         [*loop(*COPY), *loop("store_o(o, i, v)")],
-        ["v = np.float32(0.0)", "for r in range(lo, hi):", "    w = v",
-         *(f"    {line}" for line in loop(*COPY, "store_o(o, i, w)"))],
+        [
+            "v = np.float32(0.0)",
+            "for r in range(lo, hi):",
+            "    w = v",
+            *(f"    {line}" for line in loop(*COPY, "store_o(o, i, w)")),
+        ],
         ["v = np.float32(0.0)", *loop("store_o(o, i, v)", "v = load_x(x, i)")],
         ["v = np.float32(0.0)", *loop("v = v + load_x(x, i)", "store_o(o, i, v)")],
         # In a branch it may have been assigned or not.
-        ["v = np.float32(0.0)", "if hi > 5:", *(f"    {line}" for line in loop(*COPY)),
-         "store_o(o, 0, v)"],
+        [
+            "v = np.float32(0.0)",
+            "if hi > 5:",
+            *(f"    {line}" for line in loop(*COPY)),
+            "store_o(o, 0, v)",
+        ],
     ],
-)  # fmt: skip
+)
 def test_names_that_carry_something(lines):
     assert not is_final(*lines)
 

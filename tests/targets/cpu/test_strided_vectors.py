@@ -44,12 +44,25 @@ def masks(request, monkeypatch):
         (("store_o(o, i * 2, load_x(x, i))",), False),
         (("store_o(o, i * 2, load_x(x, i))", "store_o(o, i * 2 + 3, load_x(x, i))"), False),
         # Every second pair, and every third.
-        (("a = load_x(x, (i * 2) * 2)", "b = load_x(x, (i * 2) * 2 + 1)",
-          "store_o(o, i * 2, a)", "store_o(o, i * 2 + 1, b)"), True),
-        (("a = load_x(x, (i * 3) * 2)", "b = load_x(x, (i * 3) * 2 + 1)", "store_o(o, i, a * b)"),
-         False),
+        (
+            (
+                "a = load_x(x, (i * 2) * 2)",
+                "b = load_x(x, (i * 2) * 2 + 1)",
+                "store_o(o, i * 2, a)",
+                "store_o(o, i * 2 + 1, b)",
+            ),
+            True,
+        ),
+        (
+            (
+                "a = load_x(x, (i * 3) * 2)",
+                "b = load_x(x, (i * 3) * 2 + 1)",
+                "store_o(o, i, a * b)",
+            ),
+            False,
+        ),
     ],
-)  # fmt: skip
+)
 def test_which_are_written(statements, is_written, masks):
     assert (vectors(source(loop(*statements))) is not None) == is_written
 

@@ -52,9 +52,9 @@ def make(name: str, axes: Mapping[str, Any], operands: Sequence[Operand], body: 
 
 
 @cache
-def build(kernel: Kernel, vectorize: bool, architecture: tuple[int, int]) -> tuple[
-    CudaSource, CudaObject
-]:
+def build(
+    kernel: Kernel, vectorize: bool, architecture: tuple[int, int]
+) -> tuple[CudaSource, CudaObject]:
     """Print and build a kernel, once per test run."""
     source = print_cuda(kernel, vectorize)
     built = build_cuda(

@@ -154,14 +154,14 @@ TRAINING = {
     ),
     "donated to a gradient and its bias": Program(
         lambda x, y, b: (x * y, (x * y).sum(0) - b),
-        (_normal(50, 70), _normal(50, 70, seed=1), _normal(70)), (0, 2)
+        (_normal(50, 70), _normal(50, 70, seed=1), _normal(70)),
+        (0, 2),
     ),
-    "donated columns read twice": Program(
-        lambda x: x - x.max(0), (_normal(40, 45),), (0,)
-    ),
+    "donated columns read twice": Program(lambda x: x - x.max(0), (_normal(40, 45),), (0,)),
     "donated to a full sum": Program(
         lambda x, y, t: (x * y, (x * y).sum() + t),
-        (_normal(30, 70), _normal(30, 70, seed=1), np.float32(2)), (0, 2)
+        (_normal(30, 70), _normal(30, 70, seed=1), np.float32(2)),
+        (0, 2),
     ),
 }
 
@@ -174,9 +174,7 @@ RANDOM = {
     "uniform": Program(lambda key: gf.random.uniform(key, (33,)), (_KEY,)),
     "normal": Program(lambda key: gf.random.normal(key, (8, 12)), (_KEY,)),
     "split and narrow": Program(
-        lambda key: [
-            gf.random.uniform(k, (20,), jnp.bfloat16) for k in gf.random.split(key, 2)
-        ],
+        lambda key: [gf.random.uniform(k, (20,), jnp.bfloat16) for k in gf.random.split(key, 2)],
         (_KEY,),
     ),
     "integers": Program(lambda key: gf.random.randint(key, (30,), 0, 100), (_KEY,)),
@@ -221,9 +219,11 @@ def _mixed(x: Any, h: Any, n: Any, b: Any) -> Any:
 
 
 _NARROW = (
-    _normal(48, dtype="bfloat16"), _normal(48, dtype="float16", seed=1),
-    _integers(48, dtype="int8"), _normal(48) > 0,
-)  # fmt: skip
+    _normal(48, dtype="bfloat16"),
+    _normal(48, dtype="float16", seed=1),
+    _integers(48, dtype="int8"),
+    _normal(48) > 0,
+)
 NARROW = {
     "bfloat16 layernorm": Program(
         _layernorm, tuple(_normal(*s, dtype="bfloat16") for s in ((4, 64), (64,), (64,)))

@@ -18,17 +18,21 @@ from gpuflow.targets.cuda.library.dnn.calls import DATA, FILTER, FORWARD
 from gpuflow.targets.cuda.library.dnn.cudnn import Cudnn
 
 DTYPES = {
-    "FLOAT": np.dtype(np.float32), "DOUBLE": np.dtype(np.float64), "HALF": np.dtype(np.float16),
+    "FLOAT": np.dtype(np.float32),
+    "DOUBLE": np.dtype(np.float64),
+    "HALF": np.dtype(np.float16),
     "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
-}  # fmt: skip
+}
 HANDLE = 4321
 NOTES = ("NONDETERMINISTIC", "TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 # The plans of the heuristic in order: name, notes, bytes of its workspace.
 PLANS = (
-    ("large", (), 1 << 40), ("narrow", ("DOWN_CONVERT_INPUTS",), 500),
-    ("varies", ("NONDETERMINISTIC", "TENSOR_CORE"), 3000), ("tensor cores", ("TENSOR_CORE",), 1000),
+    ("large", (), 1 << 40),
+    ("narrow", ("DOWN_CONVERT_INPUTS",), 500),
+    ("varies", ("NONDETERMINISTIC", "TENSOR_CORE"), 3000),
+    ("tensor cores", ("TENSOR_CORE",), 1000),
     ("exact", (), 700),
-)  # fmt: skip
+)
 MASKS = {
     "right": lambda t, s: np.tri(t, s, dtype=bool),
     "strict": lambda t, s: np.tri(t, s, -1, dtype=bool) | (np.arange(s) == 0),
@@ -78,8 +82,15 @@ class Tensor:
 class Graph:
     """A graph of one operation."""
 
-    def __init__(self, frontend, io_data_type, intermediate_data_type, compute_data_type, handle,
-                 device_property):  # fmt: skip
+    def __init__(
+        self,
+        frontend,
+        io_data_type,
+        intermediate_data_type,
+        compute_data_type,
+        handle,
+        device_property,
+    ):
         assert handle == HANDLE and device_property is None
         assert intermediate_data_type == compute_data_type
         assert (compute_data_type == "DOUBLE") == (io_data_type == "DOUBLE")
@@ -115,8 +126,13 @@ class Graph:
     def _convolve(self, kind, missing, named, how):
         dims = {name: tuple(tensor.dim) for name, tensor in named.items()}
         groups = dims["x"][1] // dims["w"][1]
-        told = {"pads": how["padding"], "steps": how["stride"], "gaps": how["dilation"],
-                "groups": groups, "mode": 1}  # fmt: skip
+        told = {
+            "pads": how["padding"],
+            "steps": how["stride"],
+            "gaps": how["dilation"],
+            "groups": groups,
+            "mode": 1,
+        }
         check_sizes(told, **dims)
         assert {tensor.uid for tensor in named.values()} == {1, 2, 3}
         assert named[missing].uid == 3 and named[missing].is_output
@@ -127,8 +143,16 @@ class Graph:
 
         return kind, dims, [3], work
 
-    def sdpa(self, q, k, v, generate_stats, attn_scale, diagonal_alignment=None,
-             diagonal_band_right_bound=None):  # fmt: skip
+    def sdpa(
+        self,
+        q,
+        k,
+        v,
+        generate_stats,
+        attn_scale,
+        diagonal_alignment=None,
+        diagonal_band_right_bound=None,
+    ):
         self.frontend.fail("sdpa")
         assert generate_stats and (diagonal_alignment == "TOP_LEFT") == (
             diagonal_band_right_bound == 0
@@ -142,13 +166,26 @@ class Graph:
             views[5][..., 0] = logs / np.log(self.frontend.base)
 
         self.operation = lambda: (
-            ("causal " if causal else "") + "attention", self._dims(), [4, 5], work
+            ("causal " if causal else "") + "attention",
+            self._dims(),
+            [4, 5],
+            work,
         )
         return [out, sums]
 
-    def sdpa_backward(self, q, k, v, o, dO, stats, attn_scale,
-                      use_deterministic_algorithm, diagonal_alignment=None,
-                      diagonal_band_right_bound=None):  # fmt: skip
+    def sdpa_backward(
+        self,
+        q,
+        k,
+        v,
+        o,
+        dO,
+        stats,
+        attn_scale,
+        use_deterministic_algorithm,
+        diagonal_alignment=None,
+        diagonal_band_right_bound=None,
+    ):
         self.frontend.fail("sdpa_backward")
         assert (o.uid, dO.uid, stats.uid) == (4, 5, 6) and stats.data_type == "FLOAT"
         causal = diagonal_alignment is not None
@@ -244,10 +281,11 @@ class Graph:
         def work():
             memory.view(workspace, count)[:] = 0xFF
             views = {
-                uid: view_of(memory, outputs.get(uid) or self.tensors[uid], place,
-                             uid not in self.writes)
+                uid: view_of(
+                    memory, outputs.get(uid) or self.tensors[uid], place, uid not in self.writes
+                )
                 for uid, place in places.items()
-            }  # fmt: skip
+            }
             self.work(views)
 
         frontend.api._give(frontend.stream, work)
@@ -339,8 +377,9 @@ def computed(wanted, how, views):
         w = w[(..., *[slice(None, None, -1)] * len(pads))]
     taps, places = w.shape[2:], y.shape[2:]
     pads = [low for low, _ in pads]
-    margin = [p + g * t + s * n for p, g, t, s, n in
-              zip(pads, gaps, taps, steps, places, strict=True)]  # fmt: skip
+    margin = [
+        p + g * t + s * n for p, g, t, s, n in zip(pads, gaps, taps, steps, places, strict=True)
+    ]
     around = [(0, 0), (0, 0), *[(m, m) for m in margin]]
     padded = np.pad(x if wanted != "x" else np.zeros(x.shape), around)
     inputs = padded.reshape(x.shape[0], groups, -1, *padded.shape[2:])
@@ -350,16 +389,19 @@ def computed(wanted, how, views):
     outputs = outputs.reshape(y.shape[0], groups, -1, *places)
     for tap in product(*map(range, taps)):
         first = [m - p + t * g for m, p, t, g in zip(margin, pads, tap, gaps, strict=True)]
-        read = (..., *[slice(f, f + s * n, s) for f, s, n in
-                       zip(first, steps, places, strict=True)])  # fmt: skip
+        read = (
+            ...,
+            *[slice(f, f + s * n, s) for f, s, n in zip(first, steps, places, strict=True)],
+        )
         one = filters[(..., *tap)]  # group, output, channel
         if wanted == "y":
             outputs += np.einsum("ngc...,gkc->ngk...", inputs[read], one)
         elif wanted == "x":
             inputs[read] += np.einsum("ngk...,gkc->ngc...", outputs, one)
         else:
-            both = inputs[read].reshape(*inputs.shape[:3], -1), outputs.reshape(
-                *outputs.shape[:3], -1
+            both = (
+                inputs[read].reshape(*inputs.shape[:3], -1),
+                outputs.reshape(*outputs.shape[:3], -1),
             )
             one += np.einsum("ngcs,ngks->gkc", *both)
     if wanted == "y":

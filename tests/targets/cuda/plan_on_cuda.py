@@ -186,9 +186,12 @@ def _run_on_cuda(
 
 
 def _run_segments(
-    step: KernelStep, kernel: Kernel, blocks: Sequence[np.ndarray], device: Memory,
+    step: KernelStep,
+    kernel: Kernel,
+    blocks: Sequence[np.ndarray],
+    device: Memory,
     architecture: tuple[int, int],
-) -> CudaKernel:  # fmt: skip
+) -> CudaKernel:
     compiled = compile_cuda(kernel, shared_cache(), architecture)
     launch = compiled.source.launch
     is_full = launch.strategy == "full"

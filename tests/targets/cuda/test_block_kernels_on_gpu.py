@@ -19,8 +19,10 @@ def device():
     return gpu_devices("cuda_blocks_sim", SimApi())[0]
 
 
-@gf.kernel.block(out=lambda a, b: gf.ShapeDtypeStruct((a.shape[0], b.shape[1]), a.dtype),
-                 tile=lambda a, b: (3, 2))  # fmt: skip
+@gf.kernel.block(
+    out=lambda a, b: gf.ShapeDtypeStruct((a.shape[0], b.shape[1]), a.dtype),
+    tile=lambda a, b: (3, 2),
+)
 def scaled_product(block, a, b):
     left = block.load(a, (block.start[0], 0), (3, None))
     left = left / jnp.abs(left).max(1, keepdims=True, initial=1e-3)

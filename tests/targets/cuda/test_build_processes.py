@@ -136,9 +136,12 @@ def test_processes_end_with_the_process_that_started_them(done):
     """
     environment = {**os.environ, "GPUFLOW_BUILD_PROCESSES": "2"}
     ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)], env=environment,
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert ended.returncode == 0 and not ended.stderr, ended.stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int(ended.stdout), 0)

@@ -58,16 +58,19 @@ class FakeCuBlas:
         (handle, ta, tb, m, n, k, alpha, a, akind, lda, b, bkind, ldb, beta, c, ckind, ldc,
          compute, algorithm) = given  # fmt: skip
         assert (handle, algorithm) == (1234, -1)
-        self._multiply(ta, tb, m, n, k, alpha, a, akind, lda, b, bkind, ldb, beta, c, ckind, ldc,
-                       compute)  # fmt: skip
+        self._multiply(
+            ta, tb, m, n, k, alpha, a, akind, lda, b, bkind, ldb, beta, c, ckind, ldc, compute
+        )
         return 0
 
     def cublasGemmStridedBatchedEx(self, *given):
         assert len(given) == len(_SIGNATURES["cublasGemmStridedBatchedEx"])
         (_, ta, tb, m, n, k, alpha, a, akind, lda, sa, b, bkind, ldb, sb, beta, c, ckind, ldc, sc,
          count, compute, _) = given  # fmt: skip
-        sizes = [np.dtype(getattr(ml_dtypes, KINDS[q], None) or KINDS[q]).itemsize
-                 for q in (akind, bkind, ckind)]  # fmt: skip
+        sizes = [
+            np.dtype(getattr(ml_dtypes, KINDS[q], None) or KINDS[q]).itemsize
+            for q in (akind, bkind, ckind)
+        ]
         for number in range(count):
             places = [
                 start + number * step * size
@@ -77,8 +80,9 @@ class FakeCuBlas:
                            beta, places[2], ckind, ldc, compute)  # fmt: skip
         return 0
 
-    def _multiply(self, ta, tb, m, n, k, alpha, a, akind, lda, b, bkind, ldb, beta, c, ckind, ldc,
-                  compute):  # fmt: skip
+    def _multiply(
+        self, ta, tb, m, n, k, alpha, a, akind, lda, b, bkind, ldb, beta, c, ckind, ldc, compute
+    ):
         self.computes.append(compute)
         is_complex = akind in (4, 5)
         real = np.dtype(ALPHA[compute])
@@ -110,10 +114,16 @@ def blas():
 @pytest.mark.parametrize("left_transposed", [False, True])
 @pytest.mark.parametrize(
     "dtype, out_dtype",
-    [("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"),
-     ("bfloat16", "float32"), ("float16", "float16"), ("complex64", "complex64"),
-     ("complex128", "complex128")],
-)  # fmt: skip
+    [
+        ("float32", "float32"),
+        ("float64", "float64"),
+        ("bfloat16", "bfloat16"),
+        ("bfloat16", "float32"),
+        ("float16", "float16"),
+        ("complex64", "complex64"),
+        ("complex128", "complex128"),
+    ],
+)
 def test_row_major_products(dtype, out_dtype, left_transposed, right_transposed, count, blas):
     rng = np.random.default_rng(0)
     kinds = [np.dtype(getattr(ml_dtypes, name, None) or name) for name in (dtype, out_dtype)]
@@ -125,9 +135,19 @@ def test_row_major_products(dtype, out_dtype, left_transposed, right_transposed,
     )
     out = np.full((count, m, n), 99).astype(kinds[1])
     gemm = Gemm(
-        m, n, k, left_transposed, right_transposed, shapes[0][1], shapes[1][1], count,
-        m * k, n * k, m * n, *kinds,
-    )  # fmt: skip
+        m,
+        n,
+        k,
+        left_transposed,
+        right_transposed,
+        shapes[0][1],
+        shapes[1][1],
+        count,
+        m * k,
+        n * k,
+        m * n,
+        *kinds,
+    )
     blas.gemm(gemm)(*[x.ctypes.data for x in (left, right, out)])
     wide = np.complex128 if kinds[0].kind == "c" else np.float64
     a, b = left.astype(wide), right.astype(wide)

@@ -19,10 +19,14 @@ from gpuflow.targets.cuda_sim.driver import SimApi
 KINDS = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16)}
 EPILOGUES = [
     Epilogue("", bias=True),
-    *(Epilogue(act, bias, keeps) for act in ("relu", "gelu") for bias in (False, True)
-      for keeps in (False, True)),
+    *(
+        Epilogue(act, bias, keeps)
+        for act in ("relu", "gelu")
+        for bias in (False, True)
+        for keeps in (False, True)
+    ),
     *(Epilogue(act, bias, gradient=True) for act in ("relu", "gelu") for bias in (False, True)),
-]  # fmt: skip
+]
 F32 = np.dtype(np.float32)
 
 
@@ -167,9 +171,20 @@ def test_epilogues(epilogue, dtype, left_transposed, right_transposed):
     left, right = ((rng.integers(-4, 5, shape) / 2).astype(dtype) for shape in shapes)
     bias = (rng.integers(-4, 5, n) / 2).astype(dtype)
     gemm = Gemm(
-        m, n, k, left_transposed, right_transposed, shapes[0][1], shapes[1][1], 1, 0, 0, m * n,
-        dtype, dtype,
-    )  # fmt: skip
+        m,
+        n,
+        k,
+        left_transposed,
+        right_transposed,
+        shapes[0][1],
+        shapes[1][1],
+        1,
+        0,
+        0,
+        m * n,
+        dtype,
+        dtype,
+    )
     (rows, columns), kind = aux_type(epilogue, m, n, dtype)
     kept = rng.integers(0, 256, (rows, columns)).astype(np.uint8)
     if epilogue.activation == "gelu":

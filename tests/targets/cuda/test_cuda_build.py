@@ -145,9 +145,14 @@ SHARED = """extern "C" __global__ void k(float* x) {
 
 @requires_cuda_tools
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0), (12, 0)])
-@pytest.mark.parametrize("space, length, wanted", [
-    ("extern __shared__", "", 0), ("__shared__", "32", 128), ("__shared__", "12288", 48 << 10),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "space, length, wanted",
+    [
+        ("extern __shared__", "", 0),
+        ("__shared__", "32", 128),
+        ("__shared__", "12288", 48 << 10),
+    ],
+)
 def test_static_shared_memory_is_the_kernels_own(space, length, wanted, capability):
     """Of sm_90 the linker's log has 1024 bytes that CUDA reserves, and code may not be less."""
     pytest.importorskip("cuda.bindings.nvrtc")

@@ -200,7 +200,11 @@ def test_the_key_holds_the_variables_of_numba(tmp_path):
         environment = {**os.environ, "PYTHONPATH": FOLDER_OF_PACKAGE, **settings}
         finished = subprocess.run(
             [sys.executable, "-c", program],
-            env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         keys.add(finished.stdout)
     assert len(keys) == 3

@@ -156,9 +156,7 @@ def test_products_are_one_gemm(dtype, spec, late):
     rng = np.random.default_rng(2)
     sizes = dict(zip("abijk", (2, 3, 4, 5, 6), strict=True))
     left, right = spec.split("->")[0].split(",")
-    a, b = (
-        rng.normal(size=[sizes[c] for c in side]).astype(np.float32) for side in (left, right)
-    )
+    a, b = (rng.normal(size=[sizes[c] for c in side]).astype(np.float32) for side in (left, right))
     a, b = np.asarray(a, dtype), np.asarray(b, dtype)
     before = late.driver.api.log["gemm"]
     got = gf.jit(lambda x, y: jnp.einsum(spec, x, y))(
@@ -206,10 +204,13 @@ ON_HOST = {
     "tridiagonal": (lax.linalg.tridiagonal, A @ A.T),
     "tridiagonal_solve": (
         lambda *v: lax.linalg.tridiagonal_solve(*v, perturb_singular=True),
-        A[0], A[1] + 4, A[2], A,
+        A[0],
+        A[1] + 4,
+        A[2],
+        A,
     ),
     "qr": (lambda a: lax.linalg.qr(a, pivoting=True), A),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ON_HOST)
@@ -240,11 +241,13 @@ def test_a_call_for_the_host_leaves_the_others_of_its_op(late, monkeypatch):
     x = gf.device_put(A, late)
     through = []
     monkeypatch.setattr(
-        LibraryCall, "_through_host",
+        LibraryCall,
+        "_through_host",
         lambda call, *arrays, keep=LibraryCall._through_host: (
-            through.append(call._name), keep(call, *arrays)
+            through.append(call._name),
+            keep(call, *arrays),
         ),
-    )  # fmt: skip
+    )
     pivoted = gf.jit(partial(lax.linalg.qr, pivoting=True))
     try:
         with pytest.warns(UserWarning) as seen:

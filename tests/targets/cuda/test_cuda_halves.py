@@ -80,8 +80,10 @@ def chain(storage, rounds):
                 x = b.round(x, storage) if rounds else x
             b.store("o", b.unrounded(x, storage))
 
-    operands = [Operand(name, storage, mode, (UNIT,))
-                for name, mode in (("x", Mode.IN), ("y", Mode.IN), ("o", Mode.OUT))]  # fmt: skip
+    operands = [
+        Operand(name, storage, mode, (UNIT,))
+        for name, mode in (("x", Mode.IN), ("y", Mode.IN), ("o", Mode.OUT))
+    ]
     return make("map_chain", {"i0": PARALLEL}, operands, body)
 
 

@@ -445,9 +445,11 @@ def test_an_empty_row_of_several_axes_divides_by_nothing(images, pixels, index_b
     assert "if 0 < row_vectors <= " in print_cuda(kernel).text
     assert "if row_vectors <= " in print_cuda(cuda_zoo.softmax()).text  # one axis divides nothing
     arrays = {
-        "x": aligned(np.zeros(4, np.float32)), "o": aligned(np.zeros(4, np.float32)),
-        "scale": np.float32(0.5), "mean": np.ones(5, np.float32),
-    }  # fmt: skip
+        "x": aligned(np.zeros(4, np.float32)),
+        "o": aligned(np.zeros(4, np.float32)),
+        "scale": np.float32(0.5),
+        "mean": np.ones(5, np.float32),
+    }
     strides = {("mean", "channel"): 1}
     for name in ("x", "o"):
         strides |= {(name, "channel"): pixels, (name, "image"): 5 * pixels}
@@ -630,8 +632,11 @@ def test_full_reductions_in_segments(index_bits):
             for name, array in expected.items():
                 np.testing.assert_array_equal(found[name], array, err_msg=name)
     defined = [_norm_arrays(size) for size in sizes]
-    own = {a.ctypes.data: b for arrays, copy in zip(given, defined, strict=True)
-           for a, b in zip(arrays.values(), copy.values(), strict=True)}  # fmt: skip
+    own = {
+        a.ctypes.data: b
+        for arrays, copy in zip(given, defined, strict=True)
+        for a, b in zip(arrays.values(), copy.values(), strict=True)
+    }
     interpret_segments(kernel, [block.tolist() for block in blocks], own, (0, 2))
     interpret_segments(kernel, [block.tolist() for block in blocks], own, (2, len(sizes)))
     for found, expected in zip(given, defined, strict=True):

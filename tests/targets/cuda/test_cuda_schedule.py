@@ -147,8 +147,15 @@ def test_an_operand_that_is_read_after_it_was_written_is_not_vectorized():
 
 
 _GOLDEN = [
-    "map", "map_two_axes", "row", "column", "column_between", "full", "segments", "full_segments",
-]  # fmt: skip
+    "map",
+    "map_two_axes",
+    "row",
+    "column",
+    "column_between",
+    "full",
+    "segments",
+    "full_segments",
+]
 
 
 @pytest.mark.parametrize("name", _GOLDEN)
@@ -176,9 +183,12 @@ def test_a_text_is_the_same_in_each_process():
 
     def text(seed):
         run = subprocess.run(
-            [sys.executable, "-c", _TWO_ROWS], capture_output=True, text=True, check=True,
+            [sys.executable, "-c", _TWO_ROWS],
+            capture_output=True,
+            text=True,
+            check=True,
             env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
         return run.stdout
 
     assert "x0_kept_0" in text(1)

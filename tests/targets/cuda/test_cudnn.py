@@ -173,7 +173,7 @@ MARGINS = {
     "more in front": ((6, 5), (3, 3), (2, 1), [(2, 0), (1, 1)], (1, 1)),
     "cut behind, less than a step": ((9, 7), (3, 2), (1, 2), [(0, 1), (0, -1)], (1, 1)),
     "dilation": ((8, 8), (3, 3), (1, 2), [(1, 2), (3, 0)], (2, 2)),
-}  # fmt: skip
+}
 
 
 @requires_cuda_tools
@@ -225,16 +225,20 @@ OWN = {
         x, w, (1, 1), "VALID", dimension_numbers=("HNWC", "OIHW", "NCHW")
     ),
     "a view that is not packed": lambda x, w: lax.conv(x[:, :, ::2], w, (1, 1), "VALID"),
-    "a view between vectors": lambda x, w: lax.conv(x.ravel()[1:181].reshape(1, 4, 9, 5), w,
-                                                    (1, 1), "VALID"),
+    "a view between vectors": lambda x, w: lax.conv(
+        x.ravel()[1:181].reshape(1, 4, 9, 5), w, (1, 1), "VALID"
+    ),
     "a wider result": lambda x, w: lax.conv_general_dilated(
-        x.astype(jnp.bfloat16), w.astype(jnp.bfloat16), (1, 1), "VALID",
+        x.astype(jnp.bfloat16),
+        w.astype(jnp.bfloat16),
+        (1, 1),
+        "VALID",
         preferred_element_type=jnp.float32,
     ),
     "integers": lambda x, w: lax.conv(
         (x * 4).astype(jnp.int32), (w * 4).astype(jnp.int32), (1, 1), "VALID"
     ),
-}  # fmt: skip
+}
 
 
 @requires_cuda_tools
@@ -277,9 +281,7 @@ def test_without_the_library_nothing_is_said(device, monkeypatch, recwarn):
 
 
 @requires_cuda_tools
-@pytest.mark.parametrize(
-    "precision, wanted", [("default", "tensor cores"), ("highest", "exact")]
-)
+@pytest.mark.parametrize("precision, wanted", [("default", "tensor cores"), ("highest", "exact")])
 def test_precision_and_determinism_choose_the_plan(precision, wanted, device, fake):
     x, w = _operands("3x3", FIRST)
     _compare(_convolve("3x3", FIRST, precision), device, "float32", x, w)
@@ -345,10 +347,17 @@ def test_graphs_hold_its_calls(device, fake):
 
 def _call(kind=FORWARD, **changes):
     sizes = {
-        "x": (1, 2, 4, 4), "w": (3, 2, 3, 3), "y": (1, 3, 2, 2), "channels_last": False,
-        "padding": ((0, 0), (0, 0)), "strides": (1, 1), "dilation": (1, 1), "groups": 1,
-        "dtype": np.dtype(np.float32), "reduced": True,
-    }  # fmt: skip
+        "x": (1, 2, 4, 4),
+        "w": (3, 2, 3, 3),
+        "y": (1, 3, 2, 2),
+        "channels_last": False,
+        "padding": ((0, 0), (0, 0)),
+        "strides": (1, 1),
+        "dilation": (1, 1),
+        "groups": 1,
+        "dtype": np.dtype(np.float32),
+        "reduced": True,
+    }
     return ConvolutionCall(kind, **{**sizes, **changes})
 
 
@@ -433,11 +442,15 @@ def test_explain_says_what_makes_a_convolution_and_why(device, fake):
 @requires_cuda_tools
 def test_a_call_that_fails_is_an_error(device, fake):
     fake.failing["execute"] = RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
-    with pytest.raises(StatusError, match=(
-        r"\[cudnn\] forward convolution "
-        r"of x float32\[2, 3, 7, 6\], w float32\[5, 3, 3, 3\], y float32\[2, 5, 7, 6\].*must run; "
-        r"got CUDNN_STATUS_EXECUTION_FAILED\. Fix: set GPUFLOW_CUDNN=0"
-    )):  # fmt: skip
+    with pytest.raises(
+        StatusError,
+        match=(
+            r"\[cudnn\] forward convolution "
+            r"of x float32\[2, 3, 7, 6\], w float32\[5, 3, 3, 3\], y float32\[2, 5, 7, 6\].*must "
+            r"run; "
+            r"got CUDNN_STATUS_EXECUTION_FAILED\. Fix: set GPUFLOW_CUDNN=0"
+        ),
+    ):
         _results(_convolve("3x3", FIRST), device, "float32", *_operands("3x3", FIRST))
 
 
@@ -555,13 +568,18 @@ WRONG = {
     "zeros behind in front": {"pads": lambda how: [pair[::-1] for pair in how["pads"]]},
     "no dilation": {"gaps": lambda how: [1] * len(how["gaps"])},
     "one group": {"groups": lambda how: 1},
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("name, kind", [
-    (name, kind) for name in WRONG for kind in (FORWARD, DATA, FILTER)
-    if (name, kind) != ("one group", FILTER)  # its filters are the result
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        (name, kind)
+        for name in WRONG
+        for kind in (FORWARD, DATA, FILTER)
+        if (name, kind) != ("one group", FILTER)  # its filters are the result
+    ],
+)
 def test_what_is_wrong_is_not_used(name, kind, device, monkeypatch):
     """Sizes and most of a result would look right."""
     _, library = _library(device)
@@ -624,9 +642,7 @@ def test_arrays_between_vectors_are_ours(name, shifts, device, fake):
     batch, channels, outputs, image, taps, strides, padding, groups, layout = PLAIN_CASES[name]
 
     def convolve(x, w):
-        return lax.conv_general_dilated(
-            x, w, strides, padding, (1, 1), (1, 1), layout, groups
-        )
+        return lax.conv_general_dilated(x, w, strides, padding, (1, 1), (1, 1), layout, groups)
 
     call, rng = _and_gradients(convolve), np.random.default_rng(0)
     shapes = (batch, channels, *image), (outputs, channels // groups, *taps)

@@ -62,10 +62,19 @@ def test_what_means_the_same_is_taken(dtype):
     assert call_of(replace(WHAT, gradient=True), dtype) == replace(CALL, gradient=True, dtype=dtype)
 
 
-@pytest.mark.parametrize("change", [
-    {"bias": (1, 1, 6, 8)}, {"mask": (1, 1, 6, 8)}, {"window": (1, 1)},
-    {"query_lengths": True}, {"key_lengths": True}, {"size": 20}, {"batch": 1 << 30},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bias": (1, 1, 6, 8)},
+        {"mask": (1, 1, 6, 8)},
+        {"window": (1, 1)},
+        {"query_lengths": True},
+        {"key_lengths": True},
+        {"size": 20},
+        {"batch": 1 << 30},
+    ],
+    ids=str,
+)
 def test_what_means_something_else_is_not(change):
     assert call_of(replace(WHAT, **change), HALF) is None
 
@@ -82,9 +91,7 @@ def test_attention_on_the_device(mask, takes, device, monkeypatch):
     fake, tried = _tried(device.driver.api, mask=mask)
     _install(monkeypatch, device.driver.api, tried)
     rng = np.random.default_rng(3)
-    q, k, v, ct = (
-        rng.integers(-4, 5, (1, n, 2, 16)) / 4 for n in (6, 8, 8, 6)
-    )
+    q, k, v, ct = (rng.integers(-4, 5, (1, n, 2, 16)) / 4 for n in (6, 8, 8, 6))
 
     def call(q, k, v, ct):
         attend = lambda *x: nn.dot_product_attention(*x, is_causal=True)  # noqa: E731
@@ -181,9 +188,16 @@ def test_the_trial_of_a_right_library(causal, group, gradient, device, recwarn):
     assert len(fake.calls) == 2 and not recwarn.list
 
 
-@pytest.mark.parametrize("wrong", [
-    {"mask": "strict"}, {"mask": "from the end"}, {"mask": "none"}, {"base": 2},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mask": "strict"},
+        {"mask": "from the end"},
+        {"mask": "none"},
+        {"base": 2},
+    ],
+    ids=str,
+)
 def test_the_trial_of_a_wrong_library(wrong, device):
     _, tried = _tried(device.driver.api, **wrong)
     with pytest.warns(UserWarning, match="on small arrays; got others for causal attention"):

@@ -25,10 +25,13 @@ def nothing_installed(monkeypatch):
 
 
 def test_a_missing_library(nothing_installed):
-    with pytest.raises(OSError, match=(
-        r'\[cudnn\] libcudnn\.so\.9 must be installed; it was not found\. Fix: pip install '
-        r'"\S+\[cudnn\]", or nvidia-cudnn-cu12 where CUDA or CuPy is of version 12\.'
-    )):  # fmt: skip
+    with pytest.raises(
+        OSError,
+        match=(
+            r"\[cudnn\] libcudnn\.so\.9 must be installed; it was not found\. Fix: pip install "
+            r'"\S+\[cudnn\]", or nvidia-cudnn-cu12 where CUDA or CuPy is of version 12\.'
+        ),
+    ):
         frontend.find_cudnn()
 
 
@@ -65,9 +68,15 @@ class _Function:
         return self._result
 
 
-@pytest.mark.parametrize("number, version", [
-    (7605, (7, 6, 5)), (8907, (8, 9, 7)), (90100, (9, 1, 0)), (92801, (9, 28, 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "number, version",
+    [
+        (7605, (7, 6, 5)),
+        (8907, (8, 9, 7)),
+        (90100, (9, 1, 0)),
+        (92801, (9, 28, 1)),
+    ],
+)
 def test_versions(number, version):
     assert frontend.version_of(_library(number)) == version
 
@@ -164,13 +173,17 @@ def test_cudnn_makes_plans_of_its_graphs(tmp_path):
         pytest.skip(str(error))
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
-    driver = "\n".join([
-        *[f"int {name}() {{ return 100; }}" for name in _FAIL.split()],
-        *[f"int {name}() {{ return 0; }}" for name in _SUCCEED.split()],
-        "int cuDriverGetVersion(int *p) { *p = 13000; return 0; }",
-        *[f"int {name}(void **p) {{ static int x[64]; *p = x; return 0; }}"
-          for name in ("cuLibraryGetKernel", "cuLibraryLoadData")],
-    ])  # fmt: skip
+    driver = "\n".join(
+        [
+            *[f"int {name}() {{ return 100; }}" for name in _FAIL.split()],
+            *[f"int {name}() {{ return 0; }}" for name in _SUCCEED.split()],
+            "int cuDriverGetVersion(int *p) { *p = 13000; return 0; }",
+            *[
+                f"int {name}(void **p) {{ static int x[64]; *p = x; return 0; }}"
+                for name in ("cuLibraryGetKernel", "cuLibraryLoadData")
+            ],
+        ]
+    )
     for name, source in (("libcuda.so.1", driver), ("libcudart.so.13", _RUNTIME)):
         file = tmp_path / f"{name}.c"
         file.write_text(source)
@@ -178,9 +191,12 @@ def test_cudnn_makes_plans_of_its_graphs(tmp_path):
         subprocess.run(command, check=True)
     paths = os.pathsep.join([str(tmp_path), os.environ.get("LD_LIBRARY_PATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD, json.dumps(_H100)], text=True, capture_output=True,
-        check=True, env={**os.environ, "LD_LIBRARY_PATH": paths},
-    )  # fmt: skip
+        [sys.executable, "-c", _CHILD, json.dumps(_H100)],
+        text=True,
+        capture_output=True,
+        check=True,
+        env={**os.environ, "LD_LIBRARY_PATH": paths},
+    )
     plans = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(plans) == 5 * 3 * 2 * 6 + 2 * 2 * 2 * 3
     refused = [text for text, _ in plans if text]

@@ -24,18 +24,28 @@ from gpuflow.targets.cuda.library.target import GpuTarget
 ARRAYS = {FORWARD: "xwy", DATA: "ywx", FILTER: "xyw"}  # left, right and out
 LAYOUTS = {
     1: [("NCH", "OIH", "NCH"), ("NHC", "HIO", "NHC"), ("NHC", "OHI", "NHC"), ("CNH", "OIH", "NCH")],
-    2: [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC"), ("NHWC", "OIHW", "NHWC"),
-        ("NHWC", "OHWI", "NHWC"), ("NCHW", "IOHW", "NCHW"), ("NHWC", "HWIO", "NCHW")],
+    2: [
+        ("NCHW", "OIHW", "NCHW"),
+        ("NHWC", "HWIO", "NHWC"),
+        ("NHWC", "OIHW", "NHWC"),
+        ("NHWC", "OHWI", "NHWC"),
+        ("NCHW", "IOHW", "NCHW"),
+        ("NHWC", "HWIO", "NCHW"),
+    ],
     3: [("NCDHW", "OIDHW", "NCDHW"), ("NDHWC", "DHWIO", "NDHWC")],
-}  # fmt: skip
+}
 
 
 class TakesAll:
     """A library that takes every call."""
 
     def choose(self, call, deterministic):
-        how = {"pads": call.padding, "steps": call.strides, "gaps": call.dilation,
-               "groups": call.groups}  # fmt: skip
+        how = {
+            "pads": call.padding,
+            "steps": call.strides,
+            "gaps": call.dilation,
+            "groups": call.groups,
+        }
         check_sizes(how, call.x, call.w, call.y)
         return PlannedCall(call, deterministic, 0)
 
@@ -54,8 +64,10 @@ def _case(seed):
     sizes = tuple(int(n) for n in rng.integers(5, 8, space))
     plain = LAYOUTS[space][0]
     layout = LAYOUTS[space][rng.integers(len(LAYOUTS[space]))]
-    shapes = ((2 * batch_groups, channels * groups, *sizes),
-              (outputs * groups * batch_groups, channels, *taps))  # fmt: skip
+    shapes = (
+        (2 * batch_groups, channels * groups, *sizes),
+        (outputs * groups * batch_groups, channels, *taps),
+    )
     operands = [
         np.transpose(rng.normal(size=shape), [own.index(letter) for letter in spec]).copy()
         for shape, own, spec in zip(shapes, plain, layout, strict=False)
@@ -92,8 +104,13 @@ def _done(plan, operands, shape):
         name: _view(buffer, offset, dims[name], packed_strides(dims[name], call.channels_last))
         for name, (buffer, offset) in zip(names, places, strict=True)
     }
-    how = {"pads": call.padding, "steps": call.strides, "gaps": call.dilation,
-           "groups": call.groups, "mode": 1}  # fmt: skip
+    how = {
+        "pads": call.padding,
+        "steps": call.strides,
+        "gaps": call.dilation,
+        "groups": call.groups,
+        "mode": 1,
+    }
     out = names[2]
     views[out][...] = computed(out, how, views)
     if plan.out_copied is None:

@@ -120,9 +120,18 @@ def test_pairs_are_loads_of_32_bits(dtype, architecture):
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(
     ("rows", "columns", "pitch", "first"),
-    [(5, 64, 64, 0), (300, 70, 72, 0), (1100, 2, 2, 0), (7, 130, 130, 2), (0, 6, 6, 0),
-     (37, 66, -66, 36 * 66), (9, 33, 33, 0), (9, 34, 34, 1), (9, 34, 35, 0)],
-)  # fmt: skip
+    [
+        (5, 64, 64, 0),
+        (300, 70, 72, 0),
+        (1100, 2, 2, 0),
+        (7, 130, 130, 2),
+        (0, 6, 6, 0),
+        (37, 66, -66, 36 * 66),
+        (9, 33, 33, 0),
+        (9, 34, 34, 1),
+        (9, 34, 35, 0),
+    ],
+)
 def test_two_columns_are_as_one(rows, columns, pitch, first, dtype, bits):
     """Bit for bit what one column for each thread gives; the last three are done so."""
     kernel = column_sum(dtype, bits=bits)

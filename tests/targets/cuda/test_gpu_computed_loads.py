@@ -48,11 +48,13 @@ PROGRAMS = {
     "stacked": (lambda x, y: jnp.stack([x, y], 1), ((64, 128), (64, 128)), False, 2),
     "rotated halves": (
         lambda x, y: x + y * jnp.concatenate([x[:, 64:], x[:, :64]], 1),
-        ((64, 128), (64, 128)), False, 4,
+        ((64, 128), (64, 128)),
+        False,
+        4,
     ),
     "rows that an index selects": (lambda x, i: x[i], ((64, 128),), True, 1),
     "padded": (lambda x: jnp.pad(x, ((1, 1), (8, 8))), ((64, 128),), False, 1),
-}  # fmt: skip
+}
 
 
 @requires_cuda_tools
@@ -64,9 +66,7 @@ def test_a_thread_loads_16_bytes_at_once(name, dtype):
     avals = [gf.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     avals += [gf.ShapeDtypeStruct((40,), "int32")] if has_index else []
     source = print_cuda(last_kernel(function, *avals))
-    built = build_cuda(
-        source.text, source.entry, source.signature, (9, 0), source.launch.bounds
-    )
+    built = build_cuda(source.text, source.entry, source.signature, (9, 0), source.launch.bounds)
     assert built.spill_bytes == 0
     loads = [line for line in sass(built.cubin) if "LDG." in line]
     assert sum(".128" in line for line in loads) == vectors, loads
@@ -168,8 +168,9 @@ COMPUTED = {
     "by rows": (branch("lt", scalar("row"), scalar("b")), {"at", "a"}),
     "by a number of the row": (branch("eq", scalar("n"), scalar("b")), {"at", "a"}),
     "a row that an index selects": (
-        lambda b: b.load("x", offset=b.apply(
-            "add", b.apply("mul", b.load("n"), b.load("b")), b.load("at"))),
+        lambda b: b.load(
+            "x", offset=b.apply("add", b.apply("mul", b.load("n"), b.load("b")), b.load("at"))
+        ),
         {"at", "b"},
     ),
     "up to": (branch("le", at, scalar("a")), None),
@@ -179,16 +180,16 @@ COMPUTED = {
     "a number of the row as the border": (branch("lt", at, scalar("n")), None),
     "by the point": (branch("lt", scalar("m"), scalar("a")), None),
     "every second one": (
-        lambda b: b.load("x", offset=b.apply("mul", b.load("at"), b.const(I64, 2))), None
+        lambda b: b.load("x", offset=b.apply("mul", b.load("at"), b.const(I64, 2))),
+        None,
     ),
-    "backward": (
-        lambda b: b.load("x", offset=b.apply("sub", b.load("a"), b.load("at"))), None
-    ),
+    "backward": (lambda b: b.load("x", offset=b.apply("sub", b.load("a"), b.load("at"))), None),
     "what an index selects": (lambda b: b.load("x", offset=b.load("m")), None),
     "a row anywhere": (
-        lambda b: b.load("x", offset=b.apply("add", b.load("n"), b.load("at"))), None
+        lambda b: b.load("x", offset=b.apply("add", b.load("n"), b.load("at"))),
+        None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", COMPUTED)
@@ -232,12 +233,24 @@ def test_a_comparison_decides_through_other_values():
 def test_values_are_those_of_the_definition(name):
     """Multiples of a vector's width, and each of the arguments one that is none."""
     kernel = kernel_of(COMPUTED[name][0])
-    for base, a, b, first in [(0, 8, 16, 0), (4, 8, 12, 4), (1, 8, 16, 0), (0, 6, 16, 0),
-                              (0, 8, 15, 0), (0, 8, 16, 1)]:  # fmt: skip
+    for base, a, b, first in [
+        (0, 8, 16, 0),
+        (4, 8, 12, 4),
+        (1, 8, 16, 0),
+        (0, 6, 16, 0),
+        (0, 8, 15, 0),
+        (0, 8, 16, 1),
+    ]:
         arrays = {
-            "x": (random_array(256, "float32", 1), first), "o": np.zeros(64, np.float32),
-            "y": (random_array(256, "float32", 2), 16), "m": np.arange(16),
-            "n": np.array([2, 0, 1]), "row": 0, "at": base, "a": a, "b": b,
-        }  # fmt: skip
+            "x": (random_array(256, "float32", 1), first),
+            "o": np.zeros(64, np.float32),
+            "y": (random_array(256, "float32", 2), 16),
+            "m": np.arange(16),
+            "n": np.array([2, 0, 1]),
+            "row": 0,
+            "at": base,
+            "a": a,
+            "b": b,
+        }
         strides = {("n", "i0"): 1, ("row", "i0"): 1, ("o", "i0"): 16}
         check(kernel, arrays, {"i0": 3, "i1": 16}, strides)

@@ -48,9 +48,13 @@ def _found(function, *args, refuse=()):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     "name, function",
-    [("", lambda v: v), ("relu", gf.nn.relu), ("gelu", gf.nn.gelu),
-     ("relu", lambda v: jnp.maximum(0, v))],
-)  # fmt: skip
+    [
+        ("", lambda v: v),
+        ("relu", gf.nn.relu),
+        ("gelu", gf.nn.gelu),
+        ("relu", lambda v: jnp.maximum(0, v)),
+    ],
+)
 def test_bias_and_activation_join_the_product(name, function, dtype):
     x, w, b = (jnp.asarray(value, dtype) for value in (X, W, B))
     got, left = _found(lambda x, w, b: function(x @ w + b), x, w, b)
@@ -102,15 +106,24 @@ def test_stacked_rows_are_one_matrix():
 @pytest.mark.parametrize(
     "function",
     [
-        gf.nn.silu, gf.nn.relu6, gf.nn.leaky_relu, gf.nn.elu, jnp.tanh,
-        lambda v: gf.nn.gelu(v, approximate=False), lambda v: v * gf.nn.sigmoid(1.702 * v),
-        lambda v: jnp.maximum(v, 0.001), lambda v: jnp.where(v >= 0.5, v, 0), lambda v: v * 2,
+        gf.nn.silu,
+        gf.nn.relu6,
+        gf.nn.leaky_relu,
+        gf.nn.elu,
+        jnp.tanh,
+        lambda v: gf.nn.gelu(v, approximate=False),
+        lambda v: v * gf.nn.sigmoid(1.702 * v),
+        lambda v: jnp.maximum(v, 0.001),
+        lambda v: jnp.where(v >= 0.5, v, 0),
+        lambda v: v * 2,
         lambda v: jnp.where(v > 0, v, 0),  # 0 at nan, where relu is nan
-        lambda v: jnp.maximum(v, -v), lambda v: jnp.maximum(v, 0) ** 2,
+        lambda v: jnp.maximum(v, -v),
+        lambda v: jnp.maximum(v, 0) ** 2,
         lambda v: 0.5 * v * (1 + jnp.tanh(0.8 * (v + 0.0447 * v**3))),
-        lambda v: gf.nn.gelu(jnp.minimum(v, 20.0)), lambda v: gf.nn.gelu(jnp.clip(v, -9, 1e9)),
+        lambda v: gf.nn.gelu(jnp.minimum(v, 20.0)),
+        lambda v: gf.nn.gelu(jnp.clip(v, -9, 1e9)),
     ],
-)  # fmt: skip
+)
 def test_what_is_only_like_an_activation_stays_a_kernel(function):
     got, left = _found(lambda x, w, b: function(x @ w + b), X, W, B)
     assert not got or (got == [Epilogue("", bias=True)] and left)

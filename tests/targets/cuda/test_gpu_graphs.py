@@ -95,6 +95,7 @@ def test_bits_are_those_without_graphs(name, where, request, monkeypatch):
 @requires_cuda_tools
 def test_launches_get_new_addresses_where_few_of_them_change(late):
     api = late.driver.api
+
     def work(x):
         return jnp.tanh(_chain(jnp.cos(x), 6))  # products know no changes: their places are fixed
 
@@ -331,9 +332,13 @@ def test_kernels_are_nodes_and_only_a_librarys_calls_are_captured():
 
 
 CALLS = [
-    "cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphAddChildGraphNode",
-    "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags",
-]  # fmt: skip
+    "cuGraphCreate",
+    "cuGraphAddKernelNode_v2",
+    "cuGraphAddChildGraphNode",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags",
+]
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -49,9 +49,7 @@ def call_of(kernel, extents, strides=None, first=0):
 def two_axes(mode=IN, first=ANY, exact=None):
     """o[i0] (one element for each row) = x[i0, i1]: only x moves along i1."""
     dtype = "int64" if mode is Mode.INDEX else "float32"
-    operands = [
-        Operand("x", dtype, mode, (first, ANY)), Operand("o", dtype, OUT, (ANY, ZERO))
-    ]  # fmt: skip
+    operands = [Operand("x", dtype, mode, (first, ANY)), Operand("o", dtype, OUT, (ANY, ZERO))]
 
     def body(b):
         with b.for_axis("i0"), b.for_axis("i1"):
@@ -227,9 +225,10 @@ def test_what_it_saves(function, shapes):
 
 def test_explicit_offsets_are_added_in_64_bits():
     operands = [
-        Operand("x", "float32", IN, (ANY,)), Operand("k", "int64", IN, (UNIT,)),
+        Operand("x", "float32", IN, (ANY,)),
+        Operand("k", "int64", IN, (UNIT,)),
         Operand("o", "float32", OUT, (UNIT,)),
-    ]  # fmt: skip
+    ]
 
     def body(b):
         with b.for_axis("i0"):

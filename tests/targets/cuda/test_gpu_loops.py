@@ -74,6 +74,7 @@ def _whole(x, n):
 
 def _until(x, n):
     """The condition reads the array that is updated, also behind the last turn."""
+
     def goes_on(s):
         return (s[0].sum() < 1) & (s[1] < n)
 

@@ -237,11 +237,16 @@ print("passed")
 
 def test_the_number_of_simulated_devices_is_a_setting():
     environment = {
-        **os.environ, "GPUFLOW_SIM_DEVICES": "2", "GPUFLOW_PLATFORM": "cuda_sim",
+        **os.environ,
+        "GPUFLOW_SIM_DEVICES": "2",
+        "GPUFLOW_PLATFORM": "cuda_sim",
         "PYTHONPATH": os.pathsep.join(sys.path),
-    }  # fmt: skip
+    }
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
         timeout=300,
-    )  # fmt: skip
+    )
     assert ended.returncode == 0 and "passed" in ended.stdout, ended.stderr

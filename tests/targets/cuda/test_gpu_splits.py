@@ -106,8 +106,12 @@ def layernorm(x):
 def test_phases_of_few_long_rows():
     names, parts = launches(gf.nn.softmax, (8, 128256))
     assert [name.split("_phase")[1] for name in names] == [
-        "0_parts", "0_combine", "1_parts", "1_combine", "2"
-    ]  # fmt: skip
+        "0_parts",
+        "0_combine",
+        "1_parts",
+        "1_combine",
+        "2",
+    ]
     assert parts * 8 >= 128  # blocks: with a row each there would be 8
     # Many rows, and short ones, are read again by the block that has them.
     assert len(launches(gf.nn.softmax, (MOST_ROWS + 1, 1 << 17))[0]) == 1

@@ -15,8 +15,12 @@ from gpuflow.base.garbage import collect_garbage
 pytestmark = requires_cuda_tools
 X = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
 KEYS = {
-    "num_allocs", "bytes_in_use", "peak_bytes_in_use", "largest_alloc_size", "bytes_limit",
-}  # fmt: skip
+    "num_allocs",
+    "bytes_in_use",
+    "peak_bytes_in_use",
+    "largest_alloc_size",
+    "bytes_limit",
+}
 
 
 @pytest.fixture(scope="module")

@@ -107,10 +107,14 @@ def turned(dtype="float32", index_bits=64, batch=False):
 def check_turned(kernel, dtype, count, rows, columns, architecture=(9, 0)):
     whole, stored = count * rows * columns, np.zeros(1, random_array(1, dtype).dtype).dtype
     arrays = {
-        "x": random_array(whole, dtype, 1), "z": random_array(whole, dtype, 2),
-        "row": random_array(rows, "float32", 3), "y": random_array(columns, dtype, 4), "p": 7,
-        "o": np.zeros(whole, stored), "positive": np.zeros(whole, bool),
-    }  # fmt: skip
+        "x": random_array(whole, dtype, 1),
+        "z": random_array(whole, dtype, 2),
+        "row": random_array(rows, "float32", 3),
+        "y": random_array(columns, dtype, 4),
+        "p": 7,
+        "o": np.zeros(whole, stored),
+        "positive": np.zeros(whole, bool),
+    }
     strides = {("x", "i0"): 1, ("x", "i1"): rows, ("z", "i0"): 1, ("z", "i1"): rows}
     strides |= {("row", "i0"): 1, ("p", "i0"): columns}
     strides |= {(name, "i0"): columns for name in ("o", "positive")}
@@ -167,20 +171,22 @@ def written_by_nests():
     tiles = (Local("tile", "float32", shape), Local("negated", "float32", shape))
     x, minus, one, kept, z, difference, total = (Value(k, "float32") for k in range(7))
     negate = (
-        Load(x, "tile"), Apply((minus,), "neg", (x,)), Apply((kept,), "add", (minus, one)),
+        Load(x, "tile"),
+        Apply((minus,), "neg", (x,)),
+        Apply((kept,), "add", (minus, one)),
         Store("negated", kept),
-    )  # fmt: skip
+    )
     add = (
-        Load(difference, "negated"), Load(z, "tile"), Apply((total,), "add", (z, difference)),
+        Load(difference, "negated"),
+        Load(z, "tile"),
+        Apply((total,), "add", (z, difference)),
         Store("o", total),
-    )  # fmt: skip
+    )
 
     def nest(outer, inner, body):
         return For(outer, Block(body=(For(inner, Block(body=body)),)))
 
-    body = (
-        Copy("tile", "x"), nest("i0", "i1", negate), Copy("tile", "z"), nest("i1", "i0", add)
-    )  # fmt: skip
+    body = (Copy("tile", "x"), nest("i0", "i1", negate), Copy("tile", "z"), nest("i1", "i0", add))
     strips = Strip("i0", SIDE, Block(body=(Strip("i1", SIDE, Block(body=body)),)))
     outer = For("b0", Block(body=(Load(one, "one"), strips)))
     axes = tuple(Axis(name, PARALLEL) for name in ("b0", "i0", "i1"))

@@ -33,9 +33,12 @@ def run(program, *folders, **values):
         if name not in values:
             environment.pop(name, None)
     ended = subprocess.run(
-        [sys.executable, "-W", "always", "-c", program], env=environment, capture_output=True,
-        text=True, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-W", "always", "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout, ended.stderr
 
@@ -58,10 +61,12 @@ cuda = SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=getDeviceCount))
 """
 BROKEN = {
     "no CuPy": (
-        "raise ModuleNotFoundError('no module of this name')", r'[cuda13]"',
+        "raise ModuleNotFoundError('no module of this name')",
+        r'[cuda13]"',
     ),
     "a wheel of another CUDA": (
-        "raise ImportError('libcudart.so.12: cannot open')", "got ImportError: libcudart.so.12",
+        "raise ImportError('libcudart.so.12: cannot open')",
+        "got ImportError: libcudart.so.12",
     ),
     "an old driver": (
         CUPY.format(body="raise RuntimeError('cudaErrorInsufficientDriver: too old')"),
@@ -71,7 +76,7 @@ BROKEN = {
         CUPY.format(body="raise RuntimeError('cudaErrorSystemDriverMismatch')"),
         "CUDA's driver must work; got cudaErrorSystemDriverMismatch",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -217,9 +222,10 @@ def test_out_of_memory_gives_recordings_and_idle_arenas_back():
         step(x)
     where.driver.synchronize()
     recorded = [
-        weakref.ref(one) for one in gc.get_objects()
+        weakref.ref(one)
+        for one in gc.get_objects()
         if type(one) is RecordedLaunches and one._api is where.driver.api
-    ]  # fmt: skip
+    ]
     assert recorded and where.driver._idle
     arenas = [weakref.ref(arena) for arena in where.driver._idle]
     used = where.driver.memory.used

@@ -32,10 +32,14 @@ def run(kernel, signature, arrays, constants, more=(), grid=(1, 1)):
 def test_loops_are_written_out_and_constants_decided():
     text = kernel_source(examples.sum_up, {"WIDTH": 3})
     assert [line.strip() for line in text.splitlines() if "total" in line] == [
-        "total = float32(0)", "total += float32(1)", "total += float32(2)",
-        "total += float32(11)", "total += float32(12)", "total += float32(100)",
+        "total = float32(0)",
+        "total += float32(1)",
+        "total += float32(2)",
+        "total += float32(11)",
+        "total += float32(12)",
+        "total += float32(100)",
         "out[place] = x[place] + total",
-    ]  # fmt: skip
+    ]
     assert "scaled" not in text and "never_called" not in text and "unrolled" not in text
     assert "#   WIDTH = 3" in text
 
@@ -63,9 +67,7 @@ def test_a_kernel_runs_and_is_built_once():
 def test_dynamic_shared_memory():
     x = np.arange(32, dtype=np.float32)
     arrays = [x, np.zeros_like(x)]
-    (_, out), made = run(
-        examples.reverse, ("*float32", "*float32"), arrays, {"SHARED_BYTES": 128}
-    )
+    (_, out), made = run(examples.reverse, ("*float32", "*float32"), arrays, {"SHARED_BYTES": 128})
     np.testing.assert_array_equal(out, x[::-1])
     assert made.shared_bytes == 128
 

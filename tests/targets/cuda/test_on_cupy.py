@@ -47,12 +47,16 @@ def library(tmp_path_factory):
 def run(library, *arguments, **variables):
     """Run a program on the stand-in."""
     environment = {
-        **os.environ, "GPUFLOW_PLATFORM": "cuda", "FAKE_CUDA_LATE": "1", "FAKE_CUDA_LOG": "1",
-        "FAKE_CUDA_MEMORY": str(MEMORY), "CUPY_CACHE_DIR": str(library.parent / "cupy"),
+        **os.environ,
+        "GPUFLOW_PLATFORM": "cuda",
+        "FAKE_CUDA_LATE": "1",
+        "FAKE_CUDA_LOG": "1",
+        "FAKE_CUDA_MEMORY": str(MEMORY),
+        "CUPY_CACHE_DIR": str(library.parent / "cupy"),
         "CUPY_COMPILE_WITH_PTX": "1",  # CuPy's own kernels run too
         "CUPY_ACCELERATORS": "",  # but not those that are compiled into it
         **variables,
-    }  # fmt: skip
+    }
     command = [sys.executable, str(HERE / "fake_cuda" / "start.py"), str(library), *arguments]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, cwd=HERE.parents[2]
@@ -64,8 +68,9 @@ def run(library, *arguments, **variables):
 def test_programs_on_real_cupy(devices, library):
     """Allocation, launches, graphs, copies, events and threads; the queues run late."""
     tests = str(HERE / "fake_cuda" / "on_cupy.py")
-    done = run(library, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests,
-               FAKE_CUDA_DEVICES=devices)  # fmt: skip
+    done = run(
+        library, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, FAKE_CUDA_DEVICES=devices
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 17
     assert "skipped" not in done.stdout
@@ -215,8 +220,14 @@ def test_cublaslt_has_what_we_call():
     desc, preference = lt.MatmulDescAttribute, lt.MatmulPreferenceAttribute
     names = desc.TRANSA, desc.TRANSB, desc.EPILOGUE, desc.BIAS_POINTER
     names += desc.EPILOGUE_AUX_POINTER, desc.EPILOGUE_AUX_LD
-    assert names == (gemm_lt._TRANSA, gemm_lt._TRANSB, gemm_lt._EPILOGUE, gemm_lt._BIAS_POINTER,
-                     gemm_lt._AUX_POINTER, gemm_lt._AUX_LD)  # fmt: skip
+    assert names == (
+        gemm_lt._TRANSA,
+        gemm_lt._TRANSB,
+        gemm_lt._EPILOGUE,
+        gemm_lt._BIAS_POINTER,
+        gemm_lt._AUX_POINTER,
+        gemm_lt._AUX_LD,
+    )
     assert preference.MAX_WORKSPACE_BYTES == gemm_lt._MOST_WORKSPACE
     assert preference.REDUCTION_SCHEME_MASK == gemm_lt._REDUCTIONS
     aligned = [getattr(preference, f"MIN_ALIGNMENT_{x}_BYTES") for x in "ABCD"]

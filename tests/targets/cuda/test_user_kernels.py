@@ -103,20 +103,20 @@ extern "C" __global__ void saxpy(float a, const float* x, const float* y, float*
 """
 
 STENCIL = gf.raw_kernel(
-    stencil, out=lambda x: x,
+    stencil,
+    out=lambda x: x,
     grid=lambda x: ((-(-x.shape[0] // 8), -(-x.shape[1] // 8)), (8, 8)),
-)  # fmt: skip
-HISTOGRAM = gf.raw_kernel(histogram, inout=(1,), grid=lambda x, b: (-(-x.size // 128), 128))
-TOTAL = gf.raw_kernel(
-    total, out=lambda x: gf.ShapeDtypeStruct((4,), x.dtype), grid=(4, 64, 64 * 4)
 )
+HISTOGRAM = gf.raw_kernel(histogram, inout=(1,), grid=lambda x, b: (-(-x.size // 128), 128))
+TOTAL = gf.raw_kernel(total, out=lambda x: gf.ShapeDtypeStruct((4,), x.dtype), grid=(4, 64, 64 * 4))
 
 
 def c_kernel(text=SAXPY, **changes):
     given = {
-        "out": lambda a, x, y: x, "grid": lambda a, x, y: (-(-x.size // 128), 128),
+        "out": lambda a, x, y: x,
+        "grid": lambda a, x, y: (-(-x.size // 128), 128),
         "arguments": lambda a, x, y, out: (np.float32(a), x, y, out, np.int32(x.size)),
-    }  # fmt: skip
+    }
     return gf.raw_kernel(text, **{**given, **changes})
 
 
@@ -156,15 +156,21 @@ def test_cuda_c():
 
 
 def test_headers_and_several_kernels_in_a_text():
-    text = f"#include <cuda_fp16.h>\n{SAXPY}" + """
+    text = (
+        f"#include <cuda_fp16.h>\n{SAXPY}"
+        + """
 extern "C" __global__ void negated(const __half* x, __half* y, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) y[i] = __hneg(x[i]);
 }"""
+    )
     kernel = gf.raw_kernel(
-        text, name="negated", out=lambda x: x, grid=(1, 32),
+        text,
+        name="negated",
+        out=lambda x: x,
+        grid=(1, 32),
         arguments=lambda x, out: (x, out, np.int32(x.size)),
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(kernel(jnp.arange(5, dtype=jnp.float16)), -np.arange(5.0))
 
 
@@ -370,8 +376,11 @@ def test_planted_launches_without_the_attribute_are_refused(device):
     (planted,) = gpu_devices("cuda_user_planted", SimApi())
     planted.driver.api.allow_shared = lambda kernel, count: None
     kernel = gf.raw_kernel(two_memories, out=lambda x: x, grid=(1, 32, 46_656))
-    with gf.default_device(planted), pytest.raises(
-        PtxError, match=r"at most 45056 dynamic bytes.* got 4096 static and 46656 dynamic"
+    with (
+        gf.default_device(planted),
+        pytest.raises(
+            PtxError, match=r"at most 45056 dynamic bytes.* got 4096 static and 46656 dynamic"
+        ),
     ):
         np.asarray(kernel(VECTOR[:32]))
 

@@ -94,7 +94,7 @@ PROGRAMS = {
     "empty": (lambda x: (x[:0].sum(0), x[:, :0] * 2, x[:, :0].sum()), X),
     "scalars": (lambda x: jnp.sqrt(x) + 1, np.float32(4)),
     "vmap": (gf.vmap(lambda row, k: row[k] * row.max()), X, LABELS),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -188,8 +188,12 @@ def test_the_demo(tmp_path):
     command = [sys.executable, "-m", "gpuflow.cli.main", "demo", "--steps", "2"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     completed = subprocess.run(
-        [*command, "--platform", "cuda_sim"], capture_output=True, text=True, cwd=tmp_path,
-        env=environment, timeout=300,
-    )  # fmt: skip
+        [*command, "--platform", "cuda_sim"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=300,
+    )
     assert completed.returncode == 0, completed.stderr
     assert "cuda_sim:0" in completed.stdout

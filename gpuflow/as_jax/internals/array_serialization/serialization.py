@@ -79,9 +79,12 @@ class GlobalAsyncCheckpointManagerBase(abc.ABC):
 
     @abc.abstractmethod
     def deserialize(
-        self, shardings: Sequence[Any], tensorstore_specs: Sequence[Any],
-        global_shapes: Sequence[Any] | None = None, dtypes: Sequence[Any] | None = None,
-    ) -> list[Any]:  # fmt: skip
+        self,
+        shardings: Sequence[Any],
+        tensorstore_specs: Sequence[Any],
+        global_shapes: Sequence[Any] | None = None,
+        dtypes: Sequence[Any] | None = None,
+    ) -> list[Any]:
         """Read arrays."""
 
 
@@ -145,9 +148,13 @@ class GlobalAsyncCheckpointManager(AsyncManager, GlobalAsyncCheckpointManagerBas
     """Writes arrays by tensorstore in the background, and reads them."""
 
     def serialize(
-        self, arrays: Any, tensorstore_specs: Any, *,
-        on_commit_callback: Callable[[], None] | None = None, transaction: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        arrays: Any,
+        tensorstore_specs: Any,
+        *,
+        on_commit_callback: Callable[[], None] | None = None,
+        transaction: Any = None,
+    ) -> None:
         """Write arrays; they are copied when this returns.
 
         Args:
@@ -176,9 +183,13 @@ class GlobalAsyncCheckpointManager(AsyncManager, GlobalAsyncCheckpointManagerBas
         self._start_async_commit(on_commit_callback)
 
     def serialize_with_paths(
-        self, arrays: Sequence[Any], paths: Sequence[str], *,
-        on_commit_callback: Callable[[], None] | None = None, transaction: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        arrays: Sequence[Any],
+        paths: Sequence[str],
+        *,
+        on_commit_callback: Callable[[], None] | None = None,
+        transaction: Any = None,
+    ) -> None:
         """``serialize`` to paths."""
         specs = tree.tree_map(get_tensorstore_spec, paths)
         self.serialize(
@@ -186,10 +197,13 @@ class GlobalAsyncCheckpointManager(AsyncManager, GlobalAsyncCheckpointManagerBas
         )
 
     def deserialize(
-        self, shardings: Sequence[Any], tensorstore_specs: Sequence[Any],
-        global_shapes: Sequence[Any] | None = None, dtypes: Sequence[Any] | None = None,
+        self,
+        shardings: Sequence[Any],
+        tensorstore_specs: Sequence[Any],
+        global_shapes: Sequence[Any] | None = None,
+        dtypes: Sequence[Any] | None = None,
         concurrent_gb: int = 32,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """Read arrays.
 
         Args:
@@ -207,10 +221,13 @@ class GlobalAsyncCheckpointManager(AsyncManager, GlobalAsyncCheckpointManagerBas
         )
 
     def deserialize_with_paths(
-        self, shardings: Sequence[Any], paths: Sequence[str],
-        global_shapes: Sequence[Any] | None = None, dtypes: Sequence[Any] | None = None,
+        self,
+        shardings: Sequence[Any],
+        paths: Sequence[str],
+        global_shapes: Sequence[Any] | None = None,
+        dtypes: Sequence[Any] | None = None,
         concurrent_gb: int = 32,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """``deserialize`` from paths."""
         specs = tree.tree_map(get_tensorstore_spec, paths)
         return self.deserialize(shardings, specs, global_shapes, dtypes, concurrent_gb)

@@ -49,10 +49,14 @@ def tensorstore() -> Any:
 @cache
 def _context() -> Any:
     memory = {"total_bytes_limit": 10_000_000_000}
-    return tensorstore().Context({
-        "file_io_concurrency": {"limit": 128}, "data_copy_concurrency": {"limit": 128},
-        "cache_pool": memory, "cache_pool#remote": memory,
-    })  # fmt: skip
+    return tensorstore().Context(
+        {
+            "file_io_concurrency": {"limit": 128},
+            "data_copy_concurrency": {"limit": 128},
+            "cache_pool": memory,
+            "cache_pool#remote": memory,
+        }
+    )
 
 
 def __getattr__(name: str) -> Any:
@@ -134,9 +138,12 @@ def _store(path: str) -> dict[str, Any]:
 
 
 def get_tensorstore_spec(
-    ckpt_path: str | os.PathLike[str], ocdbt: bool = True, process_idx: int | None = None,
-    arr: Any = None, driver: str = _TS_ARRAY_DRIVER,
-) -> dict[str, Any]:  # fmt: skip
+    ckpt_path: str | os.PathLike[str],
+    ocdbt: bool = True,
+    process_idx: int | None = None,
+    arr: Any = None,
+    driver: str = _TS_ARRAY_DRIVER,
+) -> dict[str, Any]:
     """The spec of tensorstore for an array at a path.
 
     Args:
@@ -180,10 +187,15 @@ def _has_metadata(spec: Any) -> bool:
 
 
 async def async_serialize(
-    arr_inp: Any, tensorstore_spec: dict[str, Any], commit_future: list[Any] | None = None,
-    context: Any = None, chunk_layout: Any = None, primary_host: int | None = None,
-    replica_id: int = 0, transaction: Any = None,
-) -> list[Any]:  # fmt: skip
+    arr_inp: Any,
+    tensorstore_spec: dict[str, Any],
+    commit_future: list[Any] | None = None,
+    context: Any = None,
+    chunk_layout: Any = None,
+    primary_host: int | None = None,
+    replica_id: int = 0,
+    transaction: Any = None,
+) -> list[Any]:
     """Write this process's shards of an array.
 
     Args:
@@ -210,9 +222,11 @@ async def async_serialize(
     if tensorstore_spec["driver"] == "zarr" and "dtype" not in tensorstore_spec:
         tensorstore_spec["dtype"] = np.dtype(arr_inp.dtype).name
     options = {
-        "open": True, "context": context or _context(), "chunk_layout": chunk_layout,
+        "open": True,
+        "context": context or _context(),
+        "chunk_layout": chunk_layout,
         "transaction": transaction,
-    }  # fmt: skip
+    }
     if primary_host is None or process.index == primary_host:
         created = store.open(store.Spec(tensorstore_spec), create=True, **options)
         if commit_future is None:
@@ -253,10 +267,15 @@ def _run_all(function: Any, first: Any, *others: Any) -> list[Any]:
 
 
 async def async_deserialize(
-    in_type: Any, tensorstore_spec: Any, global_shape: Sequence[int] | None = None,
-    dtype: Any = None, byte_limiter: _LimitInFlightBytes | None = None, context: Any = None,
-    chunk_layout: Any = None, assume_metadata: bool = False,
-) -> Any:  # fmt: skip
+    in_type: Any,
+    tensorstore_spec: Any,
+    global_shape: Sequence[int] | None = None,
+    dtype: Any = None,
+    byte_limiter: _LimitInFlightBytes | None = None,
+    context: Any = None,
+    chunk_layout: Any = None,
+    assume_metadata: bool = False,
+) -> Any:
     """Read the shards of an array that this process's devices need.
 
     Args:
@@ -284,9 +303,12 @@ async def async_deserialize(
         dtype = in_type.dtype
     store = tensorstore()
     source = await store.open(
-        tensorstore_spec, open=True, assume_metadata=assume_metadata,
-        context=context or _context(), chunk_layout=chunk_layout,
-    )  # fmt: skip
+        tensorstore_spec,
+        open=True,
+        assume_metadata=assume_metadata,
+        context=context or _context(),
+        chunk_layout=chunk_layout,
+    )
     shape = tuple(source.shape if global_shape is None else global_shape)
     stored = source.dtype.numpy_dtype
     target_dtype = canonicalize(np.dtype(stored if dtype is None else dtype))
@@ -314,9 +336,12 @@ def _bounds(index: tuple[slice, ...]) -> tuple[Any, ...]:
 
 
 def run_deserialization(
-    shardings: Any, tensorstore_specs: Any, global_shapes: Any = None, dtypes: Any = None,
+    shardings: Any,
+    tensorstore_specs: Any,
+    global_shapes: Any = None,
+    dtypes: Any = None,
     concurrent_gb: int = 32,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Read a list of arrays."""
     specs = list(tensorstore_specs)
 

@@ -71,9 +71,11 @@ class ColocatedFunction:
         self._fun = fun
 
     def specialize(
-        self, in_specs: Any = None, out_specs_fn: Callable[..., Any] | None = None,
+        self,
+        in_specs: Any = None,
+        out_specs_fn: Callable[..., Any] | None = None,
         devices: Sequence[Device] | None = None,
-    ) -> ColocatedFunction:  # fmt: skip
+    ) -> ColocatedFunction:
         """The function for arguments of given types and devices; it runs as before.
 
         Args:

@@ -16,10 +16,15 @@ unsafe_rbg_prng_impl = key_dtype("unsafe_rbg")
 
 
 def define_prng_impl(
-    *, key_shape: tuple[int, ...], seed: Callable[..., Any], split: Callable[..., Any],
-    random_bits: Callable[..., Any], fold_in: Callable[..., Any], name: str = "<unnamed>",
+    *,
+    key_shape: tuple[int, ...],
+    seed: Callable[..., Any],
+    split: Callable[..., Any],
+    random_bits: Callable[..., Any],
+    fold_in: Callable[..., Any],
+    name: str = "<unnamed>",
     tag: str = "?",
-) -> Hashable:  # fmt: skip
+) -> Hashable:
     """A generator whose keys are arrays of uint32; ``jax.random.key(0, impl=it)`` makes one.
 
     Args:

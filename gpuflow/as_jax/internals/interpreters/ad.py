@@ -125,10 +125,13 @@ def defbilinear(primitive: Primitive, left: Rule, right: Rule) -> None:
 
 
 def jvp(
-    fun: Callable[..., Any] | WrappedFun, primals: Sequence[Any] | None = None,
-    tangents: Sequence[Any] | None = None, has_aux: bool = False,
-    instantiate: bool | Sequence[bool] = True, transform_stack: bool = True,
-) -> Any:  # fmt: skip
+    fun: Callable[..., Any] | WrappedFun,
+    primals: Sequence[Any] | None = None,
+    tangents: Sequence[Any] | None = None,
+    has_aux: bool = False,
+    instantiate: bool | Sequence[bool] = True,
+    transform_stack: bool = True,
+) -> Any:
     """The derivative of a function of flat arguments along tangents.
 
     Args:
@@ -166,9 +169,11 @@ def jvp(
 
 
 def linearize(
-    traceable: Callable[..., Any] | WrappedFun, primals: Sequence[Any], has_aux: bool = False,
+    traceable: Callable[..., Any] | WrappedFun,
+    primals: Sequence[Any],
+    has_aux: bool = False,
     is_vjp: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """The value of a function of flat arguments, and the linear map of its derivative.
 
     Args:

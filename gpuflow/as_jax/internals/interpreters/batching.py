@@ -44,9 +44,13 @@ def is_vmappable(x: Any) -> bool:
 
 
 def register_vmappable(
-    data_type: type, spec_type: type, axis_size_type: type, to_elt: Callable[..., Any],
-    from_elt: Callable[..., Any], make_iota: Callable[..., Any] | None = None,
-) -> None:  # fmt: skip
+    data_type: type,
+    spec_type: type,
+    axis_size_type: type,
+    to_elt: Callable[..., Any],
+    from_elt: Callable[..., Any],
+    make_iota: Callable[..., Any] | None = None,
+) -> None:
     """Register a type with a custom rule for mapping, which raises an error.
 
     They pass through everything else, and through vmap where they are not mapped.

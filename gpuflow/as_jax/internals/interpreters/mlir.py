@@ -16,9 +16,12 @@ Rule = Callable[..., Any]
 
 
 def register_lowering(
-    prim: Primitive, rule: Rule, platform: str | None = None, inline: bool = True,
+    prim: Primitive,
+    rule: Rule,
+    platform: str | None = None,
+    inline: bool = True,
     cacheable: bool = True,
-) -> Rule:  # fmt: skip
+) -> Rule:
     """Register the lowering of a primitive.
 
     Args:
@@ -44,9 +47,12 @@ def lower_fun(fun: Callable[..., Any], multiple_results: bool = True) -> Rule:
 
 
 def core_call_lowering(
-    ctx: LoweringRuleContext, *args: Any, name: str, backend: str | None = None,
+    ctx: LoweringRuleContext,
+    *args: Any,
+    name: str,
+    backend: str | None = None,
     call_jaxpr: ClosedJaxpr | Jaxpr,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Return the lowering of a program as its operations, without a call.
 
     Args:
@@ -60,10 +66,16 @@ def core_call_lowering(
 
 
 def emit_python_callback(
-    ctx: LoweringRuleContext, callback: Callable[..., Any], token: Any, operands: Sequence[Any],
-    operand_avals: Sequence[Any], result_avals: Sequence[Any], *, has_side_effect: bool = False,
+    ctx: LoweringRuleContext,
+    callback: Callable[..., Any],
+    token: Any,
+    operands: Sequence[Any],
+    operand_avals: Sequence[Any],
+    result_avals: Sequence[Any],
+    *,
+    has_side_effect: bool = False,
     **_: Any,
-) -> tuple[Sequence[Any], Any, None]:  # fmt: skip
+) -> tuple[Sequence[Any], Any, None]:
     """A call of Python on the host in a lowering, which has no effects.
 
     Returns:

@@ -82,9 +82,13 @@ def trace_to_jaxpr_nounits(
 
 
 def trace_to_jaxpr_dynamic(
-    fun: WrappedFun, in_avals: Sequence[ShapedArray], *,
-    keep_inputs: Sequence[bool] | None = None, lower: bool = False, auto_dce: bool = False,
-) -> tuple[Jaxpr, list[ShapedArray], list[Any]]:  # fmt: skip
+    fun: WrappedFun,
+    in_avals: Sequence[ShapedArray],
+    *,
+    keep_inputs: Sequence[bool] | None = None,
+    lower: bool = False,
+    auto_dce: bool = False,
+) -> tuple[Jaxpr, list[ShapedArray], list[Any]]:
     """Record a function of flat arguments.
 
     Args:
@@ -131,9 +135,10 @@ def dce_jaxpr(
         if pruned is not None:
             retained.append(pruned)
         live.update(
-            atom for atom, flag in safe_zip(eqn.inputs, used_inputs)
+            atom
+            for atom, flag in safe_zip(eqn.inputs, used_inputs)
             if flag and type(atom) is not Literal
-        )  # fmt: skip
+        )
     retain = _flags(instantiate, len(jaxpr.invars))
     flags = [var in live or flag for var, flag in safe_zip(jaxpr.invars, retain)]
     return _without(jaxpr, flags, outs, tuple(reversed(retained))), flags
@@ -148,9 +153,10 @@ def dce_jaxpr_consts(
     smaller, used = dce_jaxpr(hoist_consts(jaxpr), used_outputs, retain)
     consts = sum(used[:count])
     smaller = smaller.replace(
-        constvars=smaller.invars[:consts], invars=smaller.invars[consts:],
+        constvars=smaller.invars[:consts],
+        invars=smaller.invars[consts:],
         argument_names=smaller.argument_names[consts:],
-    )  # fmt: skip
+    )
     return smaller, used[:count], used[count:]
 
 
@@ -176,6 +182,9 @@ def _without(
     names = jaxpr.argument_names or ("",) * len(jaxpr.invars)
     effects = frozenset(effect for eqn in eqns for effect in eqn.effects)
     return jaxpr.replace(
-        invars=invars, outvars=outs, eqns=eqns, effects=effects,
+        invars=invars,
+        outvars=outs,
+        eqns=eqns,
+        effects=effects,
         argument_names=tuple(name for name, flag in safe_zip(names, flags) if flag),
-    )  # fmt: skip
+    )

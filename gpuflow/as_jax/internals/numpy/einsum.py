@@ -14,9 +14,13 @@ from gpuflow.numpy import einsum_path as einsum_path
 
 
 def _einsum(
-    operands: Sequence[Any], contractions: Sequence[Any], precision: Any,
-    preferred_element_type: Any, _dot_general: Any = dot_general, out_sharding: Any = None,
-) -> Array:  # fmt: skip
+    operands: Sequence[Any],
+    contractions: Sequence[Any],
+    precision: Any,
+    preferred_element_type: Any,
+    _dot_general: Any = dot_general,
+    out_sharding: Any = None,
+) -> Array:
     """Sums of products in the order of a path of opt_einsum's."""
     remaining = list(operands)
     for positions, _, subscripts, *_ in contractions:
@@ -26,9 +30,12 @@ def _einsum(
         letters = str.maketrans({one: get_symbol(k) for k, one in enumerate(symbols)})
         remaining.append(
             einsum(
-                subscripts.translate(letters), *factors, precision=precision,
-                _dot_general=_dot_general, preferred_element_type=preferred_element_type,
+                subscripts.translate(letters),
+                *factors,
+                precision=precision,
+                _dot_general=_dot_general,
+                preferred_element_type=preferred_element_type,
                 out_sharding=out_sharding,
             )
-        )  # fmt: skip
+        )
     return remaining[0]

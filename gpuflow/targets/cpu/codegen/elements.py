@@ -40,9 +40,13 @@ def element(
 
 
 def load(
-    builder: ir.IRBuilder, address: Instruction, storage: str, scopes: Scopes,
-    width: int = 1, mask: Instruction | None = None,
-) -> IRValue:  # fmt: skip
+    builder: ir.IRBuilder,
+    address: Instruction,
+    storage: str,
+    scopes: Scopes,
+    width: int = 1,
+    mask: Instruction | None = None,
+) -> IRValue:
     """Load the value at an address, or a vector of contiguous ones.
 
     Args:
@@ -67,9 +71,13 @@ def load(
 
 
 def store(
-    builder: ir.IRBuilder, address: Instruction, value: Instruction, storage: str, scopes: Scopes,
+    builder: ir.IRBuilder,
+    address: Instruction,
+    value: Instruction,
+    storage: str,
+    scopes: Scopes,
     mask: Instruction | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Store a value at an address, or a vector; ``mask`` selects its elements."""
     narrowed = _narrowed(builder, value, storage)
     if _merges(narrowed, address):

@@ -140,9 +140,12 @@ def guarded_reader(storage: str, scope: int, scopes: int) -> Named:
     """The conditional load of an operand; the last argument is the argument block."""
 
     def emit(
-        builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, where: Instruction,
+        builder: ir.IRBuilder,
+        pointer: Instruction,
+        offset: Instruction,
+        where: Instruction,
         arguments: Instruction,
-    ) -> Instruction:  # fmt: skip
+    ) -> Instruction:
         address = element(builder, pointer, offset, storage)
         spare = builder.bitcast(arguments, address.type)
         loaded = load(builder, builder.select(where, address, spare), storage, (scope, scopes))

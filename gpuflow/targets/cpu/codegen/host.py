@@ -47,10 +47,21 @@ _ROOM = 640 << 20
 _SAVES_STATE = 1 << 27  # of leaf 1's ecx: XGETBV is available
 # Leaf, subleaf, and which of eax, ebx, ecx and edx count: the others depend on the core.
 _LEAVES = (
-    (0x0, 0, "abcd"), (0x1, 0, "acd"), (0x7, 0, "abcd"), (0x7, 1, "abcd"), (0x7, 2, "abcd"),
-    (0xD, 1, "a"), (0x14, 0, "b"), (0x19, 0, "b"), (0x1E, 1, "a"), (0x24, 0, "b"),
-    (0x80000000, 0, "abcd"), (0x80000001, 0, "acd"), (0x80000008, 0, "b"), (0x80000021, 0, "a"),
-)  # fmt: skip
+    (0x0, 0, "abcd"),
+    (0x1, 0, "acd"),
+    (0x7, 0, "abcd"),
+    (0x7, 1, "abcd"),
+    (0x7, 2, "abcd"),
+    (0xD, 1, "a"),
+    (0x14, 0, "b"),
+    (0x19, 0, "b"),
+    (0x1E, 1, "a"),
+    (0x24, 0, "b"),
+    (0x80000000, 0, "abcd"),
+    (0x80000001, 0, "acd"),
+    (0x80000008, 0, "b"),
+    (0x80000021, 0, "a"),
+)
 
 
 @record

@@ -266,9 +266,18 @@ class _Function(Expressions):
         written = len(blocks)
         try:
             results = VectorLoop(
-                builder, self.names, self.variable, loop.counter, bounds, trip_count_of(loop), body,
-                share, self.arrays, loop.is_short, reductions,
-            ).write()  # fmt: skip
+                builder,
+                self.names,
+                self.variable,
+                loop.counter,
+                bounds,
+                trip_count_of(loop),
+                body,
+                share,
+                self.arrays,
+                loop.is_short,
+                reductions,
+            ).write()
         except (NotVectorizable, NoVectors):
             del blocks[written:]
             builder.position_at_end(before)

@@ -56,16 +56,16 @@ def compiled(text: str, level: int = 3, finish: Finish | None = None) -> Compile
     """
 
     return _with_module(
-        text, level, finish,
+        text,
+        level,
+        finish,
         lambda module, machine: Compiled(_object_code(module, machine), _imports(module)),
-    )  # fmt: skip
+    )
 
 
 def assembly_of(text: str, level: int = 3, finish: Finish | None = None) -> str:
     """The assembly text of a module; arguments and errors as for ``compiled``."""
-    return _with_module(
-        text, level, finish, lambda module, machine: machine.emit_assembly(module)
-    )  # fmt: skip
+    return _with_module(text, level, finish, lambda module, machine: machine.emit_assembly(module))
 
 
 def optimized_text(text: str, level: int = 3, finish: Finish | None = None) -> str:
@@ -91,9 +91,11 @@ def host_machine() -> llvm.TargetMachine:
 
 
 def _with_module(
-    text: str, level: int, finish: Finish | None,
+    text: str,
+    level: int,
+    finish: Finish | None,
     use: Callable[[llvm.ModuleRef, llvm.TargetMachine], Result],
-) -> Result:  # fmt: skip
+) -> Result:
     """The result of ``use`` on an optimized module."""
 
     def build() -> Result:

@@ -77,9 +77,14 @@ def tile_shape(kind: str) -> TileShape:
 
 
 def emit_tile(
-    kind: str, builder: ir.IRBuilder, panels: Instruction, left: Instruction, right: Instruction,
-    steps: Instruction, tile: Instruction,
-) -> None:  # fmt: skip
+    kind: str,
+    builder: ir.IRBuilder,
+    panels: Instruction,
+    left: Instruction,
+    right: Instruction,
+    steps: Instruction,
+    tile: Instruction,
+) -> None:
     """Write the product of two panels to a tile.
 
     Args:

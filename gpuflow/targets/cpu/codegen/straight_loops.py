@@ -112,9 +112,7 @@ def with_pairs(uses: Mapping[int, Use], calls: Sequence[Call]) -> dict[int, Use]
     result = dict(uses)
     for first, second in itertools.pairwise(call for call in calls if id(call) in uses):
         one, two = uses[id(first)], uses[id(second)]
-        (pair, half), (other, second_half) = (
-            halved(call.arguments[1]) for call in (first, second)
-        )
+        (pair, half), (other, second_half) = (halved(call.arguments[1]) for call in (first, second))
         is_pair = (half, second_half) == (0, 1) and pair == other
         if is_pair and replace(one, index=two.index) == two:
             for call, component in ((first, 0), (second, 1)):
@@ -138,10 +136,12 @@ class Arrays:
 
     def __init__(self, program: Program, once: frozenset[str]) -> None:
         every = once.intersection(
-            one.targets[0] for one in statements_in(program.body)
-            if isinstance(one, Assign) and isinstance(one.value, Call)
+            one.targets[0]
+            for one in statements_in(program.body)
+            if isinstance(one, Assign)
+            and isinstance(one.value, Call)
             and one.value.function.startswith("local_")
-        )  # fmt: skip
+        )
         self._noalias, self._spans = every, dict[str, set[Span | None]]()
         if every:
             self._visit(program.body, {})
@@ -262,8 +262,7 @@ def longest_chain(body: Sequence[Statement], differ: Container[int], links: Cont
 def is_innermost(body: Sequence[Statement]) -> bool:
     """Whether statements contain no loop."""
     return all(
-        not isinstance(statement, Loop | Forever)
-        and all(map(is_innermost, blocks_of(statement)))
+        not isinstance(statement, Loop | Forever) and all(map(is_innermost, blocks_of(statement)))
         for statement in body
     )
 

@@ -23,9 +23,13 @@ else:
 
 
 def load_strided(
-    builder: ir.IRBuilder, address: Instruction, access: Access, width: int, step: int,
+    builder: ir.IRBuilder,
+    address: Instruction,
+    access: Access,
+    width: int,
+    step: int,
     active: IRValue | None,
-) -> IRValue:  # fmt: skip
+) -> IRValue:
     """Load a vector of elements with stride ``step``.
 
     Args:

@@ -31,10 +31,15 @@ def block_side(storage: str) -> int:
 
 
 def emit_transpose(
-    storage: str, builder: ir.IRBuilder,
-    source: Instruction, source_first: Instruction, source_pitch: Instruction,
-    target: Instruction, target_first: Instruction, target_pitch: Instruction,
-) -> None:  # fmt: skip
+    storage: str,
+    builder: ir.IRBuilder,
+    source: Instruction,
+    source_first: Instruction,
+    source_pitch: Instruction,
+    target: Instruction,
+    target_first: Instruction,
+    target_pitch: Instruction,
+) -> None:
     """Copy a block; of both sides: the array, the offset of its first row, and the row stride, in
     elements. The elements of a row are contiguous.
     """

@@ -37,9 +37,13 @@ BLAS_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": 
 # Of Blas, in order; LAPACK calls real matrices orthogonal where complex ones are unitary.
 _KINDS = {"s": "or", "d": "or", "c": "un", "z": "un"}
 _NAMES = (
-    "scipy_cblas_{0}gemm64_", "scipy_cblas_{0}gemv64_", "scipy_cblas_{0}trsm64_",
-    "scipy_{0}getrf_64_", "scipy_{0}geqrf_64_", "scipy_{0}{1}gqr_64_",
-)  # fmt: skip
+    "scipy_cblas_{0}gemm64_",
+    "scipy_cblas_{0}gemv64_",
+    "scipy_cblas_{0}trsm64_",
+    "scipy_{0}getrf_64_",
+    "scipy_{0}geqrf_64_",
+    "scipy_{0}{1}gqr_64_",
+)
 
 
 @record

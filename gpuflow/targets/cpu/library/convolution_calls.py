@@ -143,9 +143,14 @@ def convolution_call(
 
 
 def _call(
-    problem: Problem, form: int, columns: bool, right: View, out: Dims, dtype: np.dtype,
+    problem: Problem,
+    form: int,
+    columns: bool,
+    right: View,
+    out: Dims,
+    dtype: np.dtype,
     threads: int,
-) -> ConvolutionCall | None:  # fmt: skip
+) -> ConvolutionCall | None:
     """The call with a packed matrix that has u along its rows (columns) or not, if there is one."""
     slides = problem.slides
     names = ("positions", "taps") if form else ("taps", "positions")
@@ -171,7 +176,7 @@ def _call(
     requested = -(-_TASKS // _count(outer)) if flops >= _SMALLEST_FLOPS else 1
     blocks = blocks_of(
         form, layout.kind, i_sizes, j_sizes, u[0], elements, requested, _count(steps), most
-    )  # fmt: skip
+    )
     if blocks is None:
         return None
     u_block, j_blocks = blocks
@@ -200,9 +205,19 @@ def _call(
     step_table = [w for n, *strides in rhs.steps for w in (n, *(s * size for s in strides))]
     chunk = extent if flops < _SMALLEST_FLOPS else max(extent // (threads * 4), 1)
     return ConvolutionCall(
-        arguments, tuple(table), tuple(step_table), extent, chunk, flops // 16, rhs.copied,
-        to.partial, to.summed, to.rows, problem.out_offset * size, copied,
-    )  # fmt: skip
+        arguments,
+        tuple(table),
+        tuple(step_table),
+        extent,
+        chunk,
+        flops // 16,
+        rhs.copied,
+        to.partial,
+        to.summed,
+        to.rows,
+        problem.out_offset * size,
+        copied,
+    )
 
 
 def _count(axes: Axes) -> int:
@@ -233,7 +248,17 @@ def _slide_arguments(
         i_step, j_step = steps_of(slide, form)
         common = gcd(slide.lhs_dilation, j_step)
         arguments += [
-            i, i_step, j_step, slide.pad, slide.size, slide.lhs_dilation, slide.lhs * size, j,
-            block, count, slide.lhs_dilation // common, j_step // common,
-        ]  # fmt: skip
+            i,
+            i_step,
+            j_step,
+            slide.pad,
+            slide.size,
+            slide.lhs_dilation,
+            slide.lhs * size,
+            j,
+            block,
+            count,
+            slide.lhs_dilation // common,
+            j_step // common,
+        ]
     return arguments

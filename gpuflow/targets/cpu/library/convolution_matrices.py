@@ -67,9 +67,16 @@ def steps_of(slide: Slide, form: int) -> tuple[int, int]:
 
 
 def blocks_of(
-    form: int, kind: int, i_sizes: Dims, j_sizes: Dims, u: int, elements: int, requested: int,
-    steps: int, most_splits: int,
-) -> tuple[int, Dims] | None:  # fmt: skip
+    form: int,
+    kind: int,
+    i_sizes: Dims,
+    j_sizes: Dims,
+    u: int,
+    elements: int,
+    requested: int,
+    steps: int,
+    most_splits: int,
+) -> tuple[int, Dims] | None:
     """The blocks of u and of each dimension of j whose packed matrix fits into ``elements``.
 
     Args:
@@ -151,9 +158,17 @@ class Rhs:
 
 
 def rhs_matrix(
-    problem: Problem, right: View, form: int, kind: int, i_sizes: Dims, j_sizes: Dims,
-    u: Axis, o: Axis, outer: Axes, steps: Axes,
-) -> Rhs:  # fmt: skip
+    problem: Problem,
+    right: View,
+    form: int,
+    kind: int,
+    i_sizes: Dims,
+    j_sizes: Dims,
+    u: Axis,
+    o: Axis,
+    outer: Axes,
+    steps: Axes,
+) -> Rhs:
     """The rhs in place if BLAS can read it, else a copy."""
     strides = [slide.rhs for slide in problem.slides]
     if form:
@@ -172,9 +187,15 @@ def rhs_matrix(
         if layout is not None:
             u_stride, j_stride = (0, depth) if form else (u[2], 0)
             return Rhs(
-                problem.rhs_offset, problem.lhs_offset, *layout, u_stride, j_stride, outer, steps,
+                problem.rhs_offset,
+                problem.lhs_offset,
+                *layout,
+                u_stride,
+                j_stride,
+                outer,
+                steps,
                 None,
-            )  # fmt: skip
+            )
     # A copy in the order (outer, steps, o, summed axes); repeated axes are copied once.
     strided = [(n, rs) for n, _, rs, _ in (*outer, *steps) if rs]
     shape = (*(n for n, _ in strided), o[0], *sizes)
@@ -183,9 +204,16 @@ def rhs_matrix(
     moved_axes = [(n, ls, next(dense) if rs else 0, os) for n, ls, rs, os in (*outer, *steps)]
     u_stride = 0 if form else (1 if kind == COLUMNS else prod(i_sizes))
     return Rhs(
-        0, problem.lhs_offset, total, True, u_stride, 1 if form else 0, moved_axes[: len(outer)],
-        moved_axes[len(outer) :], view,
-    )  # fmt: skip
+        0,
+        problem.lhs_offset,
+        total,
+        True,
+        u_stride,
+        1 if form else 0,
+        moved_axes[: len(outer)],
+        moved_axes[len(outer) :],
+        view,
+    )
 
 
 @record
@@ -204,9 +232,16 @@ class Target:
 
 
 def target_matrix(
-    slides: Sequence[Slide], form: int, kind: int, splits: int, u: Axis,
-    o: Axis, outer: Axes, i_sizes: Dims, j_sizes: Dims,
-) -> Target:  # fmt: skip
+    slides: Sequence[Slide],
+    form: int,
+    kind: int,
+    splits: int,
+    u: Axis,
+    o: Axis,
+    outer: Axes,
+    i_sizes: Dims,
+    j_sizes: Dims,
+) -> Target:
     """The output if BLAS can write it and sums are not split, else an array of partial sums."""
     strides = [slide.out for slide in slides]
     if not form:
@@ -232,9 +267,15 @@ def target_matrix(
     u_stride = 1 if kind == COLUMNS else prod(i_sizes)
     targets = (*(axis[3] for axis in outer), o[3], *along)
     return Target(
-        total, True, u_stride if form else 0, 0 if form else 1, prod(shape), moved_axes,
-        splits * prod(shape), *_sum_arguments(splits, shape, dense, targets),
-    )  # fmt: skip
+        total,
+        True,
+        u_stride if form else 0,
+        0 if form else 1,
+        prod(shape),
+        moved_axes,
+        splits * prod(shape),
+        *_sum_arguments(splits, shape, dense, targets),
+    )
 
 
 def _sum_arguments(

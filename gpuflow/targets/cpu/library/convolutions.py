@@ -76,9 +76,12 @@ def _functions(dtype: np.dtype, services: NativeServices) -> Functions:
 
 
 def _emit(
-    convolution: tuple[list[ConvolutionCall], bool], step: CallStep, services: NativeServices,
-    code: Code, locations: Locations,
-) -> None:  # fmt: skip
+    convolution: tuple[list[ConvolutionCall], bool],
+    step: CallStep,
+    services: NativeServices,
+    code: Code,
+    locations: Locations,
+) -> None:
     aval, (calls, has_zeros) = step.eqn.outputs[0].aval, convolution
     functions = _functions(aval.dtype, services)
     target = locations.of(step.outputs[0])
@@ -99,10 +102,15 @@ def _emit(
 
 
 def _convolution_call(
-    call: ConvolutionCall, operands: Sequence[Location], target: Location,
-    memory: Callable[[int], Location], dtype: np.dtype, functions: Functions,
-    services: NativeServices, code: Code,
-) -> None:  # fmt: skip
+    call: ConvolutionCall,
+    operands: Sequence[Location],
+    target: Location,
+    memory: Callable[[int], Location],
+    dtype: np.dtype,
+    functions: Functions,
+    services: NativeServices,
+    code: Code,
+) -> None:
     arguments = list(call.arguments)
     arguments[0] = functions.gemm
     arguments[SLOT_ARGUMENTS[0] : SLOT_ARGUMENTS[-1] + 1] = services.slots(SLOT_BYTES)
@@ -128,9 +136,13 @@ def _convolution_call(
 
 
 def _copied(
-    view: View, start: Location, target: Location, dtype: np.dtype, services: NativeServices,
+    view: View,
+    start: Location,
+    target: Location,
+    dtype: np.dtype,
+    services: NativeServices,
     code: Code,
-) -> Location:  # fmt: skip
+) -> Location:
     """The location of a row-major copy of a view at ``start``."""
     register, offset = start
     source = register, offset + view.offset * dtype.itemsize

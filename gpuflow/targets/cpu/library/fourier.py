@@ -109,11 +109,15 @@ def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
     if shape[1] == 1 and not is_between and not operand.layout.is_contiguous:
         row_groups = _row_groups(operand.layout, kind, lanes_of(dtype))
     plan = _Plan(
-        block, kind, dtype, shape, row_groups,
+        block,
+        kind,
+        dtype,
+        shape,
+        row_groups,
         0 if operand.layout.is_contiguous or row_groups is not None else bytes_,
         bytes_ if is_between else 0,
         rows * length * unit if shape[1] > 1 else 0,
-    )  # fmt: skip
+    )
     workspace = plan.copied + plan.between + plan.long
     return NativeCall(partial(_emit, plan), workspace, partial(_runs, plan, step))
 

@@ -69,9 +69,10 @@ def choose(block: Fourier, step: CallStep, target: Any) -> NativeCall | None:
     copied = not operand.layout.is_contiguous
     scalar_bytes = np.dtype(COMPONENT_DTYPES[dtype]).itemsize
     return NativeCall(
-        partial(_emit, block), bytes_ if needs or copied else 0,
+        partial(_emit, block),
+        bytes_ if needs or copied else 0,
         lambda: [Build(loop_function, (scalar_bytes,))],
-    )  # fmt: skip
+    )
 
 
 def _complex_dtype(step: CallStep) -> str:
@@ -100,9 +101,14 @@ class _Transforms:
         return Argument(fixed(address(self._scales) + offset), 0, 0)
 
     def along_last(
-        self, name: str, source: Location, target: Location, rows: int, lengths: tuple[int, int],
+        self,
+        name: str,
+        source: Location,
+        target: Location,
+        rows: int,
+        lengths: tuple[int, int],
         itemsizes: tuple[int, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Transform contiguous rows, of ``lengths`` elements before and after."""
         work = _work(rows, max(lengths))
         of_index = self.services.chunk(rows, work)
@@ -127,13 +133,25 @@ class _Transforms:
         self._call(name, arguments, (length, length), (of_index, before * after), work)
 
     def _call(
-        self, name: str, arguments: tuple[Argument, ...], sizes: tuple[int, int],
-        rows: tuple[int, int], work: int,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        arguments: tuple[Argument, ...],
+        sizes: tuple[int, int],
+        rows: tuple[int, int],
+        work: int,
+    ) -> None:
         loop = _loop(name, self.dtype)
         assert loop is not None  # checked by choose
         call_loop(
-            loop, self.real.itemsize, arguments, sizes, rows, None, work, True, self.services,
+            loop,
+            self.real.itemsize,
+            arguments,
+            sizes,
+            rows,
+            None,
+            work,
+            True,
+            self.services,
             self.code,
         )
 

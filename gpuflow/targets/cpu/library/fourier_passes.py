@@ -349,9 +349,13 @@ def _pairs_text(symbol: str, dtype: str) -> str:
 
 
 def _sum_pairs(
-    ops: ComplexArithmetic, j: Value, half: Value, pair_sums: Value, table: Value,
+    ops: ComplexArithmetic,
+    j: Value,
+    half: Value,
+    pair_sums: Value,
+    table: Value,
     sums: Sequence[Value],
-) -> None:  # fmt: skip
+) -> None:
     """Add cosines times sums of pairs, and sines times differences, for results j and j + 1.
 
     A few are summed at a time: rounding errors grow with the number of terms.

@@ -318,10 +318,15 @@ def _write_reals(mover: _Mover) -> None:
 
 
 _MOVES: dict[str, Callable[[_Mover], None]] = {
-    "read_columns": _read_columns, "read_rows": _read_rows, "read_others": _read_others,
-    "write_columns": _write_columns, "write_rows": _write_rows, "write_others": _write_others,
-    "read_reals": _read_reals, "write_reals": _write_reals,
-}  # fmt: skip
+    "read_columns": _read_columns,
+    "read_rows": _read_rows,
+    "read_others": _read_others,
+    "write_columns": _write_columns,
+    "write_rows": _write_rows,
+    "write_others": _write_others,
+    "read_reals": _read_reals,
+    "write_reals": _write_reals,
+}
 
 
 # --- real transforms ---------------------------------------------------------------------------
@@ -329,8 +334,11 @@ _MOVES: dict[str, Callable[[_Mover], None]] = {
 # Between half a spectrum, of n / 2 + 1 elements, and the transform of length n / 2 of real numbers
 # in pairs, from x to y.
 _MIRROR_ARGUMENTS = [
-    ("ptr noalias", "x"), ("ptr noalias", "y"), ("i64", "length"), ("ptr", "mirror"),
-]  # fmt: skip
+    ("ptr noalias", "x"),
+    ("ptr noalias", "y"),
+    ("i64", "length"),
+    ("ptr", "mirror"),
+]
 
 
 def mirrored(
@@ -408,9 +416,10 @@ def _to_odd(function: FunctionText, dtype: str) -> None:
 
 
 _MIRRORS = {
-    FROM_REAL: ("from_real", _from_real), TO_REAL: ("to_real", _to_real),
+    FROM_REAL: ("from_real", _from_real),
+    TO_REAL: ("to_real", _to_real),
     TO_ODD: ("to_odd", _to_odd),
-}  # fmt: skip
+}
 
 # gf_fourier_NAME_TYPE(arguments, lo, hi): the same for long rows in memory; an index is a chunk of
 # a row.

@@ -172,9 +172,13 @@ class Writer:
         code.run(function, block, extent, chunk, points)
 
     def transform_long(
-        self, shape: tuple[int, int], transforms: RowTransforms, source: Side, target: Side,
+        self,
+        shape: tuple[int, int],
+        transforms: RowTransforms,
+        source: Side,
+        target: Side,
         work: Location,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Transform each row as a matrix of ``shape``; elements of rows are contiguous.
 
         Args:
@@ -194,18 +198,25 @@ class Writer:
             # The target has room for them; the real results are written to it last.
             across = Side(target.location, columns * unit, unit, target.row)
         first = RowTransforms(
-            rows, columns, transforms.rows, COMPLEX, (transforms.exchange[0], False),
-            transforms.factor, 0, shape,
-        )  # fmt: skip
+            rows,
+            columns,
+            transforms.rows,
+            COMPLEX,
+            (transforms.exchange[0], False),
+            transforms.factor,
+            0,
+            shape,
+        )
         self.transform(first, begin, across)
         exchange = False, transforms.exchange[1]
         second = RowTransforms(columns, rows, transforms.rows, COMPLEX, exchange)
         into = inner if transforms.kind == FROM_REAL else target
         group = length * unit if transforms.kind == FROM_REAL else target.row
         self.transform(
-            second, Side(across.location, unit, columns * unit, across.group),
+            second,
+            Side(across.location, unit, columns * unit, across.group),
             Side(into.location, rows * unit, unit, group),
-        )  # fmt: skip
+        )
         if transforms.kind == FROM_REAL:
             self._mirrored(transforms, Side(work, unit, length * unit), target)
 

@@ -27,9 +27,10 @@ def _choose(block: Scan | Sort | Kernels, step: CallStep, target: Any) -> Native
     if launches is None:
         return None
     return NativeCall(
-        partial(_emit, launches), launches.workspace,
+        partial(_emit, launches),
+        launches.workspace,
         lambda: [one.kernel for one in launches.launches],
-    )  # fmt: skip
+    )
 
 
 def _emit(

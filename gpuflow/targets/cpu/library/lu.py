@@ -158,10 +158,17 @@ def _emit(
     matrices, size = prod(batch), rows * columns
     block = code.block(
         (
-            blas.getrf[dtype.name], rows, columns, min(rows, columns), size * dtype.itemsize,
-            0, 0, 0, 0,
+            blas.getrf[dtype.name],
+            rows,
+            columns,
+            min(rows, columns),
+            size * dtype.itemsize,
+            0,
+            0,
+            0,
+            0,
         )
-    )  # fmt: skip
+    )
     blas_pivots = register, start + pivots_at
     for slot, location in ((5, by_columns), (6, blas_pivots), (7, pivots), (8, permutation)):
         code.fill(block + slot, location)

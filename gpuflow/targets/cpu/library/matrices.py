@@ -106,9 +106,10 @@ def choose(block: Decomposition, step: CallStep, target: Any) -> NativeCall | No
     aval = operand.aval
     copied = 0 if operand.layout.is_contiguous else aval.size * aval.dtype.itemsize
     return NativeCall(
-        partial(_emit, block, routine), copied,
+        partial(_emit, block, routine),
+        copied,
         lambda: [Build(loop_function, (_scalar_bytes(aval.dtype),))],
-    )  # fmt: skip
+    )
 
 
 def _scalar_bytes(dtype: np.dtype) -> int:
@@ -116,9 +117,13 @@ def _scalar_bytes(dtype: np.dtype) -> int:
 
 
 def _emit(
-    block: Decomposition, routine: _Routine, step: CallStep, services: NativeServices, code: Code,
+    block: Decomposition,
+    routine: _Routine,
+    step: CallStep,
+    services: NativeServices,
+    code: Code,
     locations: Locations,
-) -> None:  # fmt: skip
+) -> None:
     (operand,) = step.operands
     dtype = operand.aval.dtype
     source = operand_location(operand, code, locations)
@@ -138,17 +143,27 @@ def _emit(
     finite = None
     if routine.triangle is not None:
         finite = Finite(block.rows, block.columns, components, routine.triangle)
-    sizes = [block.rows] if isinstance(block, (Cholesky, Eig, Eigh)) else [
-        block.rows, block.columns, min(block.rows, block.columns)
-    ]  # fmt: skip
+    sizes = (
+        [block.rows]
+        if isinstance(block, (Cholesky, Eig, Eigh))
+        else [block.rows, block.columns, min(block.rows, block.columns)]
+    )
     loop = _loop(routine, dtype.name)
     assert loop is not None  # checked by choose
     work = block.count * routine.flops * prod(sizes[:2]) * sizes[-1]
     split = max(block.rows, block.columns) <= _LARGEST_SPLIT
     call_loop(
-        loop, _scalar_bytes(dtype), arguments, sizes, (1, block.count), finite, work, split,
-        services, code,
-    )  # fmt: skip
+        loop,
+        _scalar_bytes(dtype),
+        arguments,
+        sizes,
+        (1, block.count),
+        finite,
+        work,
+        split,
+        services,
+        code,
+    )
 
 
 def _matrix(

@@ -194,9 +194,18 @@ def _vector_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
         block = rows
     blocks = -(-rows // block)
     arguments = (
-        0, 0, 0, rows, k, *own, vector_step, blocks, block, inner[0],
+        0,
+        0,
+        0,
+        rows,
+        k,
+        *own,
+        vector_step,
+        blocks,
+        block,
+        inner[0],
         *[stride for which in of for stride in (outer[which], inner[which])],
-    )  # fmt: skip
+    )
     slots = (0, 1, 2) if is_left else (1, 0, 2)
     source = vector_product_text(*storages, form.out, form.kind)
     return PackedCall(source, arguments, slots, (), blocks * sizes.count, 0, 0, sizes.work)
@@ -233,9 +242,13 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
 
 
 def _emit(
-    call: PackedCall, copies: Copies, step: CallStep, services: NativeServices, code: Code,
+    call: PackedCall,
+    copies: Copies,
+    step: CallStep,
+    services: NativeServices,
+    code: Code,
     locations: Locations,
-) -> None:  # fmt: skip
+) -> None:
     loaded = load_text(call.source)
     code.keep(loaded)
     operands = copies.locations(step, services, code, locations)

@@ -110,9 +110,12 @@ def product_call(
 
 
 def _vector_call(
-    left: tuple[list[Axis], list[Axis]], right: tuple[list[Axis], list[Axis]],
-    batch: list[tuple[int, int, int]], itemsize: int, threads: int,
-) -> ProductCall | None:  # fmt: skip
+    left: tuple[list[Axis], list[Axis]],
+    right: tuple[list[Axis], list[Axis]],
+    batch: list[tuple[int, int, int]],
+    itemsize: int,
+    threads: int,
+) -> ProductCall | None:
     """The call for matrices and vectors; if both are vectors, the left one is the matrix."""
     (rows, depth), (depth_too, columns) = left, right
     is_left = not columns or columns[0][0] == 1
@@ -175,9 +178,10 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
         return None
     call, copies = made
     return NativeCall(
-        partial(_emit, call, copies), copies.count,
+        partial(_emit, call, copies),
+        copies.count,
         lambda: [Build(native_function, (_function(call, dtype),))],
-    )  # fmt: skip
+    )
 
 
 def _function(call: ProductCall, dtype: np.dtype) -> str:
@@ -185,9 +189,13 @@ def _function(call: ProductCall, dtype: np.dtype) -> str:
 
 
 def _emit(
-    call: ProductCall, copies: Copies, step: CallStep, services: NativeServices, code: Code,
+    call: ProductCall,
+    copies: Copies,
+    step: CallStep,
+    services: NativeServices,
+    code: Code,
     locations: Locations,
-) -> None:  # fmt: skip
+) -> None:
     dtype, blas = step.eqn.outputs[0].aval.dtype, private_blas()
     assert blas is not None  # checked by _choose
     operands = copies.locations(step, services, code, locations)

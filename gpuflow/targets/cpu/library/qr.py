@@ -192,15 +192,20 @@ def choose(block: Qr, step: CallStep, target: Any) -> NativeCall | None:
     copied = 0 if operand.layout.is_contiguous else operand.aval.size * block.dtype.itemsize
     own = block.count * memory.own_bytes
     return NativeCall(
-        partial(_emit, block, memory), own + copied,
+        partial(_emit, block, memory),
+        own + copied,
         lambda: [Build(_function, (block.dtype.itemsize,))],
-    )  # fmt: skip
+    )
 
 
 def _emit(
-    block: Qr, memory: _Memory, step: CallStep, services: NativeServices, code: Code,
+    block: Qr,
+    memory: _Memory,
+    step: CallStep,
+    services: NativeServices,
+    code: Code,
     locations: Locations,
-) -> None:  # fmt: skip
+) -> None:
     (a,), (q, r) = step.operands, map(locations.of, step.outputs)
     blas = private_blas()
     assert blas is not None and step.workspace is not None  # checked by choose
@@ -215,10 +220,22 @@ def _emit(
         source = ordered
     arguments = code.block(
         (
-            blas.geqrf[name], blas.orgqr[name], rows, columns, inner, min(rows, columns),
-            memory.length, 0, 0, 0, 0, memory.factors_at, memory.work_at, memory.own_bytes,
+            blas.geqrf[name],
+            blas.orgqr[name],
+            rows,
+            columns,
+            inner,
+            min(rows, columns),
+            memory.length,
+            0,
+            0,
+            0,
+            0,
+            memory.factors_at,
+            memory.work_at,
+            memory.own_bytes,
         )
-    )  # fmt: skip
+    )
     for slot, location in ((7, source), (8, q), (9, r), (10, own)):
         code.fill(arguments + slot, location)
     work = count * rows * columns * inner // 4

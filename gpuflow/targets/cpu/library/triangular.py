@@ -136,13 +136,24 @@ def _emit(
     letter = BLAS_LETTERS[dtype.name]
     arguments = code.block(
         (
-            blas.trsm[dtype.name], _RIGHT if system.left_side else _LEFT,
-            _UPPER if system.lower else _LOWER, transposition,
-            _UNIT if system.unit_diagonal else _GENERAL, size, 0, 0, rows, columns, blocks, block,
-            int(system.left_side), size * size * dtype.itemsize, rows * columns * dtype.itemsize,
+            blas.trsm[dtype.name],
+            _RIGHT if system.left_side else _LEFT,
+            _UPPER if system.lower else _LOWER,
+            transposition,
+            _UNIT if system.unit_diagonal else _GENERAL,
+            size,
+            0,
+            0,
+            rows,
+            columns,
+            blocks,
+            block,
+            int(system.left_side),
+            size * size * dtype.itemsize,
+            rows * columns * dtype.itemsize,
             (1 if system.left_side else columns) * dtype.itemsize,
         )
-    )  # fmt: skip
+    )
     code.fill(arguments + 6, target)
     code.fill(arguments + 7, operand_location(a, code, locations))
     extent, flops = matrices * blocks, matrices * size * rows * columns

@@ -184,10 +184,15 @@ def loop_function(scalar_bytes: int) -> int:
     """The address of the function that calls loops, for scalars of so many bytes."""
     bits, exponent, nan = _BITS[scalar_bytes]
     values = {
-        "OPERANDS_AT": _OPERANDS, "SIZES_AT": _SIZES, "STEPS_AT": _STEPS,
-        "OPERANDS": MOST_OPERANDS, "SIZES": _MOST_SIZES, "BITS": bits, "EXPONENT": exponent,
+        "OPERANDS_AT": _OPERANDS,
+        "SIZES_AT": _SIZES,
+        "STEPS_AT": _STEPS,
+        "OPERANDS": MOST_OPERANDS,
+        "SIZES": _MOST_SIZES,
+        "BITS": bits,
+        "EXPONENT": exponent,
         "NAN": nan,
-    }  # fmt: skip
+    }
     text = READ_ARGUMENTS + _TEXT
     for name, value in values.items():
         text = text.replace(name, str(value))
@@ -259,10 +264,17 @@ class Finite:
 
 
 def call_loop(
-    loop: Loop, scalar_bytes: int, arguments: Sequence[Argument], sizes: Sequence[int],
-    batch: tuple[int, int], finite: Finite | None, work: int, split: bool,
-    services: NativeServices, code: Code,
-) -> None:  # fmt: skip
+    loop: Loop,
+    scalar_bytes: int,
+    arguments: Sequence[Argument],
+    sizes: Sequence[int],
+    batch: tuple[int, int],
+    finite: Finite | None,
+    work: int,
+    split: bool,
+    services: NativeServices,
+    code: Code,
+) -> None:
     """Add a call of a loop to a program.
 
     Args:
@@ -287,9 +299,19 @@ def call_loop(
     steps = [one.batch_step for one in arguments]
     steps += [step for one in arguments for step in one.steps]
     block = code.block(
-        [loop.function, loop.data, len(arguments), len(sizes), *check, of_index, total, *table,
-         *core, *steps]
-    )  # fmt: skip
+        [
+            loop.function,
+            loop.data,
+            len(arguments),
+            len(sizes),
+            *check,
+            of_index,
+            total,
+            *table,
+            *core,
+            *steps,
+        ]
+    )
     for k, one in enumerate(arguments):
         code.fill(block + _OPERANDS + 3 * k, one.location)
     extent = -(-total // of_index)

@@ -73,9 +73,7 @@ class CpuDriver:
     def wait(self, data: np.ndarray) -> None:
         """Do nothing: work is synchronous."""
 
-    def result(
-        self, value: Any, aval: ShapedArray, operands: Sequence[np.ndarray]
-    ) -> np.ndarray:
+    def result(self, value: Any, aval: ShapedArray, operands: Sequence[np.ndarray]) -> np.ndarray:
         """The value as an array that owns its memory.
 
         So donation can never reach another array's buffer.

@@ -30,9 +30,12 @@ from gpuflow.targets.cpu.runtime.native.steps import native_step
 
 
 def build_driver(
-    plan: Plan, memory: Arena, driver: Driver, services: NativeServices,
+    plan: Plan,
+    memory: Arena,
+    driver: Driver,
+    services: NativeServices,
     out_avals: Sequence[ShapedArray] = (),
-) -> Callable[..., list[Array]]:  # fmt: skip
+) -> Callable[..., list[Array]]:
     """Print and load the driver of a plan, for one arena of one device.
 
     Args:
@@ -52,9 +55,12 @@ def build_driver(
 
 
 def driver_text(
-    plan: Plan, memory: Arena, driver: Driver, services: NativeServices,
+    plan: Plan,
+    memory: Arena,
+    driver: Driver,
+    services: NativeServices,
     out_avals: Sequence[ShapedArray],
-) -> str:  # fmt: skip
+) -> str:
     """The text of a plan's driver, and the instructions of its native programs, for people."""
     writer, result = _written(plan, memory, driver, services, out_avals)
     names = {services.load(kernel).address: kernel.name for kernel in all_kernels(plan)}
@@ -66,9 +72,12 @@ def driver_text(
 
 
 def _written(
-    plan: Plan, memory: Arena, driver: Driver, services: NativeServices,
+    plan: Plan,
+    memory: Arena,
+    driver: Driver,
+    services: NativeServices,
     out_avals: Sequence[ShapedArray],
-) -> tuple[_DriverWriter, str]:  # fmt: skip
+) -> tuple[_DriverWriter, str]:
     """The writer of a plan's driver, and the expression of its result."""
     text = DriverText()
     writer = _DriverWriter(plan, text, driver, memory, services)
@@ -102,9 +111,13 @@ class _DriverWriter(NamedArrays):
     memory: Arena
 
     def __init__(
-        self, plan: Plan, text: DriverText, driver: Driver, memory: Arena,
+        self,
+        plan: Plan,
+        text: DriverText,
+        driver: Driver,
+        memory: Arena,
         services: NativeServices,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(plan, text, driver, memory)
         self.services = services
         self.addresses = addresses_in(plan, memory)
@@ -149,4 +162,3 @@ class _DriverWriter(NamedArrays):
             self.programs.append((call, self.code))
             self.text.statement(f"{call}({', '.join(names)})  # {', '.join(self.comments)}")
         self._start_native()
-

@@ -34,8 +34,18 @@ from gpuflow.targets.cpu.runtime.native.pool import pool
 # The modules and folders that determine a kernel's code.
 _THIS = sys.modules[__name__]
 _EMITTERS = (
-    _THIS, kir, schedule, kernel_walk, parsing, llvm, schedules, printing, loops, codegen, image,
-)  # fmt: skip
+    _THIS,
+    kir,
+    schedule,
+    kernel_walk,
+    parsing,
+    llvm,
+    schedules,
+    printing,
+    loops,
+    codegen,
+    image,
+)
 
 
 def print_cpu(kernel: Kernel) -> LoopSource:

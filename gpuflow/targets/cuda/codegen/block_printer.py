@@ -38,9 +38,11 @@ _MOST_CALLS = 200
 # The assembler refuses more than 48 KB of static shared memory.
 _MOST_STATIC_BYTES = 40 << 10
 _KINDS = {
-    np.dtype(np.float32): tiles.FLOAT32, np.dtype(np.float64): block_products.FLOAT64,
-    np.dtype(np.float16): tiles.FLOAT16, dtypes.bfloat16: tiles.BFLOAT16,
-}  # fmt: skip
+    np.dtype(np.float32): tiles.FLOAT32,
+    np.dtype(np.float64): block_products.FLOAT64,
+    np.dtype(np.float16): tiles.FLOAT16,
+    dtypes.bfloat16: tiles.BFLOAT16,
+}
 _HALVES = (tiles.FLOAT16, tiles.BFLOAT16)
 _HEAD = """# A program that a block runs by itself, printed by gpuflow; what it calls:
 # targets/cuda/codegen/intrinsics/namespace.py
@@ -310,8 +312,16 @@ def _product_constants(product: Product, step: CallStep) -> Mapping[str, int]:
     count, left_step, right_step = batch[0] if batch else (1, 0, 0)
     (m, k), (depth, n) = [[(axes or [(1, 0)])[0] for axes in side] for side in sides]
     return {
-        "BATCH": count, "M": m[0], "N": n[0], "K": k[0],
-        "LEFT_B": left_step, "LEFT_M": m[1], "LEFT_K": k[1],
-        "RIGHT_B": right_step, "RIGHT_K": depth[1], "RIGHT_N": n[1],
-        "KIND": kind, "OUT_KIND": result,
-    }  # fmt: skip
+        "BATCH": count,
+        "M": m[0],
+        "N": n[0],
+        "K": k[0],
+        "LEFT_B": left_step,
+        "LEFT_M": m[1],
+        "LEFT_K": k[1],
+        "RIGHT_B": right_step,
+        "RIGHT_K": depth[1],
+        "RIGHT_N": n[1],
+        "KIND": kind,
+        "OUT_KIND": result,
+    }

@@ -176,9 +176,13 @@ class _Writer(BlockPrinter):
                 self._plan(inner.plan, table, arena)
 
     def loop(
-        self, step: ProgramStep, operands: list[Location], outs: list[Location], arena: int,
+        self,
+        step: ProgramStep,
+        operands: list[Location],
+        outs: list[Location],
+        arena: int,
         spare: Sequence[Location],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Print a loop.
 
         Args:
@@ -232,9 +236,16 @@ class _Writer(BlockPrinter):
                 self.emit(f"{carry.now}, {carry.later} = {carry.odd}, {carry.even}")
 
     def scan_iteration(
-        self, form: ScanForm, step: ProgramStep, operands: list[Location], outs: list[Location],
-        now: list[Location], buffered: Sequence[_Carry], index: str, arena: int,
-    ) -> None:  # fmt: skip
+        self,
+        form: ScanForm,
+        step: ProgramStep,
+        operands: list[Location],
+        outs: list[Location],
+        now: list[Location],
+        buffered: Sequence[_Carry],
+        index: str,
+        arena: int,
+    ) -> None:
         """Print an iteration of a scan.
 
         Args:
@@ -255,9 +266,14 @@ class _Writer(BlockPrinter):
         self._plan(inner.plan, table, arena)
 
     def _while_iteration(
-        self, form: WhileForm, step: ProgramStep, operands: list[Location], now: list[Location],
-        buffered: Sequence[_Carry], arena: int,
-    ) -> None:  # fmt: skip
+        self,
+        form: WhileForm,
+        step: ProgramStep,
+        operands: list[Location],
+        now: list[Location],
+        buffered: Sequence[_Carry],
+        arena: int,
+    ) -> None:
         condition, body = step.programs
         first, split = form.num_condition_consts, form.num_condition_consts + form.num_body_consts
         proceeds, unused = [("flags", str(self.flags + k)) for k in range(2)]

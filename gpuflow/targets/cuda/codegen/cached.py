@@ -88,9 +88,7 @@ def compile_cuda(
         CudaToolchainError: the kernel must be built and its packages are missing.
     """
     build = generated_build(kernel, compute_capability, vectorize)
-    return cache.once(
-        build.key, lambda: _from_entry(kernel, cache.get(build.key, build.entry))
-    )
+    return cache.once(build.key, lambda: _from_entry(kernel, cache.get(build.key, build.entry)))
 
 
 @record
@@ -152,9 +150,7 @@ def cuda_kernels(
     return [compile_cuda(kernel, cache, compute_capability) for kernel in kernels]
 
 
-def _build(
-    kernel: Kernel, vectorize: bool, compute_capability: tuple[int, int], key: str
-) -> Entry:
+def _build(kernel: Kernel, vectorize: bool, compute_capability: tuple[int, int], key: str) -> Entry:
     show(1, f"build {kernel.name}", lambda: f"cache miss {key}")
     show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
     best: CudaKernel | None = None

@@ -22,14 +22,27 @@ if TYPE_CHECKING:
     from llvmlite.ir import Block, NamedValue
 
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
-    ast.LShift: operator.lshift, ast.RShift: operator.rshift,
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne,
-    ast.USub: operator.neg, ast.Invert: operator.invert, ast.UAdd: operator.pos,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.USub: operator.neg,
+    ast.Invert: operator.invert,
+    ast.UAdd: operator.pos,
+}
 _RESULT = ".result"  # no name of Python
 
 
@@ -81,7 +94,7 @@ class FunctionEmitter:
 
     def __init__(
         self, module: Module, ops: NumbaOps, types: Types, merged: set[str], debug_scope: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._module, self._ops, self._builder = module, ops, ops.builder
         self._types, self._merged, self._debug_scope = types, merged, debug_scope
         self._entry = ops.builder.function.entry_basic_block
@@ -190,9 +203,10 @@ class FunctionEmitter:
         """A loop over a range, of any step that is not 0."""
         match node:
             case ast.For(
-                target=ast.Name(id=name), orelse=[],
+                target=ast.Name(id=name),
+                orelse=[],
                 iter=ast.Call(func=ast.Name(id="range"), args=args),
-            ):  # fmt: skip
+            ):
                 bounds = [self._value(bound) for bound in args]
             case _:
                 raise Unsupported(f"the loop over {ast.unparse(node.iter)}")
@@ -222,9 +236,14 @@ class FunctionEmitter:
         self._builder.position_at_end(end)
 
     def _loop(
-        self, head: Any, end: Any, following: Any, test: Callable[[], Any], node: Any,
+        self,
+        head: Any,
+        end: Any,
+        following: Any,
+        test: Callable[[], Any],
+        node: Any,
         begin: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         block = self._block("body")
         self._builder.branch(head)
         self._builder.position_at_end(head)
@@ -301,9 +320,7 @@ class FunctionEmitter:
             self.must_repeat = True
         return old
 
-    def _new(
-        self, name: str, kind: Any, path: tuple[Any, ...], has_predecessor: bool
-    ) -> _Variable:
+    def _new(self, name: str, kind: Any, path: tuple[Any, ...], has_predecessor: bool) -> _Variable:
         origin = name, self._statement
         if origin in self._types:
             kind = self._unified(name, self._types[origin], kind)

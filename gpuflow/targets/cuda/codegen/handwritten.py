@@ -59,9 +59,13 @@ class HandwrittenKernel:
 
 
 def build_handwritten(
-    kernel: Callable[..., None], signature: Sequence[str], constants: Mapping[str, Scalar],
-    launch_bounds: LaunchBounds, cache: KernelCache, compute_capability: tuple[int, int],
-) -> HandwrittenKernel:  # fmt: skip
+    kernel: Callable[..., None],
+    signature: Sequence[str],
+    constants: Mapping[str, Scalar],
+    launch_bounds: LaunchBounds,
+    cache: KernelCache,
+    compute_capability: tuple[int, int],
+) -> HandwrittenKernel:
     """The built kernel: from this process, from the cache's folder, or made now.
 
     Args:
@@ -80,9 +84,15 @@ def build_handwritten(
 
 
 def build_text(
-    text: str, name: str, signature: Sequence[str], launch_bounds: LaunchBounds, shared_bytes: int,
-    cache: KernelCache, compute_capability: tuple[int, int], lineinfo: bool = True,
-) -> HandwrittenKernel:  # fmt: skip
+    text: str,
+    name: str,
+    signature: Sequence[str],
+    launch_bounds: LaunchBounds,
+    shared_bytes: int,
+    cache: KernelCache,
+    compute_capability: tuple[int, int],
+    lineinfo: bool = True,
+) -> HandwrittenKernel:
     """The built kernel of a module's text; raises as ``build_handwritten``.
 
     Args:
@@ -118,16 +128,24 @@ class TextBuild:
         """Build it."""
         show(4, f"source {self.name}", lambda: self.text)
         built = build_cuda(
-            self.text, self.name, self.signature, self.compute_capability, self.launch_bounds,
-            _NEWEST_PTX, self.lineinfo,
-        )  # fmt: skip
+            self.text,
+            self.name,
+            self.signature,
+            self.compute_capability,
+            self.launch_bounds,
+            _NEWEST_PTX,
+            self.lineinfo,
+        )
         return entry_of(built, self.text)
 
 
 def handwritten_build(
-    kernel: Callable[..., None], signature: Sequence[str], constants: Mapping[str, Scalar],
-    launch_bounds: LaunchBounds, compute_capability: tuple[int, int],
-) -> TextBuild:  # fmt: skip
+    kernel: Callable[..., None],
+    signature: Sequence[str],
+    constants: Mapping[str, Scalar],
+    launch_bounds: LaunchBounds,
+    compute_capability: tuple[int, int],
+) -> TextBuild:
     """The build of a handwritten kernel; arguments are those of ``build_handwritten``."""
     text = _source(kernel, tuple(constants.items()))
     name = kernel.__name__
@@ -135,14 +153,16 @@ def handwritten_build(
 
 
 def _text_build(
-    text: str, name: str, signature: Sequence[str], launch_bounds: LaunchBounds,
-    compute_capability: tuple[int, int], lineinfo: bool,
-) -> TextBuild:  # fmt: skip
+    text: str,
+    name: str,
+    signature: Sequence[str],
+    launch_bounds: LaunchBounds,
+    compute_capability: tuple[int, int],
+    lineinfo: bool,
+) -> TextBuild:
     how = (name, *signature, str(launch_bounds), str(_NEWEST_PTX))
     key = cache_key(text, (*cache_key_inputs(compute_capability), "handwritten", *how))
-    return TextBuild(
-        key, text, name, tuple(signature), launch_bounds, compute_capability, lineinfo
-    )
+    return TextBuild(key, text, name, tuple(signature), launch_bounds, compute_capability, lineinfo)
 
 
 def _loaded(build: TextBuild, shared_bytes: int, cache: KernelCache) -> HandwrittenKernel:
@@ -181,9 +201,7 @@ def kernel_source(
     return "\n\n\n".join([head, *texts]) + "\n"
 
 
-def _collect(
-    function: Any, values: dict[str, Scalar], trees: dict[Any, ast.FunctionDef]
-) -> None:
+def _collect(function: Any, values: dict[str, Scalar], trees: dict[Any, ast.FunctionDef]) -> None:
     """Enter a function into ``trees``, after those it calls, and the constants that it names."""
     tree, names = _tree(function), function.__globals__
     for name in names_in(tree):

@@ -68,9 +68,13 @@ class BuiltUserKernel:
 
 
 def build_user_kernel(
-    name: str, code: Callable[..., None] | CudaText, types: tuple[ParameterType, ...],
-    threads: int, cache: KernelCache, compute_capability: tuple[int, int],
-) -> BuiltUserKernel:  # fmt: skip
+    name: str,
+    code: Callable[..., None] | CudaText,
+    types: tuple[ParameterType, ...],
+    threads: int,
+    cache: KernelCache,
+    compute_capability: tuple[int, int],
+) -> BuiltUserKernel:
     """The built kernel: from this process, or compiled now.
 
     Args:
@@ -100,9 +104,12 @@ def build_user_kernel(
 
 @lru_cache(512)
 def _ptx(
-    name: str, code: Callable[..., None] | CudaText, types: tuple[ParameterType, ...],
-    threads: int, compute_capability: tuple[int, int],
-) -> tuple[str, str]:  # fmt: skip
+    name: str,
+    code: Callable[..., None] | CudaText,
+    types: tuple[ParameterType, ...],
+    threads: int,
+    compute_capability: tuple[int, int],
+) -> tuple[str, str]:
     """The text, and the name of its entry."""
     if isinstance(code, CudaText):
         entry, expected = code.name, len(types)
@@ -153,9 +160,12 @@ def _check_types(name: str, declared: str, types: Sequence[ParameterType]) -> No
 
 
 def _ptx_of_function(
-    name: str, code: Any, types: Sequence[ParameterType], threads: int,
+    name: str,
+    code: Any,
+    types: Sequence[ParameterType],
+    threads: int,
     compute_capability: tuple[int, int],
-) -> str:  # fmt: skip
+) -> str:
     numba_cuda = load_numba_cuda()
     function = getattr(code, "py_func", code)
     options = dict(getattr(code, "targetoptions", {}))
@@ -169,9 +179,13 @@ def _ptx_of_function(
     arguments = [_numba_type(numba_cuda.types, name, t) for t in types]
     try:
         return function_ptx(
-            numba_cuda, function, arguments, compute_capability, bounds,
+            numba_cuda,
+            function,
+            arguments,
+            compute_capability,
+            bounds,
             bool(options.get("fastmath", False)),
-        )  # fmt: skip
+        )
     except CudaBuildError as error:
         raise _refused(name, types, str(error)) from error
     except Exception as error:

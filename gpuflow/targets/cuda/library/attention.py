@@ -67,9 +67,12 @@ SHAPES: dict[str, tuple[_Shapes, _Shapes]] = {
 
 
 def add_attention(
-    sequence: LaunchSequence, what: Attention, sources: Sequence[At], outs: Sequence[At],
+    sequence: LaunchSequence,
+    what: Attention,
+    sources: Sequence[At],
+    outs: Sequence[At],
     kinds: Sequence[Any],
-) -> bool:  # fmt: skip
+) -> bool:
     """Add the launches of attention or of its gradients.
 
     Args:
@@ -90,9 +93,14 @@ def add_attention(
             constants = attention_constants(shape, what, dtype, extras.bias_kind)
             blocks = -(-rows // int(constants["ROWS"])) * what.batch * heads
             one = one_launch(
-                kernel, arguments, (blocks, 1, 1), tiles.THREADS, constants,
-                {**constants, "ALIGNED": False}, one,
-            )  # fmt: skip
+                kernel,
+                arguments,
+                (blocks, 1, 1),
+                tiles.THREADS,
+                constants,
+                {**constants, "ALIGNED": False},
+                one,
+            )
         assert one is not None, kernel
         sequence.launches.append(one)
 
@@ -166,16 +174,25 @@ def _extras(what: Attention, sources: Sequence[At], kinds: Sequence[Any]) -> _Ex
 
 
 def _arguments(
-    what: Attention, pointer: str, leading_operands: Sequence[At], extras: _Extras,
+    what: Attention,
+    pointer: str,
+    leading_operands: Sequence[At],
+    extras: _Extras,
     outs: Sequence[At],
-) -> list[tuple[str, At | int]]:  # fmt: skip
+) -> list[tuple[str, At | int]]:
     """The arguments of each of the kernels."""
     left, right = what.window or (0, 0)
     scale = int.from_bytes(struct.pack("<f", what.scale), "little")
     sizes = [
-        what.heads, what.heads // what.key_heads, what.queries, what.keys,
-        *_steps(what.bias), *_steps(what.mask), left, right,
-    ]  # fmt: skip
+        what.heads,
+        what.heads // what.key_heads,
+        what.queries,
+        what.keys,
+        *_steps(what.bias),
+        *_steps(what.mask),
+        left,
+        right,
+    ]
     sums = "*float32"
     operands = [(pointer, location) for location in leading_operands[:4]]
     results: list[tuple[str, At | int]]
@@ -185,10 +202,15 @@ def _arguments(
     else:
         results = [(pointer, outs[0]), (sums, outs[1])]
     return [
-        *operands, (extras.bias_pointer, extras.bias), ("*uint8", extras.mask),
-        ("*int32", extras.query_lengths), ("*int32", extras.key_lengths), *results,
-        *[("int64", size) for size in sizes], ("float32", scale),
-    ]  # fmt: skip
+        *operands,
+        (extras.bias_pointer, extras.bias),
+        ("*uint8", extras.mask),
+        ("*int32", extras.query_lengths),
+        ("*int32", extras.key_lengths),
+        *results,
+        *[("int64", size) for size in sizes],
+        ("float32", scale),
+    ]
 
 
 def _steps(shape: tuple[int, ...] | None) -> list[int]:

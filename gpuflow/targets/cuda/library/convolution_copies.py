@@ -49,9 +49,7 @@ def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
         order.remove(inner)
         order.append(inner)
     shape = tuple(sizes[k] for k in order)
-    view = View(
-        shape, tuple(steps[k] for k in order), form.offsets[side], (False,) * len(order)
-    )
+    view = View(shape, tuple(steps[k] for k in order), form.offsets[side], (False,) * len(order))
     if 0 in shape or len(collapsed(view)) > MOST_DIMS:
         return None
     copy_strides = [0] * len(order)
@@ -69,10 +67,15 @@ def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
     offsets, copied = list(form.offsets), list(form.copied)
     offsets[side], copied[side] = 0, view
     return replace(
-        form, outer=outer, rows=form.rows if side else free, columns=free if side else form.columns,
-        depth=depth, slides=slides, offsets=(offsets[0], offsets[1]),
+        form,
+        outer=outer,
+        rows=form.rows if side else free,
+        columns=free if side else form.columns,
+        depth=depth,
+        slides=slides,
+        offsets=(offsets[0], offsets[1]),
         copied=(copied[0], copied[1]),
-    )  # fmt: skip
+    )
 
 
 def _with_step(axis: tuple[int, ...], side: int, step: int) -> tuple[int, int, int, int]:

@@ -46,12 +46,21 @@ class Form:
         free += [(n, rhs, out) for n, _, rhs, out in self.columns]
         slides = [
             (
-                slide.size, slide.taps, slide.positions, slide.lhs, slide.rhs, slide.out,
-                slide.stride, slide.pad, slide.lhs_dilation, slide.rhs_dilation, every(slide),
+                slide.size,
+                slide.taps,
+                slide.positions,
+                slide.lhs,
+                slide.rhs,
+                slide.out,
+                slide.stride,
+                slide.pad,
+                slide.lhs_dilation,
+                slide.rhs_dilation,
+                every(slide),
                 skip(slide),
             )
             for slide in self.slides
-        ]  # fmt: skip
+        ]
         return list(chain(*self.outer, *free, self.depth[:3], *slides))
 
     @property

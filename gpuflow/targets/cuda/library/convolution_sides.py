@@ -41,9 +41,10 @@ class Side:
         shape = self.view.shape
         space = [shape[d] for d in self.space]
         return (
-            prod(shape[d] for d in self.first), prod(shape[d] for d in self.second),
+            prod(shape[d] for d in self.first),
+            prod(shape[d] for d in self.second),
             *padded_dims(space, 1),
-        )  # fmt: skip
+        )
 
     def is_packed(self, channels_last: bool) -> bool:
         """Whether the elements are packed in that order."""

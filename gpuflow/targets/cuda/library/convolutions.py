@@ -59,8 +59,10 @@ COPY, LAUNCH = 10.0, 4e7
 
 _IN_VECTORS = ("LEFT_VECTOR", "RIGHT_VECTOR", "LEFT_ACROSS", "RIGHT_ACROSS")
 _TILE_KINDS = {
-    scan.FLOAT32: tiles.FLOAT32, scan.BFLOAT16: tiles.BFLOAT16, scan.FLOAT16: tiles.FLOAT16,
-}  # fmt: skip
+    scan.FLOAT32: tiles.FLOAT32,
+    scan.BFLOAT16: tiles.BFLOAT16,
+    scan.FLOAT16: tiles.FLOAT16,
+}
 
 
 @record
@@ -92,9 +94,13 @@ class _Call:
 
 
 def add_convolution(
-    sequence: LaunchSequence, what: Convolution, locations: Sequence[At], views: Sequence[View],
-    kinds: Sequence[Any], out: tuple[At, ShapedArray],
-) -> bool:  # fmt: skip
+    sequence: LaunchSequence,
+    what: Convolution,
+    locations: Sequence[At],
+    views: Sequence[View],
+    kinds: Sequence[Any],
+    out: tuple[At, ShapedArray],
+) -> bool:
     """Add the launches of a convolution; False, and no launch, if kernels do not support it.
 
     Args:
@@ -161,8 +167,11 @@ def _add_sums(sequence: LaunchSequence, call: _Call, splits: int, partial: tuple
     """Add the partial sums of each element, in order."""
     if splits > 1:
         arguments = [
-            partial, (call.out_pointer, call.out), ("int64", call.count), ("int64", splits)
-        ]  # fmt: skip
+            partial,
+            (call.out_pointer, call.out),
+            ("int64", call.count),
+            ("int64", splits),
+        ]
         constants = {"OUT_KIND": call.out_kind}
         sequence.for_each(direct.sum_partials, arguments, call.count, constants)
 
@@ -193,9 +202,10 @@ def _add_direct(sequence: LaunchSequence, call: _Call, form: Form) -> None:
     target, out_kind = _sums(sequence, call, splits)
     sequence.for_each(
         direct.convolve_directly,
-        [*_operands(sequence, call, form), target, *numbers], call.count * splits,
+        [*_operands(sequence, call, form), target, *numbers],
+        call.count * splits,
         {"KIND": call.kind, "OUT_KIND": out_kind, "LONG": call.long},
-    )  # fmt: skip
+    )
     _add_sums(sequence, call, splits, target)
 
 
@@ -292,12 +302,19 @@ def tile_constants(form: Form, call: _Call, how: Tiling) -> dict[str, Scalar]:
         tiles.tile_constants(kind, size, how.row_tiles, how.columns, True)
     )
     left, right = form.read_modes(_chunk(call))
-    constants.update({
-        "OUT_KIND": tiles.FLOAT32 if how.splits > 1 else _TILE_KINDS[call.out_kind],
-        "REDUCED": call.reduced and kind == tiles.FLOAT32, "MARGINS": form.reads_padding,
-        "TAPS": form.taps, "LEFT_VECTOR": left == ALONG, "RIGHT_VECTOR": right == ALONG,
-        "LONG": call.long, "LEFT_ACROSS": left == ACROSS, "RIGHT_ACROSS": right == ACROSS,
-    })  # fmt: skip
+    constants.update(
+        {
+            "OUT_KIND": tiles.FLOAT32 if how.splits > 1 else _TILE_KINDS[call.out_kind],
+            "REDUCED": call.reduced and kind == tiles.FLOAT32,
+            "MARGINS": form.reads_padding,
+            "TAPS": form.taps,
+            "LEFT_VECTOR": left == ALONG,
+            "RIGHT_VECTOR": right == ALONG,
+            "LONG": call.long,
+            "LEFT_ACROSS": left == ACROSS,
+            "RIGHT_ACROSS": right == ACROSS,
+        }
+    )
     tile = (int(constants["ROWS"]) + how.columns) * int(constants["PITCH"])
     constants[SHARED_BYTES] = tiled.STAGES * tile * call.itemsize
     return constants
@@ -311,18 +328,30 @@ def _add_tiles(sequence: LaunchSequence, call: _Call, form: Form, how: Tiling) -
     # Neighboring lanes read neighboring elements; of vectors it does not matter.
     modes = zip(form.read_modes(_chunk(call)), form.chunk_steps, strict=True)
     by_rows = [mode == ACROSS or abs(step) != 1 for mode, step in modes]
-    numbers = call.numbers((
-        how.splits, slices * tiled.CHUNKS, call.count, how.down, how.across, form.rows_inner,
-        *by_rows, *form.numbers(),
-    ))  # fmt: skip
+    numbers = call.numbers(
+        (
+            how.splits,
+            slices * tiled.CHUNKS,
+            call.count,
+            how.down,
+            how.across,
+            form.rows_inner,
+            *by_rows,
+            *form.numbers(),
+        )
+    )
     constants = tile_constants(form, call, how)
     plain = None
     if any(constants[name] for name in _IN_VECTORS):
         plain = {**constants, **dict.fromkeys(_IN_VECTORS, False)}
     sequence.launch(
-        tiled.convolve_tiles, [*operands, target, *numbers], (how.blocks * how.splits, 1, 1),
-        tiles.THREADS, constants, plain,
-    )  # fmt: skip
+        tiled.convolve_tiles,
+        [*operands, target, *numbers],
+        (how.blocks * how.splits, 1, 1),
+        tiles.THREADS,
+        constants,
+        plain,
+    )
     _add_sums(sequence, call, how.splits, target)
 
 

@@ -105,9 +105,12 @@ def _rows_form(dims: Sequence[tuple[int, int]], itemsize: int) -> CopyForm:
     sizes = [count for count, _ in padded[1:]]
     numbers = (bits, rows, *sizes, *[stride for _, stride in padded])
     constants = {
-        "SIZE": itemsize, "EACH": each, "VECTORS": int(vectors), "DIMS": max(len(dims), 2),
+        "SIZE": itemsize,
+        "EACH": each,
+        "VECTORS": int(vectors),
+        "DIMS": max(len(dims), 2),
         "LONG": is_long,
-    }  # fmt: skip
+    }
     plain = {**constants, "VECTORS": 0} if vectors else None
     return CopyForm(copying.copy_strided, index, numbers, grid, THREADS, constants, plain)
 
@@ -132,8 +135,7 @@ def tiled_form(view: View, itemsize: int) -> CopyForm | None:
     dims = collapsed(view)
     sizes = [size for size, _ in dims]
     axes = [
-        (size, step, out)
-        for (size, step), out in zip(dims, row_major_strides(sizes), strict=True)
+        (size, step, out) for (size, step), out in zip(dims, row_major_strides(sizes), strict=True)
     ]
     if not 2 <= len(axes) <= MOST_DIMS:
         return None
@@ -148,6 +150,10 @@ def tiled_form(view: View, itemsize: int) -> CopyForm | None:
     numbers = (size_j, size_a, size_b, step_i, step_j, step_b, out_i, out_j, out_a)
     constants = {"SIZE": itemsize, "PITCH": transposing.TILE + max(4 // itemsize, 1)}
     return CopyForm(
-        transposing.copy_transposed, "int64", numbers, (blocks, 1, 1), transposing.THREADS,
+        transposing.copy_transposed,
+        "int64",
+        numbers,
+        (blocks, 1, 1),
+        transposing.THREADS,
         constants,
-    )  # fmt: skip
+    )

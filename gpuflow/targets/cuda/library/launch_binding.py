@@ -33,9 +33,14 @@ from gpuflow.targets.cuda.runtime.driver.program_device import GpuDevice
 _ALIGNED = 16  # bytes, for copies of 128 bits
 # The maximum shared memory of a block, if it differs from the 163 KB of sm_80.
 _SHARED_BYTES = {
-    (8, 6): 99 << 10, (8, 9): 99 << 10, (9, 0): 227 << 10, (10, 0): 227 << 10, (10, 3): 227 << 10,
-    (12, 0): 99 << 10, (12, 1): 99 << 10,
-}  # fmt: skip
+    (8, 6): 99 << 10,
+    (8, 9): 99 << 10,
+    (9, 0): 227 << 10,
+    (10, 0): 227 << 10,
+    (10, 3): 227 << 10,
+    (12, 0): 99 << 10,
+    (12, 1): 99 << 10,
+}
 _SHARED_BYTES_AT_LEAST = 163 << 10
 
 
@@ -224,9 +229,7 @@ class Bound(NamedTuple):
     out: int | None
 
 
-def bound(
-    one: AnyLaunch, buffers: Sequence[BufferLocation], device: GpuDevice
-) -> Bound | None:
+def bound(one: AnyLaunch, buffers: Sequence[BufferLocation], device: GpuDevice) -> Bound | None:
     """Bind a launch to buffers; None if the device has no library for it."""
     return _BINDINGS[type(one)](one, buffers, device)
 
@@ -274,6 +277,9 @@ def _bound_epilogue(
 
 
 _BINDINGS: dict[type[Any], Callable[..., Bound | None]] = {
-    BlockLaunch: _bound_block, LibraryLaunch: _bound_library, GemmLaunch: _bound_gemm,
-    EpilogueLaunch: _bound_epilogue, UserLaunch: _bound_user,
-}  # fmt: skip
+    BlockLaunch: _bound_block,
+    LibraryLaunch: _bound_library,
+    GemmLaunch: _bound_gemm,
+    EpilogueLaunch: _bound_epilogue,
+    UserLaunch: _bound_user,
+}

@@ -157,10 +157,16 @@ class LaunchSequence:
         return location
 
     def launch(
-        self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], grid: Dim,
-        threads: int, constants: Mapping[str, Scalar], plain: Mapping[str, Scalar] | None = None,
-        smaller: BlockLaunch | None = None, resident: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        kernel: Callable[..., None],
+        arguments: Sequence[tuple[str, At | int]],
+        grid: Dim,
+        threads: int,
+        constants: Mapping[str, Scalar],
+        plain: Mapping[str, Scalar] | None = None,
+        smaller: BlockLaunch | None = None,
+        resident: int = 1,
+    ) -> None:
         """Add a launch; arguments are pairs of a type and a location or number.
 
         ``resident``: blocks that a multiprocessor must have registers for.
@@ -175,9 +181,11 @@ class LaunchSequence:
         return LaunchSequence(self._workspace, self.workspace_bytes)
 
     def call(
-        self, what: PlannedCall, locations: tuple[At, ...],
+        self,
+        what: PlannedCall,
+        locations: tuple[At, ...],
         plain: LaunchSequence | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add a call of a library.
 
         Args:
@@ -197,9 +205,12 @@ class LaunchSequence:
         self.launches.append(gemm)
 
     def for_each(
-        self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], count: int,
+        self,
+        kernel: Callable[..., None],
+        arguments: Sequence[tuple[str, At | int]],
+        count: int,
         constants: Mapping[str, Scalar],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add a launch with a thread for each of ``count`` elements."""
         grid = (-(-count // THREADS), 1, 1)
         self.launch(kernel, arguments, grid, THREADS, constants)
@@ -221,22 +232,37 @@ class LaunchSequence:
         pointer = uint_pointer(dtype.itemsize)
         numbers = [(form.index, number) for number in form.numbers]
         self.launch(
-            form.kernel, [(pointer, start), (pointer, target), *numbers], form.grid, form.threads,
-            form.constants, form.plain,
-        )  # fmt: skip
+            form.kernel,
+            [(pointer, start), (pointer, target), *numbers],
+            form.grid,
+            form.threads,
+            form.constants,
+            form.plain,
+        )
 
 
 def one_launch(
-    kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], grid: Dim,
-    threads: int, constants: Mapping[str, Scalar], plain: Mapping[str, Scalar] | None = None,
+    kernel: Callable[..., None],
+    arguments: Sequence[tuple[str, At | int]],
+    grid: Dim,
+    threads: int,
+    constants: Mapping[str, Scalar],
+    plain: Mapping[str, Scalar] | None = None,
     smaller: BlockLaunch | None = None,
-) -> BlockLaunch:  # fmt: skip
+) -> BlockLaunch:
     """A launch; arguments are pairs of a type and a location or number."""
     kinds, values = zip(*arguments, strict=True)
     return BlockLaunch(
-        kernel, kinds, tuple(sorted(constants.items())), threads, grid, (threads, 1, 1), values,
-        None if plain is None else tuple(sorted(plain.items())), smaller,
-    )  # fmt: skip
+        kernel,
+        kinds,
+        tuple(sorted(constants.items())),
+        threads,
+        grid,
+        (threads, 1, 1),
+        values,
+        None if plain is None else tuple(sorted(plain.items())),
+        smaller,
+    )
 
 
 def uint_pointer(itemsize: int) -> str:
@@ -272,14 +298,20 @@ def on_rows(name: str, add: Add) -> Provider:
 
 # scan.KIND of each dtype, and the type of a pointer to its elements.
 _FLOATS = {
-    "float32": (scan.FLOAT32, "*float32"), "float64": (scan.FLOAT64, "*float64"),
-    "bfloat16": (scan.BFLOAT16, "*uint16"), "float16": (scan.FLOAT16, "*uint16"),
-}  # fmt: skip
+    "float32": (scan.FLOAT32, "*float32"),
+    "float64": (scan.FLOAT64, "*float64"),
+    "bfloat16": (scan.BFLOAT16, "*uint16"),
+    "float16": (scan.FLOAT16, "*uint16"),
+}
 # The accumulator dtype of each kind.
 WIDE = {
-    scan.FLOAT32: "float32", scan.FLOAT64: "float64", scan.BFLOAT16: "float32",
-    scan.FLOAT16: "float32", scan.SIGNED: "int64", scan.UNSIGNED: "uint64",
-}  # fmt: skip
+    scan.FLOAT32: "float32",
+    scan.FLOAT64: "float64",
+    scan.BFLOAT16: "float32",
+    scan.FLOAT16: "float32",
+    scan.SIGNED: "int64",
+    scan.UNSIGNED: "uint64",
+}
 
 
 @lru_cache(64)

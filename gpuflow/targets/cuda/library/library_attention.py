@@ -47,9 +47,17 @@ def call_of(what: Attention, dtype: Any) -> AttentionCall | None:
     if refusal(what, dtype):
         return None
     return AttentionCall(
-        what.batch, what.queries, what.keys, what.heads, what.key_heads, what.size, what.scale,
-        what.causal, dtype, what.gradient,
-    )  # fmt: skip
+        what.batch,
+        what.queries,
+        what.keys,
+        what.heads,
+        what.key_heads,
+        what.size,
+        what.scale,
+        what.causal,
+        dtype,
+        what.gradient,
+    )
 
 
 def _choose(block: Attention, step: CallStep, target: Any) -> LaunchSequence | None:
@@ -61,9 +69,12 @@ def _choose(block: Attention, step: CallStep, target: Any) -> LaunchSequence | N
         return None
 
     def add(
-        sequence: LaunchSequence, what: Attention, sources: Sequence[At], outs: Sequence[At],
+        sequence: LaunchSequence,
+        what: Attention,
+        sources: Sequence[At],
+        outs: Sequence[At],
         kinds: Sequence[Any],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         if any(location.offset % _ALIGNED for location in sources):
             return False
         plain = sequence.instead()

@@ -67,9 +67,13 @@ class LibraryPlan:
 
 
 def planned(
-    what: Convolution, views: Sequence[View], dtype: np.dtype, out: ShapedArray,
-    library: DeepLibrary, deterministic: bool,
-) -> LibraryPlan | None:  # fmt: skip
+    what: Convolution,
+    views: Sequence[View],
+    dtype: np.dtype,
+    out: ShapedArray,
+    library: DeepLibrary,
+    deterministic: bool,
+) -> LibraryPlan | None:
     """A library's plan of a convolution; None if it does not support it.
 
     Args:
@@ -98,9 +102,13 @@ def planned(
 
 
 def add_planned(
-    sequence: LaunchSequence, plan: LibraryPlan, locations: Sequence[At], out: At, shape: Dims,
+    sequence: LaunchSequence,
+    plan: LibraryPlan,
+    locations: Sequence[At],
+    out: At,
+    shape: Dims,
     add_plain: Callable[[LaunchSequence], object],
-) -> None:  # fmt: skip
+) -> None:
     """Add the call, and copies around it.
 
     Args:
@@ -153,8 +161,7 @@ def _candidates(
         return []
     is_mirrored = signs == {-1}
     found = [
-        make(what, left, right, contiguous(out), is_mirrored)
-        for make in (_forward, _data, _filter)
+        make(what, left, right, contiguous(out), is_mirrored) for make in (_forward, _data, _filter)
     ]
     possible = [form for form in found if form is not None]
     # A sum over more taps than positions is likely a filter gradient.
@@ -193,9 +200,7 @@ def _forward(
     return _form(FORWARD, (x, w, y), padding, what.strides, what.right_dilation, is_mirrored)
 
 
-def _data(
-    what: Convolution, left: View, right: View, out: View, is_mirrored: bool
-) -> _Form | None:
+def _data(what: Convolution, left: View, right: View, out: View, is_mirrored: bool) -> _Form | None:
     if any(stride != 1 for stride in what.strides):
         return None
     (batch, free, depth, space), (batch2, free2, depth2, space2) = what.left, what.right
@@ -226,9 +231,13 @@ def _filter(
 
 
 def _form(
-    kind: str, sides: tuple[Side, Side, Side], padding: Sequence[int],
-    strides: Sequence[int], dilation: Sequence[int], is_reversed: bool,
-) -> _Form | None:  # fmt: skip
+    kind: str,
+    sides: tuple[Side, Side, Side],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+    is_reversed: bool,
+) -> _Form | None:
     """The call, without its packing; None if it would crop x."""
     x, w, y = sides
     low, steps, gaps = (
@@ -268,9 +277,13 @@ def _plan_by(
     if left.aval.dtype != right.aval.dtype:
         return None
     return planned(
-        block, [left.layout, right.layout], left.aval.dtype, step.eqn.outputs[0].aval, library,
+        block,
+        [left.layout, right.layout],
+        left.aval.dtype,
+        step.eqn.outputs[0].aval,
+        library,
         deterministic,
-    )  # fmt: skip
+    )
 
 
 def _choose(block: Convolution, step: CallStep, target: Any) -> LaunchSequence | None:
@@ -281,9 +294,13 @@ def _choose(block: Convolution, step: CallStep, target: Any) -> LaunchSequence |
     locations, out = [At(0), At(1)], step.eqn.outputs[0].aval
     views, kinds = zip(*[(x.layout, x.aval.dtype) for x in step.operands], strict=True)
     add_planned(
-        sequence, plan, locations, At(2), out.shape,
+        sequence,
+        plan,
+        locations,
+        At(2),
+        out.shape,
         lambda plain: add_convolution(plain, block, locations, views, kinds, (At(2), out)),
-    )  # fmt: skip
+    )
     return sequence
 
 

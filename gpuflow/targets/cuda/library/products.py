@@ -94,10 +94,21 @@ def _gemm(
         return None
     (left_flag, left_leading), (right_flag, right_leading) = of_left, of_right
     gemm = Gemm(
-        m, n, k, left_flag == TRANSPOSED, right_flag == TRANSPOSED, left_leading, right_leading,
-        inner[0], inner[1], inner[2], m * n, dtype, out_dtype,
+        m,
+        n,
+        k,
+        left_flag == TRANSPOSED,
+        right_flag == TRANSPOSED,
+        left_leading,
+        right_leading,
+        inner[0],
+        inner[1],
+        inner[2],
+        m * n,
+        dtype,
+        out_dtype,
         reduced=product.reduced and dtype in _ROUNDED,
-    )  # fmt: skip
+    )
     size, out_size = dtype.itemsize, out_dtype.itemsize
     locations = [
         (

@@ -30,9 +30,12 @@ FEW = 128  # pairs that one thread scans
 
 
 def add_runs(
-    sequence: LaunchSequence, runs: Runs, sources: Sequence[At], outs: Sequence[At],
+    sequence: LaunchSequence,
+    runs: Runs,
+    sources: Sequence[At],
+    outs: Sequence[At],
     kinds: Sequence[Any],
-) -> bool:  # fmt: skip
+) -> bool:
     """Add the launches; False, and no launch, if kernels do not support the rows.
 
     Args:
@@ -64,17 +67,20 @@ def add_runs(
         totals, begins = sequence.memory(8 * chunks * width), sequence.memory(chunks)
         sequence.for_each(
             kernels.chunk_totals,
-            [*elements, (wide, totals), (_FLAG, begins), *numbers], chunks * width, constants,
-        )  # fmt: skip
+            [*elements, (wide, totals), (_FLAG, begins), *numbers],
+            chunks * width,
+            constants,
+        )
         _add_pairs(sequence, totals, begins, (chunks, width), wide, constants)
     if runs.combine is not None:
         constants["CONTINUED"] = int(chunks > 1)
     results = [(pointer, outs[2]), ("*int64", outs[0]), (_FLAG, outs[1])]
     sequence.for_each(
         kernels.combine_runs,
-        [*elements, (wide, totals), *results, *numbers, (_INDEX, runs.limit)], chunks * width,
+        [*elements, (wide, totals), *results, *numbers, (_INDEX, runs.limit)],
+        chunks * width,
         constants,
-    )  # fmt: skip
+    )
     return True
 
 
@@ -89,8 +95,10 @@ def _add_sorted_indices(
     numbers = [(_INDEX, count), (_INDEX, runs.limit)]
     sequence.for_each(
         kernels.keep_inside,
-        [("*int64", indices), (_FLAG, is_valid), (key_pointer, keys), *numbers], count, {},
-    )  # fmt: skip
+        [("*int64", indices), (_FLAG, is_valid), (key_pointer, keys), *numbers],
+        count,
+        {},
+    )
     key = Key(keys, key_pointer, sorting.UNSIGNED, bits)
     order = add_order(sequence, [key], (1, count, 1), {"DESCENDING": 0, "TOTAL_ORDER": 0})
     index, is_long = index_reaching(count)
@@ -98,15 +106,20 @@ def _add_sorted_indices(
     sequence.for_each(
         copying.take,
         [(key_pointer, keys), (_ORDER, order), (key_pointer, in_order), ("*int32", order), *sizes],
-        count, {"SIZE": size, "POSITIONS": 0, "LONG": is_long},
-    )  # fmt: skip
+        count,
+        {"SIZE": size, "POSITIONS": 0, "LONG": is_long},
+    )
     return in_order, key_pointer, order
 
 
 def _add_pairs(
-    sequence: LaunchSequence, values: At, begins: At, shape: tuple[int, int], wide: str,
+    sequence: LaunchSequence,
+    values: At,
+    begins: At,
+    shape: tuple[int, int],
+    wide: str,
     constants: dict[str, int],
-) -> None:  # fmt: skip
+) -> None:
     """Scan pairs (chunks, width) in place, recursively if there are many."""
     count, width = shape
     few = count <= FEW
@@ -119,13 +132,17 @@ def _add_pairs(
         totals, above = sequence.memory(8 * chunks * width), sequence.memory(chunks)
         sequence.for_each(
             kernels.pair_totals,
-            [*pairs, (wide, totals), (_FLAG, above), *sizes], chunks * width, constants,
-        )  # fmt: skip
+            [*pairs, (wide, totals), (_FLAG, above), *sizes],
+            chunks * width,
+            constants,
+        )
         _add_pairs(sequence, totals, above, (chunks, width), wide, constants)
     sequence.for_each(
-        kernels.scan_pairs, [*pairs, (wide, totals), *sizes], chunks * width,
+        kernels.scan_pairs,
+        [*pairs, (wide, totals), *sizes],
+        chunks * width,
         {**constants, "CONTINUED": int(not few)},
-    )  # fmt: skip
+    )
 
 
 PROVIDER = on_rows("kernels of ours", add_runs)

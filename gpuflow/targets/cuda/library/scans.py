@@ -42,9 +42,12 @@ _WIDE_KINDS = {kernels.BFLOAT16: kernels.FLOAT32, kernels.FLOAT16: kernels.FLOAT
 
 
 def add_running(
-    sequence: LaunchSequence, scan: Scan, sources: Sequence[At], outs: Sequence[At],
+    sequence: LaunchSequence,
+    scan: Scan,
+    sources: Sequence[At],
+    outs: Sequence[At],
     kinds: Sequence[Any],
-) -> bool:  # fmt: skip
+) -> bool:
     """Add the launches of a cumulative op; False if kernels do not support the dtype.
 
     Args:
@@ -105,38 +108,58 @@ def _column_chunk(scan: Scan) -> int:
 
 def _constants(scan: Scan, kind: int, more: dict[str, int]) -> dict[str, int]:
     return {
-        "KIND": kind, "COMBINE": COMBINES[scan.combine], "REVERSE": int(scan.reverse),
-        "ONLY_TOTALS": 0, "CONTINUED": 0, **more,
-    }  # fmt: skip
+        "KIND": kind,
+        "COMBINE": COMBINES[scan.combine],
+        "REVERSE": int(scan.reverse),
+        "ONLY_TOTALS": 0,
+        "CONTINUED": 0,
+        **more,
+    }
 
 
 def _add_rows(
-    sequence: LaunchSequence, scan: Scan, kind: int, x: tuple[str, At], y: tuple[str, At],
-    totals: At | None, chunk: int, more: dict[str, int],
-) -> None:  # fmt: skip
+    sequence: LaunchSequence,
+    scan: Scan,
+    kind: int,
+    x: tuple[str, At],
+    y: tuple[str, At],
+    totals: At | None,
+    chunk: int,
+    more: dict[str, int],
+) -> None:
     items = _FEW_ITEMS if scan.combine == "logaddexp" else _ITEMS
     threads = min(256, 32 * -(-chunk // (32 * items)))
     sizes = [(_INDEX, scan.outer), (_INDEX, scan.length), (_INDEX, chunk)]
     sums = (f"*{WIDE[kind]}", 0 if totals is None else totals)
     sequence.launch(
-        kernels.scan_rows, [x, y, sums, *sizes],
-        rows_grid(-(-scan.length // chunk), scan.outer), threads,
+        kernels.scan_rows,
+        [x, y, sums, *sizes],
+        rows_grid(-(-scan.length // chunk), scan.outer),
+        threads,
         {**_constants(scan, kind, more), "ITEMS": items},
-    )  # fmt: skip
+    )
 
 
 def _add_columns(
-    sequence: LaunchSequence, scan: Scan, kind: int, x: tuple[str, At], y: tuple[str, At],
-    totals: At | None, chunk: int, more: dict[str, int],
-) -> None:  # fmt: skip
+    sequence: LaunchSequence,
+    scan: Scan,
+    kind: int,
+    x: tuple[str, At],
+    y: tuple[str, At],
+    totals: At | None,
+    chunk: int,
+    more: dict[str, int],
+) -> None:
     chunks = -(-scan.length // chunk)
     threads = scan.outer * chunks * scan.inner
     sizes = [threads, scan.length, scan.inner, chunk, chunks]
     sums = (f"*{WIDE[kind]}", 0 if totals is None else totals)
     sequence.for_each(
-        kernels.scan_columns, [x, y, sums, *[(_INDEX, number) for number in sizes]], threads,
+        kernels.scan_columns,
+        [x, y, sums, *[(_INDEX, number) for number in sizes]],
+        threads,
         _constants(scan, kind, more),
-    )  # fmt: skip
+    )
 
 
 PROVIDER = on_rows("kernels of ours", add_running)

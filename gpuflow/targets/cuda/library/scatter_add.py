@@ -17,9 +17,12 @@ _MOST_DIMS = 3  # of windows
 
 
 def add_atomic_sums(
-    sequence: LaunchSequence, sums: AtomicSums, sources: Sequence[At], outs: Sequence[At],
+    sequence: LaunchSequence,
+    sums: AtomicSums,
+    sources: Sequence[At],
+    outs: Sequence[At],
     kinds: Sequence[Any],
-) -> bool:  # fmt: skip
+) -> bool:
     """Add the launches: copy the array, or clear it, and add all rows to it.
 
     Args:

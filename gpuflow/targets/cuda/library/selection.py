@@ -18,9 +18,12 @@ FEWEST_BITS = 16  # of keys: a sort by one digit is as short
 
 
 def add_selected(
-    sequence: LaunchSequence, key: tuple[str, At], rows: tuple[int, int, int], k: int,
+    sequence: LaunchSequence,
+    key: tuple[str, At],
+    rows: tuple[int, int, int],
+    k: int,
     constants: dict[str, int],
-) -> tuple[At, At]:  # fmt: skip
+) -> tuple[At, At]:
     """Add the launches that find the ``k`` smallest keys of rows.
 
     Args:
@@ -50,7 +53,7 @@ def add_selected(
             (_ORDER, counts.plus(digit * count * 1024)),
             (key_pointer, prefixes.plus(digit * count * size)),
             (_ORDER, remaining.plus(digit * count * 4)),
-        ]  # fmt: skip
+        ]
 
     every = len(shifts) * count * 256
     cleared = [(_ORDER, counts.plus(count * 1024)), (_INDEX, every)]
@@ -58,9 +61,12 @@ def add_selected(
     for digit, shift in enumerate(shifts):
         digit_arguments = [(_INDEX, k), (_INDEX, shift)]
         sequence.launch(
-            kernels.count_candidates, [key, *state(digit), *sizes, *digit_arguments], grid,
-            _THREADS, {**constants, "FIRST": int(digit == 0)},
-        )  # fmt: skip
+            kernels.count_candidates,
+            [key, *state(digit), *sizes, *digit_arguments],
+            grid,
+            _THREADS,
+            {**constants, "FIRST": int(digit == 0)},
+        )
     arguments = [key, *state(len(shifts)), (_ORDER, sums), *sizes]
     sequence.launch(kernels.count_selected, arguments, grid, _THREADS, constants)
     kind, pointer = number_kind(np.dtype(np.uint32)) or (0, "")
@@ -68,15 +74,24 @@ def add_selected(
     final_state = state(len(shifts) + 1)[1:]
     outs = [(_ORDER, sums), (key_pointer, target), (_ORDER, selected)]
     sequence.launch(
-        kernels.gather_selected, [key, *final_state, *outs, *sizes, (_INDEX, k)], grid, _THREADS,
+        kernels.gather_selected,
+        [key, *final_state, *outs, *sizes, (_INDEX, k)],
+        grid,
+        _THREADS,
         constants,
-    )  # fmt: skip
+    )
     return target, selected
 
 
 def prepared_key_constants(constants: dict[str, int]) -> dict[str, int]:
     """Constants of radix_sort.py for keys that are prepared already."""
     return {
-        **constants, "KIND": sorting.CODES, "NAN_ABOVE": 0, "ORDERED": 1, "DESCENDING": 0,
-        "TOTAL_ORDER": 0, "COMPONENTS": 1, "COMPONENT": 0,
-    }  # fmt: skip
+        **constants,
+        "KIND": sorting.CODES,
+        "NAN_ABOVE": 0,
+        "ORDERED": 1,
+        "DESCENDING": 0,
+        "TOTAL_ORDER": 0,
+        "COMPONENTS": 1,
+        "COMPONENT": 0,
+    }

@@ -29,9 +29,12 @@ _AREA = _LANES * kernels.PITCH  # elements of shared memory for a matrix
 
 
 def add_matrices(
-    sequence: LaunchSequence, matrices: Decomposition | Triangular, sources: Sequence[At],
-    outs: Sequence[At], kinds: Sequence[Any],
-) -> bool:  # fmt: skip
+    sequence: LaunchSequence,
+    matrices: Decomposition | Triangular,
+    sources: Sequence[At],
+    outs: Sequence[At],
+    kinds: Sequence[Any],
+) -> bool:
     """Add the launch of an op on a batch of matrices; False if they are too large for a warp.
 
     Args:
@@ -58,12 +61,16 @@ def _real(call: _Matrices) -> Callable[..., None]:
         warps = 2 if is_double else 4
         pointer = f"*{matrices.dtype.name}"
         kernel, count, arguments, constants = call(matrices, sources, outs, pointer)
-        numbers = [argument if isinstance(argument, tuple) else (_INDEX, argument)
-                   for argument in arguments]  # fmt: skip
+        numbers = [
+            argument if isinstance(argument, tuple) else (_INDEX, argument)
+            for argument in arguments
+        ]
         constants |= {
-            "DOUBLE": int(is_double), "WARPS": warps, "AREA": warps * _AREA,
+            "DOUBLE": int(is_double),
+            "WARPS": warps,
+            "AREA": warps * _AREA,
             "LIMIT": 1000 if is_double else 120,
-        }  # fmt: skip
+        }
         grid = (-(-count // warps), 1, 1)
         sequence.launch(kernel, numbers, grid, warps * _LANES, constants)
 
@@ -86,9 +93,10 @@ def _triangular(m: Triangular, sources: Sequence[At], outs: Sequence[At], pointe
     transposed = m.transpose == m.left_side
     step, across = (m.sides, 1) if m.left_side else (1, m.size)
     constants = {
-        "LOWER": int(m.lower != transposed), "TRANSPOSED": int(transposed),
+        "LOWER": int(m.lower != transposed),
+        "TRANSPOSED": int(transposed),
         "UNIT": int(m.unit_diagonal),
-    }  # fmt: skip
+    }
     numbers = [m.matrices, m.size, m.sides, step, across]
     return kernels.solve_triangular, m.matrices, [*arrays, *numbers], constants
 
@@ -128,11 +136,16 @@ def _add_eig(
     size = constants["TILES"] * _AREA * real_dtype.itemsize
     warps = max(min(_MOST_WARPS, _BLOCK_BYTES // size), 1)
     constants |= {
-        "DOUBLE": int(real_dtype.itemsize == 8), "COMPLEX": int(is_complex), "WARPS": warps,
-        "VECTORS": int(left or right), "LEFT": int(left), "RIGHT": int(right),
+        "DOUBLE": int(real_dtype.itemsize == 8),
+        "COMPLEX": int(is_complex),
+        "WARPS": warps,
+        "VECTORS": int(left or right),
+        "LEFT": int(left),
+        "RIGHT": int(right),
         "LIMIT": 460 if real_dtype.itemsize == 8 else 40,
-        "MAX_ITERATIONS": ITERATIONS_PER_ROW, SHARED_BYTES: warps * size,
-    }  # fmt: skip
+        "MAX_ITERATIONS": ITERATIONS_PER_ROW,
+        SHARED_BYTES: warps * size,
+    }
     pointer = f"*{real_dtype.name}"
     unused = At(0)
     vectors = [outs[1] if left else unused, outs[-1] if right else unused]
@@ -155,8 +168,12 @@ def _tiles(is_complex: bool, has_vectors: bool) -> dict[str, int]:
 
 
 _LAUNCHES: dict[type[Any], Callable[..., None]] = {
-    Lu: _real(_lu), Cholesky: _real(_cholesky), Triangular: _real(_triangular), Qr: _real(_qr),
-    Eigh: _real(_eigh), Eig: _add_eig,
-}  # fmt: skip
+    Lu: _real(_lu),
+    Cholesky: _real(_cholesky),
+    Triangular: _real(_triangular),
+    Qr: _real(_qr),
+    Eigh: _real(_eigh),
+    Eig: _add_eig,
+}
 
 PROVIDER = on_rows("kernels of ours, a warp a matrix", add_matrices)

@@ -107,9 +107,11 @@ def _largest_magnitude(dtype: np.dtype) -> int | None:
 
 
 def add_order(
-    sequence: LaunchSequence, keys: Sequence[Key], rows: tuple[int, int, int],
+    sequence: LaunchSequence,
+    keys: Sequence[Key],
+    rows: tuple[int, int, int],
     constants: dict[str, int],
-) -> At:  # fmt: skip
+) -> At:
     """Add the launches that find the order of rows by keys, the first one primary.
 
     Args:
@@ -134,9 +136,13 @@ def add_order(
 
 def _key_constants(key: Key) -> dict[str, int]:
     return {
-        "KIND": key.kind, "BITS": key.bits, "STORAGE_BITS": key.storage_bits,
-        "NAN_ABOVE": key.nan_above, "COMPONENTS": key.components, "COMPONENT": key.component,
-    }  # fmt: skip
+        "KIND": key.kind,
+        "BITS": key.bits,
+        "STORAGE_BITS": key.storage_bits,
+        "NAN_ABOVE": key.nan_above,
+        "COMPONENTS": key.components,
+        "COMPONENT": key.component,
+    }
 
 
 def _add_tile(
@@ -169,8 +175,10 @@ def _add_keys_alone(
         sequence.launch(
             kernels.sort_tile_of_keys,
             [(key.pointer, key.location), (key.pointer, out), *_sizes(shape)],
-            rows_grid(1, shape.count), threads, {**constants, **_block(threads, items)},
-        )  # fmt: skip
+            rows_grid(1, shape.count),
+            threads,
+            {**constants, **_block(threads, items)},
+        )
         return
     passes = _Passes(sequence, key, shape, constants)
     shifts = range(0, key.bits, _DIGIT)
@@ -186,14 +194,23 @@ def _add_keys_alone(
         target = out if is_last else spare[(len(shifts) - 2 - number) % len(spare)]
         target_inner = shape.inner if is_last else 1
         arguments = [
-            (key.pointer, source), *passes.buffers(number), (key.pointer, target),
-            (_INDEX, shape.count), (_INDEX, shape.length), (_INDEX, inner), (_INDEX, target_inner),
+            (key.pointer, source),
+            *passes.buffers(number),
+            (key.pointer, target),
+            (_INDEX, shape.count),
+            (_INDEX, shape.length),
+            (_INDEX, inner),
+            (_INDEX, target_inner),
             (_INDEX, shift),
-        ]  # fmt: skip
+        ]
         sequence.launch(
-            kernels.move_keys, arguments, passes.grid, _THREADS, passes.constants,
+            kernels.move_keys,
+            arguments,
+            passes.grid,
+            _THREADS,
+            passes.constants,
             resident=_RESIDENT,
-        )  # fmt: skip
+        )
         source, inner = target, 1
 
 
@@ -224,23 +241,31 @@ class _Passes:
         chunk = -(-tiles // _MOST_CHUNKS)
         arguments = [(key.pointer, key.location), (_ORDER, self._totals), *_sizes(shape)]
         sequence.launch(
-            kernels.count_digits, [*arguments, (_INDEX, chunk)],
-            rows_grid(-(-tiles // chunk), shape.count), _THREADS, self.constants,
-        )  # fmt: skip
+            kernels.count_digits,
+            [*arguments, (_INDEX, chunk)],
+            rows_grid(-(-tiles // chunk), shape.count),
+            _THREADS,
+            self.constants,
+        )
 
     def buffers(self, number: int) -> list[tuple[str, At]]:
         """Buffers of a pass: totals of digits, sums of tiles, those that it clears, and tickets."""
         buffers = [
-            self._totals.plus(number * self._row_bytes), self._sums[number % 2],
-            self._sums[(number + 1) % 2], self._tickets.plus(4 * number),
-        ]  # fmt: skip
+            self._totals.plus(number * self._row_bytes),
+            self._sums[number % 2],
+            self._sums[(number + 1) % 2],
+            self._tickets.plus(4 * number),
+        ]
         return [(_ORDER, location) for location in buffers]
 
 
 def _add_passes(
-    sequence: LaunchSequence, key: Key, orders: tuple[At, At], shape: _Rows,
+    sequence: LaunchSequence,
+    key: Key,
+    orders: tuple[At, At],
+    shape: _Rows,
     constants: dict[str, int],
-) -> tuple[At, At]:  # fmt: skip
+) -> tuple[At, At]:
     """Long rows: count all digits, then a pass for each. Returns the order and the spare buffer."""
     bits = key.storage_bits
     size = bits // 8 * shape.count * shape.length
@@ -252,14 +277,23 @@ def _add_passes(
     for number, shift in enumerate(range(0, key.bits, _DIGIT)):
         is_last = shift + _DIGIT >= key.bits
         arguments = [
-            (source_type, source), (_ORDER, order), *passes.buffers(number),
-            (f"*uint{bits}", key_buffers[0]), (_ORDER, target), *_sizes(shape), (_INDEX, shift),
-        ]  # fmt: skip
+            (source_type, source),
+            (_ORDER, order),
+            *passes.buffers(number),
+            (f"*uint{bits}", key_buffers[0]),
+            (_ORDER, target),
+            *_sizes(shape),
+            (_INDEX, shift),
+        ]
         move_constants = {**pass_constants, "STORE_CODES": int(not is_last)}
         sequence.launch(
-            kernels.move_digits, arguments, passes.grid, _THREADS, move_constants,
+            kernels.move_digits,
+            arguments,
+            passes.grid,
+            _THREADS,
+            move_constants,
             resident=_RESIDENT if number else 1,  # preparing keys takes more registers
-        )  # fmt: skip
+        )
         source, source_type = key_buffers[0], f"*uint{bits}"
         order, target = target, order
         key_buffers.reverse()
@@ -273,17 +307,23 @@ def _sizes(shape: _Rows) -> list[tuple[str, int]]:
 
 def _block(threads: int, items: int) -> dict[str, int]:
     return {
-        "THREADS": threads, "ITEMS": items, "TILE": threads * items, "TALLIES": 8 * threads,
-    }  # fmt: skip
+        "THREADS": threads,
+        "ITEMS": items,
+        "TILE": threads * items,
+        "TALLIES": 8 * threads,
+    }
 
 
 # --- sorts ---------------------------------------------------------------------------------
 
 
 def add_sort(
-    sequence: LaunchSequence, sort: Sort, sources: Sequence[At], outs: Sequence[At],
+    sequence: LaunchSequence,
+    sort: Sort,
+    sources: Sequence[At],
+    outs: Sequence[At],
     kinds: Sequence[Any],
-) -> bool:  # fmt: skip
+) -> bool:
     """Add the launches of a sort; False, and no launch, if kernels do not support its keys.
 
     Args:
@@ -322,9 +362,10 @@ def add_sort(
         arguments = [(pointer, source), (_ORDER, order), (pointer, out), ("*int32", positions)]
         take_constants = {
             "SIZE": storage_dtype(dtype).itemsize,
-            "POSITIONS": int(has_positions and number == 0), "SELECTED": int(is_selected),
+            "POSITIONS": int(has_positions and number == 0),
+            "SELECTED": int(is_selected),
             "LONG": is_long,
-        }  # fmt: skip
+        }
         sequence.for_each(copying.take, [*arguments, *sizes], count, take_constants)
     return True
 
@@ -336,9 +377,12 @@ def _is_selected(sort: Sort, key: Key) -> bool:
 
 
 def _add_selected_order(
-    sequence: LaunchSequence, key: Key, rows: tuple[int, int, int], k: int,
+    sequence: LaunchSequence,
+    key: Key,
+    rows: tuple[int, int, int],
+    k: int,
     constants: dict[str, int],
-) -> At:  # fmt: skip
+) -> At:
     """The first ``k`` of the order, (rows, k)."""
     items = LONGEST_TILE[key.storage_bits] // _THREADS
     key_constants = {**_key_constants(key), "ORDERED": 0, **constants, **_block(_THREADS, items)}

@@ -38,9 +38,12 @@ class GpuTarget(PlainTarget):
     rewrites: KernelRewrites = ()
 
     def __init__(
-        self, atomic_sums: bool = False, excess_precision: bool = False,
-        deep_library: DeepLibrary | None = None, epilogues: Epilogues | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        atomic_sums: bool = False,
+        excess_precision: bool = False,
+        deep_library: DeepLibrary | None = None,
+        epilogues: Epilogues | None = None,
+    ) -> None:
         self._epilogues = epilogues
         self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
         self.deep_library = deep_library
@@ -75,20 +78,20 @@ class GpuTarget(PlainTarget):
 
 def chosen_gpu_target(
     deep_library: DeepLibrary | None = None, epilogues: Epilogues | None = None
-) -> GpuTarget:  # fmt: skip
+) -> GpuTarget:
     """The target of programs with this thread's settings; devices of one model have one."""
     settings = config.trace_context()
     if not config.environment.cuda_epilogues:
         epilogues = None
-    return gpu_target(
-        settings.atomic_sums, settings.excess_precision, deep_library, epilogues
-    )
+    return gpu_target(settings.atomic_sums, settings.excess_precision, deep_library, epilogues)
 
 
 @cache
 def gpu_target(
-    atomic_sums: bool = False, excess_precision: bool = False,
-    deep_library: DeepLibrary | None = None, epilogues: Epilogues | None = None
-) -> GpuTarget:  # fmt: skip
+    atomic_sums: bool = False,
+    excess_precision: bool = False,
+    deep_library: DeepLibrary | None = None,
+    epilogues: Epilogues | None = None,
+) -> GpuTarget:
     """The target of programs with these settings, one object for each."""
     return GpuTarget(atomic_sums, excess_precision, deep_library, epilogues)

@@ -169,9 +169,13 @@ def test_random_numbers_sorts_and_views():
     def work(v):
         k = gf.random.key(3)
         return (
-            gf.random.uniform(k, (7,)), gf.random.permutation(k, 10), jnp.argsort(v, axis=1),
-            lax.top_k(v, 3), v.T[::2, ::-1], jnp.linalg.inv(v[:4, :4]),
-        )  # fmt: skip
+            gf.random.uniform(k, (7,)),
+            gf.random.permutation(k, 10),
+            jnp.argsort(v, axis=1),
+            lax.top_k(v, 3),
+            v.T[::2, ::-1],
+            jnp.linalg.inv(v[:4, :4]),
+        )
 
     got = gf.tree.leaves(work(gf.device_put(X)))
     for a, b in zip(got, gf.tree.leaves(on_cpu(work, X)), strict=True):
@@ -492,19 +496,30 @@ def test_decompositions_stay_on_the_device(dtype, calls):
     def work(a, bad):
         reflectors, taus = lax.linalg.geqrf(a[0, :, :4])
         return (
-            lax.linalg.lu(a), lax.linalg.lu(a[0, :, :33]), lax.linalg.cholesky(bad),
-            lax.linalg.cholesky(a[2]), lax.linalg.householder_product(reflectors, taus),
+            lax.linalg.lu(a),
+            lax.linalg.lu(a[0, :, :33]),
+            lax.linalg.cholesky(bad),
+            lax.linalg.cholesky(a[2]),
+            lax.linalg.householder_product(reflectors, taus),
             lax.linalg.ormqr(reflectors, taus, a[1], transpose=True),
             lax.linalg.tridiagonal_solve(a[0, 0], a[0, 1] + 99, a[0, 2], a[1]),
-        )  # fmt: skip
+        )
 
     got = gf.tree.leaves(gf.jit(work)(gf.device_put(a), gf.device_put(bad)))
     for one, other in zip(got, gf.tree.leaves(on_cpu(work, a, bad)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
     plain = [name.lstrip("sc") for name in calls]
     unitary = "un" if dtype == np.complex64 else "or"
-    assert sorted(plain) == sorted([
-        "getrfBatched", "getrf", "potrfBatched", "potrf", "geqrf", f"{unitary}gqr",
-        f"{unitary}mqr", "gtsv2",
-    ])  # fmt: skip
+    assert sorted(plain) == sorted(
+        [
+            "getrfBatched",
+            "getrf",
+            "potrfBatched",
+            "potrf",
+            "geqrf",
+            f"{unitary}gqr",
+            f"{unitary}mqr",
+            "gtsv2",
+        ]
+    )
     assert driver.host_calls == before

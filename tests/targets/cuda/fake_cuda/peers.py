@@ -24,12 +24,23 @@ on_cupy.find_cublas = lambda: sys.argv[1]
 NEVER_WAIT = {"cudaSetDevice", "cudaMemGetInfo", "cudaEventQuery"}
 CALLS = (
     "cuModuleLoadData",  # first: kernels are loaded once
-    "cublasCreate_v2", "cublasGemmEx", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
-    "cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphAddChildGraphNode",
-    "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphExecKernelNodeSetParams_v2",
-    "cuGraphExecDestroy", "cuLaunchKernel", "cudaMalloc", "cudaMemcpyAsync",
-    "cudaEventRecord", "cudaStreamSynchronize",
-)  # fmt: skip
+    "cublasCreate_v2",
+    "cublasGemmEx",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuGraphCreate",
+    "cuGraphAddKernelNode_v2",
+    "cuGraphAddChildGraphNode",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphExecDestroy",
+    "cuLaunchKernel",
+    "cudaMalloc",
+    "cudaMemcpyAsync",
+    "cudaEventRecord",
+    "cudaStreamSynchronize",
+)
 MET = 2
 WAIT_SECONDS = 60.0
 W = (np.random.default_rng(0).normal(size=(24, 24)) / 5).astype(np.float32)
@@ -79,8 +90,6 @@ peer = gf.device_put(X, SECOND)
 launch(peer).block_until_ready()
 states = {call: meets(call, number) for number, call in enumerate(CALLS)}
 missed = [f"{call} {state}" for call, state in states.items() if state != MET]
-with_python = {
-    name.decode() for k in range(128) if (name := fake.fake_with_python(k)) is not None
-}
+with_python = {name.decode() for k in range(128) if (name := fake.fake_with_python(k)) is not None}
 print("missed", *missed)
 print("with Python's lock", *sorted(with_python - NEVER_WAIT))

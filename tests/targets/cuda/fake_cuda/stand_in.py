@@ -20,17 +20,35 @@ from ptxsim.kernel import PtxModule
 from ptxsim.memory import DeviceMemory
 
 COUNTS = (
-    "refusals", "launches", "replays", "changes", "recordings", "pinned", "captures", "modules",
+    "refusals",
+    "launches",
+    "replays",
+    "changes",
+    "recordings",
+    "pinned",
+    "captures",
+    "modules",
     "graphs",
-)  # fmt: skip
+)
 _DESCRIBE = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p,
-    ctypes.c_longlong, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.POINTER(ctypes.c_int),
-)  # fmt: skip
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_char_p,
+    ctypes.c_longlong,
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_int),
+)
 _LAUNCH = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.POINTER(ctypes.c_uint),
-    ctypes.POINTER(ctypes.c_uint64), ctypes.c_int,
-)  # fmt: skip
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_longlong,
+    ctypes.POINTER(ctypes.c_uint),
+    ctypes.POINTER(ctypes.c_uint64),
+    ctypes.c_int,
+)
 _ILLEGAL_ADDRESS = 700
 _CUPYS = Checks(races=False, uninitialized_shared=False)  # what CuPy's kernels do is its own
 

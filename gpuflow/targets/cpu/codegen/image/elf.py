@@ -90,9 +90,7 @@ def sections_of(code: bytes) -> list[Section]:
     Raises:
         Unsupported: it is of another kind, or has sections of unknown ones.
     """
-    identity, kind, machine, *_, start, _, _, _, _, size, count, names = (
-        _HEADER.unpack_from(code)
-    )
+    identity, kind, machine, *_, start, _, _, _, _, size, count, names = _HEADER.unpack_from(code)
     if not identity.startswith(_IDENTITY) or (kind, machine) != (_RELOCATABLE, _X86_64):
         raise Unsupported("not an object file of x86-64")
     if size != _SECTION.size:

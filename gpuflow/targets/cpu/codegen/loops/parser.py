@@ -34,10 +34,22 @@ from gpuflow.targets.cpu.codegen.loops.text import LoopSource
 from gpuflow.targets.parsing import parsed
 
 _OPERATORS: dict[type, str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.BitAnd: "&", ast.BitOr: "|",
-    ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Eq: "==", ast.NotEq: "!=",
-    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
-}  # fmt: skip
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
 _PREFIXES: dict[type, str] = {ast.Not: "not", ast.Invert: "~", ast.USub: "-"}
 _ACCESSORS = ("reader", "guarded_reader", "writer")
 
@@ -128,8 +140,9 @@ def _expression(node: ast.expr) -> Expression:
             return Truth(truth)
         case ast.Constant(value=int() as whole):
             return Literal(whole)
-        case ast.BinOp(left=left, op=operator, right=right) | ast.Compare(
-            left=left, ops=[operator], comparators=[right]
+        case (
+            ast.BinOp(left=left, op=operator, right=right)
+            | ast.Compare(left=left, ops=[operator], comparators=[right])
         ) if type(operator) in _OPERATORS:
             return Operation(_OPERATORS[type(operator)], _expression(left), _expression(right))
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as whole)):

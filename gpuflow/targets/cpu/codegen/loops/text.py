@@ -31,9 +31,22 @@ from gpuflow.targets.cpu.codegen.loops.nodes import (
 
 # How tightly Python's operators bind; operators of one level associate to the left.
 _LEVELS = {
-    "==": 1, "!=": 1, "<": 1, "<=": 1, ">": 1, ">=": 1,
-    "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, "+": 6, "-": 6, "*": 7, "/": 7,
-}  # fmt: skip
+    "==": 1,
+    "!=": 1,
+    "<": 1,
+    "<=": 1,
+    ">": 1,
+    ">=": 1,
+    "|": 2,
+    "^": 3,
+    "&": 4,
+    "<<": 5,
+    ">>": 5,
+    "+": 6,
+    "-": 6,
+    "*": 7,
+    "/": 7,
+}
 _PREFIXES = {"not": 0, "-": 8, "~": 8}
 _TIGHTEST = 9
 

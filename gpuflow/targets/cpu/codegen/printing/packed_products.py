@@ -161,20 +161,30 @@ def product_text(left: str, right: str, out: str, kind: str) -> LoopSource:
     )
 
     text = _TEXT.format(
-        left=left, right=right, out=out, packed=panel.packed, summed=panel.summed, name=name,
-        unpack=unpack, tile=rows * columns, rows=rows, columns=columns, rows_less_1=rows - 1,
-        columns_less_1=columns - 1, steps="d" if step_depth == 1 else "(d + 1) >> 1",
-        row_width=rows * step_depth, column_width=columns * step_depth, kind=kind,
+        left=left,
+        right=right,
+        out=out,
+        packed=panel.packed,
+        summed=panel.summed,
+        name=name,
+        unpack=unpack,
+        tile=rows * columns,
+        rows=rows,
+        columns=columns,
+        rows_less_1=rows - 1,
+        columns_less_1=columns - 1,
+        steps="d" if step_depth == 1 else "(d + 1) >> 1",
+        row_width=rows * step_depth,
+        column_width=columns * step_depth,
+        kind=kind,
         pack_a=_pack("a", left, panel, "row", rows, "g", 5),
         pack_b=_pack("b", right, panel, "column", columns, "n", 4),
         result=result_text("r", panel.summed, out),
-    )  # fmt: skip
+    )
     return parsed_source(text, name)
 
 
-def _pack(
-    x: str, storage: str, panel: Panel, lane: str, lanes: int, size: str, depth: int
-) -> str:
+def _pack(x: str, storage: str, panel: Panel, lane: str, lanes: int, size: str, depth: int) -> str:
     """The text that packs an operand.
 
     Args:
@@ -196,12 +206,21 @@ def _pack(
     ]
     by_one = step_depth == 1
     body = _PACK.format(
-        x=x, row=row, step_depth=step_depth, some=_SOME, some_less_1=_SOME - 1, lanes=lanes,
-        lane=lane, size=size, shift="" if by_one else " >> 1", value=value(f"{x}_v"),
+        x=x,
+        row=row,
+        step_depth=step_depth,
+        some=_SOME,
+        some_less_1=_SOME - 1,
+        lanes=lanes,
+        lane=lane,
+        size=size,
+        shift="" if by_one else " >> 1",
+        value=value(f"{x}_v"),
         at_k=f"{x}_k * {row}" if by_one else f"({x}_k >> 1) * {row} + ({x}_k & 1)",
-        whole="d" if by_one else "(d >> 1) << 1", packed=panel.packed,
+        whole="d" if by_one else "(d >> 1) << 1",
+        packed=panel.packed,
         step_loads="\n".join(loads),
-    )  # fmt: skip
+    )
     return indent(body.rstrip(), 4 * depth * " ")
 
 

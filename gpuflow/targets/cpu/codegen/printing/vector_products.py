@@ -15,10 +15,22 @@ from gpuflow.targets.cpu.codegen.product_tiles import PANELS
 
 # The argument block of the kernel, in order; strides count elements.
 VECTOR_PRODUCT_ARGUMENTS = (
-    "matrix", "vector", "out", "rows", "depth", "matrix_row", "matrix_step", "vector_step",
-    "blocks", "block_rows", "inner", "matrix_outer", "matrix_inner", "vector_outer",
+    "matrix",
+    "vector",
+    "out",
+    "rows",
+    "depth",
+    "matrix_row",
+    "matrix_step",
+    "vector_step",
+    "blocks",
+    "block_rows",
+    "inner",
+    "matrix_outer",
+    "matrix_inner",
+    "vector_outer",
     "vector_inner",
-)  # fmt: skip
+)
 _POINTERS = 3
 _MOST_SUMS = 512  # sums in a core's first cache
 
@@ -104,14 +116,21 @@ def vector_product_text(matrix: str, vector: str, out: str, kind: str) -> LoopSo
 
     is_float = summed == "float32"
     text = _TEXT.format(
-        matrix=matrix, vector=vector, out=out, summed=summed, name=name, unpack=unpack,
-        most_sums=_MOST_SUMS, most_sums_less_1=_MOST_SUMS - 1,
+        matrix=matrix,
+        vector=vector,
+        out=out,
+        summed=summed,
+        name=name,
+        unpack=unpack,
+        most_sums=_MOST_SUMS,
+        most_sums_less_1=_MOST_SUMS - 1,
         load_row=element("matrix", matrix, "row_at + k"),
         load_next=element("vector", vector, "start + k"),
         load_apart=element("vector", vector, "start + k * vector_step"),
         load_column=element("matrix", matrix, "step_at + c"),
         load_strided=element("matrix", matrix, "step_at + c * matrix_row"),
         total=f"accumulate_add_{summed}(total, x * y)" if is_float else "total + x * y",
-        result_total=result_text("total", summed, out), result=result_text("s", summed, out),
-    )  # fmt: skip
+        result_total=result_text("total", summed, out),
+        result=result_text("s", summed, out),
+    )
     return parsed_source(text, name)

@@ -98,9 +98,10 @@ def _ordered_kernel(kernel: Kernel, order: Sequence[int], is_unit: Sequence[bool
 
     body = tuple(
         replace(s, axes=tuple(axis.name for axis in axes if axis.name in s.axes))
-        if isinstance(s, Reduce) else s
+        if isinstance(s, Reduce)
+        else s
         for s in kernel.body.body
-    )  # fmt: skip
+    )
     return replace(
         kernel,
         axes=axes,

@@ -137,9 +137,10 @@ def with_forwarded_stores(
             body = _forwarded(item.body, arrays)
             own = _read(body.body)
             remaining = [
-                s for s in body.body
+                s
+                for s in body.body
                 if not (isinstance(s, Store) and s.operand in arrays - later - own)
-            ]  # fmt: skip
+            ]
             item = replace(item, body=Block(body=tuple(remaining)))
         result.append(item)
     return result
@@ -311,9 +312,12 @@ class Interchange:
         return [first.loop(), *rows, last.loop()]
 
     def _rows(
-        self, s: Reduce, functions: Sequence[str], totals: dict[Value, Local],
+        self,
+        s: Reduce,
+        functions: Sequence[str],
+        totals: dict[Value, Local],
         keys: dict[Value, tuple[str, Local]],
-    ) -> tuple[Statement, ...]:  # fmt: skip
+    ) -> tuple[Statement, ...]:
         """Loops over rows, the last axis in blocks if there are totals."""
         *outer, last = s.axes
         rows = For(last, Block(body=(self._row(s, functions, keys),)))

@@ -286,9 +286,7 @@ class _Blocks:
         def of(values: Sequence[Value], positions: Iterable[int]) -> tuple[Value, ...]:
             return tuple([values[k] for k in positions])
 
-        arrays = self._begin(
-            of(s.outs, others), of(s.body.params, others), of(s.init, others), out
-        )
+        arrays = self._begin(of(s.outs, others), of(s.body.params, others), of(s.init, others), out)
         head = Code(self, out)
         init = tuple([head.value(value) for value in of(s.init, uniform)])
         outs, current, tested = (tuple([self.fresh(v.dtype) for v in init]) for _ in range(3))
@@ -296,9 +294,10 @@ class _Blocks:
         condition = Block(of(s.cond.params, uniform), s.cond.body, s.cond.results)
         goes_on = Code(self, test).block(condition, tested)[0]
         body = Block(
-            (*of(s.body.params, uniform), *of(s.body.params, others)), s.body.body,
+            (*of(s.body.params, uniform), *of(s.body.params, others)),
+            s.body.body,
             of(s.body.results, others),
-        )  # fmt: skip
+        )
         loop = _Counted(body, arrays, mask, lambda code, number: current, True)
         self.uniform.update(zip(body.params, current, strict=False))
         inner: list[Statement] = []
@@ -321,9 +320,12 @@ class _Blocks:
     # --- statements in order ---
 
     def sequence(
-        self, items: Sequence[Statement], results: Sequence[Value], mask: Local | None,
+        self,
+        items: Sequence[Statement],
+        results: Sequence[Value],
+        mask: Local | None,
         out: list[Statement],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write statements for a block of lanes.
 
         Args:
@@ -350,9 +352,12 @@ class _Blocks:
         self._segment(straight, set(results), mask, out)
 
     def _segment(
-        self, items: Sequence[Statement], later: set[Value], mask: Local | None,
+        self,
+        items: Sequence[Statement],
+        later: set[Value],
+        mask: Local | None,
         out: list[Statement],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write statements without loops, in a loop over the lanes."""
         live = [value for s in items for value in results_of(s) if value in later]
         if not live and not any(isinstance(s, Store) for s in statements(Block(body=tuple(items)))):
@@ -391,9 +396,12 @@ class _Blocks:
     # --- loops ---
 
     def _begin(
-        self, outs: Sequence[Value], params: Sequence[Value], init: Sequence[Value],
+        self,
+        outs: Sequence[Value],
+        params: Sequence[Value],
+        init: Sequence[Value],
         out: list[Statement],
-    ) -> list[Local]:  # fmt: skip
+    ) -> list[Local]:
         """Give carries their arrays, with their initial values."""
         code = Code(self)
         arrays = [self.array_of(value) for value in outs]
@@ -482,9 +490,12 @@ class _Blocks:
         remaining = head.apply("min", remaining, head.number("int64", tiles.iterations))
         tiles.fill(first, remaining, inner)
         loop = _Counted(
-            tiles.body, arrays, None,
-            lambda code, row: (code.apply("add", first, row), tiles.rows(code, row)), False,
-        )  # fmt: skip
+            tiles.body,
+            arrays,
+            None,
+            lambda code, row: (code.apply("add", first, row), tiles.rows(code, row)),
+            False,
+        )
         self._counted_loop(loop, remaining, inner)
         tiles.empty(first, remaining, inner)
         more = code.apply("add", count, code.number("int64", tiles.iterations - 1))

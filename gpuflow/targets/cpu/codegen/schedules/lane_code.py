@@ -135,9 +135,11 @@ class Code:
         return out
 
     def times(
-        self, count: Value, init: Sequence[Value],
+        self,
+        count: Value,
+        init: Sequence[Value],
         iteration: Callable[[Code, Value, Sequence[Value]], Sequence[Value]],
-    ) -> tuple[Value, ...]:  # fmt: skip
+    ) -> tuple[Value, ...]:
         """Write a loop of ``count`` iterations.
 
         Args:
@@ -155,9 +157,7 @@ class Code:
         self._statements.append(For(None, body, count, outs, tuple(init)))
         return outs
 
-    def branch(
-        self, outs: Sequence[Value], predicate: Value, then: Block, orelse: Block
-    ) -> None:
+    def branch(self, outs: Sequence[Value], predicate: Value, then: Block, orelse: Block) -> None:
         self._statements.append(If(tuple(outs), predicate, then, orelse))
 
     def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value:

@@ -82,9 +82,7 @@ class Compaction:
         work: approximate number of operations of an iteration.
     """
 
-    def __init__(
-        self, lanes: Lanes, s: While, mask: Local | None, unroll: int, work: int
-    ) -> None:
+    def __init__(self, lanes: Lanes, s: While, mask: Local | None, unroll: int, work: int) -> None:
         self.lanes, self.s, self.mask = lanes, s, mask
         self.unroll, self.work = unroll, work
         self.results = [lanes.array(value.dtype) for value in s.outs]

@@ -33,9 +33,7 @@ def find_uniform_loops(lanes: Counting, block: Block) -> dict[int, tuple[int, ..
     return found
 
 
-def _find(
-    lanes: Counting, found: dict[int, tuple[int, ...]], block: Block, in_lanes: bool
-) -> None:
+def _find(lanes: Counting, found: dict[int, tuple[int, ...]], block: Block, in_lanes: bool) -> None:
     """Add the loops of a block; uniform values are in ``uniform`` and ``cheap``."""
     for s in block.body:
         if not in_lanes or lanes.note_uniform(s):

@@ -72,13 +72,10 @@ def all_values(call: KernelCall) -> dict[Argument, int]:
     return values
 
 
-def are_unit(
-    kernel: Kernel, values: Mapping[Argument, int], innermost: Axis
-) -> tuple[bool, ...]:
+def are_unit(kernel: Kernel, values: Mapping[Argument, int], innermost: Axis) -> tuple[bool, ...]:
     """The operands that are contiguous along an axis."""
     return tuple(
-        values[Argument("stride", operand.name, innermost.name)] == 1
-        for operand in kernel.operands
+        values[Argument("stride", operand.name, innermost.name)] == 1 for operand in kernel.operands
     )
 
 
@@ -155,11 +152,14 @@ def _last_axes(kernel: Kernel) -> list[tuple[Distance, Distance, Distance]]:
     reduced = first if last.role is Role.PARALLEL else last
     distances = distances_of(kernel)
     return [
-        (distances[operand.name, reduced.name], distances[operand.name, first.name],
-         distances[operand.name, last.name])
+        (
+            distances[operand.name, reduced.name],
+            distances[operand.name, first.name],
+            distances[operand.name, last.name],
+        )
         for operand in kernel.operands
         if operand.mode is Mode.IN
-    ]  # fmt: skip
+    ]
 
 
 def _exchanged(operand: Operand, is_unit: bool) -> Operand:

@@ -113,11 +113,12 @@ def _transposed(kernel: Kernel) -> Kernel:
     interchange = Interchange(kernel, ROWS)
     tiles = {
         operand.name: Local(
-            f"{operand.name}_tile", compute_dtype(operand.dtype),
+            f"{operand.name}_tile",
+            compute_dtype(operand.dtype),
             ((row.name, row.exact), (rows.name, ROWS)),
         )
         for operand in _transposed_operands(kernel)
-    }  # fmt: skip
+    }
     names = {name: tile.name for name, tile in tiles.items()}
     into, back = [], []
     for operand in kernel.operands:

@@ -62,9 +62,13 @@ def _is_in_order(kernel: Kernel) -> bool:
 
 
 def _launch_segments(
-    kernel: Kernel, function: int, calls: Sequence[KernelCall], blocks: Sequence[int],
-    services: NativeServices, code: Code,
-) -> None:  # fmt: skip
+    kernel: Kernel,
+    function: int,
+    calls: Sequence[KernelCall],
+    blocks: Sequence[int],
+    services: NativeServices,
+    code: Code,
+) -> None:
     """Segments follow one another: threads take ranges of points, or whole reductions."""
     is_whole = all(axis.role is not Role.PARALLEL for axis in kernel.axes)
     table, start = [function, int(is_whole), len(calls)], 0

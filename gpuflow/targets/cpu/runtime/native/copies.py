@@ -60,9 +60,13 @@ def operand_location(operand: Operand, code: Code, locations: Locations) -> Loca
 
 
 def copy_view(
-    view: View, itemsize: int, source: Location, target: Location, services: NativeServices,
+    view: View,
+    itemsize: int,
+    source: Location,
+    target: Location,
+    services: NativeServices,
     code: Code,
-) -> None:  # fmt: skip
+) -> None:
     """Copy the elements of a view, starting at ``source``, in row-major order."""
     size = prod(view.shape)
     if not size * itemsize:  # float0 holds nothing

@@ -82,16 +82,23 @@ class FunctionText:
         n = self._new_label()
         index, further = f"%i{n}", f"%next{n}"
         self._instructions += [
-            f"  br label %before{n}", f"before{n}:", f"  br label %look{n}", f"look{n}:",
+            f"  br label %before{n}",
+            f"before{n}:",
+            f"  br label %look{n}",
+            f"look{n}:",
             f"  {index} = phi i64 [ {start}, %before{n} ], [ {further}, %again{n} ]",
             f"  %more{n} = icmp slt i64 {index}, {stop}",
-            f"  br i1 %more{n}, label %body{n}, label %end{n}", f"body{n}:",
-        ]  # fmt: skip
+            f"  br i1 %more{n}, label %body{n}, label %end{n}",
+            f"body{n}:",
+        ]
         yield index
         self._instructions += [
-            f"  br label %again{n}", f"again{n}:", f"  {further} = add nsw i64 {index}, {step}",
-            f"  br label %look{n}", f"end{n}:",
-        ]  # fmt: skip
+            f"  br label %again{n}",
+            f"again{n}:",
+            f"  {further} = add nsw i64 {index}, {step}",
+            f"  br label %look{n}",
+            f"end{n}:",
+        ]
 
     @contextmanager
     def where(self, condition: Value) -> Iterator[None]:

@@ -24,9 +24,16 @@ from gpuflow.targets.cpu.codegen.machine_code import AS_WRITTEN, compiled
 _FOLDER = Path(__file__).parent
 _CORE = ("locations.ll", "pool.ll", "execute.ll", "copy.ll")
 _CORE_SYMBOLS = (
-    "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",
-    "gf_interrupted", "gf_signals",
-)  # fmt: skip
+    "gf_pool_reset",
+    "gf_dispatch",
+    "gf_worker",
+    "gf_stop",
+    "gf_execute",
+    "gf_call",
+    "gf_copy",
+    "gf_interrupted",
+    "gf_signals",
+)
 # Functions for programs with loops, branches or segments, and their imports of other modules.
 _ON_DEMAND = {
     "scan": ("gf_execute", "gf_signals"),
@@ -47,15 +54,22 @@ _COMPLEX_COMPONENTS = {"c": "float", "z": "double"}
 _CONVOLUTIONS = {"s": ("float", 4, 16), "d": ("double", 8, 8)}
 _PAUSES = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}
 _PYTHON = (
-    "PyErr_CheckSignals", "PyEval_SaveThread", "PyEval_RestoreThread", "Py_IncRef",
-    "Py_DecRef", "PyObject_CallNoArgs", "_Py_NoneStruct", "gf_do_nothing",
-)  # fmt: skip
+    "PyErr_CheckSignals",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+    "Py_IncRef",
+    "Py_DecRef",
+    "PyObject_CallNoArgs",
+    "_Py_NoneStruct",
+    "gf_do_nothing",
+)
 _INTRINSICS = (
-    "declare i64 @llvm.smin.i64(i64, i64)", "declare i64 @llvm.smax.i64(i64, i64)",
+    "declare i64 @llvm.smin.i64(i64, i64)",
+    "declare i64 @llvm.smax.i64(i64, i64)",
     "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
     "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
     "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
-)  # fmt: skip
+)
 
 # For functions in LLVM IR that instructions run: values in slots of their argument block.
 READ_ARGUMENTS = """
@@ -139,9 +153,13 @@ def convolution_module(letter: str) -> Module:
     kind, count, lanes = _CONVOLUTIONS[letter]
     iota = ", ".join(f"i32 {k}" for k in range(lanes))
     values = {
-        "TYPE": letter, "ELEMENT": kind, "BYTES": str(count), "LANES": str(lanes),
-        "IOTA": f"<{iota}>", "SUFFIX": f"v{lanes}f{8 * count}",
-    }  # fmt: skip
+        "TYPE": letter,
+        "ELEMENT": kind,
+        "BYTES": str(count),
+        "LANES": str(lanes),
+        "IOTA": f"<{iota}>",
+        "SUFFIX": f"v{lanes}f{8 * count}",
+    }
     symbols = tuple(f"gf_{name}_{letter}" for name in ("convolution", "sum_partials", "zero"))
     return Module(_text("slots.ll", "convolution.ll", values=values) + "\n!0 = !{}", symbols)
 

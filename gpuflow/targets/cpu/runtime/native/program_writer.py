@@ -21,9 +21,11 @@ from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime, native
 
 _END, _SET, _RUN, _NEST, _LOOK = range(5)
 _NESTS = {
-    "scan": "scan", "while": "while", "branch": "branch",
+    "scan": "scan",
+    "while": "while",
+    "branch": "branch",
     "parallel_loop": "scan on several threads",
-}  # fmt: skip
+}
 _LONGEST = 5  # slots of an instruction
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
 _SLOT_BYTES = 8
@@ -135,15 +137,23 @@ class Code:
         return [length, int(reverse), *self._body(body, table), _mask(body)]
 
     def while_loop(
-        self, condition: Program, body: Code, table: Sequence[LoopRegister], flag: Location,
+        self,
+        condition: Program,
+        body: Code,
+        table: Sequence[LoopRegister],
+        flag: Location,
         copies: Sequence[Copy],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run ``body`` as long as ``flag``, which ``condition`` sets first, is not 0."""
         rows = [w for copy in copies for w in (*copy.target, *copy.first, *copy.even, copy.count)]
         arguments = [
-            *self._program(condition), *self._body(body, table), *flag,
-            len(copies), address(self.array(rows)), _mask(body),
-        ]  # fmt: skip
+            *self._program(condition),
+            *self._body(body, table),
+            *flag,
+            len(copies),
+            address(self.array(rows)),
+            _mask(body),
+        ]
         self._nested("while", arguments, _HEAVY)
 
     def branch(self, index: Location, programs: Sequence[Program]) -> None:
@@ -185,8 +195,9 @@ class Code:
             elif operation == _RUN:
                 function, block, extent, chunk = rest
                 name = names.get(function, "a function of the runtime")
-                texts.append(f"run {name} with the words from {block}, {extent} indices, "
-                             f"{chunk} at a time")  # fmt: skip
+                texts.append(
+                    f"run {name} with the words from {block}, {extent} indices, {chunk} at a time"
+                )
                 k += _LONGEST
             elif operation == _LOOK:
                 k += 1

@@ -175,9 +175,13 @@ def _loop_threads(step: ProgramStep, services: NativeServices) -> int:
 
 
 def _program(
-    step: ProgramStep, bodies: list[list[Emit]], threads: int, services: NativeServices, code: Code,
+    step: ProgramStep,
+    bodies: list[list[Emit]],
+    threads: int,
+    services: NativeServices,
+    code: Code,
     locations: Locations,
-) -> None:  # fmt: skip
+) -> None:
     arena, spare = workspace_layout(step, locations.plan.offsets[step.workspace])
     memory = locations.memory.section(*arena)
     programs = [
@@ -191,9 +195,7 @@ def _program(
     if rule.branches is not None:
         moving = [out for out, keeps in zip(outs, aliasing, strict=True) if not keeps]
         registers = [(*operands[1:], *inner_values, *moving) for inner_values in values]
-        code.branch(
-            operands[0], [Program(c, r) for c, r in zip(programs, registers, strict=True)]
-        )
+        code.branch(operands[0], [Program(c, r) for c, r in zip(programs, registers, strict=True)])
         return
     start = address(locations.memory.memory)
     free = (fixed(start + offset) for offset in spare)
@@ -246,10 +248,16 @@ def _values(inner: Inner, code: Code) -> list[Location]:
 
 
 def _scan(
-    form: ScanForm, step: ProgramStep, services: NativeServices, bodies: Sequence[Code],
-    operands: Sequence[Location], values: Sequence[Location], outs: Sequence[Location],
-    carries: Sequence[_Carry], code: Code,
-) -> None:  # fmt: skip
+    form: ScanForm,
+    step: ProgramStep,
+    services: NativeServices,
+    bodies: Sequence[Code],
+    operands: Sequence[Location],
+    values: Sequence[Location],
+    outs: Sequence[Location],
+    carries: Sequence[_Carry],
+    code: Code,
+) -> None:
     if form.length == 0:
         for carry in carries:
             copy_bytes(carry.start, carry.out, carry.count, services, code)
@@ -260,8 +268,7 @@ def _scan(
     alternating = [(c.out, c.spare) if ends_first else (c.spare, c.out) for c in carries]
     table = [always(location) for location in operands[: form.num_consts]]
     table += [
-        LoopRegister(c.start, one, two)
-        for c, (one, two) in zip(carries, alternating, strict=True)
+        LoopRegister(c.start, one, two) for c, (one, two) in zip(carries, alternating, strict=True)
     ]
     table += [
         always(location, _element_bytes(operand.aval.shape, operand.aval.dtype))
@@ -285,9 +292,13 @@ def _scan(
 
 
 def _while(
-    form: WhileForm, programs: Sequence[Code], operands: Sequence[Location],
-    values: Sequence[Sequence[Location]], carries: Sequence[_Carry], code: Code,
-) -> None:  # fmt: skip
+    form: WhileForm,
+    programs: Sequence[Code],
+    operands: Sequence[Location],
+    values: Sequence[Sequence[Location]],
+    carries: Sequence[_Carry],
+    code: Code,
+) -> None:
     condition, body = programs
     first, split = form.num_condition_consts, form.first_carry
     flag_memory = code.array([0])

@@ -179,9 +179,12 @@ def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
         return types.uint16(types.float32), emit
 
     return _by_name(
-        bfloat16_to_float32, float32_to_bfloat16, round_to_bfloat16,
-        float16_to_float32, float32_to_float16,
-    )  # fmt: skip
+        bfloat16_to_float32,
+        float32_to_bfloat16,
+        round_to_bfloat16,
+        float16_to_float32,
+        float32_to_float16,
+    )
 
 
 def _float8_conversions(tools: NumbaCuda) -> dict[str, Any]:

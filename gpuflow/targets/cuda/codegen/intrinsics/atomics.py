@@ -19,10 +19,13 @@ def atomic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
     i32 = ir.IntType(32)
     forms = {
-        types.float32: ("f32", "f"), types.float64: ("f64", "d"),
-        types.int32: ("u32", "r"), types.uint32: ("u32", "r"),
-        types.int64: ("u64", "l"), types.uint64: ("u64", "l"),
-    }  # fmt: skip
+        types.float32: ("f32", "f"),
+        types.float64: ("f64", "d"),
+        types.int32: ("u32", "r"),
+        types.uint32: ("u32", "r"),
+        types.int64: ("u64", "l"),
+        types.uint64: ("u64", "l"),
+    }
 
     @tools.intrinsic
     def atomic_add(typingctx, pointer, index, value):

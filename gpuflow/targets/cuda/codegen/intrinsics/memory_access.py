@@ -89,8 +89,12 @@ def _elements(tools: NumbaCuda) -> dict[str, Any]:
         return types.int64(pointer), emit
 
     functions = (
-        address_of, load_readonly, load_shared_by_gpu, pointer_from_address, pointer_within
-    )  # fmt: skip
+        address_of,
+        load_readonly,
+        load_shared_by_gpu,
+        pointer_from_address,
+        pointer_within,
+    )
     return {function._name: function for function in functions}
 
 
@@ -159,9 +163,7 @@ def _vector_stores(tools: NumbaCuda) -> dict[str, Any]:
     return {store_vector._name: store_vector}
 
 
-def _vector_chunks(
-    ir: ModuleType, lane: Type, size: int, width: int
-) -> tuple[Type, int, int]:
+def _vector_chunks(ir: ModuleType, lane: Type, size: int, width: int) -> tuple[Type, int, int]:
     """Chunks that carry ``width`` lanes of ``size`` bytes: (type, count, lanes per chunk).
 
     NVVM splits vectors of 8- and 16-bit elements into several accesses, so those are accessed as

@@ -245,4 +245,3 @@ class _Patterns:
 
 def _union(*needs: Iterable[Argument]) -> tuple[Argument, ...]:
     return tuple(dict.fromkeys(argument for some in needs for argument in some))
-

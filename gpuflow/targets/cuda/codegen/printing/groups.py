@@ -241,9 +241,12 @@ class GroupPrinter(MemberPrinter):
         return VectorPhase(name, axes, loads, stores, captured, Block(body=tuple(moved)))
 
     def _element_suite(
-        self, axes: Sequence[Axis], bodies: Sequence[Block], moved: Sequence[Load | Store],
+        self,
+        axes: Sequence[Axis],
+        bodies: Sequence[Block],
+        moved: Sequence[Load | Store],
         reduces: Sequence[Reduce],
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """The suite of the function for one element: it returns stored, then combined values."""
         rest = Block(body=tuple(s for b in bodies for s in b.body if s not in moved))
         results = []
@@ -266,9 +269,14 @@ class GroupPrinter(MemberPrinter):
         return suite
 
     def _vector_source(
-        self, element: str, last: str, loads: Sequence[Operand], captured: Sequence[str],
-        reduces: Sequence[Reduce], stores: int,
-    ) -> list[str]:  # fmt: skip
+        self,
+        element: str,
+        last: str,
+        loads: Sequence[Operand],
+        captured: Sequence[str],
+        reduces: Sequence[Reduce],
+        stores: int,
+    ) -> list[str]:
         """The function for one vector, with its head."""
         width, sum_count = self.launch.width, sum(len(s.outs) for s in reduces)
         sums = [f"sum_{number}" for number in range(sum_count)]

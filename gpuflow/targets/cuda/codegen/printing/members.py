@@ -140,9 +140,7 @@ class MemberPrinter(CudaPrinter):
             print_body()
         self.in_members = False
 
-    def unrolled_over_members(
-        self, axes: Sequence[Axis], print_body: Callable[[], None]
-    ) -> None:
+    def unrolled_over_members(self, axes: Sequence[Axis], print_body: Callable[[], None]) -> None:
         """``over_members`` of a body that only reads, unrolled by several iterations.
 
         The assembler then overlaps their loads, which it does not across the iterations of a loop

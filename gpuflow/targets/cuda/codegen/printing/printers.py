@@ -16,8 +16,11 @@ from gpuflow.targets.cuda.codegen.printing.points import PointPrinter
 from gpuflow.targets.cuda.codegen.schedules.launch_config import LaunchConfig, schedule_cuda
 
 EMITTERS = {
-    "point": PointPrinter, "row": GroupPrinter, "column": ColumnPrinter, "full": FullPrinter,
-}  # fmt: skip
+    "point": PointPrinter,
+    "row": GroupPrinter,
+    "column": ColumnPrinter,
+    "full": FullPrinter,
+}
 
 
 @record

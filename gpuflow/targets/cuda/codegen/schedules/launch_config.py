@@ -287,9 +287,12 @@ def _with_vectors(
     vectors = group_vectors(kernel, block, max_tile > 0)
     tile = min(vectors.tile, max_tile)
     return replace(
-        launch, width=vectors.width, vector_operands=vectors.operands, tile=tile,
+        launch,
+        width=vectors.width,
+        vector_operands=vectors.operands,
+        tile=tile,
         register_operands=vectors.register_operands if tile else (),
-    )  # fmt: skip
+    )
 
 
 def _with_pairs(launch: LaunchConfig, kernel: Kernel, block: Block) -> LaunchConfig:

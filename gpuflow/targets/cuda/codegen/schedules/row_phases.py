@@ -60,10 +60,13 @@ def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCa
     calls = []
     for phase in phases.kernels:
         slots = [
-            values[argument] if argument.operand not in scratch
-            else steps[argument.axis] if argument.kind == "stride" else 0
+            values[argument]
+            if argument.operand not in scratch
+            else steps[argument.axis]
+            if argument.kind == "stride"
+            else 0
             for argument in arguments(phase)
-        ]  # fmt: skip
+        ]
         used = tuple([buffers[operand.name] for operand in phase.operands])
         calls.append(KernelCall(phase, tuple(slots), used, call.extent, call.points))
     return tuple(calls)

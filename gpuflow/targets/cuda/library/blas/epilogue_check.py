@@ -46,9 +46,7 @@ class CheckedEpilogues:
         if self._stream is None:
             self._stream = self._api.stream()
         try:
-            right = epilogue_is_right(
-                self._api, self._stream, self._make, epilogue, dtype, reduced
-            )
+            right = epilogue_is_right(self._api, self._stream, self._make, epilogue, dtype, reduced)
         except Exception as error:  # nvmath has an error class of its own
             if is_fault(error):
                 raise
@@ -59,9 +57,13 @@ class CheckedEpilogues:
 
 
 def epilogue_is_right(
-    api: GpuApi, stream: int, make: _Make, epilogue: Epilogue, dtype: np.dtype,
+    api: GpuApi,
+    stream: int,
+    make: _Make,
+    epilogue: Epilogue,
+    dtype: np.dtype,
     reduced: bool = False,
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether an epilogue agrees with NumPy; for a gradient, after its forward pass.
 
     Args:
@@ -119,9 +121,7 @@ def _agrees(
     return True
 
 
-def _read(
-    api: GpuApi, stream: int, pointer: int, shape: tuple[int, ...], dtype: Any
-) -> np.ndarray:
+def _read(api: GpuApi, stream: int, pointer: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     result = np.empty(shape, dtype)
     api.copy_out(address(result), pointer, result.nbytes, stream)
     api.synchronize(stream)

@@ -22,9 +22,13 @@ from gpuflow.targets.cuda.runtime.driver.faults import StatusError
 
 # cudaDataType_t.
 _TYPES = {
-    np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.float16): 2,
-    np.dtype(np.complex64): 4, np.dtype(np.complex128): 5, bfloat16: 14,
-}  # fmt: skip
+    np.dtype(np.float32): 0,
+    np.dtype(np.float64): 1,
+    np.dtype(np.float16): 2,
+    np.dtype(np.complex64): 4,
+    np.dtype(np.complex128): 5,
+    bfloat16: 14,
+}
 # cublasComputeType_t.
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
 # cublasMath_t: halves are added in float32 until the end, also where the work is split.
@@ -113,9 +117,13 @@ class CuBlas:
     """
 
     def __init__(
-        self, library: ctypes.CDLL, stream: int, pool: Pool, major: int,
+        self,
+        library: ctypes.CDLL,
+        stream: int,
+        pool: Pool,
+        major: int,
         lock: AbstractContextManager[Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._library, self._stream, self._lock = library, stream, lock
         self._count = workspace_bytes(major)
         self._workspace = pool.malloc(self._count)
@@ -156,23 +164,40 @@ class CuBlas:
             compute = _COMPUTE_32F_FAST_TF32
         # A row-major matrix is the transposed one to cuBLAS: out' = right' left'.
         head = (
-            int(gemm.right_transposed), int(gemm.left_transposed),
-            gemm.n, gemm.m, gemm.k, ctypes.byref(one),
-        )  # fmt: skip
+            int(gemm.right_transposed),
+            int(gemm.left_transposed),
+            gemm.n,
+            gemm.m,
+            gemm.k,
+            ctypes.byref(one),
+        )
         handles, compute_stream, lock = self._handles, self._stream, self._lock
         end, name = (compute, _DEFAULT_ALGORITHM), "a product of matrices"
         beta = ctypes.byref(zero)
         if gemm.count == 1:
             call, right_leading, left_leading = (
-                self._library.cublasGemmEx, gemm.right_leading, gemm.left_leading
-            )  # fmt: skip
+                self._library.cublasGemmEx,
+                gemm.right_leading,
+                gemm.left_leading,
+            )
 
             def multiply(left: int, right: int, out: int, stream: int = compute_stream) -> None:
                 with lock:
                     status = call(
-                        handles[stream], *head, right, kind, right_leading,
-                        left, kind, left_leading, beta, out, out_kind, gemm.n, *end,
-                    )  # fmt: skip
+                        handles[stream],
+                        *head,
+                        right,
+                        kind,
+                        right_leading,
+                        left,
+                        kind,
+                        left_leading,
+                        beta,
+                        out,
+                        out_kind,
+                        gemm.n,
+                        *end,
+                    )
                 if status:
                     _check(name, status)
 
@@ -182,10 +207,24 @@ class CuBlas:
         def multiply_all(left: int, right: int, out: int, stream: int = compute_stream) -> None:
             with lock:
                 status = stacked(
-                    handles[stream], *head, right, kind, gemm.right_leading, gemm.right_step,
-                    left, kind, gemm.left_leading, gemm.left_step,
-                    beta, out, out_kind, gemm.n, gemm.out_step, gemm.count, *end,
-                )  # fmt: skip
+                    handles[stream],
+                    *head,
+                    right,
+                    kind,
+                    gemm.right_leading,
+                    gemm.right_step,
+                    left,
+                    kind,
+                    gemm.left_leading,
+                    gemm.left_step,
+                    beta,
+                    out,
+                    out_kind,
+                    gemm.n,
+                    gemm.out_step,
+                    gemm.count,
+                    *end,
+                )
             if status:
                 _check(name, status)
 

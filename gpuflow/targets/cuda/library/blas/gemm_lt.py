@@ -80,9 +80,7 @@ class CtypesLt:
             setattr(self, name, _checked(_function(library, name, signature), name))
 
 
-def _function(
-    library: ctypes.CDLL, name: str, signature: tuple[Any, ...]
-) -> Callable[..., int]:
+def _function(library: ctypes.CDLL, name: str, signature: tuple[Any, ...]) -> Callable[..., int]:
     suffix = "".join(segment.capitalize() for segment in name.split("_"))
     function = getattr(library, f"cublasLt{suffix}")
     function.argtypes, function.restype = signature, _int
@@ -101,9 +99,7 @@ def _checked(function: Callable[..., int], name: str) -> Callable[..., None]:
     return call
 
 
-def _creating(
-    library: ctypes.CDLL, name: str, signature: tuple[Any, ...]
-) -> Callable[..., int]:
+def _creating(library: ctypes.CDLL, name: str, signature: tuple[Any, ...]) -> Callable[..., int]:
     call = _checked(_function(library, name, (_pointer, *signature)), name)
 
     def create(*arguments: Any) -> int:
@@ -138,9 +134,11 @@ class CuBlasLt:
     """
 
     def __init__(
-        self, calls: ModuleType | CtypesLt, workspace: tuple[int, int],
+        self,
+        calls: ModuleType | CtypesLt,
+        workspace: tuple[int, int],
         lock: AbstractContextManager[Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.calls, self.workspace, self.lock = calls, workspace, lock
         self.handle: int = calls.create()
 
@@ -200,11 +198,23 @@ class LtProduct:
                 self._point(bias, aux)
             algorithm = self._algorithms.get(aligned) or self.algorithm(aligned)
             self._calls.matmul(
-                self._lt.handle, self._desc, ctypes.addressof(self._one), right, self._right,
-                left, self._left, ctypes.addressof(self._zero), out, self._out, out, self._out,
-                ctypes.addressof(algorithm), workspace, count,
+                self._lt.handle,
+                self._desc,
+                ctypes.addressof(self._one),
+                right,
+                self._right,
+                left,
+                self._left,
+                ctypes.addressof(self._zero),
+                out,
+                self._out,
+                out,
+                self._out,
+                ctypes.addressof(algorithm),
+                workspace,
+                count,
                 self._stream if stream is None else stream,
-            )  # fmt: skip
+            )
 
     def __del__(self) -> None:
         try:
@@ -234,9 +244,17 @@ class LtProduct:
         algorithm = (ctypes.c_uint64 * (_RESULT_BYTES // 8))()
         count = ctypes.c_int(0)
         calls.matmul_algo_get_heuristic(
-            self._lt.handle, self._desc, self._right, self._left, self._out, self._out,
-            preference, 1, ctypes.addressof(algorithm), ctypes.addressof(count),
-        )  # fmt: skip
+            self._lt.handle,
+            self._desc,
+            self._right,
+            self._left,
+            self._out,
+            self._out,
+            preference,
+            1,
+            ctypes.addressof(algorithm),
+            ctypes.addressof(count),
+        )
         calls.matmul_preference_destroy(preference)
         if count.value == 0:
             raise RuntimeError(

@@ -17,14 +17,25 @@ _BATCH, _KEY_HEADS = 2, 2
 
 
 def small_call(
-    lengths: tuple[int, int], dtype: np.dtype, size: int, group: int, causal: bool,
+    lengths: tuple[int, int],
+    dtype: np.dtype,
+    size: int,
+    group: int,
+    causal: bool,
     gradient: bool = False,
-) -> AttentionCall:  # fmt: skip
+) -> AttentionCall:
     """A call in which all arguments matter: sizes above 1, and a scale that is not the default."""
     return AttentionCall(
-        _BATCH, *lengths, _KEY_HEADS * group, _KEY_HEADS, size, 3 / size**0.5, causal, dtype,
+        _BATCH,
+        *lengths,
+        _KEY_HEADS * group,
+        _KEY_HEADS,
+        size,
+        3 / size**0.5,
+        causal,
+        dtype,
         gradient,
-    )  # fmt: skip
+    )
 
 
 def small_arrays(call: AttentionCall) -> tuple[Arrays, Arrays, Arrays]:

@@ -51,14 +51,20 @@ def small_calls(call: ConvolutionCall) -> list[ConvolutionCall]:
     plain, full = _SLIDES[len(call.strides)]
     return [
         ConvolutionCall(
-            call.kind, (_BATCH, _CHANNELS, *[one.size for one in slides]),
+            call.kind,
+            (_BATCH, _CHANNELS, *[one.size for one in slides]),
             (_OUTPUTS, _CHANNELS // groups, *[one.taps for one in slides]),
-            (_BATCH, _OUTPUTS, *[one.positions for one in slides]), call.channels_last,
-            tuple([one.padding for one in slides]), tuple([one.stride for one in slides]),
-            tuple([one.dilation for one in slides]), groups, call.dtype, call.reduced,
+            (_BATCH, _OUTPUTS, *[one.positions for one in slides]),
+            call.channels_last,
+            tuple([one.padding for one in slides]),
+            tuple([one.stride for one in slides]),
+            tuple([one.dilation for one in slides]),
+            groups,
+            call.dtype,
+            call.reduced,
         )
         for slides, groups in ((plain, 1), (full, 2))
-    ]  # fmt: skip
+    ]
 
 
 def small_arrays(call: ConvolutionCall) -> tuple[Arrays, Arrays, Arrays]:
@@ -90,9 +96,10 @@ def small_arrays(call: ConvolutionCall) -> tuple[Arrays, Arrays, Arrays]:
         slice(low, low + one.size) for one, (low, _) in zip(slides, call.padding, strict=True)
     ]
     wants = {
-        FORWARD: sums[0].reshape(y.shape), DATA: sums[1].reshape(padded.shape)[:, :, *unpadded],
+        FORWARD: sums[0].reshape(y.shape),
+        DATA: sums[1].reshape(padded.shape)[:, :, *unpadded],
         FILTER: sums[2].reshape(w.shape),
-    }  # fmt: skip
+    }
     left, right = {FORWARD: (x, w), DATA: (y, w), FILTER: (x, y)}[call.kind]
     left, right, want = (_packed(a, call.channels_last) for a in (left, right, wants[call.kind]))
     result = np.full(want.shape, np.nan, call.dtype)

@@ -24,9 +24,11 @@ VERSION = 9
 _FILE = f"libcudnn.so.{VERSION}"
 # The frontend's names of dtypes.
 TYPES = {
-    np.dtype(np.float32): "FLOAT", np.dtype(np.float64): "DOUBLE",
-    np.dtype(np.float16): "HALF", bfloat16: "BFLOAT16",
-}  # fmt: skip
+    np.dtype(np.float32): "FLOAT",
+    np.dtype(np.float64): "DOUBLE",
+    np.dtype(np.float16): "HALF",
+    bfloat16: "BFLOAT16",
+}
 MOST_WORKSPACE = 1 << 28  # bytes; a guess: nothing was measured
 
 

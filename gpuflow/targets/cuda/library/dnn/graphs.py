@@ -47,9 +47,12 @@ def graph_of(
     if call.dtype == np.float64:
         wide = types.DOUBLE
     graph = library.pygraph(
-        io_data_type=kind, intermediate_data_type=wide, compute_data_type=wide, handle=handle,
+        io_data_type=kind,
+        intermediate_data_type=wide,
+        compute_data_type=wide,
+        handle=handle,
         device_property=device_property,
-    )  # fmt: skip
+    )
     tensors = _Tensors(graph, kind, wide)
     if isinstance(call, ConvolutionCall):
         _add_convolution(tensors, call)
@@ -87,10 +90,12 @@ def _add_convolution(tensors: _Tensors, call: ConvolutionCall) -> None:
         for uid, (name, operand) in enumerate(zip(names, operands, strict=True), 1)
     }
     result = getattr(tensors.graph, operation)(
-        **given, pre_padding=[low for low, _ in call.padding],
-        post_padding=[high for _, high in call.padding], stride=list(call.strides),
+        **given,
+        pre_padding=[low for low, _ in call.padding],
+        post_padding=[high for _, high in call.padding],
+        stride=list(call.strides),
         dilation=list(call.dilation),
-    )  # fmt: skip
+    )
     tensors.output(result, len(call.arrays), *out)
 
 
@@ -109,18 +114,21 @@ def _add_attention(
         for uid, dims in enumerate((rows, columns, columns), 1)
     )
     if not call.gradient:
-        out, logarithms = tensors.graph.sdpa(
-            q=query, k=key, v=value, generate_stats=True, **how
-        )
+        out, logarithms = tensors.graph.sdpa(q=query, k=key, v=value, generate_stats=True, **how)
         tensors.output(out, 4, rows, _behind_lengths(rows))
         tensors.output(logarithms, 5, sums, row_major_strides(sums), is_wide=True)
         return
     out, cotangent = (tensors.operand(k, rows, _behind_lengths(rows)) for k in (4, 5))
     outs = tensors.graph.sdpa_backward(
-        q=query, k=key, v=value, o=out, dO=cotangent,
+        q=query,
+        k=key,
+        v=value,
+        o=out,
+        dO=cotangent,
         stats=tensors.operand(6, sums, row_major_strides(sums), is_wide=True),
-        use_deterministic_algorithm=deterministic, **how,
-    )  # fmt: skip
+        use_deterministic_algorithm=deterministic,
+        **how,
+    )
     for uid, (one, dims) in enumerate(zip(outs, (rows, columns, columns), strict=True), 7):
         tensors.output(one, uid, dims, _behind_lengths(dims))
 

@@ -51,9 +51,7 @@ class CheckedLibrary:
         trials: by the class of calls.
     """
 
-    def __init__(
-        self, library: DeepLibrary, device: GpuApi, trials: Mapping[type, Trial]
-    ) -> None:
+    def __init__(self, library: DeepLibrary, device: GpuApi, trials: Mapping[type, Trial]) -> None:
         self._library, self._device, self._trials = library, device, trials
         self._stream: int | None = None
         self._is_right: dict[Hashable, bool] = {}

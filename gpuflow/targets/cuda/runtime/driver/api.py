@@ -227,9 +227,7 @@ class GpuApi(Protocol):
         """Copy bytes within device memory."""
         ...
 
-    def copy_peer(
-        self, target: int, other: Any, source: int, count: int, stream: int
-    ) -> None:
+    def copy_peer(self, target: int, other: Any, source: int, count: int, stream: int) -> None:
         """Copy bytes from the memory of another device of this kind, whose api is ``other``."""
         ...
 
@@ -254,9 +252,15 @@ class GpuApi(Protocol):
         ...
 
     def bind(
-        self, kernel: LoadedKernel, grid: Dim, block: Dim, slots: array[int], stream: int,
-        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
-    ) -> Callable[[], None]:  # fmt: skip
+        self,
+        kernel: LoadedKernel,
+        grid: Dim,
+        block: Dim,
+        slots: array[int],
+        stream: int,
+        shared_bytes: int = 0,
+        touches: Sequence[Touched] | None = None,
+    ) -> Callable[[], None]:
         """A launch with the parameters in ``slots`` at the time of a call; it holds ``kernel``.
 
         Each parameter is the low bytes of its argument slot. The array keeps its size.
@@ -297,9 +301,7 @@ class GpuApi(Protocol):
         """
         ...
 
-    def gemm_with(
-        self, gemm: Gemm, epilogue: Epilogue, stream: int
-    ) -> Callable[..., None] | None:
+    def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> Callable[..., None] | None:
         """A function of the addresses of left, right, out, bias and aux, 0 for unused ones.
 
         The product is one of two matrices, and ``epilogues`` offer it. None if the library has no

@@ -79,9 +79,7 @@ class Memory:
             pool = self._pools[stream] = self._api.pool()
         return pool
 
-    def allocate(
-        self, count: int, stream: int, what: Callable[[], str] | None = None
-    ) -> Block:
+    def allocate(self, count: int, stream: int, what: Callable[[], str] | None = None) -> Block:
         """Allocate an uninitialized block of at least ``count`` bytes.
 
         Args:

@@ -289,9 +289,13 @@ class GpuDriver:
         return program
 
     def evaluate(
-        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any],
-        arrays: list[Any], device: Device,
-    ) -> list[Array]:  # fmt: skip
+        self,
+        primitive: Any,
+        avals: Sequence[ShapedArray],
+        params: dict[str, Any],
+        arrays: list[Any],
+        device: Device,
+    ) -> list[Array]:
         """The outputs of one op, through a separate program."""
         return self._ops.run(primitive, avals, params, arrays, device)
 
@@ -336,9 +340,14 @@ class GpuDriver:
         self.api.copy_in(data.address, address, 8 * count, self.compute)
 
     def prepare(
-        self, kernel: BuiltKernel, grid: Dim, block: Dim, slots: array[int],
-        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
-    ) -> Callable[[], None]:  # fmt: skip
+        self,
+        kernel: BuiltKernel,
+        grid: Dim,
+        block: Dim,
+        slots: array[int],
+        shared_bytes: int = 0,
+        touches: Sequence[Touched] | None = None,
+    ) -> Callable[[], None]:
         """A launch with the parameters in ``slots`` at the time of a call."""
         launch = self._kernels.bind(kernel, grid, block, slots, shared_bytes, touches)
         if self.api.synchronous or not config.environment.check:

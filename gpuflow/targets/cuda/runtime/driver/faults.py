@@ -7,17 +7,27 @@ from collections.abc import Sequence
 # Errors after which all CUDA calls fail until the process ends (the CUDA Runtime's documentation
 # on cudaError), as the runtime and as the driver spell them.
 _STICKY = (
-    "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS",
-    "cudaErrorMisalignedAddress", "CUDA_ERROR_MISALIGNED_ADDRESS",
-    "cudaErrorLaunchFailure", "CUDA_ERROR_LAUNCH_FAILED",
-    "cudaErrorIllegalInstruction", "CUDA_ERROR_ILLEGAL_INSTRUCTION",
-    "cudaErrorInvalidPc", "CUDA_ERROR_INVALID_PC",
-    "cudaErrorHardwareStackError", "CUDA_ERROR_HARDWARE_STACK_ERROR",
-    "cudaErrorInvalidAddressSpace", "CUDA_ERROR_INVALID_ADDRESS_SPACE",
-    "cudaErrorAssert", "CUDA_ERROR_ASSERT",
-    "cudaErrorLaunchTimeout", "CUDA_ERROR_LAUNCH_TIMEOUT",
-    "cudaErrorECCUncorrectable", "CUDA_ERROR_ECC_UNCORRECTABLE",
-)  # fmt: skip
+    "cudaErrorIllegalAddress",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "cudaErrorMisalignedAddress",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "cudaErrorLaunchFailure",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "cudaErrorIllegalInstruction",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "cudaErrorInvalidPc",
+    "CUDA_ERROR_INVALID_PC",
+    "cudaErrorHardwareStackError",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "cudaErrorInvalidAddressSpace",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "cudaErrorAssert",
+    "CUDA_ERROR_ASSERT",
+    "cudaErrorLaunchTimeout",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "cudaErrorECCUncorrectable",
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+)
 
 
 class GpuFault(RuntimeError):

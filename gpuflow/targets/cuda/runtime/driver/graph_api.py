@@ -85,9 +85,14 @@ class BoundLaunch(partial):  # a call costs no more than one of a plain partial
 
 
 def bound_launch(
-    launch: Callable[..., Any], kernel: LoadedKernel, grid: Dim, block: Dim, slots: array[int],
-    stream: int, shared_bytes: int = 0,
-) -> BoundLaunch:  # fmt: skip
+    launch: Callable[..., Any],
+    kernel: LoadedKernel,
+    grid: Dim,
+    block: Dim,
+    slots: array[int],
+    stream: int,
+    shared_bytes: int = 0,
+) -> BoundLaunch:
     """Bind a launch to its kernel and parameters.
 
     Args:
@@ -123,9 +128,13 @@ class LaunchGraph:
     """
 
     def __init__(
-        self, library: ctypes.CDLL, stream: int, side: int,
-        work: Sequence[BoundLaunch | LibraryWork], lock: AbstractContextManager[Any],
-    ) -> None:  # fmt: skip
+        self,
+        library: ctypes.CDLL,
+        stream: int,
+        side: int,
+        work: Sequence[BoundLaunch | LibraryWork],
+        lock: AbstractContextManager[Any],
+    ) -> None:
         self._library, self._stream, self._lock = library, stream, lock
         self._graph, self._exec = ctypes.c_void_p(), ctypes.c_void_p()
         self._nodes: list[int | None] = []
@@ -135,9 +144,7 @@ class LaunchGraph:
         for one in work:
             last = self._added(one, side, last)
             self._nodes.append(last if isinstance(one, BoundLaunch) else None)
-        status = library.cuGraphInstantiateWithFlags(
-            ctypes.byref(self._exec), self._graph, 0
-        )
+        status = library.cuGraphInstantiateWithFlags(ctypes.byref(self._exec), self._graph, 0)
         _check("instantiate", status)
 
     def _added(self, one: BoundLaunch | LibraryWork, side: int, last: int | None) -> int:

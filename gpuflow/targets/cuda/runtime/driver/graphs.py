@@ -108,9 +108,12 @@ class RecordedLaunches:
     """
 
     def __init__(
-        self, device: GpuDevice, launches: Callable[..., Any], calls: Sequence[Call],
+        self,
+        device: GpuDevice,
+        launches: Callable[..., Any],
+        calls: Sequence[Call],
         buffers: Sequence[BufferUse],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._device, self._api, self._stream = device, device.api, device.compute
         self._launches, self._calls, self._buffers = launches, calls, buffers
         self._cached: OrderedDict[tuple[int, ...], Recorded] = OrderedDict()

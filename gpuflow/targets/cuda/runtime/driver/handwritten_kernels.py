@@ -29,9 +29,12 @@ _NO_CONSTANTS: dict[str, Scalar] = {}
 
 
 def load(
-    kernel: Callable[..., None], signature: Sequence[str], device: GpuDevice,
-    constants: Mapping[str, Scalar] = _NO_CONSTANTS, launch_bounds: LaunchBounds = None,
-) -> HandwrittenKernel:  # fmt: skip
+    kernel: Callable[..., None],
+    signature: Sequence[str],
+    device: GpuDevice,
+    constants: Mapping[str, Scalar] = _NO_CONSTANTS,
+    launch_bounds: LaunchBounds = None,
+) -> HandwrittenKernel:
     """A kernel built for a device: from this process, from the cache's folder, or made now.
 
     Args:
@@ -53,9 +56,12 @@ def load(
 
 
 def launch(
-    kernel: HandwrittenKernel, device: GpuDevice, grid: Dim, block: Dim,
+    kernel: HandwrittenKernel,
+    device: GpuDevice,
+    grid: Dim,
+    block: Dim,
     arguments: Sequence[Argument],
-) -> None:  # fmt: skip
+) -> None:
     """Run a kernel once, after the current work of the device's compute stream.
 
     Args:

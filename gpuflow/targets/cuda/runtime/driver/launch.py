@@ -45,10 +45,14 @@ class BoundLaunch:
     """
 
     def __init__(
-        self, run: Run, plain: Callable[[], Run], slots: array[int],
+        self,
+        run: Run,
+        plain: Callable[[], Run],
+        slots: array[int],
         fixups: Sequence[tuple[int, int, int]],
-        aligned: Sequence[tuple[int, int, int]] = (), upload: Run | None = None,
-    ) -> None:  # fmt: skip
+        aligned: Sequence[tuple[int, int, int]] = (),
+        upload: Run | None = None,
+    ) -> None:
         self._run, self._plain = run, plain
         self._slots, self._fixups, self._aligned = slots, fixups, aligned
         self._upload, self._is_uploaded = upload, False
@@ -122,9 +126,14 @@ class AlignedCall:
     """
 
     def __init__(
-        self, run: Callable[..., None], aligned: int, alignment: int, offsets: Sequence[int],
-        count: int, plain: Callable[[], Callable[..., None]],
-    ) -> None:  # fmt: skip
+        self,
+        run: Callable[..., None],
+        aligned: int,
+        alignment: int,
+        offsets: Sequence[int],
+        count: int,
+        plain: Callable[[], Callable[..., None]],
+    ) -> None:
         self._run, self._aligned, self._alignment = run, aligned, alignment
         self._offsets, self._count, self._plain = offsets, count, plain
 
@@ -213,9 +222,12 @@ def make_launch(
 
 
 def _alignment_conditions(
-    call: KernelCall, kernel: Kernel, cuda_kernel: CudaKernel,
-    slot_sources: Sequence[tuple[int | None, int]], sizes: Mapping[str, int],
-) -> list[tuple[int, int, int]] | None:  # fmt: skip
+    call: KernelCall,
+    kernel: Kernel,
+    cuda_kernel: CudaKernel,
+    slot_sources: Sequence[tuple[int | None, int]],
+    sizes: Mapping[str, int],
+) -> list[tuple[int, int, int]] | None:
     """Alignment conditions of registers for the vector variant; None if it can never run."""
     launch = cuda_kernel.source.launch
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
@@ -266,9 +278,7 @@ def _segments(
         parameters.append(device.scratch(scratch_bytes(launch, shape[0])))
         parameters.append(device.counters(len(calls)))
     run = device.prepare(cuda_kernel, *shape, parameters)
-    return BoundLaunch(
-        run, lambda: run, slots, fixups, upload=partial(device.upload, table, slots)
-    )
+    return BoundLaunch(run, lambda: run, slots, fixups, upload=partial(device.upload, table, slots))
 
 
 def _build(kernel: Kernel, device: GpuDevice, vectorize: bool) -> CudaKernel:

@@ -40,9 +40,14 @@ class LoadedKernels:
         self._lock = threading.RLock()
 
     def bind(
-        self, kernel: BuiltKernel, grid: Dim, block: Dim, slots: array[int], shared_bytes: int,
+        self,
+        kernel: BuiltKernel,
+        grid: Dim,
+        block: Dim,
+        slots: array[int],
+        shared_bytes: int,
         touches: Sequence[Touched] | None,
-    ) -> Callable[[], None]:  # fmt: skip
+    ) -> Callable[[], None]:
         """A launch, which keeps its kernel loaded; arguments as for ``GpuDevice.prepare``."""
         with self._lock:
             loaded = self._loaded.get(kernel.built)

@@ -236,9 +236,7 @@ class CupyApi:
         runtime = self._runtime
         runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToDevice, stream)
 
-    def copy_peer(
-        self, target: int, other: CupyApi, source: int, count: int, stream: int
-    ) -> None:
+    def copy_peer(self, target: int, other: CupyApi, source: int, count: int, stream: int) -> None:
         """From another GPU, in the order of the stream; without the host where GPUs allow it."""
         if other.number not in self._peers:
             self._reach(other.number)
@@ -275,9 +273,15 @@ class CupyApi:
         self._driver.funcSetAttribute(kernel.function, _MOST_DYNAMIC_SHARED, count)
 
     def bind(
-        self, kernel: LoadedKernel, grid: Dim, block: Dim, slots: array[int], stream: int,
-        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
-    ) -> Callable[[], None]:  # fmt: skip
+        self,
+        kernel: LoadedKernel,
+        grid: Dim,
+        block: Dim,
+        slots: array[int],
+        stream: int,
+        shared_bytes: int = 0,
+        touches: Sequence[Touched] | None = None,
+    ) -> Callable[[], None]:
         """A launch; CUDA reads the parameters while it is called."""
         del touches  # for simulators
         launch = self._driver.launchKernel
@@ -329,9 +333,7 @@ class CupyApi:
                     self._blas = CuBlas(library, stream, self.pool(), major, self._lock)
         return None if self._blas is None else self._blas.gemm(gemm)
 
-    def gemm_with(
-        self, gemm: Gemm, epilogue: Epilogue, stream: int
-    ) -> Callable[..., None] | None:
+    def gemm_with(self, gemm: Gemm, epilogue: Epilogue, stream: int) -> Callable[..., None] | None:
         """A product by cublasLt; None if it is missing, or does not support it."""
         with self._lock:
             if self._lt is None and not self._has_no_lt:

@@ -48,9 +48,14 @@ class GpuDevice(Driver, Protocol):
         ...
 
     def prepare(
-        self, kernel: BuiltKernel, grid: Dim, block: Dim, slots: array[int],
-        shared_bytes: int = 0, touches: Sequence[Touched] | None = None,
-    ) -> Callable[[], None]:  # fmt: skip
+        self,
+        kernel: BuiltKernel,
+        grid: Dim,
+        block: Dim,
+        slots: array[int],
+        shared_bytes: int = 0,
+        touches: Sequence[Touched] | None = None,
+    ) -> Callable[[], None]:
         """A launch with the parameters in ``slots`` at the time of a call.
 
         Args:

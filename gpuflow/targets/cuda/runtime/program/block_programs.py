@@ -159,9 +159,14 @@ def _launch(
         keep(arenas)
         slots.append(arenas.address)
     kernel = build_text(
-        text.text, ENTRY, ("int64",) * len(slots), ALONE_THREADS[0] * ALONE_THREADS[1],
-        text.arena_bytes if text.is_shared else 0, kernel_cache(), device.compute_capability,
+        text.text,
+        ENTRY,
+        ("int64",) * len(slots),
+        ALONE_THREADS[0] * ALONE_THREADS[1],
+        text.arena_bytes if text.is_shared else 0,
+        kernel_cache(),
+        device.compute_capability,
         lineinfo=False,
-    )  # fmt: skip
+    )
     run = device.prepare(kernel, (blocks, 1), ALONE_THREADS, slots, kernel.shared_bytes)
     return BoundLaunch(run, lambda: run, slots, fixups), operand_indices

@@ -80,9 +80,13 @@ def _written(
     expected = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
     outs = [arrays.output(out, aval) for out, aval in expected]
     names = {
-        "allocate": device.allocate, "copyto": device.copy_into, "new": object.__new__,
-        "Array": Array, "DeviceArray": DeviceArray, "gpu": device,
-    }  # fmt: skip
+        "allocate": device.allocate,
+        "copyto": device.copy_into,
+        "new": object.__new__,
+        "Array": Array,
+        "DeviceArray": DeviceArray,
+        "gpu": device,
+    }
     text.statements += arrays.work.statements(names, arrays.counts)
     results = [arrays.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
     return text, f"[{', '.join(results)}]", names
@@ -93,9 +97,7 @@ class _DeviceArrays(NamedArrays):
 
     device: GpuDevice
 
-    def __init__(
-        self, plan: Plan, text: DriverText, device: GpuDevice, arena: DeviceArena
-    ) -> None:
+    def __init__(self, plan: Plan, text: DriverText, device: GpuDevice, arena: DeviceArena) -> None:
         super().__init__(plan, text, device, arena)
         self.device, self.arena = device, arena
         self.pointers: dict[str, str] = {}
@@ -178,9 +180,11 @@ class _DeviceArrays(NamedArrays):
         self.work.statement(f"{call}([{outs}], {', '.join(operands)})  # {step.name}")
 
     def _launches(
-        self, step: CallStep | CopyStep, sequence: LaunchSequence,
+        self,
+        step: CallStep | CopyStep,
+        sequence: LaunchSequence,
         locations: Sequence[BufferLocation],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Print the launches of a sequence; False, and no text, if the device lacks a library.
 
         Its arrays are at ``locations``.

@@ -28,9 +28,13 @@ class OneOpPrograms:
         self._cached: dict[Any, tuple[Program, list[Any]]] = {}
 
     def run(
-        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any],
-        arrays: list[Any], device: Device,
-    ) -> list[Array]:  # fmt: skip
+        self,
+        primitive: Any,
+        avals: Sequence[ShapedArray],
+        params: dict[str, Any],
+        arrays: list[Any],
+        device: Device,
+    ) -> list[Array]:
         """The outputs of an op for data of its operands."""
         key = (self._driver.target, primitive, *avals, *params.items())
         try:

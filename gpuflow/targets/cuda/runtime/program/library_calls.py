@@ -88,21 +88,23 @@ class LibraryCall:
     def _warn_missing(self, error: Exception) -> None:
         """Warn once that the library lacks the call, which runs on the host from now on."""
         self._warn_once(
-            self._name, f"{type(error).__name__}: {error}",
+            self._name,
+            f"{type(error).__name__}: {error}",
             "from now on, with copies of what it reads and writes, as the device's library cannot "
             "do it",
             "where a library is missing, as gpuflow doctor reports, "
             f"{pip_install('cuda13')} "
             "(cuda12 for CUDA 12); else keep such calls out of what is to be fast",
-        )  # fmt: skip
+        )
 
     def _warn_on_host(self, reason: OnHost) -> None:
         """Warn once that such calls run on the host."""
         self._warn_once(
-            f"{self._name} {reason.which}".rstrip(), str(reason),
+            f"{self._name} {reason.which}".rstrip(),
+            str(reason),
             "each time, with copies of what it reads and writes",
             "keep such calls out of what is to be fast",
-        )  # fmt: skip
+        )
 
     def _warn_once(self, calls: str, why: str, how: str, fix: str) -> None:
         """Warn once that calls run on the host."""
@@ -150,9 +152,13 @@ def _with_params(
 
 
 def _through_impl(
-    primitive: Any, params: dict[str, Any], may_retain: bool, xp: Any, outs: list[Any],
+    primitive: Any,
+    params: dict[str, Any],
+    may_retain: bool,
+    xp: Any,
+    outs: list[Any],
     *operands: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Call ``impl`` and copy its results.
 
     A host function may retain its arguments, which are copies anyway.

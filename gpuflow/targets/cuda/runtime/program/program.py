@@ -31,9 +31,7 @@ class GpuProgram:
         summary: description for errors.
     """
 
-    def __init__(
-        self, plan: Plan, out_avals: Sequence[ShapedArray], device: GpuDevice
-    ) -> None:
+    def __init__(self, plan: Plan, out_avals: Sequence[ShapedArray], device: GpuDevice) -> None:
         self.plan, self.out_avals, self.device = plan, out_avals, device
         self.summary = _summary(plan)
         self._drivers: dict[DeviceArena, tuple[int, Callable[..., list[Array]]]] = {}

@@ -31,9 +31,12 @@ def builds_of(
         for launch in [] if sequence is None else sequence.launches:
             if isinstance(launch, BlockLaunch):
                 yield handwritten_build(
-                    launch.kernel, launch.signature, dict(launch.constants), launch.bounds,
+                    launch.kernel,
+                    launch.signature,
+                    dict(launch.constants),
+                    launch.bounds,
                     compute_capability,
-                )  # fmt: skip
+                )
     for step in steps:
         if isinstance(step, KernelStep):
             for calls in step.launches:

@@ -58,9 +58,14 @@ class Work:
         self._items.append(text)
 
     def launch(
-        self, stem: str, run: Callable[..., Any], arguments: Sequence[Argument], comment: str,
-        writes: Collection[str] = (), fills: Collection[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        stem: str,
+        run: Callable[..., Any],
+        arguments: Sequence[Argument],
+        comment: str,
+        writes: Collection[str] = (),
+        fills: Collection[str] = (),
+    ) -> None:
         """Add a call with addresses that only launches kernels.
 
         Args:
@@ -101,9 +106,11 @@ class Work:
         return result
 
     def _launches(
-        self, launches: Sequence[_PrintedLaunch], names: Mapping[str, Any],
+        self,
+        launches: Sequence[_PrintedLaunch],
+        names: Mapping[str, Any],
         counts: Mapping[str, int],
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """Statements for consecutive launches."""
         statements = [statement for launch in launches for statement in launch.statements]
         if not self._may_record or len(launches) < LEAST_LAUNCHES:
@@ -112,9 +119,7 @@ class Work:
         calls = [
             Call(
                 launch.run,
-                tuple(
-                    [(None if n is None else used.index(n), at) for n, at in launch.arguments]
-                ),
+                tuple([(None if n is None else used.index(n), at) for n, at in launch.arguments]),
             )
             for launch in launches
         ]
@@ -137,7 +142,5 @@ def _function(
 ) -> Callable[..., None]:
     """A function with these statements."""
     body = "\n".join("    " + statement for statement in statements)
-    exec(
-        compile(f"def work({parameters}):\n{body}\n", "<gpuflow launches>", "exec"), namespace
-    )
+    exec(compile(f"def work({parameters}):\n{body}\n", "<gpuflow launches>", "exec"), namespace)
     return namespace["work"]
