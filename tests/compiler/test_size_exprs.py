@@ -12,9 +12,11 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.fusion.fuse import describe_program
 from gpuflow.compiler.lowering.size_exprs import SizeExprs, SizeQueries, may_be_equal
+from gpuflow.compiler.lowering.size_table import Concrete, ErasedSizes, SizeTable
 from gpuflow.compiler.planning import specialize, symbolic_program
 from gpuflow.compiler.planning.key import erase_sizes
 from gpuflow.compiler.planning.plan import KernelStep
+from gpuflow.kir.interpret import scalar_to_slot
 from gpuflow.kir.text import kernel_text
 
 
@@ -99,6 +101,36 @@ def test_only_multiples_of_different_steps_are_worth_a_question():
     assert may_be_equal(thirds, twelve) and queries.are_equal(thirds, twelve)
     assert may_be_equal(thirds, exprs.size(3)) and not queries.are_equal(thirds, exprs.size(3))
     assert [*queries.equal.values()] == [True, False]
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def test_literals_have_the_bits_of_their_values():
+    """Zeros are equal and nans are not; a 0-d array, which some programs have, has no hash."""
+    values = (
+        2.5, 0.0, -0.0, np.nan, np.inf, 1, True, np.float32(2.5), np.float64(2.5),
+        np.asarray(2.5, np.float32), np.asarray(-0.0), np.int64(-3), np.bool_(False),
+    )  # fmt: skip
+    for dtype in ("float32", "float64", "int64"):
+        for value in values:
+            if dtype == "int64" and not np.isfinite(value):
+                continue
+            table = SizeTable()
+            ordinal = table.ordinal(("literal", 0, dtype))
+            program = Concrete(None, ErasedSizes((), (), (value,)), {})
+            assert table.evaluate(program)[ordinal] == scalar_to_slot(dtype, value)
+            assert table.evaluate(program) == table.evaluate(program)
+
+
+@pytest.mark.parametrize("value", [1 + 2j, -0.0j, np.complex64(3 - 0j), np.asarray(2j)])
+def test_components_of_literals(value):
+    table = SizeTable()
+    ordinals = [table.ordinal(("part", 0, "float32", k)) for k in (0, 1)]
+    assert ordinals == [0, 1] == [table.ordinal(("part", 0, "float32", k)) for k in (0, 1)]
+    values = table.evaluate(Concrete(None, ErasedSizes((), (), (value,)), {}))
+    expected = [np.asarray(value).real, np.asarray(value).imag]
+    assert values == [scalar_to_slot("float32", part) for part in expected]
 
 
 # --- layouts ------------------------------------------------------------------------------------

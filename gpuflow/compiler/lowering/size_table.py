@@ -12,6 +12,8 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpuflow.base.caches import lru_cache
 from gpuflow.base.records import record
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
@@ -144,8 +146,10 @@ def _component(slot: int, dtype: str, component: int) -> Evaluator:
 
 
 def _slot_of(dtype: str, value: Any) -> int:
-    # The zeros are equal, and have different bits.
-    return _cached_slot(dtype, value) if value else scalar_to_slot(dtype, value)
+    # The zeros are equal, and have different bits. A 0-d array has no hash.
+    if isinstance(value, np.ndarray) or not value:
+        return scalar_to_slot(dtype, value)
+    return _cached_slot(dtype, value)
 
 
 @lru_cache(4096, typed=True)
