@@ -31,8 +31,8 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def selector(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Return a function that selects the values at some indices, as a tuple."""
+def selector(indices: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that selects values by index from a sequence or a mapping, as a tuple."""
     if len(indices) > 1:
         return itemgetter(*indices)
     return lambda values: tuple([values[index] for index in indices])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -130,7 +131,7 @@ def test_components_of_literals(value):
     assert ordinals == [0, 1] == [table.ordinal(("part", 0, "float32", k)) for k in (0, 1)]
     values = table.evaluate(Concrete(None, ErasedSizes((), (), (value,)), {}))
     expected = [np.asarray(value).real, np.asarray(value).imag]
-    assert values == [scalar_to_slot("float32", part) for part in expected]
+    assert [values[k] for k in ordinals] == [scalar_to_slot("float32", x) for x in expected]
 
 
 # --- layouts ------------------------------------------------------------------------------------
@@ -215,3 +216,24 @@ def test_a_new_size_lowers_nothing(function, rows, monkeypatch):
             monkeypatch.setattr(specialize, "lower_group", None)
         jitted.lower(np.ones((n, m), np.float32)).compile()
     assert [len(program.plans) for program in symbolic_program._programs.values()] == [1]
+
+
+# --- threads ------------------------------------------------------------------------------------
+
+
+def test_threads_add_expressions_at_once():
+    table, found = SizeTable(), {}
+    sources = [("multiple", factor, 0) for factor in range(2, 400)]
+
+    def work(number):
+        order = np.random.default_rng(number).permutation(len(sources))
+        found[number] = {sources[k]: table.ordinal(sources[k]) for k in order}
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(own == found[0] for own in found.values())
+    values = table.evaluate(Concrete(None, ErasedSizes((7,), (), ()), {}))
+    assert all(values[ordinal] == 7 * source[1] for source, ordinal in found[0].items())

@@ -6,10 +6,10 @@ to a program with its sizes erased. For new sizes the table is evaluated as a wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
+from itertools import count
 from math import prod
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from gpuflow.kir.interpret import scalar_to_slot
 #   ("literal", slot, dtype)        a scalar of the program
 #   ("part", slot, dtype, component)   the real component of one (0), or the imaginary one (1)
 Source = tuple[Any, ...]
+Values = Mapping[int, int]  # of all expressions of a table, by ordinal
 Views = Mapping[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
 
 LONGEST_EXACT = 16  # of the sizes that are written in a kernel's text
@@ -79,27 +80,30 @@ def declared_numbers(eqn: Eqn) -> list[int]:
 
 
 class SizeTable:
-    """Size expressions by ordinal. Threads may add some at the same time."""
+    """Size expressions by ordinal.
+
+    Threads may add some at the same time; there is no lock that a fork could leave locked, and some
+    ordinals are of no expression.
+    """
 
     def __init__(self) -> None:
         self._ordinals: dict[Source, int] = {}
-        self._evaluators: list[Evaluator] = []
-        self._lock = Lock()
+        self._evaluators: dict[int, Evaluator] = {}
+        self._counter = count()
 
     def ordinal(self, source: Source) -> int:
         """The ordinal of an expression, which is added if it is new."""
         ordinal = self._ordinals.get(source)
         if ordinal is None:
-            with self._lock:
-                if source not in self._ordinals:
-                    self._evaluators.append(_evaluator(*source))
-                    self._ordinals[source] = len(self._evaluators) - 1
-                ordinal = self._ordinals[source]
+            ordinal = next(self._counter)
+            self._evaluators[ordinal] = _evaluator(*source)  # before others may find the ordinal
+            ordinal = self._ordinals.setdefault(source, ordinal)
         return ordinal
 
-    def evaluate(self, program: Concrete) -> list[int]:
+    def evaluate(self, program: Concrete) -> Values:
         """The value of every expression, by its ordinal."""
-        return [evaluator(program) for evaluator in self._evaluators]
+        evaluators = self._evaluators.copy()
+        return {ordinal: evaluator(program) for ordinal, evaluator in evaluators.items()}
 
 
 Evaluator = Callable[[Concrete], int]
@@ -181,7 +185,7 @@ class Guard(NamedTuple):
     written: tuple[tuple[int, int], ...]
     equal: tuple[tuple[int, int, bool], ...]
 
-    def holds(self, values: Sequence[int]) -> bool:
+    def holds(self, values: Values) -> bool:
         """Whether they hold for the values of all expressions."""
         for ordinal, expected in self.short:
             size = values[ordinal]

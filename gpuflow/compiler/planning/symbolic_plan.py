@@ -11,7 +11,7 @@ from dataclasses import field
 
 from gpuflow.base.records import record
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.lowering.size_table import Concrete, Guard
+from gpuflow.compiler.lowering.size_table import Concrete, Guard, Values
 from gpuflow.compiler.passes.updates_in_place import Donations
 from gpuflow.compiler.planning.buffers import Arrangement, arrange
 from gpuflow.compiler.planning.plan import (
@@ -70,7 +70,7 @@ class SymbolicPlan:
     arrangements: dict[tuple[int, ...], Arrangement] = field(default_factory=dict)
 
     def bind(
-        self, program: Concrete, values: Sequence[int], donations: Donations, programs: Programs
+        self, program: Concrete, values: Values, donations: Donations, programs: Programs
     ) -> Plan:
         """The plan of a program.
 
@@ -118,7 +118,7 @@ class _Binder:
     """Builder of the steps, in order; ``allocate`` gives scratch memory to the current one."""
 
     def __init__(
-        self, plan: SymbolicPlan, program: Concrete, values: Sequence[int], programs: Programs
+        self, plan: SymbolicPlan, program: Concrete, values: Values, programs: Programs
     ) -> None:
         self.plan, self.program, self.values = plan, program, values
         self.variables, self.programs = program.erased.variables, programs

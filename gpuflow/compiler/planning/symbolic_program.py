@@ -36,7 +36,8 @@ from gpuflow.core.jaxpr import Jaxpr, Var
 from gpuflow.core.lowering import Layout
 from gpuflow.core.views import View, contiguous
 
-MOST_PLANS = 64  # of one program: their guards are tried in order
+# Of one program: two short sizes make 225 classes. Their guards are tried in order.
+MOST_PLANS = 256
 _MOST_PROGRAMS = 1024
 _programs: dict[Hashable, SymbolicProgram] = {}
 register_table("symbolic programs", _programs, _MOST_PROGRAMS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.size_table import Values
 from gpuflow.kir.nodes import Kernel
 
 
@@ -37,12 +38,12 @@ class SymbolicKernelCall(NamedTuple):
 
     group: int
     kernel: Kernel
-    slots: Callable[[Sequence[int]], tuple[int, ...]]
+    slots: Callable[[Values], tuple[int, ...]]
     buffers: tuple[int, ...]
     extent: int
     points: int
 
-    def bind(self, values: Sequence[int]) -> KernelCall:
+    def bind(self, values: Values) -> KernelCall:
         """The call for the values of all expressions."""
         extent, points = values[self.extent], values[self.points]
         return KernelCall(self.kernel, self.slots(values), self.buffers, extent, points)
