@@ -9,10 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 from cpu_harness import calls_of
+from loop_texts import set_masks
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.scipy import special
 from gpuflow.targets.cpu.codegen import loop_compiler, vector_loops
 from gpuflow.targets.cpu.codegen.build import _level
 from gpuflow.targets.cpu.codegen.loop_compiler import module_of
@@ -76,6 +78,24 @@ def test_vectors_at_once(function, shapes, count, plain):
     (source,) = sources(function, *shapes)
     module = str(module_of(source))
     assert [int(n) for n in re.findall(r'interleave\.count", i32 (\d)', module)] == count
+
+
+@pytest.mark.parametrize(
+    "function, widths",
+    [
+        (lambda x: jnp.interp(x, x[:100], x[:100]), [16]),
+        (lambda x: special.wofz(lax.complex(x, x)), [16]),
+        (lambda x: jnp.take(x, x.astype(int), mode="clip"), []),
+    ],
+    ids=["a long search", "a long chain with calls", "a short gather"],
+)
+def test_long_loops_that_are_scalar_in_part_get_a_width(function, widths, monkeypatch):
+    """LLVM overestimates gathers and calls; a search in a million elements took twice as long."""
+    set_masks(monkeypatch, True)
+    monkeypatch.setattr(loop_compiler, "cpu_target", vector_loops.cpu_target)
+    modules = [str(module_of(source)) for source in sources(function, (1000,))]
+    found = re.findall(r'vectorize\.width", i32 (\d+)', "".join(modules))
+    assert [int(width) for width in found] == widths
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ class NotVectorizable(Exception):
     """The loop cannot be vectorized."""
 
 
+class Gather(NotVectorizable):
+    """It accesses elements at indices that are not affine."""
+
+
 @record
 class Use:
     """An access in a loop.

@@ -36,6 +36,7 @@ from gpuflow.targets.cpu.codegen.reduction_variables import Accumulators, Reduct
 from gpuflow.targets.cpu.codegen.scalar_functions import SERIES
 from gpuflow.targets.cpu.codegen.straight_loops import (
     Arrays,
+    Gather,
     NotVectorizable,
     Share,
     Use,
@@ -497,11 +498,10 @@ class VectorLoop(Expressions):
     ) -> tuple[IRValue, ...]:
         access = use.access
         pointer, index, *others = arguments
-        if id(pointer) in self._varying or len(others) != access.is_store:
-            raise NotVectorizable("a gather")
-        affine = self.value(halved(index)[0] if use.is_half else index)
+        is_direct = id(pointer) not in self._varying and len(others) == access.is_store
+        affine = self.value(halved(index)[0] if use.is_half else index) if is_direct else None
         if not isinstance(affine, AffineIndex):
-            raise NotVectorizable("a gather")
+            raise Gather
         if affine.step != 1:
             if use.is_half:  # the stride of each half is twice that of the pairs
                 affine, use = self.value(index), replace(use, index=index, half=None)
