@@ -124,7 +124,7 @@ def test_what_is_missing_is_named():
 
 def test_tables_show_gpuflows_rules_and_refuse_others():
     table = ad.primitive_jvps
-    assert table[primitives.sin_p] is primitives.sin_p.jvp and primitives.sin_p in table
+    assert table[primitives.sin_p] is primitives.sin_p.derivatives.jvp and primitives.sin_p in table
     transposes = ad.primitive_transposes
     assert len(table) == len(list(table)) and primitives.sin_p not in transposes
     with pytest.raises(KeyError):
@@ -136,7 +136,7 @@ def test_tables_show_gpuflows_rules_and_refuse_others():
     assert table[own] is len
     del table[own]
     assert own not in table
-    assert ad.get_primitive_transpose(primitives.neg_p) is primitives.neg_p.transpose
+    assert ad.get_primitive_transpose(primitives.neg_p) is primitives.neg_p.derivatives.transpose
     with pytest.raises(NotImplementedError, match=r"\[sin\] transposition needs"):
         ad.get_primitive_transpose(primitives.sin_p)
     assert primitives.linear_solve_p.name == "custom_linear_solve"

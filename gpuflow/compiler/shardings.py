@@ -149,7 +149,7 @@ def requested_shardings(jaxpr: Jaxpr) -> tuple[NamedSharding, ...]:
     """The sharding constraints in a program, and in its inner programs."""
 
     def named_shardings() -> tuple[NamedSharding, ...]:
-        rules = [(eqn.primitive.sharding, eqn.params) for eqn in all_eqns(jaxpr)]
+        rules = [(eqn.primitive.placement.sharding, eqn.params) for eqn in all_eqns(jaxpr)]
         requested = [rule(params) for rule, params in rules if rule is not None]
         return tuple(sharding for sharding in requested if isinstance(sharding, NamedSharding))
 
@@ -208,8 +208,8 @@ def _outputs(jaxpr: Jaxpr, inputs: Sequence[MeshAxes], mesh: Mesh) -> list[MeshA
 def mesh_axes_of_results(eqn: Eqn, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
     """The mesh axes of an equation's results, given those of its operands."""
     rule = eqn.primitive.lower
-    if eqn.primitive.sharding is not None:
-        sharding = eqn.primitive.sharding(eqn.params)
+    if eqn.primitive.placement.sharding is not None:
+        sharding = eqn.primitive.placement.sharding(eqn.params)
         if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
             requested = mesh_axes_of(sharding, eqn.outputs[0].aval.ndim, mesh)
             return [constrained(requested, sharding.spec, operands[0])]

@@ -15,7 +15,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import Inline
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.rules import AxisData, Uniform
 from gpuflow.core.staging import hoist_consts
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
@@ -103,7 +103,7 @@ def _effects(params: dict[str, Any]) -> frozenset[Any]:
 
 
 jit_p = register(
-    Primitive(
+    make_primitive(
         "jit",
         shape=_shape,
         execute=_execute,

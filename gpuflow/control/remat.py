@@ -23,7 +23,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.key_use import Flow, States, follow_programs
 from gpuflow.core.lowering import Inline
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import Primitive, make_primitive, register
 from gpuflow.core.rules import AxisData, Uniform
 from gpuflow.ops.effects.barrier import optimization_barrier_p
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
@@ -186,7 +186,7 @@ def _recomputation(jaxpr: Jaxpr, policy: Any) -> Recomputation:
             first.append(eqn)
             stored += used_outputs(eqn)
             continue
-        rule = eqn.primitive.recompute
+        rule = eqn.primitive.programs.recompute
         split_eqn = None if rule is None else rule(eqn, lambda inner: _recomputation(inner, policy))
         computed, saved, recomputed = (eqn, [], eqn) if split_eqn is None else split_eqn
         first.append(computed)
@@ -340,7 +340,7 @@ def _keys(flow: Flow) -> States | None:
 
 
 remat_p = register(
-    Primitive(
+    make_primitive(
         "remat",
         shape=_shape,
         execute=execute_alone(lambda: remat_p),

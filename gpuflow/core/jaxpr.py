@@ -295,7 +295,7 @@ def one_op(
 
 def subjaxprs(eqn: Eqn) -> list[ClosedJaxpr]:
     """The jaxprs that ``eqn`` holds."""
-    rule = eqn.primitive.subjaxprs
+    rule = eqn.primitive.programs.subjaxprs
     return rule(eqn.params) if rule else []
 
 

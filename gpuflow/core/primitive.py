@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any
 
 from gpuflow.base.records import record
@@ -18,8 +18,101 @@ def no_effects(params: dict[str, Any]) -> frozenset[Any]:
 
 
 @record(eq=False)
+class Derivatives:
+    """The derivatives of an op; with ``multiple_results`` rules give and take sequences.
+
+    Attributes:
+        jvp: ``(primals, tangents, **params) -> (out, out_tangent)``; tangents may be ``Zero``.
+        again: ``(out, operands, tangents) -> out_tangent``, jvp in terms of the output, cheaper to
+            differentiate repeatedly, of an op with one output and without params; see
+            transforms/taylor.py. Default: jvp.
+        transpose: ``(cotangent, *operands, **params) -> cotangents``; operands to be transposed are
+            ``UndefinedPrimal``; the cotangents of others are None. None: not linear.
+        linearize: ``(nonzeros, *primals, **params) -> (outs, out_nonzeros, residuals, tangent_fn)``
+            with ``tangent_fn(residuals, *nonzero_tangents)``; default: jvp and partial evaluation.
+        partial_eval: ``(unknowns, *operands, **params) -> (known outs, out_unknowns, residuals,
+            unknown_fn)`` with None for unknown operands and ``unknown_fn(residuals, *unknown
+            operands) -> unknown outs``; default: with an unknown operand all outputs are unknown.
+    """
+
+    jvp: Callable[..., Any] | None = None
+    again: Callable[..., Any] | None = None
+    transpose: Callable[..., Any] | None = None
+    linearize: Callable[..., Any] | None = None
+    partial_eval: Callable[..., Any] | None = None
+
+
+@record(eq=False)
+class HeldPrograms:
+    """The programs in the params of an op, if it has any.
+
+    Attributes:
+        subjaxprs: ``params -> list of ClosedJaxpr``.
+        close: ``(operands, params) -> (operands, params)`` for params with Python functions: their
+            closed-over values become operands, before the op is recorded or batched.
+        prune: ``(eqn, used) -> eqn`` without outputs that are not used; see
+            compiler/passes/program.py.
+        recompute: ``(eqn, split) -> (eqn, vars, eqn) | None`` for ops whose programs the policies
+            of checkpoint apply to; see control/loops/partial_evaluation.py.
+        may_communicate: whether the op holds rules of a user, which may use named axes although
+            its program does not.
+    """
+
+    subjaxprs: Callable[[dict[str, Any]], list[Any]] | None = None
+    close: Callable[..., Any] | None = None
+    prune: Callable[..., Any] | None = None
+    recompute: Callable[..., Any] | None = None
+    may_communicate: bool = False
+
+
+@record(eq=False)
+class Placement:
+    """The devices of an op's outputs; by default those of its operands.
+
+    Attributes:
+        device: ``params -> Device | None`` of the outputs, for ops that move arrays.
+        sharding: ``params -> Sharding`` that is requested for the output.
+        varies: ``(varying, params) -> list of frozensets``, from the axes of shard_map along which
+            each operand varies to those of each output; default: all of them. Ops that hold
+            programs have it from these.
+    """
+
+    device: Callable[[dict[str, Any]], Any] | None = None
+    sharding: Callable[[dict[str, Any]], Any] | None = None
+    varies: Callable[..., Sequence[frozenset[Any]]] | None = None
+
+
+@record(eq=False)
+class Checks:
+    """How an op is checked by ``checkify``, ``debug_nans`` and ``debug_key_reuse``.
+
+    Attributes:
+        faults: ``(operands, params) -> list of Fault``: the possible faults of operands.
+        passes_nan: whether nan in a result was in an operand, as for data movement.
+        checked: ``(categories, operands, params) -> (outs, State | None)``, for ops that hold
+            programs: how failures inside are returned; see transforms/checking.py.
+        keys: ``Flow -> states of outputs | None``, the use of random keys; see core/key_use.py.
+            Default: layout ops move them, others consume them.
+    """
+
+    faults: Callable[..., Any] | None = None
+    passes_nan: bool = False
+    checked: Callable[..., Any] | None = None
+    keys: Callable[..., Any] | None = None
+
+
+@record(eq=False)
+class Sweep:
+    """What the op sweep of the tests needs: operands, a tolerance and a reference function."""
+
+    domain: Any = None
+    tolerance: float | None = None
+    reference: Callable[..., Any] | None = field(default=None, repr=False)
+
+
+@record(eq=False)
 class Primitive:
-    """One op: its meaning, its derivatives, its batching and its lowering.
+    """One op: its meaning, and the rules of each transformation; ``make_primitive`` makes one.
 
     With ``multiple_results`` every rule gives and takes sequences of outputs.
 
@@ -28,79 +121,32 @@ class Primitive:
         shape: ``(*avals, **params) -> aval``; checks operands and gives shape and dtype.
         impl: ``(xp, *arrays, **params) -> array`` with ``xp`` numpy or cupy; the eager path and the
             library lowering. It has JAX's semantics, not NumPy's.
-        jvp: ``(primals, tangents, **params) -> (out, out_tangent)``; tangents may be ``Zero``.
-        again: ``(out, operands, tangents) -> out_tangent``, jvp in terms of the output, cheaper to
-            differentiate repeatedly, of an op with one output and without params; see
-            transforms/taylor.py. Default: jvp.
-        transpose: ``(cotangent, *operands, **params) -> cotangents``; operands to be transposed are
-            ``UndefinedPrimal``; the cotangents of others are None. None: not linear.
-        batch: ``(axis, operands, dims, **params) -> (outs, out_dims)``; ``axis`` is an AxisData.
-        lower: an instance of a class in core.lowering; by default a separate step, without rules.
-        multiple_results: whether the op has a sequence of outputs.
-        effects: ``params -> frozenset`` of the effects of an equation.
-        may_communicate: whether the op holds rules of a user, which may use named axes although
-            its program does not.
-        subjaxprs: ``params -> list of ClosedJaxpr`` that the op holds.
-        linearize: ``(nonzeros, *primals, **params) -> (outs, out_nonzeros, residuals, tangent_fn)``
-            with ``tangent_fn(residuals, *nonzero_tangents)``; default: jvp and partial evaluation.
-        partial_eval: ``(unknowns, *operands, **params) -> (known outs, out_unknowns, residuals,
-            unknown_fn)`` with None for unknown operands and ``unknown_fn(residuals, *unknown
-            operands) -> unknown outs``; default: with an unknown operand all outputs are unknown.
         execute: ``(operands, params) -> outs`` on concrete Arrays, for primitives that hold
             programs; they have no impl.
-        close: ``(operands, params) -> (operands, params)`` for params with Python functions: their
-            closed-over values become operands, before the op is recorded or batched.
-        device: ``params -> Device | None`` of the outputs, for ops that move arrays; by default
-            outputs are where the operands are.
-        sharding: ``params -> Sharding`` that is requested for the output.
+        multiple_results: whether the op has a sequence of outputs.
+        effects: ``params -> frozenset`` of the effects of an equation.
+        batch: ``(axis, operands, dims, **params) -> (outs, out_dims)``; ``axis`` is an AxisData.
+        lower: an instance of a class in core.lowering; by default a separate step, without rules.
         simplify: ``(eqn, definition, build) -> outputs``, or None; see compiler/passes/program.py.
-        prune: ``(eqn, used) -> eqn`` without outputs that are not used; see
-            compiler/passes/program.py.
-        recompute: ``(eqn, split) -> (eqn, vars, eqn) | None`` for ops whose programs the policies
-            of checkpoint apply to; see control/loops/partial_evaluation.py.
-        faults: ``(operands, params) -> list of Fault``: the possible faults of operands.
-        passes_nan: whether nan in a result was in an operand, as for data movement.
-        checked: ``(categories, operands, params) -> (outs, State | None)``, for ops that hold
-            programs: how failures inside are returned; see transforms/checking.py.
-        keys: ``Flow -> states of outputs | None``, the use of random keys, for ``debug_key_reuse``;
-            see core/key_use.py. Default: layout ops move them, others consume them.
-        varies: ``(varying, params) -> list of frozensets``, from the axes of shard_map along which
-            each operand varies to those of each output; default: all of them. Ops that hold
-            programs have it from these.
-        size_params: names of params that hold sizes only; a plan template ignores them.
-        domain, tolerance, reference: for the op sweep in the tests.
+        size_params: names of params that hold sizes only; the key of a symbolic plan has none.
+        derivatives, programs, placement, checks, sweep: see their classes.
     """
 
     name: str
     shape: Callable[..., Any]
     impl: Callable[..., Any] | None = None
-    jvp: Callable[..., Any] | None = None
-    again: Callable[..., Any] | None = None
-    transpose: Callable[..., Any] | None = None
-    batch: Callable[..., Any] | None = None
-    lower: Any = Lowering()
+    execute: Callable[..., Any] | None = None
     multiple_results: bool = False
     effects: Callable[[dict[str, Any]], frozenset[Any]] = no_effects
-    may_communicate: bool = False
-    subjaxprs: Callable[[dict[str, Any]], list[Any]] | None = None
-    linearize: Callable[..., Any] | None = None
-    partial_eval: Callable[..., Any] | None = None
-    execute: Callable[..., Any] | None = None
-    close: Callable[..., Any] | None = None
-    device: Callable[[dict[str, Any]], Any] | None = None
-    sharding: Callable[[dict[str, Any]], Any] | None = None
+    batch: Callable[..., Any] | None = None
+    lower: Any = Lowering()
     simplify: Callable[..., Any] | None = None
-    prune: Callable[..., Any] | None = None
-    recompute: Callable[..., Any] | None = None
-    faults: Callable[..., Any] | None = None
-    passes_nan: bool = False
-    checked: Callable[..., Any] | None = None
-    keys: Callable[..., Any] | None = None
-    varies: Callable[..., Sequence[frozenset[Any]]] | None = None
     size_params: frozenset[str] = frozenset()
-    domain: Any = None
-    tolerance: float | None = None
-    reference: Callable[..., Any] | None = field(default=None, repr=False)
+    derivatives: Derivatives = Derivatives()
+    programs: HeldPrograms = HeldPrograms()
+    placement: Placement = Placement()
+    checks: Checks = Checks()
+    sweep: Sweep = Sweep()
 
     # For interpreters of jaxprs, as get_bind_params: no bind takes functions.
     call_primitive = False
@@ -135,15 +181,41 @@ class _Copy(Primitive):
     __setattr__ = object.__setattr__
 
 
+_PARTS = {
+    "derivatives": Derivatives,
+    "programs": HeldPrograms,
+    "placement": Placement,
+    "checks": Checks,
+    "sweep": Sweep,
+}
+_PART_OF = {rule.name: part for part, made in _PARTS.items() for rule in fields(made)}
+
+
+def make_primitive(name: str, shape: Callable[..., Any], **rules: Any) -> Primitive:
+    """Make a primitive.
+
+    Args:
+        name: as printed in jaxprs.
+        shape: see ``Primitive``.
+        **rules: fields of ``Primitive``, and of the records in it.
+    """
+    parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
+    own = {rule: value for rule, value in rules.items() if rule not in _PART_OF}
+    for rule in rules.keys() - own.keys():
+        parts[_PART_OF[rule]][rule] = rules[rule]
+    made = {part: _PARTS[part](**values) for part, values in parts.items() if values}
+    return Primitive(name, shape, **own, **made)
+
+
 _registry: dict[str, Primitive] = {}
 
 
-def register(primitive: Primitive) -> Primitive:
-    """Enter ``primitive`` into the registry that the op sweep of the tests walks."""
-    if primitive.name in _registry:
-        raise ValueError(f"[{primitive.name}] a primitive of this name exists already.")
-    _registry[primitive.name] = primitive
-    return primitive
+def register(op: Primitive) -> Primitive:
+    """Enter ``op`` into the registry that the op sweep of the tests walks."""
+    if op.name in _registry:
+        raise ValueError(f"[{op.name}] a primitive of this name exists already.")
+    _registry[op.name] = op
+    return op
 
 
 def registry() -> dict[str, Primitive]:

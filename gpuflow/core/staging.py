@@ -112,8 +112,8 @@ class StagingTrace(Trace):
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
         if self.finished:
             self._raise_finished(operands, primitive.name)
-        if primitive.close is not None:
-            operands, params = primitive.close(operands, params)
+        if primitive.programs.close is not None:
+            operands, params = primitive.programs.close(operands, params)
         return self.record(primitive, operands, params)
 
     def record(self, primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -123,7 +123,7 @@ class StagingTrace(Trace):
         effects = primitive.effects(params)
         source = source_location()
         avals = out if primitive.multiple_results else (out,)
-        if self.is_manual and primitive.subjaxprs is None:
+        if self.is_manual and primitive.programs.subjaxprs is None:
             avals = _varying(primitive, atoms, params, avals)
         outputs = tuple([Var(aval) for aval in avals])
         self.eqns.append(Eqn(primitive, atoms, outputs, params, source, effects))
@@ -167,8 +167,8 @@ def _varying(
 ) -> list[ShapedArray]:
     """The avals of outputs, with the axes of shard_map along which these vary."""
     varying = [atom.aval.mat.varying for atom in atoms]
-    if primitive.varies is not None:
-        along = primitive.varies(varying, params)
+    if primitive.placement.varies is not None:
+        along = primitive.placement.varies(varying, params)
     else:
         along = [frozenset().union(*varying)] * len(avals)
     return [aval.varying(names) for aval, names in safe_zip(avals, along)]

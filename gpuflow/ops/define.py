@@ -8,13 +8,13 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import Primitive, make_primitive, register
 from gpuflow.core.rules import Zero
 
 
 def define(name: str, **fields: Any) -> Primitive:
-    """Make and register a primitive; fields are those of ``Primitive``."""
-    return register(Primitive(name, **fields))
+    """Make and register a primitive; fields are those of ``make_primitive``."""
+    return register(make_primitive(name, **fields))
 
 
 def types_text(avals: Sequence[ShapedArray]) -> str:

@@ -68,8 +68,9 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
             check_same_devices(primitive.name, operands)
             return programs.evaluate(primitive, operands, params)
         return primitive.execute(operands, params)
-    if primitive.sharding is not None:
-        return _in_sharding(primitive, operands[0], primitive.sharding(params))
+    placement = primitive.placement
+    if placement.sharding is not None:
+        return _in_sharding(primitive, operands[0], placement.sharding(params))
     try:
         arrays = [value._data for value in operands]
         avals = tuple([value.aval for value in operands])
@@ -80,12 +81,12 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
             return programs.evaluate(primitive, operands, params)
         if any(type(value) is ShardedArray for value in operands):
             return evaluate_sharded(evaluate, primitive, operands, params)
-        target = None if primitive.device is None else primitive.device(params)
+        target = None if placement.device is None else placement.device(params)
         arrays, avals, device = _converted(primitive, operands, target)
-    if in_use.several and primitive.device is None:
+    if in_use.several and placement.device is None:
         device, arrays = on_common_device(primitive.name, operands, arrays)
     is_new = False
-    if primitive.device is not None:
+    if placement.device is not None:
         before = device.driver if type(operands[0]) is Array else None
         device, arrays = _on_device(arrays, device, _target_device(primitive, params) or device)
         is_new = device.driver is not before
@@ -190,7 +191,7 @@ def on_common_device(
 
 def _target_device(primitive: Primitive, params: dict[str, Any]) -> Device | None:
     """The device of an op's result, if its params specify one."""
-    device = None if primitive.device is None else primitive.device(params)
+    device = None if primitive.placement.device is None else primitive.placement.device(params)
     return None if device is None else device.committed
 
 

@@ -94,13 +94,13 @@ class BatchTrace(Trace):
         """Whether the op communicates over this axis, so that its rule must run in any case."""
         if self.axis.name is None or primitive.effects is no_effects:
             return False
-        if primitive.may_communicate and self.axis.has_devices:
+        if primitive.programs.may_communicate and self.axis.has_devices:
             return True
         return self.use in primitive.effects(params)
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
-        if primitive.close is not None:
-            operands, params = primitive.close(operands, params)
+        if primitive.programs.close is not None:
+            operands, params = primitive.programs.close(operands, params)
         pairs = [self.split(value) for value in operands]
         values = [value for value, _ in pairs]
         dims = [dim for _, dim in pairs]

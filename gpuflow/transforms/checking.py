@@ -100,8 +100,8 @@ def _apply(
     primitive: Any, operands: Sequence[Any], params: dict[str, Any], categories: Categories
 ) -> tuple[list[Any], list[State]]:
     """Outputs of one equation, and its possible failures."""
-    if primitive.checked is not None:
-        outs, state = primitive.checked(categories, operands, params)
+    if primitive.checks.checked is not None:
+        outs, state = primitive.checks.checked(categories, operands, params)
         return outs, [] if state is None else [state]
     check(
         CHECK not in primitive.effects(params),
@@ -111,7 +111,7 @@ def _apply(
         ),
         NotImplementedError,
     )
-    faults = [] if primitive.faults is None else primitive.faults(operands, params)
+    faults = [] if primitive.checks.faults is None else primitive.checks.faults(operands, params)
     states = [of_fault(fault) for fault in faults if fault.category in categories]
     bound = primitive.bind(*operands, **params)
     outs = list(bound) if primitive.multiple_results else [bound]
@@ -124,7 +124,7 @@ def _apply(
 
 def _is_data_movement(primitive: Any) -> bool:
     """Whether results are elements of operands, so that nan in them is not new."""
-    return primitive.passes_nan or primitive.lower.selects
+    return primitive.checks.passes_nan or primitive.lower.selects
 
 
 def _may_be_nan(aval: ShapedArray) -> bool:

@@ -83,12 +83,12 @@ def jvp_rule(primitive: Any) -> Callable[..., Any]:
     Raises:
         NotImplementedError: it has none.
     """
-    if primitive.jvp is None:
+    if primitive.derivatives.jvp is None:
         raise NotImplementedError(
             f"[{primitive.name}] differentiation needs a rule; got a primitive without jvp. "
             "Fix: wrap the call in custom_jvp, custom_vjp or lax.stop_gradient."
         )
-    return primitive.jvp
+    return primitive.derivatives.jvp
 
 
 def jvp_flat(

@@ -46,7 +46,7 @@ class LinearizeTrace(TangentTrace):
         if all(type(tangent) is Zero for tangent in tangents):
             with current_trace(self.parent):
                 return self.parent.process(primitive, tuple(primals), params)
-        if primitive.linearize is not None:
+        if primitive.derivatives.linearize is not None:
             outs, out_tangents = self._by_rule(primitive, primals, tangents, params)
         else:
             with current_trace(self.partial):
@@ -71,7 +71,7 @@ class LinearizeTrace(TangentTrace):
     ) -> tuple[list[Any], list[Any]]:
         nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
         with current_trace(self.parent):
-            outs, out_nonzeros, residuals, tangent_function = primitive.linearize(
+            outs, out_nonzeros, residuals, tangent_function = primitive.derivatives.linearize(
                 nonzeros, *primals, **params
             )
         nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]

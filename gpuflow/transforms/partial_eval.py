@@ -36,7 +36,7 @@ class PartialTrace(Trace):
         if not any(recording.owns(value) for value in operands):
             with current_trace(self.parent):
                 return self.parent.process(primitive, operands, params)
-        if primitive.partial_eval is not None:
+        if primitive.derivatives.partial_eval is not None:
             return self._by_rule(primitive, operands, params)
         if primitive.lower.jaxpr is not None and not primitive.lower.whole:
             # A user's rule called a jitted function on both primals and tangents: only operations
@@ -53,7 +53,7 @@ class PartialTrace(Trace):
         unknowns = tuple(self.recording.owns(value) for value in operands)
         known = [None if flag else value for value, flag in safe_zip(operands, unknowns)]
         with current_trace(self.parent):
-            outs, out_unknowns, residuals, unknown_function = primitive.partial_eval(
+            outs, out_unknowns, residuals, unknown_function = primitive.derivatives.partial_eval(
                 unknowns, *known, **params
             )
         unknown_operands = [value for value, flag in safe_zip(operands, unknowns) if flag]

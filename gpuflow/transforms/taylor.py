@@ -60,12 +60,12 @@ class TaylorTrace(Trace):
         self.known: dict[Any, _Equation] = {}
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
-        if not any(self.owns(operand) for operand in operands) and primitive.close is None:
+        if not any(self.owns(operand) for operand in operands) and primitive.programs.close is None:
             with current_trace(self.parent):
                 return self.parent.process(primitive, operands, params)
-        if primitive.close is not None:
+        if primitive.programs.close is not None:
             with current_trace(self):
-                operands, params = primitive.close(operands, params)
+                operands, params = primitive.programs.close(operands, params)
         rule = primitive.lower
         if rule.jaxpr is not None and not rule.by_rule:
             program = rule.jaxpr([aval_of(operand) for operand in operands], params)
@@ -122,8 +122,8 @@ class TaylorTrace(Trace):
 
 def _out_tangents(equation: _Equation, tangents: Sequence[Any]) -> Sequence[Any]:
     primitive = equation.primitive
-    if primitive.again is not None:
-        return [primitive.again(equation.outs[0], equation.operands, tangents)]
+    if primitive.derivatives.again is not None:
+        return [primitive.derivatives.again(equation.outs[0], equation.operands, tangents)]
     _, found = jvp_rule(primitive)(equation.operands, tangents, **equation.params)
     return found if primitive.multiple_results else [found]
 

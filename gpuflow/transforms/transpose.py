@@ -71,7 +71,7 @@ def _transpose_eqn(eqn: Eqn, known: dict[Var, Any], pending: dict[Var, Any]) -> 
     cotangents = [pending.pop(var, Zero(var.aval.tangent())) for var in eqn.outputs]
     if all(type(cotangent) is Zero for cotangent in cotangents):
         return
-    if eqn.primitive.transpose is None:
+    if eqn.primitive.derivatives.transpose is None:
         raise NotImplementedError(
             f"[{eqn.primitive.name}] reverse-mode differentiation needs a transpose rule; got a "
             f"primitive without one{f', used at {eqn.source}' if eqn.source else ''}. "
@@ -83,7 +83,7 @@ def _transpose_eqn(eqn: Eqn, known: dict[Var, Any], pending: dict[Var, Any]) -> 
     ]
     out_cotangents = cotangents if eqn.primitive.multiple_results else cotangents[0]
     try:
-        results = eqn.primitive.transpose(out_cotangents, *operands, **eqn.params)
+        results = eqn.primitive.derivatives.transpose(out_cotangents, *operands, **eqn.params)
     except UnknownOperandError as error:
         raise _not_linear(eqn, operands) from error
     for atom, operand, result in safe_zip(eqn.inputs, operands, results):

@@ -110,15 +110,15 @@ def all_primitives() -> dict[str, Primitive]:
     return {
         name: primitive
         for name, primitive in sorted(registry().items())
-        if primitive.subjaxprs is None
+        if primitive.programs.subjaxprs is None
     }
 
 
 def default_samples(primitive: Primitive) -> list[Sample]:
     """The samples of a plain elementwise primitive, or none."""
-    if not isinstance(primitive.lower, Elementwise) or primitive.domain is None:
+    if not isinstance(primitive.lower, Elementwise) or primitive.sweep.domain is None:
         return []
-    arity = len(primitive.domain)
+    arity = len(primitive.sweep.domain)
     samples = [Sample(((2, 3),) * arity)]
     if arity > 1:  # sizes of 1 and rank 0 repeat
         samples.append(Sample(((2, 1), *((1, 3),) * (arity - 1))))
@@ -157,7 +157,7 @@ def operand_avals(sample: Sample, dtype: Any) -> list[ShapedArray]:
 def operands(primitive: Primitive, sample: Sample, dtype: Any, seed: int = 0) -> list[Any]:
     """Random operands of a sample in one dtype."""
     random = np.random.default_rng([seed, len(primitive.name), *primitive.name.encode()])
-    domain = sample.domain or primitive.domain or ((-3.0, 3.0),) * len(sample.shapes)
+    domain = sample.domain or primitive.sweep.domain or ((-3.0, 3.0),) * len(sample.shapes)
     return [
         sample.fixed_value(number)
         if number in sample.fixed

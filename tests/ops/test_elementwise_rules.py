@@ -70,7 +70,7 @@ def test_accepted_and_result_dtypes_are_those_of_jax(name):
     primitive = all_primitives()[name]
     is_axes = name.startswith(("reduce", "arg"))
     params = {"axes": (0,)} if is_axes else {}
-    arity = 1 if is_axes or primitive.domain is None else len(primitive.domain)
+    arity = 1 if is_axes or primitive.sweep.domain is None else len(primitive.sweep.domain)
     results = {}
     for dtype in ALL_DTYPES:
         if name == "conj":

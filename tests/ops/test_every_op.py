@@ -102,7 +102,7 @@ def every_case(cases: list[Any]) -> Any:
 
 
 def tolerance_of(primitive: Any, sample: Sample) -> float:
-    return sample.tolerance or primitive.tolerance or TOLERANCE
+    return sample.tolerance or primitive.sweep.tolerance or TOLERANCE
 
 
 def has_sums(primitive: Any) -> bool:
@@ -124,8 +124,8 @@ def check_against_float64(
     if sample.widen:
         wide = [value.astype(widest(value.dtype)) for value in wide]
     with np.errstate(all="ignore"):
-        if sample.reference or primitive.reference:
-            want = (sample.reference or primitive.reference)(*wide, **params)
+        if sample.reference or primitive.sweep.reference:
+            want = (sample.reference or primitive.sweep.reference)(*wide, **params)
         else:
             want = primitive.impl(np, *wide, **params)
     wanted = list(want) if primitive.multiple_results else [want]
@@ -250,7 +250,7 @@ def test_derivatives(primitive, sample):
     """jvp against central differences, vjp against jvp, and both again for the derivative."""
     with x64():
         for dtype in differentiable(primitive, sample):
-            assert primitive.jvp is not None, f"[{primitive.name}] needs a jvp rule"
+            assert primitive.derivatives.jvp is not None, f"[{primitive.name}] needs a jvp rule"
             values = operands(primitive, sample, dtype)
             function, primals = variables_only(bound(primitive, sample.params_for(dtype)), values)
             check_first_order(function, primals, f"{primitive.name} {dtype}")
@@ -345,7 +345,7 @@ def test_jaxpr(primitive, sample):
 @every_case(CASES)
 def test_transpose(primitive, sample):
     """The transpose rule of one operand at a time: jvp rules do not use all of them."""
-    if primitive.transpose is None or primitive.multiple_results:
+    if primitive.derivatives.transpose is None or primitive.multiple_results:
         return
     with x64():
         for dtype in accepted_dtypes(primitive, sample, (dtypes.float64, dtypes.complex128)):
@@ -362,7 +362,7 @@ def check_transpose(primitive: Any, params: dict[str, Any], values: list[Any], n
     (cotangent,) = directions([as_numpy(out)], 5)
     aval = aval_of(values[number])
     known = [*values[:number], UndefinedPrimal(aval), *values[number + 1 :]]
-    result = primitive.transpose(cotangent, *known, **params)
+    result = primitive.derivatives.transpose(cotangent, *known, **params)
     assert len(result) == len(values)
     if result[number] is None:  # not linear in this operand
         return

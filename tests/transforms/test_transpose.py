@@ -8,7 +8,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.core.primitive import Primitive, registry
+from gpuflow.core.primitive import Derivatives, make_primitive, registry
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.transforms.transpose import backward_pass
 
@@ -81,7 +81,7 @@ def test_integer_outputs_have_no_cotangent():
 
 
 def test_missing_rules_are_named_with_their_line():
-    linear = Primitive(
+    linear = make_primitive(
         "odd",
         shape=lambda x: x,
         impl=lambda xp, x: x,
@@ -89,7 +89,7 @@ def test_missing_rules_are_named_with_their_line():
     )
     with pytest.raises(NotImplementedError, match=r"\[odd\] reverse-mode.*used at .*Fix:"):
         gf.grad(lambda x: linear.bind(x))(jnp.ones(()))
-    plain = dataclasses.replace(linear, jvp=None)
+    plain = dataclasses.replace(linear, derivatives=Derivatives())
     with pytest.raises(NotImplementedError, match=r"\[odd\] differentiation needs a rule.*Fix:"):
         gf.jvp(plain.bind, (1.0,), (1.0,))
     with pytest.raises(NotImplementedError, match=r"\[odd\] vmap needs a batching rule.*Fix:"):
@@ -100,8 +100,10 @@ def test_wrong_rules_are_caught():
     wrong = dataclasses.replace(
         registry()["neg"],
         name="wrong",
-        jvp=lambda primals, tangents: (wrong.bind(primals[0]), wrong.bind(tangents[0])),
-        transpose=lambda ct, x: [lax.broadcast_in_dim(ct, (2,), ())],
+        derivatives=Derivatives(
+            jvp=lambda primals, tangents: (wrong.bind(primals[0]), wrong.bind(tangents[0])),
+            transpose=lambda ct, x: [lax.broadcast_in_dim(ct, (2,), ())],
+        ),
     )
     with pytest.raises(TypeError, match=r"\[wrong\] a cotangent must match.*f32\[\]; got f32\[2\]"):
         gf.grad(wrong.bind)(jnp.ones(()))

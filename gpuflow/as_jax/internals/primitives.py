@@ -39,8 +39,7 @@ class Primitive(core_primitive.Primitive, metaclass=_AnyPrimitive):
             name,
             shape=self._shape,
             execute=self._execute,
-            jvp=self._jvp,
-            transpose=self._transpose,
+            derivatives=core_primitive.Derivatives(jvp=self._jvp, transpose=self._transpose),
             batch=self._batch,
             lower=Inline(programs, whole=True, by_rule=True),
         )
@@ -191,24 +190,24 @@ class RuleTable(MutableMapping[core_primitive.Primitive, Callable[..., Any]]):
 
     Args:
         name: in JAX.
-        field: the field of a primitive that has its rule.
+        rule_of: the rule of a primitive of gpuflow.
         as_ours: converts a rule in JAX's form to one in gpuflow's.
     """
 
     def __init__(
         self,
         name: str,
-        field: str,
+        rule_of: Callable[[core_primitive.Primitive], Callable[..., Any] | None],
         as_ours: Callable[[core_primitive.Primitive, Any], Any] = lambda _, rule: rule,
         own: dict[Any, Callable[..., Any]] | None = None,
     ) -> None:
         self.own = {} if own is None else own
-        self._name, self._field, self._as_ours = name, field, as_ours
+        self._name, self._rule_of, self._as_ours = name, rule_of, as_ours
 
     def __getitem__(self, primitive: core_primitive.Primitive) -> Callable[..., Any]:
         rule = self.own.get(primitive)
         if rule is None and type(primitive) is core_primitive.Primitive:
-            rule = getattr(primitive, self._field)
+            rule = self._rule_of(primitive)
         if rule is None:
             raise KeyError(primitive)
         return rule
@@ -227,7 +226,7 @@ class RuleTable(MutableMapping[core_primitive.Primitive, Callable[..., Any]]):
     def __iter__(self) -> Iterator[core_primitive.Primitive]:
         yield from self.own
         for primitive in core_primitive.registry().values():
-            if getattr(primitive, self._field) is not None:
+            if self._rule_of(primitive) is not None:
                 yield primitive
 
     def __len__(self) -> int:
@@ -248,15 +247,22 @@ def _with_size_and_name(primitive: core_primitive.Primitive, rule: Any) -> Calla
     return batch
 
 
-primitive_jvps = RuleTable("ad.primitive_jvps", "jvp")
-primitive_transposes = RuleTable("ad.primitive_transposes", "transpose")
+def _batching_rule(primitive: core_primitive.Primitive) -> Callable[..., Any] | None:
+    return primitive.batch
+
+
+primitive_jvps = RuleTable("ad.primitive_jvps", lambda op: op.derivatives.jvp)
+primitive_transposes = RuleTable("ad.primitive_transposes", lambda op: op.derivatives.transpose)
 # Three ways to write one table: rules with the axis, without it, and with its size and name.
-fancy_primitive_batchers = RuleTable("batching.fancy_primitive_batchers", "batch")
+fancy_primitive_batchers = RuleTable("batching.fancy_primitive_batchers", _batching_rule)
 primitive_batchers = RuleTable(
-    "batching.primitive_batchers", "batch", _without_axis, fancy_primitive_batchers.own
+    "batching.primitive_batchers", _batching_rule, _without_axis, fancy_primitive_batchers.own
 )
 axis_primitive_batchers = RuleTable(
-    "batching.axis_primitive_batchers", "batch", _with_size_and_name, fancy_primitive_batchers.own
+    "batching.axis_primitive_batchers",
+    _batching_rule,
+    _with_size_and_name,
+    fancy_primitive_batchers.own,
 )
 # By primitive, then by platform; None: all others.
 lowerings: dict[Any, dict[str | None, Callable[..., Any]]] = {}

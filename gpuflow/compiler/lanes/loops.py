@@ -124,10 +124,10 @@ def _alone(
 def _needed(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
     """A loop without unused values, and which of its outputs are read."""
     rule = eqn.primitive.lower
-    if rule.form is None or eqn.primitive.prune is None:
+    if rule.form is None or eqn.primitive.programs.prune is None:
         return eqn, used
     used_outputs = {var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used}
-    eqn = eqn.primitive.prune(eqn, used)
+    eqn = eqn.primitive.programs.prune(eqn, used)
     return eqn, [var in used_outputs for var in eqn.outputs]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Laned
-from gpuflow.core.primitive import Primitive
+from gpuflow.core.primitive import make_primitive
 from gpuflow.kir.nodes import Block
 from gpuflow.kir.walk import statements
 
@@ -61,7 +61,7 @@ def _shape(*avals: ShapedArray, outs: Sequence[ShapedArray], **params: Any) -> S
     return outs
 
 
-lane_program_p = Primitive(
+lane_program_p = make_primitive(
     "lane_loop",
     shape=_shape,
     lower=Laned(

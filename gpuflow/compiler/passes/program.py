@@ -333,8 +333,8 @@ def dce(jaxpr: Jaxpr) -> Jaxpr:
     for eqn in reversed(jaxpr.eqns):
         used = [var in live for var in eqn.outputs]
         if is_observable(eqn.effects) or any(used):
-            if eqn.primitive.prune is not None:
-                eqn = eqn.primitive.prune(eqn, used)
+            if eqn.primitive.programs.prune is not None:
+                eqn = eqn.primitive.programs.prune(eqn, used)
             live_eqns.append(eqn)
             live.update(atom for atom in eqn.inputs if type(atom) is not Literal)
     return jaxpr.replace(eqns=tuple(reversed(live_eqns)))

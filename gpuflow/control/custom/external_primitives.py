@@ -17,7 +17,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.lowering import Inline
-from gpuflow.core.primitive import Primitive
+from gpuflow.core.primitive import Primitive, make_primitive
 from gpuflow.core.rules import AxisData, is_undefined
 from gpuflow.core.staging import trace_closed
 from gpuflow.core.trace import Tracer
@@ -138,7 +138,7 @@ def define_primitive(
         outs, out_dims = batch_flat(partial(flat, **params), axis, operands, dims)
         return one_or_all(outs), one_or_all(out_dims)
 
-    return Primitive(
+    return make_primitive(
         name,
         shape=result or traced_result,
         execute=execute_function(fun),

@@ -38,7 +38,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import Inline
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.refs import Ref
 from gpuflow.core.rules import AxisData, Uniform, Zero
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
@@ -112,7 +112,7 @@ class _MappedRule:
 
 
 custom_jvp_p = register(
-    Primitive(
+    make_primitive(
         "custom_jvp_call",
         shape=call_shape,
         execute=call_execute,

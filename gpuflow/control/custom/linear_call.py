@@ -14,7 +14,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
 from gpuflow.core.key_use import use_none
 from gpuflow.core.lowering import Inline
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import add_tangents, instantiate
@@ -204,7 +204,7 @@ def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
 
 
 linear_call_p = register(
-    Primitive(
+    make_primitive(
         "linear_call",
         shape=_shape,
         execute=execute_alone(lambda: linear_call_p),

@@ -17,7 +17,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
 from gpuflow.core.key_use import use_none
 from gpuflow.core.lowering import Inline
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.layout.batch_dims import batch_to_dim
@@ -199,7 +199,7 @@ def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
 
 
 linear_solve_p = register(
-    Primitive(
+    make_primitive(
         "custom_linear_solve",
         shape=_shape,
         execute=execute_alone(lambda: linear_solve_p),

@@ -32,7 +32,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import HostCall, Inline
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
 from gpuflow.ops.collectives.varying import is_checked
 from gpuflow.ops.layout.axes import reduce_sum
@@ -183,7 +183,7 @@ def _total(cotangent: Any) -> Any:
 
 
 custom_vjp_p = register(
-    Primitive(
+    make_primitive(
         "custom_vjp_call",
         shape=call_shape,
         execute=call_execute,
@@ -290,7 +290,7 @@ def _linear_batch(
 
 
 custom_vjp_linear_p = register(
-    Primitive(
+    make_primitive(
         "custom_vjp_linear",
         shape=_linear_shape,
         impl=_linear_impl,

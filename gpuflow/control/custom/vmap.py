@@ -24,7 +24,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, evaluate
 from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import Inline
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.transforms.jvp import jvp_jaxpr
@@ -213,7 +213,7 @@ class _UserRule:
 
 
 custom_vmap_p = register(
-    Primitive(
+    make_primitive(
         "custom_vmap_call",
         shape=_shape,
         execute=execute_alone(lambda: custom_vmap_p),

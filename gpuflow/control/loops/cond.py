@@ -40,7 +40,7 @@ from gpuflow.core.key_use import (
     spend,
 )
 from gpuflow.core.lowering import Branch, BranchForm, Inline, LaneForm
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import Primitive, make_primitive, register
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.elementwise.select import select_n
@@ -308,7 +308,7 @@ def _define(
     name: str, lower: Any, execute: Callable[..., Any], prune: Callable[..., Any] | None = None
 ) -> Primitive:
     return register(
-        Primitive(
+        make_primitive(
             name,
             shape=_shape,
             execute=execute,

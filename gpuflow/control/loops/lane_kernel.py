@@ -32,7 +32,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import Flow, States, follow_program
 from gpuflow.core.lowering import Inline, LaneForm, ProgramForm
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.rules import AxisData, Uniform, Zero
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.layout.iota import iota
@@ -213,7 +213,7 @@ def _lane_form(params: dict[str, Any]) -> LaneForm:
 
 
 kernel_p = register(
-    Primitive(
+    make_primitive(
         "kernel",
         shape=_shape,
         execute=execute_alone(lambda: kernel_p),

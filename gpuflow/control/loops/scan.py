@@ -26,7 +26,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
 from gpuflow.core.key_use import Flow, KeyState, States, follow_program, slice_states, spend
 from gpuflow.core.lowering import Loop, ScanForm
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.layout.batch_dims import batch_to_dim
@@ -241,7 +241,7 @@ def _simplify(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
 
 
 scan_p = register(
-    Primitive(
+    make_primitive(
         "scan",
         shape=_shape,
         execute=execute_alone(lambda: scan_p),

@@ -343,7 +343,9 @@ def _is_linear(program: Jaxpr, num_fixed: int) -> bool:
 
     Such a program is its own derivative.
     """
-    if any(eqn.primitive.jvp is None or eqn.primitive.batch is None for eqn in program.eqns):
+    if any(
+        eqn.primitive.derivatives.jvp is None or eqn.primitive.batch is None for eqn in program.eqns
+    ):
         return False
     count = len(program.invars)
     flags = (*[False] * num_fixed, *[True] * (count - num_fixed))

@@ -31,7 +31,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
 from gpuflow.core.key_use import Flow, States, follow_program, slice_states, spend
 from gpuflow.core.lowering import Inline, LaneForm, Loop, WhileForm
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import Primitive, make_primitive, register
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.elementwise.comparison import bitwise_and
@@ -377,7 +377,7 @@ def _define(
     name: str, lower: Any, execute: Callable[..., Any], prune: Callable[..., Any] | None = None
 ) -> Primitive:
     return register(
-        Primitive(
+        make_primitive(
             name,
             shape=_shape,
             execute=execute,

@@ -17,7 +17,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import follow_shards
 from gpuflow.core.lowering import Distributed
-from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.primitive import make_primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
@@ -347,7 +347,7 @@ def _batch(
 
 
 shard_map_p = register(
-    Primitive(
+    make_primitive(
         "shard_map",
         shape=_shape,
         execute=_execute,

@@ -131,7 +131,7 @@ class Partitioner:
 
     def _equation(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
         rule = eqn.primitive.lower
-        if eqn.primitive.sharding is not None:
+        if eqn.primitive.placement.sharding is not None:
             return [self._constrained(eqn, operands[0])]
         if rule.is_split:
             return self._distributed(eqn, operands)
@@ -166,8 +166,8 @@ class Partitioner:
 
     def _constrained(self, eqn: Eqn, operand: Split) -> Split:
         """Apply a sharding constraint of the user."""
-        assert eqn.primitive.sharding is not None
-        sharding, memories = eqn.primitive.sharding(eqn.params), self.memories
+        assert eqn.primitive.placement.sharding is not None
+        sharding, memories = eqn.primitive.placement.sharding(eqn.params), self.memories
         if not isinstance(sharding, NamedSharding) or sharding.mesh != memories.mesh:
             return operand
         requested = dim_axes_in(sharding, eqn.inputs[0].aval.ndim, memories)

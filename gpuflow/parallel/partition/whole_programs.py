@@ -137,7 +137,7 @@ def _memories(
 
 def evaluate(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> Any:
     """Apply an op to arrays of which some have shards in several memories."""
-    if primitive.device is not None and primitive.device(params) is not None:
+    if primitive.placement.device is not None and primitive.placement.device(params) is not None:
         here = [gathered(x) if type(x) is DistributedArray else x for x in operands]
         return eval_trace.process(primitive, tuple(here), params)
     is_program = primitive.execute is not None  # a single op does not warn

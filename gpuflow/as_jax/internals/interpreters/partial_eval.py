@@ -171,7 +171,9 @@ def _dce_eqn(eqn: Eqn, used: list[bool]) -> tuple[list[bool], Eqn | None]:
         return rule(used, eqn)
     if not any(used) and not is_observable(eqn.effects):
         return [False] * len(eqn.inputs), None
-    pruned = eqn if eqn.primitive.prune is None else eqn.primitive.prune(eqn, used)
+    pruned = (
+        eqn if eqn.primitive.programs.prune is None else eqn.primitive.programs.prune(eqn, used)
+    )
     return [atom in pruned.inputs for atom in eqn.inputs], pruned
 
 
