@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import typed_operands
-from gpuflow.scipy.stats.common import guarded, shift
+from gpuflow.scipy.stats.common import distribution, guarded, shift
+
+_function = distribution("p: probability of 1, in [0, 1].")
 
 
-@composite
+@_function
 def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the logarithm of the probability of ``k`` in the Bernoulli distribution.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        p: probability of 1, in [0, 1].
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.bernoulli.logpmf(jnp.array([0, 1, 2]), 0.25).round(4)
@@ -35,23 +24,11 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     return guarded(log, (p >= 0.0) & (p <= 1.0), ~jnp.isnan(k))
 
 
-@composite
+@_function
 def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the probability of ``k`` in the Bernoulli distribution.
 
     With ``j = k - loc`` it is ``p`` for 1 and ``1 - p`` for 0.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        p: probability of 1, in [0, 1].
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.bernoulli.pmf(jnp.array([0, 1, 2]), 0.25).round(4)
@@ -60,19 +37,9 @@ def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     return jnp.exp(logpmf(k, p, loc))
 
 
-@composite
+@_function
 def cdf(k: ArrayLike, p: ArrayLike) -> Array:
     """Return the probability of at most ``k`` in the Bernoulli distribution.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        p: probability of 1, in [0, 1].
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.bernoulli.cdf(jnp.array([0, 1, 2]), 0.25).round(4)
@@ -83,20 +50,9 @@ def cdf(k: ArrayLike, p: ArrayLike) -> Array:
     return guarded(result, (p >= 0.0) & (p <= 1.0), ~jnp.isnan(k))
 
 
-@composite
+@_function
 def ppf(q: ArrayLike, p: ArrayLike) -> Array:
     """Return the smallest number with a ``cdf`` of at least ``q``, in the Bernoulli distribution.
-
-    Args:
-        q: probabilities, in [0, 1].
-        p: probability of 1, in [0, 1].
-
-    Returns:
-        An array of floats of the common shape; nan if ``q`` is not a probability or a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.bernoulli.ppf(jnp.array([0.25, 0.9]), 0.25).round(4)

@@ -6,11 +6,19 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import log_beta, log_ratio
-from gpuflow.scipy.stats.common import LARGE, guarded, in_support, log_binomial, standardize
+from gpuflow.scipy.stats.common import (
+    LARGE,
+    distribution,
+    guarded,
+    in_support,
+    log_binomial,
+    standardize,
+)
 from gpuflow.scipy.stats.tails import beta_lower, beta_upper, log_beta_lower, log_beta_upper
+
+_function = distribution("a, b: shape parameters, above 0.")
 
 
 def _log_density(y: Any, a: Any, b: Any) -> Any:
@@ -30,23 +38,11 @@ def _at_edge(a: Any, b: Any) -> Any:
     return jnp.where(a < 1.0, jnp.inf, jnp.where(a == 1.0, jnp.log(b), -jnp.inf))
 
 
-@composite
+@_function
 def logpdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """Return the logarithm of the density of the beta distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: shape parameters, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.logpdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
@@ -56,7 +52,7 @@ def logpdf(
     return guarded(_log_density(y, a, b) - jnp.log(scale), scale > 0.0, a > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def pdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
@@ -65,18 +61,6 @@ def pdf(
     With ``y = (x - loc) / scale`` it is ``y**(a - 1) * (1 - y)**(b - 1) / beta(a, b) / scale``, for
     ``y`` from 0 to 1.
 
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: shape parameters, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
-
     Example:
         >>> gf.scipy.stats.beta.pdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
         Array([1.6875, 1.5   ], dtype=float32)
@@ -84,23 +68,11 @@ def pdf(
     return jnp.exp(logpdf(x, a, b, loc, scale))
 
 
-@composite
+@_function
 def cdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """Return the probability of at most ``x`` in the beta distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: shape parameters, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.cdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
@@ -110,23 +82,11 @@ def cdf(
     return guarded(beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def logcdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """Return the logarithm of the probability of at most ``x`` in the beta distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: shape parameters, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.logcdf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
@@ -136,21 +96,9 @@ def logcdf(
     return guarded(log_beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the beta distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: shape parameters, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.sf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)
@@ -160,23 +108,11 @@ def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: Arra
     return guarded(beta_upper(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def logsf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """Return the logarithm of the probability of more than ``x`` in the beta distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: shape parameters, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.beta.logsf(jnp.array([0.25, 0.5]), 2.0, 3.0).round(4)

@@ -6,10 +6,14 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import log_ratio
-from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
+from gpuflow.scipy.stats.common import distribution, guarded, is_whole, log_binomial, shift
+
+_function = distribution(
+    "n: number of trials, a nonnegative integer.",
+    "a, b: parameters of the beta distribution of the probability, above 0.",
+)
 
 
 def _log_probability(k: Any, m: Any, a: Any, b: Any) -> Any:
@@ -25,22 +29,9 @@ def _log_probability(k: Any, m: Any, a: Any, b: Any) -> Any:
     return log + log_ratio(a, first) + log_ratio(b, second) - log_ratio(a + b, total)
 
 
-@composite
+@_function
 def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the logarithm of the probability of ``k`` in the beta-binomial distribution.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        n: number of trials, a nonnegative integer.
-        a, b: parameters of the beta distribution of the probability, above 0.
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.betabinom.logpmf(jnp.array([0, 1, 2]), 2, 1.0, 1.0).round(4)
@@ -55,24 +46,11 @@ def logpmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLik
     return guarded(log, (n >= 0.0) & is_whole(n), a > 0.0, b > 0.0, ~jnp.isnan(k))
 
 
-@composite
+@_function
 def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the probability of ``k`` in the beta-binomial distribution.
 
     With ``j = k - loc`` it is ``choose(n, j) * beta(j + a, n - j + b) / beta(a, b)``.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        n: number of trials, a nonnegative integer.
-        a, b: parameters of the beta distribution of the probability, above 0.
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.betabinom.pmf(jnp.array([0, 1, 2]), 2, 1.0, 1.0).round(4)

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
+from gpuflow.scipy.stats.common import distribution, guarded, is_whole, log_binomial, shift
+
+_function = distribution(
+    "n: number of trials, a nonnegative integer.", "p: probability of success, in [0, 1]."
+)
 
 
-@composite
+@_function
 def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the logarithm of the probability of ``k`` in the binomial distribution.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        n: number of trials, a nonnegative integer.
-        p: probability of success, in [0, 1].
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.binom.logpmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)
@@ -41,24 +31,11 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
     return guarded(log, right, ~jnp.isnan(k))
 
 
-@composite
+@_function
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the probability of ``k`` in the binomial distribution.
 
     With ``j = k - loc`` it is ``choose(n, j) * p**j * (1 - p)**(n - j)``.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        n: number of trials, a nonnegative integer.
-        p: probability of success, in [0, 1].
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.binom.pmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)

@@ -7,29 +7,19 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import typed_operands
-from gpuflow.scipy.stats.common import guarded, log_probability, quantile, standardize
+from gpuflow.scipy.stats.common import distribution, guarded, log_probability, quantile, standardize
 
 # From here on adding 1 to the square has no effect, and the square might overflow.
 _FAR = 1e10
 
+_function = distribution()
 
-@composite
+
+@_function
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the Cauchy distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.cauchy.logpdf(jnp.array([0.0, 1.0])).round(4)
@@ -46,22 +36,11 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(-log - jnp.log(scale) - math.log(math.pi), scale > 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the Cauchy distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``1 / (pi * (1 + y**2)) / scale``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.cauchy.pdf(jnp.array([0.0, 1.0])).round(4)
@@ -76,20 +55,9 @@ def _below(y: Any) -> Any:
     return jnp.arctan2(jnp.ones_like(y), -y) / math.pi
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most ``x`` in the Cauchy distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.cauchy.cdf(jnp.array([0.0, 1.0])).round(4)
@@ -99,20 +67,9 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(_below(y), scale > 0.0)
 
 
-@composite
+@_function
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of at most ``x`` in the Cauchy distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.cauchy.logcdf(jnp.array([0.0, 1.0])).round(4)
@@ -122,20 +79,9 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(log_probability(_below(y), _below(-y)), scale > 0.0)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the Cauchy distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.cauchy.sf(jnp.array([0.0, 1.0])).round(4)
@@ -145,20 +91,9 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(_below(-y), scale > 0.0)
 
 
-@composite
+@_function
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of more than ``x`` in the Cauchy distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.cauchy.logsf(jnp.array([0.0, 1.0])).round(4)
@@ -177,21 +112,9 @@ def _standard_quantile(q: Any) -> Any:
     return quantile(jnp.where(central, near, jnp.where(upper, far, -far)), q)
 
 
-@composite
+@_function
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile ``q`` of the Cauchy distribution, the inverse of ``cdf``.
-
-    Args:
-        q: probabilities, in [0, 1].
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``q`` is not a probability or a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.cauchy.ppf(jnp.array([0.25, 0.9])).round(4)
@@ -201,21 +124,9 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(_standard_quantile(q) * scale + loc, scale > 0.0)
 
 
-@composite
+@_function
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the value that the Cauchy distribution exceeds with probability ``q``.
-
-    Args:
-        q: probabilities, in [0, 1].
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``q`` is not a probability or a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.cauchy.isf(jnp.array([0.25, 0.9])).round(4)

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.scipy.stats.common import guarded, log_gamma_density, standardize
+from gpuflow.scipy.stats.common import distribution, guarded, log_gamma_density, standardize
 from gpuflow.scipy.stats.tails import gamma_lower, gamma_upper, log_gamma_lower, log_gamma_upper
 
+_function = distribution("df: degrees of freedom, above 0.")
 
-@composite
+
+@_function
 def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the chi-squared distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        df: degrees of freedom, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.logpdf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -35,24 +24,12 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
     return guarded(log, scale > 0.0, df > 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the chi-squared distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is
     ``y**(df / 2 - 1) * exp(-y / 2) / (2**(df / 2) * gamma(df / 2)) / scale``, for ``y`` from 0 on.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        df: degrees of freedom, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.pdf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -61,21 +38,9 @@ def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
     return jnp.exp(logpdf(x, df, loc, scale))
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most ``x`` in the chi-squared distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        df: degrees of freedom, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.cdf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -85,21 +50,9 @@ def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
     return guarded(gamma_lower(0.5 * df, 0.5 * y), scale > 0.0, df > 0.0)
 
 
-@composite
+@_function
 def logcdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of at most ``x`` in the chi-squared distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        df: degrees of freedom, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.logcdf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -109,21 +62,9 @@ def logcdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
     return guarded(log_gamma_lower(0.5 * df, 0.5 * y), scale > 0.0, df > 0.0)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the chi-squared distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        df: degrees of freedom, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.sf(jnp.array([1.0, 3.0]), 2.0).round(4)
@@ -133,21 +74,9 @@ def sf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
     return guarded(gamma_upper(0.5 * df, 0.5 * y), scale > 0.0, df > 0.0)
 
 
-@composite
+@_function
 def logsf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of more than ``x`` in the chi-squared distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        df: degrees of freedom, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.chi2.logsf(jnp.array([1.0, 3.0]), 2.0).round(4)

@@ -6,9 +6,12 @@ is finite even where ``where`` drops it (so derivatives are, too), and return na
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
+import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
@@ -17,7 +20,69 @@ from gpuflow.core.types import Array
 from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, deviance, log_ratio, stirling_remainder
 
+P = ParamSpec("P")
+
 _LOG_2 = math.log(2.0)
+# --- documentation --------------------------------------------------------------------------
+
+_PARAMETERS = (
+    "x: array of real numbers; all arguments broadcast.",
+    "k: array of numbers; all arguments broadcast.",
+    "q: probabilities, in [0, 1].",
+    "loc: location parameter (shift).",
+    "scale: scale parameter, above 0.",
+)
+_RETURNS = {
+    "logpmf": ": -inf for impossible values, nan if a parameter is invalid.",
+    "pmf": ": 0 for impossible values, nan if a parameter is invalid.",
+    "ppf": "; nan if ``{first}`` is not a probability or a parameter is invalid.",
+    "isf": "; nan if ``{first}`` is not a probability or a parameter is invalid.",
+    "": "; nan if a parameter is invalid.",
+}
+
+
+def distribution(*parameters: str) -> Callable[[Callable[P, Array]], Callable[P, Array]]:
+    """A decorator for the functions of one distribution.
+
+    It makes them composites, and completes their docstrings: sections Args, Returns and Raises that
+    they do not have are derived.
+
+    Args:
+        *parameters: as in a docstring, such as ``"a, b: shape parameters, above 0."``; before those
+            that all distributions have.
+    """
+    known = {}
+    for text in (*_PARAMETERS, *parameters):
+        known.update(dict.fromkeys(text.partition(":")[0].split(", "), text))
+
+    def decorate(function: Callable[P, Array]) -> Callable[P, Array]:
+        if function.__doc__:  # not with python -OO
+            function.__doc__ = _completed(function, function.__doc__, known)
+        return composite(function)
+
+    return decorate
+
+
+def _completed(function: Callable[..., Any], doc: str, known: dict[str, str]) -> str:
+    """A docstring with all sections."""
+    head, *given = re.split(r"^(\w+):\n", inspect.cleandoc(doc), flags=re.MULTILINE)
+    names = list(inspect.signature(function).parameters)
+    result = _RETURNS.get(function.__name__, _RETURNS[""]).format(first=names[0])
+    derived = {
+        "Args": dict.fromkeys(known[one] for one in names if one in known),
+        "Returns": ["An array of floats of the common shape" + result],
+        "Raises": ["ValueError: if an argument is complex."],
+    }
+    sections = {title: "\n".join(map(_indented, lines)) for title, lines in derived.items()}
+    sections.update(zip(given[::2], given[1::2], strict=True))
+    return "\n\n".join([head.rstrip(), *[f"{k}:\n{v.rstrip()}" for k, v in sections.items()]])
+
+
+def _indented(text: str) -> str:
+    return textwrap.fill(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+
+
+# --- arguments ------------------------------------------------------------------------------
 
 
 def standardize(

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import guarded, in_support, log_complement, quantile, standardize
+from gpuflow.scipy.stats.common import (
+    distribution,
+    guarded,
+    in_support,
+    log_complement,
+    quantile,
+    standardize,
+)
+
+_function = distribution()
 
 
-@composite
+@_function
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the exponential distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.expon.logpdf(jnp.array([1.0, 2.0])).round(4)
@@ -33,22 +30,11 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(jnp.where(y < 0.0, -jnp.inf, -y - jnp.log(scale)), scale > 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the exponential distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``exp(-y) / scale``, for ``y`` from 0 on.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.expon.pdf(jnp.array([1.0, 2.0])).round(4)
@@ -59,20 +45,9 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(jnp.where(y < 0.0, 0.0, density), scale > 0.0)
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most ``x`` in the exponential distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.expon.cdf(jnp.array([1.0, 2.0])).round(4)
@@ -82,20 +57,9 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(-jnp.expm1(-in_support(y > 0.0, y, 0.0)), scale > 0.0)
 
 
-@composite
+@_function
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of at most ``x`` in the exponential distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.expon.logcdf(jnp.array([1.0, 2.0])).round(4)
@@ -106,20 +70,9 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(jnp.where(y <= 0.0, -jnp.inf, log), scale > 0.0)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the exponential distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.expon.sf(jnp.array([1.0, 2.0])).round(4)
@@ -129,20 +82,9 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(jnp.exp(-in_support(y > 0.0, y, 0.0)), scale > 0.0)
 
 
-@composite
+@_function
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of more than ``x`` in the exponential distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.expon.logsf(jnp.array([1.0, 2.0])).round(4)
@@ -152,21 +94,9 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(-in_support(y > 0.0, y, 0.0), scale > 0.0)
 
 
-@composite
+@_function
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile ``q`` of the exponential distribution, the inverse of ``cdf``.
-
-    Args:
-        q: probabilities, in [0, 1].
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``q`` is not a probability or a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.expon.ppf(jnp.array([0.25, 0.9])).round(4)

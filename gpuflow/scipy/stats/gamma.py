@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import guarded, log_gamma_density, standardize
+from gpuflow.scipy.stats.common import distribution, guarded, log_gamma_density, standardize
 from gpuflow.scipy.stats.tails import gamma_lower, gamma_upper, log_gamma_lower, log_gamma_upper
 
+_function = distribution("a: shape parameter, above 0.")
 
-@composite
+
+@_function
 def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the gamma distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.logpdf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -35,24 +24,12 @@ def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
     return guarded(log_gamma_density(y, a) - jnp.log(scale), scale > 0.0, a > 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the gamma distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is
     ``y**(a - 1) * exp(-y) / gamma(a) / scale``, for ``y`` from 0 on.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.pdf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -61,21 +38,9 @@ def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
     return jnp.exp(logpdf(x, a, loc, scale))
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most ``x`` in the gamma distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.cdf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -85,21 +50,9 @@ def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
     return guarded(gamma_lower(a, y), scale > 0.0, a > 0.0)
 
 
-@composite
+@_function
 def logcdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of at most ``x`` in the gamma distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.logcdf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -109,21 +62,9 @@ def logcdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
     return guarded(log_gamma_lower(a, y), scale > 0.0, a > 0.0)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the gamma distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.sf(jnp.array([1.0, 2.0]), 2.0).round(4)
@@ -133,21 +74,9 @@ def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> 
     return guarded(gamma_upper(a, y), scale > 0.0, a > 0.0)
 
 
-@composite
+@_function
 def logsf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of more than ``x`` in the gamma distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gamma.logsf(jnp.array([1.0, 2.0]), 2.0).round(4)

@@ -5,25 +5,16 @@ from __future__ import annotations
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import guarded
+from gpuflow.scipy.stats.common import distribution, guarded
+
+_function = distribution("beta: exponent, above 0; 1 gives the Laplace distribution.")
 
 
-@composite
+@_function
 def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
     """Return the logarithm of the density of the generalized normal distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        beta: exponent, above 0; 1 gives the Laplace distribution.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gennorm.logpdf(jnp.array([0.0, 1.0]), 2.0).round(4)
@@ -34,21 +25,11 @@ def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
     return guarded(log, beta > 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
     """Return the density of the generalized normal distribution at ``x``.
 
     It is ``beta * exp(-abs(x)**beta) / (2 * gamma(1 / beta))``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        beta: exponent, above 0; 1 gives the Laplace distribution.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gennorm.pdf(jnp.array([0.0, 1.0]), 2.0).round(4)
@@ -57,19 +38,9 @@ def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
     return jnp.exp(logpdf(x, beta))
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, beta: ArrayLike) -> Array:
     """Return the probability of at most ``x`` in the generalized normal distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        beta: exponent, above 0; 1 gives the Laplace distribution.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gennorm.cdf(jnp.array([0.0, 1.0]), 2.0).round(4)

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.scipy.stats.common import guarded, is_whole, log_power, shift
+from gpuflow.scipy.stats.common import distribution, guarded, is_whole, log_power, shift
+
+_function = distribution("p: probability of success of a trial, in (0, 1].")
 
 
-@composite
+@_function
 def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the logarithm of the probability of ``k`` in the geometric distribution.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        p: probability of success of a trial, in (0, 1].
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.geom.logpmf(jnp.array([0, 1, 2]), 0.5).round(4)
@@ -36,23 +25,11 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     return guarded(log, (p > 0.0) & (p <= 1.0), ~jnp.isnan(k))
 
 
-@composite
+@_function
 def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the probability of ``k`` in the geometric distribution.
 
     With ``j = k - loc`` it is ``(1 - p)**(j - 1) * p`` for ``j`` from 1 on.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        p: probability of success of a trial, in (0, 1].
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.geom.pmf(jnp.array([0, 1, 2]), 0.5).round(4)

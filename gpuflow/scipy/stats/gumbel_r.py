@@ -6,26 +6,16 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import guarded, log_rare, quantile, standardize
+from gpuflow.scipy.stats.common import distribution, guarded, log_rare, quantile, standardize
+
+_function = distribution("p: probabilities, in [0, 1].")
 
 
-@composite
+@_function
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the right-skewed Gumbel distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gumbel_r.logpdf(jnp.array([0.0, 1.0])).round(4)
@@ -41,22 +31,11 @@ def _log_density(y: Any) -> Any:
     return jnp.where(jnp.isinf(y), -jnp.inf, log)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the right-skewed Gumbel distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``exp(-y - exp(-y)) / scale``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gumbel_r.pdf(jnp.array([0.0, 1.0])).round(4)
@@ -66,20 +45,9 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(jnp.exp(_log_density(y)) / scale, scale > 0.0)
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most ``x`` in the right-skewed Gumbel distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gumbel_r.cdf(jnp.array([0.0, 1.0])).round(4)
@@ -89,20 +57,9 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(jnp.exp(-jnp.exp(-y)), scale > 0.0)
 
 
-@composite
+@_function
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the log probability of at most ``x`` in the right-skewed Gumbel distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gumbel_r.logcdf(jnp.array([0.0, 1.0])).round(4)
@@ -112,20 +69,9 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(-jnp.exp(-y), scale > 0.0)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the right-skewed Gumbel distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gumbel_r.sf(jnp.array([0.0, 1.0])).round(4)
@@ -135,20 +81,9 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(-jnp.expm1(-jnp.exp(-y)), scale > 0.0)
 
 
-@composite
+@_function
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the log probability of more than ``x`` in the right-skewed Gumbel distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gumbel_r.logsf(jnp.array([0.0, 1.0])).round(4)
@@ -158,21 +93,9 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(log_rare(-y), scale > 0.0)
 
 
-@composite
+@_function
 def ppf(p: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile ``p`` of the right-skewed Gumbel distribution, the inverse of ``cdf``.
-
-    Args:
-        p: probabilities, in [0, 1].
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``p`` is not a probability or a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.gumbel_r.ppf(jnp.array([0.25, 0.9])).round(4)

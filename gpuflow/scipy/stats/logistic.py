@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, typed_operands
 from gpuflow.scipy.special.logarithms import expit, logit
-from gpuflow.scipy.stats.common import guarded, standardize
+from gpuflow.scipy.stats.common import distribution, guarded, standardize
+
+_function = distribution()
 
 
-@composite
+@_function
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the logistic distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.logistic.logpdf(jnp.array([0.0, 1.0])).round(4)
@@ -35,22 +25,11 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(-size - 2.0 * jnp.log1p(jnp.exp(-size)) - jnp.log(scale), scale > 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the logistic distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``exp(-y) / (1 + exp(-y))**2 / scale``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.logistic.pdf(jnp.array([0.0, 1.0])).round(4)
@@ -61,20 +40,9 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(small / (scale * jnp.square(1.0 + small)), scale > 0.0)
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most ``x`` in the logistic distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.logistic.cdf(jnp.array([0.0, 1.0])).round(4)
@@ -84,20 +52,9 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(expit(y), scale > 0.0)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the logistic distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.logistic.sf(jnp.array([0.0, 1.0])).round(4)
@@ -107,7 +64,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(expit(-y), scale > 0.0)
 
 
-@composite
+@_function
 def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile ``x`` of the logistic distribution, the inverse of ``cdf``.
 
@@ -115,13 +72,6 @@ def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         x: probabilities, in [0, 1].
         loc: location parameter (shift).
         scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``x`` is not a probability or a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.logistic.ppf(jnp.array([0.25, 0.9])).round(4)
@@ -131,7 +81,7 @@ def ppf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(loc + scale * logit(x), scale > 0.0)
 
 
-@composite
+@_function
 def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the value that the logistic distribution exceeds with probability ``x``.
 
@@ -139,13 +89,6 @@ def isf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
         x: probabilities, in [0, 1].
         loc: location parameter (shift).
         scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``x`` is not a probability or a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.logistic.isf(jnp.array([0.25, 0.9])).round(4)

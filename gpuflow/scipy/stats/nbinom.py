@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
-from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
+from gpuflow.scipy.stats.common import distribution, guarded, is_whole, log_binomial, shift
+
+_function = distribution(
+    "n: number of successes, above 0.", "p: probability of success of a trial, in (0, 1]."
+)
 
 
-@composite
+@_function
 def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the logarithm of the probability of ``k`` in the negative binomial distribution.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        n: number of successes, above 0.
-        p: probability of success of a trial, in (0, 1].
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.nbinom.logpmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)
@@ -39,24 +29,11 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
     return guarded(log, n > 0.0, (p > 0.0) & (p <= 1.0), ~jnp.isnan(k))
 
 
-@composite
+@_function
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the probability of ``k`` in the negative binomial distribution.
 
     With ``j = k - loc`` it is ``choose(j + n - 1, n - 1) * p**n * (1 - p)**j``.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        n: number of successes, above 0.
-        p: probability of success of a trial, in (0, 1].
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.nbinom.pmf(jnp.array([0, 1, 2]), 2, 0.5).round(4)

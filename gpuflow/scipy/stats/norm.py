@@ -7,27 +7,17 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.error_functions import log_ndtr, ndtr, ndtri, normal_density
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
-from gpuflow.scipy.stats.common import guarded, standardize
+from gpuflow.scipy.stats.common import distribution, guarded, standardize
+
+_function = distribution()
 
 
-@composite
+@_function
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the normal distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.logpdf(jnp.array([0.0, 1.0])).round(4)
@@ -37,22 +27,11 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(-(0.5 * y) * y - HALF_LOG_2_PI - jnp.log(scale), scale > 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the normal distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``exp(-(y**2) / 2) / sqrt(2 * pi) / scale``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.pdf(jnp.array([0.0, 1.0])).round(4)
@@ -62,20 +41,9 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(normal_density(y) / scale, scale > 0.0)
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most ``x`` in the normal distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.cdf(jnp.array([0.0, 1.0])).round(4)
@@ -85,20 +53,9 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(ndtr(y), scale > 0.0)
 
 
-@composite
+@_function
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of at most ``x`` in the normal distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.logcdf(jnp.array([0.0, 1.0])).round(4)
@@ -108,20 +65,9 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(log_ndtr(y), scale > 0.0)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the normal distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.sf(jnp.array([0.0, 1.0])).round(4)
@@ -131,20 +77,9 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(ndtr(-y), scale > 0.0)
 
 
-@composite
+@_function
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of more than ``x`` in the normal distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.norm.logsf(jnp.array([0.0, 1.0])).round(4)
@@ -160,18 +95,9 @@ def _quantile(name: str, q: Any, loc: Any, scale: Any, sign: float) -> Any:
     return quantile.astype(dtypes.default_float())
 
 
-@composite
+@_function
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile ``q`` of the normal distribution, the inverse of ``cdf``.
-
-    Args:
-        q: probabilities, in [0, 1].
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``q`` is not a probability or a parameter is
-        invalid.
 
     Raises:
         TypeError: if an argument is integer, complex or a 16-bit float.
@@ -183,18 +109,9 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return _quantile("norm.ppf", q, loc, scale, 1.0)
 
 
-@composite
+@_function
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the value that the normal distribution exceeds with probability ``q``.
-
-    Args:
-        q: probabilities, in [0, 1].
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``q`` is not a probability or a parameter is
-        invalid.
 
     Raises:
         TypeError: if an argument is integer, complex or a 16-bit float.

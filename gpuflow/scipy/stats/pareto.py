@@ -6,10 +6,18 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, typed_operands
-from gpuflow.scipy.stats.common import guarded, in_support, log_complement, quantile, standardize
+from gpuflow.scipy.stats.common import (
+    distribution,
+    guarded,
+    in_support,
+    log_complement,
+    quantile,
+    standardize,
+)
+
+_function = distribution("b: shape parameter, above 0.")
 
 
 def _log_tail(y: Any, b: Any) -> Any:
@@ -17,21 +25,9 @@ def _log_tail(y: Any, b: Any) -> Any:
     return -b * jnp.log(in_support(y > 1.0, y, 1.0))
 
 
-@composite
+@_function
 def logpdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the Pareto distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        b: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.pareto.logpdf(jnp.array([2.0, 4.0]), 3.0).round(4)
@@ -42,23 +38,11 @@ def logpdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
     return guarded(jnp.where(y < 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the Pareto distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``b / y**(b + 1) / scale``, for ``y`` from 1 on.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        b: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.pareto.pdf(jnp.array([2.0, 4.0]), 3.0).round(4)
@@ -69,21 +53,9 @@ def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
     return guarded(jnp.where(y < 1.0, 0.0, density), scale > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most ``x`` in the Pareto distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        b: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.pareto.cdf(jnp.array([2.0, 4.0]), 3.0).round(4)
@@ -93,21 +65,9 @@ def cdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
     return guarded(-jnp.expm1(_log_tail(y, b)), scale > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def logcdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of at most ``x`` in the Pareto distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        b: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.pareto.logcdf(jnp.array([2.0, 4.0]), 3.0).round(4)
@@ -118,21 +78,9 @@ def logcdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
     return guarded(jnp.where(y <= 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the Pareto distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        b: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.pareto.sf(jnp.array([2.0, 4.0]), 3.0).round(4)
@@ -142,21 +90,9 @@ def sf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> 
     return guarded(jnp.power(in_support(y > 1.0, y, 1.0), -b), scale > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def logsf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the probability of more than ``x`` in the Pareto distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        b: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.pareto.logsf(jnp.array([2.0, 4.0]), 3.0).round(4)
@@ -166,22 +102,9 @@ def logsf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) 
     return guarded(_log_tail(y, b), scale > 0.0, b > 0.0)
 
 
-@composite
+@_function
 def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile ``q`` of the Pareto distribution, the inverse of ``cdf``.
-
-    Args:
-        q: probabilities, in [0, 1].
-        b: shape parameter, above 0.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``q`` is not a probability or a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.pareto.ppf(jnp.array([0.25, 0.9]), 3.0).round(4)

@@ -8,31 +8,20 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import kernel, real_operands, scalar_like, typed_operands
-from gpuflow.scipy.stats.common import guarded, is_whole, log_poisson, shift
+from gpuflow.scipy.stats.common import distribution, guarded, is_whole, log_poisson, shift
 
 # Up to this mean the entropy is a sum; beyond, an asymptotic series.
 _LARGE_MEAN = 100.0
 _ENTROPY_TERMS = 230
 
+_function = distribution("mu: mean, nonnegative.")
 
-@composite
+
+@_function
 def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the logarithm of the probability of ``k`` in the Poisson distribution.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        mu: mean, nonnegative.
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: -inf for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.poisson.logpmf(jnp.array([0, 1, 2]), 1.0).round(4)
@@ -44,23 +33,11 @@ def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     return guarded(jnp.where(possible, log, -jnp.inf), mu >= 0.0, ~jnp.isnan(k))
 
 
-@composite
+@_function
 def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the probability of ``k`` in the Poisson distribution.
 
     With ``j = k - loc`` it is ``exp(-mu) * mu**j / j!``.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        mu: mean, nonnegative.
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape: 0 for impossible values, nan if a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.poisson.pmf(jnp.array([0, 1, 2]), 1.0).round(4)
@@ -69,20 +46,9 @@ def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     return jnp.exp(logpmf(k, mu, loc))
 
 
-@composite
+@_function
 def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the probability of at most ``k`` in the Poisson distribution.
-
-    Args:
-        k: array of numbers; all arguments broadcast.
-        mu: mean, nonnegative.
-        loc: location parameter (shift).
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.poisson.cdf(jnp.array([0, 1, 2]), 1.0).round(4)
@@ -115,7 +81,7 @@ def _entropy(mu: Any) -> Any:
     return guarded(jnp.where(mu == 0.0, 0.0, result), mu >= 0.0)
 
 
-@composite
+@_function
 def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the entropy of the Poisson distribution in nats; it does not depend on ``loc``.
 

@@ -6,29 +6,18 @@ import math
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, log_rising
-from gpuflow.scipy.stats.common import guarded, standardize
+from gpuflow.scipy.stats.common import distribution, guarded, standardize
 
 _LARGE = 1e16
 
+_function = distribution("df: degrees of freedom, above 0; inf gives the normal distribution.")
 
-@composite
+
+@_function
 def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the Student's t distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        df: degrees of freedom, above 0; inf gives the normal distribution.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.t.logpdf(jnp.array([0.0, 1.0]), 2.0).round(4)
@@ -56,23 +45,11 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
     return guarded(log - jnp.log(scale), scale > 0.0, df > 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the Student's t distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is proportional to ``(1 + y**2 / df)**(-(df + 1) / 2)``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        df: degrees of freedom, above 0; inf gives the normal distribution.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.t.pdf(jnp.array([0.0, 1.0]), 2.0).round(4)

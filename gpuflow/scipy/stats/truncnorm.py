@@ -7,17 +7,20 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.error_functions import erfcx, ndtr
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
-from gpuflow.scipy.stats.common import guarded, log_complement, standardize
+from gpuflow.scipy.stats.common import distribution, guarded, log_complement, standardize
 
 _ROOT_HALF = math.sqrt(0.5)
 # From here on the tail is its first term, and erfcx has no digits left in float32.
 _FAR = 1e10
 # Below such a width the mass is a series about the middle.
 _NARROW = 0.1
+
+_function = distribution(
+    "a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b."
+)
 
 
 def _scaled_tail(x: Any) -> Any:
@@ -83,23 +86,11 @@ def _log_below(y: Any, a: Any, b: Any) -> Any:
     return jnp.where(y <= a, -jnp.inf, jnp.where(y >= b, 0.0, log))
 
 
-@composite
+@_function
 def logpdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """Return the logarithm of the density of the truncated normal distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.logpdf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
@@ -111,7 +102,7 @@ def logpdf(
     return guarded(jnp.where((y < a) | (y > b), -jnp.inf, log), scale > 0.0, a < b)
 
 
-@composite
+@_function
 def pdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
@@ -120,18 +111,6 @@ def pdf(
     With ``y = (x - loc) / scale`` it is the normal density of ``y`` divided by its mass between a
     and b.
 
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
-
     Example:
         >>> gf.scipy.stats.truncnorm.pdf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
         Array([0.4874, 0.2956], dtype=float32)
@@ -139,23 +118,11 @@ def pdf(
     return jnp.exp(logpdf(x, a, b, loc, scale))
 
 
-@composite
+@_function
 def logcdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """Return the log probability of at most ``x`` in the truncated normal distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.logcdf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
@@ -165,23 +132,11 @@ def logcdf(
     return guarded(_log_below(y, a, b), scale > 0.0, a < b)
 
 
-@composite
+@_function
 def cdf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """Return the probability of at most ``x`` in the truncated normal distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.cdf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
@@ -190,23 +145,11 @@ def cdf(
     return jnp.exp(logcdf(x, a, b, loc, scale))
 
 
-@composite
+@_function
 def logsf(
     x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """Return the log probability of more than ``x`` in the truncated normal distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.logsf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)
@@ -216,21 +159,9 @@ def logsf(
     return guarded(_log_below(-y, -b, -a), scale > 0.0, a < b)
 
 
-@composite
+@_function
 def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than ``x`` in the truncated normal distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        a, b: lower and upper bounds of the truncation in units of ``(x - loc) / scale``; a < b.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.truncnorm.sf(jnp.array([0.0, 1.0]), -1.0, 2.0).round(4)

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands, strong_operands
-from gpuflow.scipy.stats.common import guarded, quantile, standardize
+from gpuflow.scipy.stats.common import distribution, guarded, quantile, standardize
+
+_function = distribution()
 
 
-@composite
+@_function
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of the density of the uniform distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.uniform.logpdf(jnp.array([0.5, 3.0]), 0.0, 4.0).round(4)
@@ -34,22 +24,11 @@ def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(log, scale > 0.0, ~jnp.isnan(y))
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the density of the uniform distribution at ``x``.
 
     With ``y = (x - loc) / scale`` it is ``1 / scale``, for ``y`` from 0 to 1.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.uniform.pdf(jnp.array([0.5, 3.0]), 0.0, 4.0).round(4)
@@ -60,20 +39,9 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(density, scale > 0.0, ~jnp.isnan(y))
 
 
-@composite
+@_function
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most ``x`` in the uniform distribution.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.uniform.cdf(jnp.array([0.5, 3.0]), 0.0, 4.0).round(4)
@@ -83,21 +51,9 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     return guarded(jnp.clip(y, 0.0, 1.0), scale > 0.0)
 
 
-@composite
+@_function
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile ``q`` of the uniform distribution, the inverse of ``cdf``.
-
-    Args:
-        q: probabilities, in [0, 1].
-        loc: location parameter (shift).
-        scale: scale parameter, above 0.
-
-    Returns:
-        An array of floats of the common shape; nan if ``q`` is not a probability or a parameter is
-        invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.uniform.ppf(jnp.array([0.25, 0.9]), 0.0, 4.0).round(4)

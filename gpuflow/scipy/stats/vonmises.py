@@ -6,26 +6,17 @@ import math
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.bessel import i0e
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import guarded
+from gpuflow.scipy.stats.common import distribution, guarded
+
+_function = distribution("kappa: concentration, nonnegative.")
 
 
-@composite
+@_function
 def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
     """Return the logarithm of the density of the von Mises distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        kappa: concentration, nonnegative.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.vonmises.logpdf(jnp.array([0.0, 1.0]), 2.0).round(4)
@@ -37,21 +28,11 @@ def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
     return guarded(kappa * angle - jnp.log(2.0 * math.pi * i0e(kappa)), kappa >= 0.0)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
     """Return the density of the von Mises distribution at ``x``.
 
     It is ``exp(kappa * cos(x)) / (2 * pi * i0(kappa))``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        kappa: concentration, nonnegative.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.vonmises.pdf(jnp.array([0.0, 1.0]), 2.0).round(4)

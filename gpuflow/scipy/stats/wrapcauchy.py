@@ -6,25 +6,16 @@ import math
 
 import gpuflow.numpy as jnp
 from gpuflow.base.names import public_names, publish
-from gpuflow.control.composite import composite
 from gpuflow.core.types import Array, ArrayLike
 from gpuflow.scipy.special.common import real_operands
-from gpuflow.scipy.stats.common import guarded
+from gpuflow.scipy.stats.common import distribution, guarded
+
+_function = distribution("c: shape parameter, between 0 and 1.")
 
 
-@composite
+@_function
 def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
     """Return the logarithm of the density of the wrapped Cauchy distribution at ``x``.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        c: shape parameter, between 0 and 1.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.wrapcauchy.logpdf(jnp.array([0.0, 1.0]), 0.5).round(4)
@@ -40,21 +31,11 @@ def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
     return guarded(log, possible)
 
 
-@composite
+@_function
 def pdf(x: ArrayLike, c: ArrayLike) -> Array:
     """Return the density of the wrapped Cauchy distribution at ``x``.
 
     It is ``(1 - c**2) / (2 * pi * (1 + c**2 - 2 * c * cos(x)))``, for ``x`` from 0 to 2 pi.
-
-    Args:
-        x: array of real numbers; all arguments broadcast.
-        c: shape parameter, between 0 and 1.
-
-    Returns:
-        An array of floats of the common shape; nan if a parameter is invalid.
-
-    Raises:
-        ValueError: if an argument is complex.
 
     Example:
         >>> gf.scipy.stats.wrapcauchy.pdf(jnp.array([0.0, 1.0]), 0.5).round(4)
