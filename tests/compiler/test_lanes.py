@@ -445,3 +445,25 @@ def test_an_element_of_a_computed_array_is_a_scalar_of_others(body):
     found = gf.jit(lambda rows: lax.scan(lambda c, row: (c, body(row)), 0.0, rows)[1])(rows)
     want = [body(jnp.asarray(row)) for row in rows]
     np.testing.assert_allclose(found, np.stack(want), rtol=1e-6)
+
+
+def test_a_value_that_only_inner_blocks_yield():
+    """A branch in a loop in the condition returns a carry that nothing else there reads."""
+
+    def compute(limit, x, z):
+        def condition(carry):
+            i, _, state = carry
+
+            def body(_, values):
+                return lax.cond(values[0] <= 0, lambda: values, lambda: (2, values[0], state))
+
+            _, previous, _ = lax.fori_loop(0, x.shape[0], body, (i, i, carry[1]))
+            return (i < limit) & (previous < 3)
+
+        return lax.while_loop(condition, lambda c: (c[0] + 1, c[1] + 1, c[1]), (0, x, z))
+
+    x = np.arange(25, dtype=np.uint16).reshape(5, 5)
+    count, y, z = gf.jit(compute)(3, x, x)
+    assert count == 3
+    np.testing.assert_array_equal(y, x + 3)
+    np.testing.assert_array_equal(z, x + 2)

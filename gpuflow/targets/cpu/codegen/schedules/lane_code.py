@@ -20,8 +20,8 @@ from gpuflow.kir.nodes import (
     Store,
     Value,
 )
-from gpuflow.kir.rewrite import renamed
-from gpuflow.kir.walk import results_of, statements, uses_of
+from gpuflow.kir.rewrite import renamed, taken
+from gpuflow.kir.walk import results_of, statements
 
 
 class Lanes(Protocol):
@@ -184,7 +184,7 @@ class Code:
             if isinstance(s, If):
                 self._select_between(s, guard)
                 continue
-            values = {value: self.value(value) for value in uses_of(s)}
+            values = {value: self.value(value) for value in taken([s])}
             outs = {value: self._of.fresh(value.dtype) for value in results_of(s)}
             (copy,) = renamed(Block(body=(s,)), {**values, **outs}, {}).body
             reads = isinstance(copy, Load) and copy.offset is not None
