@@ -214,8 +214,8 @@ def execute_alone(get: Callable[[], Primitive]) -> Callable[..., list[Any]]:
     def execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
         primitive = get()
         avals = tuple(aval_of(value) for value in operands)
-        assert primitive.programs.subjaxprs is not None  # it holds programs
-        anchor = primitive.programs.subjaxprs(params)[0].jaxpr
+        assert primitive.subjaxprs is not None  # it holds programs
+        anchor = primitive.subjaxprs(params)[0].jaxpr
         key = ("alone", primitive, avals, tuple(sorted(params.items(), key=lambda p: p[0])))
 
         def make() -> ClosedJaxpr:

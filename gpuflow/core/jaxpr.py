@@ -295,7 +295,7 @@ def one_op(
 
 def subjaxprs(eqn: Eqn) -> list[ClosedJaxpr]:
     """The jaxprs that ``eqn`` holds."""
-    rule = eqn.primitive.programs.subjaxprs
+    rule = eqn.primitive.subjaxprs
     return rule(eqn.params) if rule else []
 
 

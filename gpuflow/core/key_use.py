@@ -124,13 +124,13 @@ def write(flow: Flow) -> States | None:
 
 def follow_programs(flow: Flow) -> States | None:
     """The rule of ops that hold one program and run it once with their operands."""
-    (program,) = flow.primitive.programs.subjaxprs(flow.params)
+    (program,) = flow.primitive.subjaxprs(flow.params)
     return follow_program(program, flow.states, flow.values)
 
 
 def follow_shards(flow: Flow) -> States | None:
     """The rule of ops whose one program runs on shards of the operands, once on each."""
-    (program,) = flow.primitive.programs.subjaxprs(flow.params)
+    (program,) = flow.primitive.subjaxprs(flow.params)
     inner = slice_states(flow.states, program.in_avals)
     follow_program(program, inner)
     spend(flow, inner)
@@ -186,7 +186,7 @@ def follow_program(
     for eqn in jaxpr.eqns:
         operand_states = tuple(map(state, eqn.inputs))
         location = f"at {eqn.source}" if eqn.source else "in the same program"
-        if any(operand_states) or eqn.primitive.programs.subjaxprs is not None:
+        if any(operand_states) or eqn.primitive.subjaxprs is not None:
             operands = tuple(map(value, eqn.inputs))
             flow = Flow(eqn.primitive, eqn.params, operand_states, operands, location)
             out_states = follow(flow)
@@ -267,7 +267,7 @@ def call(
     source = user_source_location()
     location = f"at {source}" if source else "before"
     out_states = None
-    if any(states) or primitive.programs.subjaxprs is not None:
+    if any(states) or primitive.subjaxprs is not None:
         out_states = follow(Flow(primitive, params, states, tuple(operands), location))
     outs = run()
     results = outs if primitive.multiple_results else [outs]

@@ -44,10 +44,9 @@ class Derivatives:
 
 @record(eq=False)
 class HeldPrograms:
-    """The programs in the params of an op, if it has any.
+    """How the programs in the params of an op are treated, if it has any.
 
     Attributes:
-        subjaxprs: ``params -> list of ClosedJaxpr``.
         close: ``(operands, params) -> (operands, params)`` for params with Python functions: their
             closed-over values become operands, before the op is recorded or batched.
         prune: ``(eqn, used) -> eqn`` without outputs that are not used; see
@@ -58,7 +57,6 @@ class HeldPrograms:
             its program does not.
     """
 
-    subjaxprs: Callable[[dict[str, Any]], list[Any]] | None = None
     close: Callable[..., Any] | None = None
     prune: Callable[..., Any] | None = None
     recompute: Callable[..., Any] | None = None
@@ -123,6 +121,7 @@ class Primitive:
             library lowering. It has JAX's semantics, not NumPy's.
         execute: ``(operands, params) -> outs`` on concrete Arrays, for primitives that hold
             programs; they have no impl.
+        subjaxprs: ``params -> list of ClosedJaxpr`` in them; None: the op holds no programs.
         multiple_results: whether the op has a sequence of outputs.
         effects: ``params -> frozenset`` of the effects of an equation.
         batch: ``(axis, operands, dims, **params) -> (outs, out_dims)``; ``axis`` is an AxisData.
@@ -136,6 +135,7 @@ class Primitive:
     shape: Callable[..., Any]
     impl: Callable[..., Any] | None = None
     execute: Callable[..., Any] | None = None
+    subjaxprs: Callable[[dict[str, Any]], list[Any]] | None = None
     multiple_results: bool = False
     effects: Callable[[dict[str, Any]], frozenset[Any]] = no_effects
     batch: Callable[..., Any] | None = None

@@ -123,7 +123,7 @@ class StagingTrace(Trace):
         effects = primitive.effects(params)
         source = source_location()
         avals = out if primitive.multiple_results else (out,)
-        if self.is_manual and primitive.programs.subjaxprs is None:
+        if self.is_manual and primitive.subjaxprs is None:
             avals = _varying(primitive, atoms, params, avals)
         outputs = tuple([Var(aval) for aval in avals])
         self.eqns.append(Eqn(primitive, atoms, outputs, params, source, effects))

@@ -209,7 +209,7 @@ def runs_distributed(primitive: Primitive, operands: Sequence[Any], params: dict
     """Whether an op has to run in several memories; only called once there are such arrays."""
     if primitive.lower.is_split:
         return False  # its own rule distributes it
-    held = () if primitive.programs.subjaxprs is None else primitive.programs.subjaxprs(params)
+    held = () if primitive.subjaxprs is None else primitive.subjaxprs(params)
     if any(type(program) is not ClosedJaxpr for program in held):
         return False  # a function that is not traced yet: each op that it binds is checked
     if any(type(value) is DistributedArray for value in operands):

@@ -110,9 +110,7 @@ def products(jaxpr):
     count = 0
     for eqn in jaxpr.eqns:
         count += eqn.primitive.name == "dot_general"
-        for program in (
-            eqn.primitive.programs.subjaxprs(eqn.params) if eqn.primitive.programs.subjaxprs else ()
-        ):
+        for program in eqn.primitive.subjaxprs(eqn.params) if eqn.primitive.subjaxprs else ():
             count += products(program.jaxpr)
     return count
 

@@ -110,7 +110,7 @@ def all_primitives() -> dict[str, Primitive]:
     return {
         name: primitive
         for name, primitive in sorted(registry().items())
-        if primitive.programs.subjaxprs is None
+        if primitive.subjaxprs is None
     }
 
 
