@@ -13,7 +13,7 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import iteration_of
 from gpuflow.compiler.passes.program import inline
-from gpuflow.core.blocks import Convolution, Product, Scan, Sort
+from gpuflow.core.blocks import Convolution, Decomposition, Product, Scan, Sort
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var, all_eqns
 from gpuflow.core.lowering import ScanForm, WhileForm, block_of
 from gpuflow.core.mesh import Mesh
@@ -30,7 +30,7 @@ class Correspondence:
     """Dimensions of operands and results that are split alike: an axis for each set of them.
 
     Attributes:
-        sizes: sizes of the axes.
+        sizes: sizes of the axes, those of the results.
         outs: for each result the axes of its dimensions; None: a separate dimension.
         reads: for each operand pairs (its dimension, axis).
         reduced: the axes along which the results of shards are combined.
@@ -40,6 +40,14 @@ class Correspondence:
     outs: tuple[tuple[int | None, ...], ...]
     reads: tuple[tuple[tuple[int, int], ...], ...]
     reduced: tuple[int, ...] = ()
+
+    def can_split(self, size: int, axis: int, count: int) -> bool:
+        """Whether a dimension of an operand is split like an axis, into a number of chunks.
+
+        Their sizes differ where a dimension is broadcast, or regrouped by a reshape.
+        """
+        whole = self.sizes[axis]
+        return size == whole or (size % count == 0 and whole % count == 0)
 
 
 def corresponding(eqn: Eqn) -> Correspondence | None:
@@ -58,7 +66,7 @@ def corresponding(eqn: Eqn) -> Correspondence | None:
         outs = (iteration.out,) * len(eqn.outputs)
         return Correspondence(iteration.sizes, outs, iteration.reads, iteration.reduced)
     block = block_of(eqn)
-    corresponds = _BLOCKS.get(type(block))
+    corresponds = _along_stack if isinstance(block, Decomposition) else _BLOCKS.get(type(block))
     return None if corresponds is None else corresponds(eqn, block)
 
 
@@ -107,6 +115,16 @@ def _sliding(rows: Convolution, rank: int) -> list[list[tuple[int, int]]]:
     left = [*zip(rows.left[0], batch), *zip(rows.left[1], free), *zip(rows.left[2], summed)]
     right = [*zip(rows.right[0], batch), *zip(rows.right[1], others), *zip(rows.right[2], summed)]
     return [left, right]
+
+
+def _along_stack(eqn: Eqn, block: Decomposition) -> Correspondence | None:
+    """Correspondence of a decomposition: the dimensions of the stack of matrices."""
+    del block
+    rank = eqn.inputs[0].aval.ndim - 2
+    if any(atom.aval.shape[:rank] != eqn.inputs[0].aval.shape[:rank] for atom in eqn.inputs):
+        return None
+    stack = [(dim, dim) for dim in range(rank)]
+    return _linked(eqn, [stack] * (len(eqn.inputs) + len(eqn.outputs) - 1))
 
 
 # Blocks that define their correspondence.
@@ -230,10 +248,10 @@ def mesh_axes_of_results(eqn: Eqn, operands: Sequence[MeshAxes], mesh: Mesh) -> 
     block = block_of(eqn)
     if isinstance(block, Product):
         return [_product(block, operands)]
-    return _iterated(eqn, operands)
+    return _iterated(eqn, operands, mesh)
 
 
-def _iterated(eqn: Eqn, operands: Sequence[MeshAxes]) -> list[MeshAxes]:
+def _iterated(eqn: Eqn, operands: Sequence[MeshAxes], mesh: Mesh) -> list[MeshAxes]:
     """Results whose dimensions correspond to dimensions of operands."""
     correspondence = corresponding(eqn)
     if correspondence is None:
@@ -241,8 +259,10 @@ def _iterated(eqn: Eqn, operands: Sequence[MeshAxes]) -> list[MeshAxes]:
     split: dict[int, tuple[Any, ...]] = {}
     for atom, mesh_axes, links in zip(eqn.inputs, operands, correspondence.reads, strict=True):
         for dim, axis in links:
-            if mesh_axes[dim] and atom.aval.shape[dim] == correspondence.sizes[axis]:
-                split.setdefault(axis, mesh_axes[dim])
+            names = mesh_axes[dim]
+            count = prod(mesh.shape[name] for name in names)
+            if names and correspondence.can_split(atom.aval.shape[dim], axis, count):
+                split.setdefault(axis, names)
     outs = correspondence.outs
     return [_once(() if k is None else split.get(k, ()) for k in out) for out in outs]
 

@@ -73,11 +73,15 @@ class Placement:
         varies: ``(varying, params) -> list of frozensets``, from the axes of shard_map along which
             each operand varies to those of each output; default: all of them. Ops that hold
             programs have it from these.
+        sums: ``flags of operands -> bool``: whether the op, applied to terms of sums for the
+            flagged operands and to whole values for the others, gives terms of the sum of its
+            output. Default: layout ops of one operand do.
     """
 
     device: Callable[[dict[str, Any]], Any] | None = None
     sharding: Callable[[dict[str, Any]], Any] | None = None
     varies: Callable[..., Sequence[frozenset[Any]]] | None = None
+    sums: Callable[[Sequence[bool]], bool] | None = None
 
 
 @record(eq=False)

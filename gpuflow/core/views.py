@@ -116,3 +116,28 @@ def preserved_dimensions(old: Sequence[int], new: Sequence[int]) -> list[tuple[i
     for d, old_dim in enumerate(old_dims):
         pairs.append((old_dim, new_dims[d]))
     return pairs
+
+
+def leading_dimensions(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs (old dimension, new dimension) of a reshape that can be split alike into chunks.
+
+    A reshape regroups dimensions: (8, 64) to (8, 4, 16) has the groups 8 to 8, and 64 to (4, 16).
+    The chunks of the first dimension of a group, those of size 1 aside, are the same elements on
+    both sides if their number divides both sizes.
+    """
+    pairs, a, b = [], 0, 0
+    while a < len(old) and b < len(new):
+        if old[a] == 1 or new[b] == 1:
+            a, b = a + (old[a] == 1), b + (old[a] != 1)
+            continue
+        if 0 in (old[a], new[b]):
+            break
+        pairs.append((a, b))
+        left, right = old[a], new[b]
+        a, b = a + 1, b + 1
+        while left != right:
+            if left < right:
+                left, a = left * old[a], a + 1
+            else:
+                right, b = right * new[b], b + 1
+    return pairs

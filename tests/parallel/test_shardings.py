@@ -253,7 +253,7 @@ CASES = {
     "concatenate": (lambda a: jnp.concatenate([a, 2 * a], axis=1), ("x",)),
     "reverse": (lambda a: a[::-1], (None, "y")),
     "where": (lambda a: jnp.where(a > 3, a, 0), ("x", "y")),
-    "reshape": (lambda a: a.reshape(32), ()),
+    "reshape": (lambda a: a.reshape(32), ("x",)),
     "softmax": (lambda a: gf.nn.softmax(a), ("x", "y")),
     "update": (lambda a: a.at[0].set(1), ("x", "y")),
 }

@@ -98,6 +98,7 @@ add_p = elementwise(
     pair=complex_pairs.by_name("add"),
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: t),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: ct),
+    sums=all,
 )
 
 sub_p = elementwise(
@@ -113,6 +114,7 @@ sub_p = elementwise(
     pair=complex_pairs.by_name("sub"),
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: neg(t)),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: neg(ct)),
+    sums=all,
 )
 
 neg_p = elementwise(
@@ -128,6 +130,7 @@ neg_p = elementwise(
     derivatives=(lambda t, out, x: neg(t),),
     transpose=(lambda ct, x: neg(ct),),
     passes_nan=True,
+    sums=all,
 )
 
 
@@ -230,6 +233,7 @@ mul_p = elementwise(
     pair=complex_pairs.pair_body(complex_pairs.mul),
     derivatives=(lambda t, out, x, y: mul(t, y), lambda t, out, x, y: mul(x, t)),
     transpose=(lambda ct, x, y: mul(ct, y), lambda ct, x, y: mul(x, ct)),
+    sums=lambda flags: sum(flags) == 1,
 )
 
 
@@ -296,6 +300,7 @@ div_p = elementwise(
     transpose=(lambda ct, x, y: div(ct, y), None),
     domain=((-10.0, 10.0), (0.5, 10.0)),
     faults=zero_divisor,
+    sums=lambda flags: tuple(flags) == (True, False),
 )
 
 

@@ -248,6 +248,7 @@ def elementwise(
     keys: Callable[..., Any] | None = None,
     continuous: bool = False,
     holds: Callable[..., bool] | None = None,
+    sums: Callable[[Sequence[bool]], bool] | None = None,
 ) -> Primitive:
     """Define an elementwise op without parameters.
 
@@ -260,7 +261,7 @@ def elementwise(
         result: operand dtype -> output dtype, if they differ.
         simplify: identities of the op; broadcasts sink below every elementwise op.
         image, pair, continuous, holds: see ``Elementwise``.
-        again, faults, passes_nan, keys: see ``Primitive``.
+        again, faults, passes_nan, keys, sums: see ``Primitive``.
     """
 
     def op() -> Primitive:
@@ -290,6 +291,7 @@ def elementwise(
         faults=faults,
         passes_nan=passes_nan,
         keys=keys,
+        sums=sums,
     )
     return primitive
 
@@ -348,5 +350,6 @@ add_any_p = define(
     batch=_add_any_batch,
     lower=Elementwise("add", cheap=True, pair=complex_pairs.by_name("add")),
     simplify=_add_any_simplify,
+    sums=all,
     domain=((-10.0, 10.0),) * 2,
 )

@@ -362,6 +362,7 @@ reduce_sum_p = define(
     batch=reduction_batch(reduce_sum),
     lower=Reduction("add", lambda dtype: 0, by_components=True),
     simplify=_sum_simplify,
+    sums=all,
 )
 
 
@@ -383,6 +384,11 @@ def _reshape_shape(x: ShapedArray, *, new_sizes: tuple[int, ...]) -> ShapedArray
 def _reshape_links(x: ShapedArray, out: ShapedArray, *, new_sizes: Any) -> Any:
     del new_sizes
     return views.preserved_dimensions(x.shape, out.shape)
+
+
+def _reshape_partitionable(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    del params
+    return [views.leading_dimensions(ins[0].shape, out.shape)]
 
 
 def _reshape_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
@@ -454,7 +460,11 @@ reshape_p = define(
     jvp=linear_jvp(lambda x, new_sizes: reshape(x, new_sizes)),
     transpose=unary_transpose(lambda ct, x, *, new_sizes: reshape(ct, x.shape)),
     batch=_reshape_batch,
-    lower=Layout(lambda view, out, *, new_sizes: views.reshape(view, new_sizes), _reshape_links),
+    lower=Layout(
+        lambda view, out, *, new_sizes: views.reshape(view, new_sizes),
+        _reshape_links,
+        partitionable=_reshape_partitionable,
+    ),
     simplify=_reshape_simplify,
     size_params=frozenset({"new_sizes"}),
 )

@@ -9,7 +9,9 @@ correct, and the warnings show which one is slow.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 from gpuflow.base import dtypes
@@ -28,6 +30,7 @@ from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
 from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.parallel.partition.choices import choose, wanted_axes
 from gpuflow.parallel.partition.loops import partition_branch, partition_loop
 from gpuflow.parallel.partition.resharding import (
     DimAxes,
@@ -35,6 +38,7 @@ from gpuflow.parallel.partition.resharding import (
     local_params,
     local_shape,
     resharded,
+    scattered_sum,
 )
 from gpuflow.runtime.memories import Memories
 
@@ -68,17 +72,21 @@ def _warn(eqn: Eqn, gathered_bytes: int) -> None:
     _warned_sources.add(key)  # not where the warning is raised as an error
 
 
-@record
+@record(frozen=False)
 class Split:
     """A value of a program of one memory.
 
     Attributes:
         value: the shard in the memory.
         dim_axes: for each dimension of the whole, the mesh axes that it is split over.
+        partial: the mesh axes over which ``value`` is a term of a sum that is not added up yet.
+        dtype: of the sum, if the terms have a wider one.
     """
 
     value: Any
     dim_axes: DimAxes
+    partial: tuple[Any, ...] = ()
+    dtype: Any = None
 
 
 class Partitioner:
@@ -93,9 +101,19 @@ class Partitioner:
         self.memories = memories
         self._warns = warns
 
-    def evaluate(self, jaxpr: Jaxpr, operands: Sequence[Split]) -> list[Split]:
-        """The outputs of a program."""
+    def evaluate(
+        self, jaxpr: Jaxpr, operands: Sequence[Split], out_axes: Sequence[DimAxes]
+    ) -> list[Split]:
+        """The outputs of a program.
+
+        Args:
+            jaxpr: of whole arrays.
+            operands: its operands.
+            out_axes: the requested mesh axes of outputs.
+        """
         program = inline(jaxpr)
+        uses = Counter(atom for atom in _variables(program) if type(atom) is Var)
+        wanted = wanted_axes(program, out_axes, self.memories)
         env: dict[Var, Split] = dict(safe_zip(program.invars, operands))
 
         def read(atom: Atom) -> Split:
@@ -104,13 +122,44 @@ class Partitioner:
             return Split(atom.operand, ((),) * atom.aval.ndim)
 
         for eqn in program.eqns:
-            outs = self._equation(eqn, [read(atom) for atom in eqn.inputs])
+            values = [read(atom) for atom in eqn.inputs]
+            sums = [pair for pair in safe_zip(eqn.inputs, values) if pair[1].partial]
+            outs = None
+            if sums and all(uses[atom] == 1 for atom, _ in sums):
+                outs = self._terms(eqn, values)
+            if outs is None:
+                for atom, value in sums:
+                    if atom in wanted:
+                        self._add_up(value, wanted[atom])
+                outs = self._equation(eqn, values)
             env.update(safe_zip(eqn.outputs, outs))
         return [read(atom) for atom in program.outvars]
 
     def reshard(self, split: Split, want: DimAxes) -> Any:
-        """The shard of a value after resharding."""
+        """The shard of a value after resharding; the terms of a sum are added up before."""
+        self._add_up(split, want)
         return resharded(split.value, split.dim_axes, want, self.memories)
+
+    def _add_up(self, split: Split, want: DimAxes) -> None:
+        """Add up the terms of a sum, once for all readers.
+
+        Where ``want`` splits a dimension over the axis of a sum, each memory gets its shard of the
+        sum only. Readers that need all of it gather it, which sends as much as a sum for all does.
+        """
+        value, dim_axes = split.value, list(split.dim_axes)
+        whole = []
+        for name in [name for name in self.memories.names if name in split.partial]:
+            dim = _splits(dim_axes, want, name)
+            if dim is None:
+                whole.append(self.memories.across(name))
+                continue
+            dim_axes[dim] = (*dim_axes[dim], name)
+            value = scattered_sum(value, dim, dim_axes[dim], self.memories)
+        if whole:
+            value = psum_p.bind(value, axes=tuple(whole), axis_index_groups=None)
+        if split.dtype is not None:
+            value = convert_element_type(value, split.dtype)
+        split.value, split.dim_axes, split.partial, split.dtype = value, tuple(dim_axes), (), None
 
     def traced(
         self, jaxpr: ClosedJaxpr, in_axes: Sequence[DimAxes], out_axes: Sequence[DimAxes]
@@ -119,7 +168,7 @@ class Partitioner:
 
         def local(*values: Any) -> list[Any]:
             operands = [Split(*pair) for pair in safe_zip(values, in_axes)]
-            outs = self.evaluate(jaxpr.jaxpr, operands)
+            outs = self.evaluate(jaxpr.jaxpr, operands, out_axes)
             return [self.reshard(out, want) for out, want in safe_zip(outs, out_axes)]
 
         avals = [
@@ -129,6 +178,24 @@ class Partitioner:
         local_jaxpr, consts = trace_to_jaxpr(local, avals)
         return ClosedJaxpr(local_jaxpr, tuple(consts))
 
+    def _terms(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
+        """The terms of an op's sum, given terms of its operands'; None if they are to be added."""
+        if eqn.primitive.placement.sharding is not None:
+            return None
+        sums, layout = eqn.primitive.placement.sums, eqn.primitive.lower.view is not None
+        flags = [bool(operand.partial) for operand in operands]
+        if not (layout and len(operands) == 1 if sums is None else sums(flags)):
+            return None
+        partial, *others = {operand.partial for operand in operands if operand.partial}
+        split = {name for x in operands for names in x.dim_axes for name in names}
+        widened = any(operand.dtype is not None for operand in operands)
+        if others or not split.isdisjoint(partial) or (widened and len(operands) > 1):
+            return None
+        outs = self._equation(eqn, [Split(x.value, x.dim_axes) for x in operands])
+        for out in outs:
+            out.partial, out.dtype = (*partial, *out.partial), operands[0].dtype
+        return outs
+
     def _equation(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
         rule = eqn.primitive.lower
         if eqn.primitive.placement.sharding is not None:
@@ -136,7 +203,7 @@ class Partitioner:
         if rule.is_split:
             return self._distributed(eqn, operands)
         if not any(any(operand.dim_axes) for operand in operands):
-            return self._bound(eqn, [operand.value for operand in operands])
+            return self._bound(eqn, [self.reshard(x, x.dim_axes) for x in operands])
         outs: list[Split] | None = None
         if rule.is_barrier:
             outs = self._barrier(eqn, operands)
@@ -151,6 +218,10 @@ class Partitioner:
             else:
                 outs = self._iterated(eqn, operands)
         return self._gathered(eqn, operands) if outs is None else outs
+
+    def _count(self, names: Sequence[Any]) -> int:
+        """The number of shards over mesh axes."""
+        return prod(self.memories.between[name] for name in names)
 
     def _bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
         """An equation on whole values."""
@@ -201,7 +272,8 @@ class Partitioner:
         return outs
 
     def _barrier(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
-        outs = eqn.primitive.bind(*[operand.value for operand in operands], **eqn.params)
+        values = [self.reshard(operand, operand.dim_axes) for operand in operands]
+        outs = eqn.primitive.bind(*values, **eqn.params)
         outs = outs if eqn.primitive.multiple_results else [outs]
         return [Split(out, operand.dim_axes) for out, operand in safe_zip(outs, operands)]
 
@@ -218,17 +290,18 @@ class Partitioner:
         for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
             for dim, axis in links:
                 names = operand.dim_axes[dim]
-                is_full = atom.aval.shape[dim] == correspondence.sizes[axis]
+                fits = correspondence.can_split(atom.aval.shape[dim], axis, self._count(names))
                 can = axis not in correspondence.reduced or collective is not None
-                if names and is_full and can and axis not in split and not used & {*names}:
+                if names and fits and can and axis not in split and not used & {*names}:
                     split[axis] = names
                     used.update(names)
         values = []
         for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
             want: list[tuple[Any, ...]] = [()] * atom.aval.ndim
             for dim, axis in links:
-                if atom.aval.shape[dim] == correspondence.sizes[axis]:
-                    want[dim] = split.get(axis, ())
+                names = split.get(axis, ())
+                if correspondence.can_split(atom.aval.shape[dim], axis, self._count(names)):
+                    want[dim] = names
             values.append(self.reshard(operand, tuple(want)))
         if not split:
             return None  # every memory would compute all of it, which deserves a warning
@@ -245,8 +318,8 @@ class Partitioner:
     ) -> list[Split] | None:
         """The equation, whose results are combined over the axes along which it reduces.
 
-        Sums of 16-bit floats are rounded once, after all memories' are added, where the call has
-        a result in float32.
+        Sums are left as terms, see ``_add_up``. Those of 16-bit floats are rounded once, after all
+        memories' are added, where the call has a result in float32.
         """
         # In the order of the mesh, so that sums over the same axes have one communicator.
         across = [self.memories.across(name) for name in self.memories.names if name in names]
@@ -258,9 +331,12 @@ class Partitioner:
             return None
         results = []
         for out, var in safe_zip(outs, eqn.outputs):
+            if collective is psum_p:
+                dtype = None if aval_of(out.value).dtype == var.aval.dtype else var.aval.dtype
+                partial = tuple(name for name in self.memories.names if name in names)
+                results.append(Split(out.value, out.dim_axes, partial, dtype))
+                continue
             value = collective.bind(out.value, axes=tuple(across), axis_index_groups=None)
-            if aval_of(value).dtype != var.aval.dtype:
-                value = convert_element_type(value, var.aval.dtype)
             results.append(Split(value, out.dim_axes))
         return results
 
@@ -284,34 +360,28 @@ class Partitioner:
 
     def _product(self, eqn: Eqn, product: Product, operands: Sequence[Split]) -> list[Split] | None:
         """A stack of matrix products; contracted dimensions may be sharded too."""
-        (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
         left, right = operands[:2]
-        used: set[Any] = set()
-
-        def select(*options: tuple[Any, ...]) -> tuple[Any, ...]:
-            axes = next((names for names in options if names and not used & {*names}), ())
-            used.update(axes)
-            return axes
-
-        both = [
-            select(left.dim_axes[a], right.dim_axes[b]) for a, b in safe_zip(batch, right_batch)
-        ]
-        inner = [
-            select(left.dim_axes[a], right.dim_axes[b]) for a, b in safe_zip(depth, right_depth)
-        ]
-        row_axes = [select(left.dim_axes[d]) for d in rows]
-        others = [select(right.dim_axes[d]) for d in columns]
-        one = _arranged(len(left.dim_axes), (batch, both), (rows, row_axes), (depth, inner))
-        two = _arranged(
-            len(right.dim_axes), (right_batch, both), (right_depth, inner), (columns, others)
-        )
-        values = [self.reshard(left, one), self.reshard(right, two)]
+        for operand in operands:
+            self._add_up(operand, operand.dim_axes)
+        choice = choose(eqn, product, left.dim_axes, right.dim_axes, self.memories)
+        values = [self.reshard(left, choice.left), self.reshard(right, choice.right)]
         values += [self.reshard(x, ((),) * len(x.dim_axes)) for x in operands[2:]]
-        dim_axes = [(*both, *row_axes, *others)]
-        names = [name for group in inner for name in group]
-        if names:
-            return self._combined(eqn, values, dim_axes, names)
-        return self._applied(eqn, values, dim_axes)
+        if choice.summed:
+            return self._combined(eqn, values, [choice.out], choice.summed)
+        return self._applied(eqn, values, [choice.out])
+
+
+def _variables(program: Jaxpr) -> Iterator[Atom]:
+    """The operands of all equations, and the outputs."""
+    for eqn in program.eqns:
+        yield from eqn.inputs
+    yield from program.outvars
+
+
+def _splits(have: Sequence[tuple[Any, ...]], want: DimAxes, name: Any) -> int | None:
+    """The dimension that ``want`` splits over one more axis; None if there is none."""
+    pairs = enumerate(zip(have, want, strict=True))
+    return next((d for d, (old, new) in pairs if new[: len(old) + 1] == (*old, name)), None)
 
 
 def _collective(eqn: Eqn) -> Primitive | None:
@@ -329,12 +399,3 @@ def _unrounded(eqn: Eqn) -> Eqn:
     if not dtypes.is_floating(dtype) or dtype.itemsize > 2:
         return eqn
     return eqn.replace(params={**eqn.params, rule.dtype_param: dtypes.float32})
-
-
-def _arranged(rank: int, *groups: tuple[Sequence[int], Sequence[tuple[Any, ...]]]) -> DimAxes:
-    """The mesh axes of all dimensions, from those of groups of dimensions."""
-    dim_axes: list[tuple[Any, ...]] = [()] * rank
-    for dims, names in groups:
-        for dim, axes in safe_zip(dims, names):
-            dim_axes[dim] = axes
-    return tuple(dim_axes)

@@ -15,7 +15,7 @@ import numpy as np
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.sharding import NamedSharding, names_of
-from gpuflow.ops.collectives.all_gather import all_gather_p
+from gpuflow.ops.collectives.all_gather import all_gather_p, reduce_scatter_p
 from gpuflow.ops.collectives.all_to_all import all_to_all_p
 from gpuflow.ops.collectives.axis_index import axis_index_p
 from gpuflow.ops.indexing.dynamic_slices import dynamic_slice
@@ -163,6 +163,23 @@ def _cut(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
     sizes[dim + 1] = 1
     chunk = squeeze(dynamic_slice(rows, starts, sizes), (dim + 1,))
     return reshape(chunk, (*shape[:dim], shape[dim] // count, *shape[dim + 1 :]))
+
+
+def scattered_sum(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
+    """The sum over the last of a dimension's axes, split over it."""
+    count = memories.between[names[-1]]
+    shape, outer = aval_of(x).shape, _outer(names, memories)
+    inner = shape[dim] // outer // count
+    rows = reshape(x, (*shape[:dim], outer, count, inner, *shape[dim + 1 :]))
+    shard = reduce_scatter_p.bind(
+        rows,
+        scatter_dimension=dim + 1,
+        axis_name=(memories.across(names[-1]),),
+        axis_index_groups=None,
+        sizes=(count,),
+        tiled=False,
+    )
+    return reshape(shard, (*shape[:dim], shape[dim] // count, *shape[dim + 1 :]))
 
 
 def _exchanged(
