@@ -300,7 +300,7 @@ def _loop_carries(
     step: Callable[[Sequence[MeshAxes]], list[MeshAxes]], initial: Sequence[MeshAxes]
 ) -> tuple[list[MeshAxes], list[MeshAxes]]:
     """The mesh axes of a loop's carries in all iterations, and of all outputs of its body."""
-    carries = list(initial)
+    carries = _promoted(step, initial)
     for _ in range(_MOST_ROUNDS):
         outs = step(carries)
         merged = [_common(pair) for pair in zip(carries, outs, strict=False)]
@@ -310,6 +310,24 @@ def _loop_carries(
     else:
         carries = [((),) * len(mesh_axes) for mesh_axes in carries]
     return carries, outs
+
+
+def _promoted(
+    step: Callable[[Sequence[MeshAxes]], list[MeshAxes]], initial: Sequence[MeshAxes]
+) -> list[MeshAxes]:
+    """Carries that begin whole, as zeros do, with the mesh axes that the body gives them.
+
+    Other carries keep theirs, and so do all if these axes do not remain.
+    """
+    outs = step(initial)
+    carries = [
+        out if any(out) and not any(axes) else axes
+        for axes, out in zip(initial, outs, strict=False)
+    ]
+    promoted = [k for k, axes in enumerate(carries) if axes != initial[k]]
+    if promoted:
+        outs = step(carries)
+    return carries if all(outs[k] == carries[k] for k in promoted) else list(initial)
 
 
 def _common(several: Sequence[MeshAxes]) -> MeshAxes:

@@ -2,124 +2,161 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.shardings import corresponding
+from gpuflow.compiler.shardings import Correspondence, corresponding
 from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.parallel.partition.resharding import DimAxes, dim_axes_in
 from gpuflow.runtime.memories import Memories
 
-# A dimension of a product: that of the left operand, of the right one and of the result, or None.
-_Dim = tuple[int | None, int | None, int | None]
-
 
 @record
-class ProductSplit:
-    """The mesh axes of a product's operands and result.
+class Factor:
+    """Dimensions of operands and results that are split alike.
 
     Attributes:
-        left, right, out: of their dimensions.
-        summed: the axes that contracted dimensions are split over.
+        operands: the dimension of each operand; None if it has none, or repeats one element.
+        out: the dimension of the result; None: the op reduces along it.
+        counts: the sizes that a split must divide.
     """
 
-    left: DimAxes
-    right: DimAxes
-    out: DimAxes
-    summed: tuple[Any, ...]
+    operands: tuple[int | None, ...]
+    out: int | None
+    counts: tuple[int, ...]
+
+
+def factors_of_product(eqn: Eqn, product: Product) -> list[Factor]:
+    """The factors of a product; the dimensions of its result are the stack's, rows and columns."""
+    (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
+    left, right = (atom.aval.shape for atom in eqn.inputs[:2])
+    count = len(batch)
+    pairs: list[tuple[int | None, int | None, int | None]] = [
+        *((a, b, k) for k, (a, b) in enumerate(safe_zip(batch, right_batch))),
+        *((a, None, count + k) for k, a in enumerate(rows)),
+        *((None, b, count + len(rows) + k) for k, b in enumerate(columns)),
+        *((a, b, None) for a, b in safe_zip(depth, right_depth)),
+    ]
+    return [
+        Factor((a, b), out, (left[a] if a is not None else right[b],))  # type: ignore[index]
+        for a, b, out in pairs
+    ]
+
+
+def factors_of(eqn: Eqn, correspondence: Correspondence) -> list[Factor]:
+    """The factors of an op whose dimensions correspond."""
+    sizes, out = correspondence.sizes, correspondence.outs[0]
+    factors = []
+    for axis, size in enumerate(sizes):
+        dims: list[int | None] = []
+        counts = {size}
+        for atom, links in safe_zip(eqn.inputs, correspondence.reads):
+            dim = next((d for d, a in links if a == axis and atom.aval.shape[d] > 1), None)
+            dims.append(dim)
+            if dim is not None:
+                counts.add(atom.aval.shape[dim])
+        position = out.index(axis) if axis in out else None
+        factors.append(Factor(tuple(dims), position, tuple(counts)))
+    return factors
 
 
 def choose(
-    eqn: Eqn, product: Product, left: DimAxes, right: DimAxes, memories: Memories
-) -> ProductSplit:
-    """Split a product over the mesh axes of its operands, so that few bytes are moved.
+    factors: Sequence[Factor],
+    have: Sequence[DimAxes],
+    sizes: Sequence[int],
+    memories: Memories,
+    moves: bool = False,
+) -> list[tuple[Any, ...]]:
+    """Split the factors of an op over the mesh axes of its operands, so that few bytes are sent.
 
-    An axis stays where one of the operands has it, if the other operand can follow: it is moved
-    there by an exchange, or gathered if it has no such dimension. Contracted dimensions give terms
-    of a sum, which has to be added up.
+    An axis stays where one of the operands has it, if the others can follow: those that split
+    another dimension over it exchange, or are gathered if they lack the factor. Terms of a sum have
+    to be added up. Of equal choices the first dimension of the result is split, which is mostly the
+    one of a batch.
 
     Args:
-        eqn: the product.
-        product: its dimensions.
-        left, right: the mesh axes of its operands.
+        factors: of the op.
+        have: the mesh axes of its operands.
+        sizes: bytes of its operands and of its result.
         memories: over which they are split.
+        moves: whether operands that disagree may both move to the first dimension of the result.
+
+    Returns:
+        The mesh axes of each factor.
     """
-    dims = list(_dims(product))
-    avals = [atom.aval for atom in (*eqn.inputs[:2], eqn.outputs[0])]
-    have = (left, right)
-    axes: dict[_Dim, list[Any]] = {dim: [] for dim in dims}
+    split: list[list[Any]] = [[] for _ in factors]
+    first = min((f.out for f in factors if f.out is not None), default=None)
     for name in memories.names:
-        current = [_dim_of(dims, side, have[side], name) for side in (0, 1)]
-        candidates = [dim for dim in dict.fromkeys(current) if dim is not None]
-        fitting = [dim for dim in candidates if _fits(dim, (*axes[dim], name), avals, memories)]
+        places = [_place(factors, k, dim_axes, name) for k, dim_axes in enumerate(have)]
+        candidates = {place for place in places if place is not None}
+        if moves and len(candidates) > 1:
+            candidates |= {k for k, f in enumerate(factors) if f.out is not None and f.out == first}
+        fitting = [
+            k
+            for k in sorted(candidates, key=lambda k: _order(factors[k]))
+            if _fits(factors[k], (*split[k], name), memories)
+        ]
+        if len(fitting) > 1:
+            costs = [_sent(factors, k, places, have, split, sizes, name, memories) for k in fitting]
+            fitting = [fitting[costs.index(min(costs))]]
         if fitting:
-            costs = [_cost(dim, current, name, avals, have, axes, memories) for dim in fitting]
-            axes[fitting[costs.index(min(costs))]].append(name)
-    chosen = [[()] * aval.ndim for aval in avals]
-    for dim, names in axes.items():
-        for side, position in enumerate(dim):
-            if position is not None:
-                chosen[side][position] = _in_order(names, have, dim)
-    summed = tuple(name for dim, names in axes.items() if dim[2] is None for name in names)
-    return ProductSplit(*map(tuple, chosen), summed)
+            split[fitting[0]].append(name)
+    return [_in_order(names, f, have) for f, names in safe_zip(factors, split)]
 
 
-def _dims(product: Product) -> Iterator[_Dim]:
-    """The dimensions of a product; those of its result are the stack's, rows and columns."""
-    (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
-    count = len(batch)
-    yield from ((a, b, k) for k, (a, b) in enumerate(safe_zip(batch, right_batch)))
-    yield from ((a, None, count + k) for k, a in enumerate(rows))
-    yield from ((None, b, count + len(rows) + k) for k, b in enumerate(columns))
-    yield from ((a, b, None) for a, b in safe_zip(depth, right_depth))
+def _place(factors: Sequence[Factor], k: int, dim_axes: DimAxes, name: Any) -> int | None:
+    """The factor that operand ``k`` splits over an axis."""
+    for number, factor in enumerate(factors):
+        dim = factor.operands[k]
+        if dim is not None and name in dim_axes[dim]:
+            return number
+    return None
 
 
-def _dim_of(dims: Sequence[_Dim], side: int, have: DimAxes, name: Any) -> _Dim | None:
-    """The dimension that an operand splits over an axis."""
-    return next((d for d in dims if d[side] is not None and name in have[d[side]]), None)
+def _order(factor: Factor) -> tuple[bool, int]:
+    return factor.out is None, factor.out or 0
 
 
-def _fits(dim: _Dim, names: Sequence[Any], avals: Sequence[Any], memories: Memories) -> bool:
+def _fits(factor: Factor, names: Sequence[Any], memories: Memories) -> bool:
     count = prod(memories.between[name] for name in names)
-    return all(p is None or avals[side].shape[p] % count == 0 for side, p in enumerate(dim))
+    return all(size % count == 0 for size in factor.counts)
 
 
-def _cost(
-    dim: _Dim,
-    current: Sequence[_Dim | None],
-    name: Any,
-    avals: Sequence[Any],
+def _sent(
+    factors: Sequence[Factor],
+    chosen: int,
+    places: Sequence[int | None],
     have: Sequence[DimAxes],
-    axes: dict[_Dim, list[Any]],
+    split: Sequence[Sequence[Any]],
+    sizes: Sequence[int],
+    name: Any,
     memories: Memories,
-) -> tuple[float, int]:
-    """The bytes that a memory sends if an axis splits a dimension; a sum if they are equal."""
-    count = memories.between[name]
+) -> float:
+    """The bytes that a memory sends if an axis splits a factor."""
+    count, factor = memories.between[name], factors[chosen]
     sent = 0.0
-    for side in (0, 1):
-        if current[side] in (None, dim):
+    for k, place in enumerate(places):
+        if place in (None, chosen):
             continue
-        shards = prod(memories.between[name] for names in have[side] for name in names)
-        shard = avals[side].nbytes / shards
-        sent += shard * (count - 1) * (1 / count if dim[side] is not None else 1)
-    is_sum = dim[2] is None
-    if is_sum:
-        others = [memories.between[n] for d, ns in axes.items() if d[2] is not None for n in ns]
-        sent += avals[2].nbytes / prod(others) * 2 * (count - 1) / count
-    return sent, is_sum
+        shard = sizes[k] / prod(memories.between[n] for names in have[k] for n in names)
+        sent += shard * (count - 1) * (1 if factor.operands[k] is None else 1 / count)
+    if factor.out is None:
+        pairs = safe_zip(factors, split)
+        shards = prod(memories.between[n] for f, ns in pairs if f.out is not None for n in ns)
+        sent += sizes[-1] / shards * 2 * (count - 1) / count
+    return sent
 
 
-def _in_order(names: Sequence[Any], have: Sequence[DimAxes], dim: _Dim) -> tuple[Any, ...]:
+def _in_order(names: Sequence[Any], factor: Factor, have: Sequence[DimAxes]) -> tuple[Any, ...]:
     """Axes in the order in which an operand has them, so that it need not move."""
-    for side in (0, 1):
-        position = dim[side]
-        if position is not None and {*have[side][position]} == {*names}:
-            return have[side][position]
+    for dim, dim_axes in safe_zip(factor.operands, have):
+        if dim is not None and {*dim_axes[dim]} == {*names}:
+            return dim_axes[dim]
     return tuple(names)
 
 

@@ -19,22 +19,27 @@ Make = Callable[[Any, DimAxes], Any]
 
 
 def partition_loop(
-    partitioner: Any, eqn: Eqn, operands: Sequence[Any], make_split: Make
+    partitioner: Any,
+    eqn: Eqn,
+    operands: Sequence[Any],
+    make_split: Make,
+    wanted: Sequence[DimAxes | None],
 ) -> list[Any]:
-    """Partition a loop; carries keep the mesh axes of their initial values.
+    """Partition a loop; carries have the mesh axes that its body gives them.
 
     Args:
         partitioner: the Partitioner.
         eqn: of a loop.
         operands: its operands, as Split.
         make_split: makes a Split.
+        wanted: the mesh axes with which its results are read, if known.
     """
     rule = eqn.primitive.lower
     assert rule.form is not None
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
-        return _scan(partitioner, eqn, form, operands, make_split)
-    return _while(partitioner, form, operands, make_split)
+        return _scan(partitioner, eqn, form, operands, make_split, wanted)
+    return _while(partitioner, eqn, form, operands, make_split)
 
 
 def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[DimAxes]:
@@ -44,58 +49,79 @@ def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[DimAx
     return [tuple(needed(names, memories) for names in dim_axes) for dim_axes in result_axes]
 
 
+def _either(first: Sequence[DimAxes | None], second: Sequence[DimAxes]) -> list[DimAxes]:
+    """The first mesh axes of each value that split it, else the second ones."""
+    first = first or [None] * len(second)
+    return [a if a is not None and any(a) else b for a, b in safe_zip(first, second)]
+
+
+def _values(partitioner: Any, operands: Sequence[Any], dim_axes: Sequence[DimAxes]) -> list[Any]:
+    return [partitioner.reshard(*pair) for pair in safe_zip(operands, dim_axes)]
+
+
 def _scan(
-    partitioner: Any, eqn: Eqn, form: ScanForm, operands: Sequence[Any], make_split: Make
+    partitioner: Any,
+    eqn: Eqn,
+    form: ScanForm,
+    operands: Sequence[Any],
+    make_split: Make,
+    wanted: Sequence[DimAxes | None],
 ) -> list[Any]:
-    split = form.num_consts + form.num_carry
-    consts, carries = operands[: form.num_consts], operands[form.num_consts : split]
+    first, split = form.num_consts, form.num_consts + form.num_carry
+    consts = [x.dim_axes for x in operands[:first]]
     # Every memory goes through all elements.
     elements = [((), *x.dim_axes[1:]) for x in operands[split:]]
-    inner = [x.dim_axes for x in (*consts, *carries)] + [dim_axes[1:] for dim_axes in elements]
-    stacked = [dim_axes[1:] for dim_axes in _followed(partitioner, eqn, operands)[form.num_carry :]]
-    ends = [*[x.dim_axes for x in carries], *stacked]
+    followed = _followed(partitioner, eqn, operands)
+    carries = _either(followed[: form.num_carry], [x.dim_axes for x in operands[first:split]])
+    rows = [((), *dim_axes[1:]) for dim_axes in _either(wanted, followed)[form.num_carry :]]
+    inner = [*consts, *carries, *[dim_axes[1:] for dim_axes in elements]]
+    ends = [*carries, *[dim_axes[1:] for dim_axes in rows]]
     body = partitioner.traced(_closed(form.body), inner, ends)
     outs = bind_scan(
         body,
-        [x.value for x in consts],
-        [x.value for x in carries],
-        [partitioner.reshard(x, dim_axes) for x, dim_axes in safe_zip(operands[split:], elements)],
+        _values(partitioner, operands[:first], consts),
+        _values(partitioner, operands[first:split], carries),
+        _values(partitioner, operands[split:], elements),
         length=form.length,
         reverse=form.reverse,
         unroll=eqn.params.get("unroll", 1),
     )
-    rows = [((), *dim_axes) for dim_axes in stacked]
-    return [make_split(*pair) for pair in safe_zip(outs, [*[x.dim_axes for x in carries], *rows])]
+    return [make_split(*pair) for pair in safe_zip(outs, [*carries, *rows])]
 
 
 def _while(
-    partitioner: Any, form: WhileForm, operands: Sequence[Any], make_split: Make
+    partitioner: Any, eqn: Eqn, form: WhileForm, operands: Sequence[Any], make_split: Make
 ) -> list[Any]:
     first = form.num_condition_consts
     split = first + form.num_body_consts
-    carries = [x.dim_axes for x in operands[split:]]
-    const_axes = [x.dim_axes for x in operands[:first]]
-    condition = partitioner.traced(_closed(form.condition), [*const_axes, *carries], [()])
-    const_axes = [x.dim_axes for x in operands[first:split]]
-    body = partitioner.traced(_closed(form.body), [*const_axes, *carries], carries)
-    values = [x.value for x in operands]
+    consts = [x.dim_axes for x in operands[:split]]
+    initial = [x.dim_axes for x in operands[split:]]
+    carries = _either(_followed(partitioner, eqn, operands), initial)
+    condition = partitioner.traced(_closed(form.condition), [*consts[:first], *carries], [()])
+    body = partitioner.traced(_closed(form.body), [*consts[first:], *carries], carries)
+    values = _values(partitioner, operands, [*consts, *carries])
     outs = bind_while(condition, body, values[:first], values[first:split], values[split:])
     return [make_split(*pair) for pair in safe_zip(outs, carries)]
 
 
 def partition_branch(
-    partitioner: Any, eqn: Eqn, operands: Sequence[Any], make_split: Make
+    partitioner: Any,
+    eqn: Eqn,
+    operands: Sequence[Any],
+    make_split: Make,
+    wanted: Sequence[DimAxes | None],
 ) -> list[Any]:
     """Partition branches, whose results are split alike; arguments as in ``partition_loop``."""
     rule = eqn.primitive.lower
     assert rule.branches is not None
-    operand_axes = [x.dim_axes for x in operands[1:]]
-    result_axes = _followed(partitioner, eqn, operands)
+    operand_axes = [x.dim_axes for x in operands]
+    result_axes = _either(wanted, _followed(partitioner, eqn, operands))
     branches = [
-        partitioner.traced(_closed(branch), operand_axes, result_axes)
+        partitioner.traced(_closed(branch), operand_axes[1:], result_axes)
         for branch in rule.branches(eqn.params)
     ]
-    outs = bind_cond(branches, operands[0].value, [x.value for x in operands[1:]])
+    index, *values = _values(partitioner, operands, operand_axes)
+    outs = bind_cond(branches, index, values)
     return [make_split(*pair) for pair in safe_zip(outs, result_axes)]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
@@ -30,7 +31,12 @@ from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.parallel.partition.choices import choose, wanted_axes
+from gpuflow.parallel.partition.choices import (
+    choose,
+    factors_of,
+    factors_of_product,
+    wanted_axes,
+)
 from gpuflow.parallel.partition.loops import partition_branch, partition_loop
 from gpuflow.parallel.partition.resharding import (
     DimAxes,
@@ -47,6 +53,9 @@ _COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
 _COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin_p, "min": pmin_p}
 
 
+# For so many equations a gathered value stays for other readers: those of a layer and its
+# gradient, but not those of the forward and the backward pass of a model.
+_NEAR = 256
 # Smaller gathers cost little more than a call.
 QUIET_BYTES = 1_000_000
 _warned_sources: set[Any] = set()
@@ -81,12 +90,14 @@ class Split:
         dim_axes: for each dimension of the whole, the mesh axes that it is split over.
         partial: the mesh axes over which ``value`` is a term of a sum that is not added up yet.
         dtype: of the sum, if the terms have a wider one.
+        copies: the value with other splits, and the number of the equation that read it so.
     """
 
     value: Any
     dim_axes: DimAxes
     partial: tuple[Any, ...] = ()
     dtype: Any = None
+    copies: dict[DimAxes, tuple[Any, int]] = field(default_factory=dict)
 
 
 class Partitioner:
@@ -100,6 +111,7 @@ class Partitioner:
     def __init__(self, memories: Memories, warns: bool = True) -> None:
         self.memories = memories
         self._warns = warns
+        self._count_of_equations = 0
 
     def evaluate(
         self, jaxpr: Jaxpr, operands: Sequence[Split], out_axes: Sequence[DimAxes]
@@ -122,6 +134,7 @@ class Partitioner:
             return Split(atom.operand, ((),) * atom.aval.ndim)
 
         for eqn in program.eqns:
+            self._count_of_equations += 1
             values = [read(atom) for atom in eqn.inputs]
             sums = [pair for pair in safe_zip(eqn.inputs, values) if pair[1].partial]
             outs = None
@@ -131,14 +144,20 @@ class Partitioner:
                 for atom, value in sums:
                     if atom in wanted:
                         self._add_up(value, wanted[atom])
-                outs = self._equation(eqn, values)
+                outs = self._equation(eqn, values, [wanted.get(var) for var in eqn.outputs])
             env.update(safe_zip(eqn.outputs, outs))
         return [read(atom) for atom in program.outvars]
 
     def reshard(self, split: Split, want: DimAxes) -> Any:
         """The shard of a value after resharding; the terms of a sum are added up before."""
         self._add_up(split, want)
-        return resharded(split.value, split.dim_axes, want, self.memories)
+        if split.dim_axes == want:
+            return split.value
+        copy, last = split.copies.get(want, (None, -_NEAR))
+        if self._count_of_equations - last >= _NEAR:
+            copy = resharded(split.value, split.dim_axes, want, self.memories)
+        split.copies[want] = copy, self._count_of_equations
+        return copy
 
     def _add_up(self, split: Split, want: DimAxes) -> None:
         """Add up the terms of a sum, once for all readers.
@@ -196,7 +215,9 @@ class Partitioner:
             out.partial, out.dtype = (*partial, *out.partial), operands[0].dtype
         return outs
 
-    def _equation(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
+    def _equation(
+        self, eqn: Eqn, operands: Sequence[Split], wanted: Sequence[DimAxes | None] = ()
+    ) -> list[Split]:
         rule = eqn.primitive.lower
         if eqn.primitive.placement.sharding is not None:
             return [self._constrained(eqn, operands[0])]
@@ -208,9 +229,9 @@ class Partitioner:
         if rule.is_barrier:
             outs = self._barrier(eqn, operands)
         elif rule.form is not None:
-            outs = partition_loop(self, eqn, operands, Split)
+            outs = partition_loop(self, eqn, operands, Split, wanted)
         elif rule.branches is not None:
-            outs = partition_branch(self, eqn, operands, Split)
+            outs = partition_branch(self, eqn, operands, Split, wanted)
         else:
             block = block_of(eqn)
             if isinstance(block, Product):
@@ -285,16 +306,17 @@ class Partitioner:
         if correspondence is None:
             return None
         collective = _collective(eqn)
-        split: dict[int, tuple[Any, ...]] = {}
-        used: set[Any] = set()
-        for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
-            for dim, axis in links:
-                names = operand.dim_axes[dim]
-                fits = correspondence.can_split(atom.aval.shape[dim], axis, self._count(names))
-                can = axis not in correspondence.reduced or collective is not None
-                if names and fits and can and axis not in split and not used & {*names}:
-                    split[axis] = names
-                    used.update(names)
+        factors = factors_of(eqn, correspondence)
+        if collective is None:  # along these the op cannot be split
+            factors = [
+                replace(factor, operands=(None,) * len(operands))
+                if axis in correspondence.reduced
+                else factor
+                for axis, factor in enumerate(factors)
+            ]
+        sizes = [atom.aval.nbytes for atom in (*eqn.inputs, eqn.outputs[0])]
+        chosen = choose(factors, [x.dim_axes for x in operands], sizes, self.memories)
+        split = {axis: names for axis, names in enumerate(chosen) if names}
         values = []
         for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
             want: list[tuple[Any, ...]] = [()] * atom.aval.ndim
@@ -363,12 +385,23 @@ class Partitioner:
         left, right = operands[:2]
         for operand in operands:
             self._add_up(operand, operand.dim_axes)
-        choice = choose(eqn, product, left.dim_axes, right.dim_axes, self.memories)
-        values = [self.reshard(left, choice.left), self.reshard(right, choice.right)]
+        factors = factors_of_product(eqn, product)
+        have = [left.dim_axes, right.dim_axes]
+        sizes = [atom.aval.nbytes for atom in (*eqn.inputs[:2], eqn.outputs[0])]
+        chosen = choose(factors, have, sizes, self.memories, moves=True)
+        dims = [[()] * atom.aval.ndim for atom in (*eqn.inputs[:2], eqn.outputs[0])]
+        for factor, names in safe_zip(factors, chosen):
+            for side, dim in enumerate((*factor.operands, factor.out)):
+                if dim is not None:
+                    dims[side][dim] = names
+        one, two, out = map(tuple, dims)
+        values = [self.reshard(left, one), self.reshard(right, two)]
         values += [self.reshard(x, ((),) * len(x.dim_axes)) for x in operands[2:]]
-        if choice.summed:
-            return self._combined(eqn, values, [choice.out], choice.summed)
-        return self._applied(eqn, values, [choice.out])
+        pairs = safe_zip(factors, chosen)
+        summed = [name for factor, names in pairs if factor.out is None for name in names]
+        if summed:
+            return self._combined(eqn, values, [out], summed)
+        return self._applied(eqn, values, [out])
 
 
 def _variables(program: Jaxpr) -> Iterator[Atom]:
