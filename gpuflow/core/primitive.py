@@ -76,12 +76,16 @@ class Placement:
         sums: ``flags of operands -> bool``: whether the op, applied to terms of sums for the
             flagged operands and to whole values for the others, gives terms of the sum of its
             output. Default: layout ops of one operand do.
+        chunk: ``params -> (dim, apply)`` of an op that reads its first operand at computed indices
+            along ``dim``: for a chunk of that operand, which has ``size`` elements in all,
+            ``apply(start, size, *operands) -> out`` gives the chunk's term of a sum, the output.
     """
 
     device: Callable[[dict[str, Any]], Any] | None = None
     sharding: Callable[[dict[str, Any]], Any] | None = None
     varies: Callable[..., Sequence[frozenset[Any]]] | None = None
     sums: Callable[[Sequence[bool]], bool] | None = None
+    chunk: Callable[[dict[str, Any]], tuple[int, Callable[..., Any]]] | None = None
 
 
 @record(eq=False)

@@ -32,11 +32,15 @@ from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Indexed, Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import check_kind, define, is_number, types_text
-from gpuflow.ops.elementwise.convert import convert_element_type_p
+from gpuflow.ops.elementwise.arithmetic import sub
+from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_or, eq, ge, lt
+from gpuflow.ops.elementwise.convert import convert_element_type, convert_element_type_p
+from gpuflow.ops.elementwise.select import clamp, select_n
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted, update
 from gpuflow.ops.layout.axes import broadcast_in_dim_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.transpose import move_axis
+from gpuflow.ops.zeros import full
 
 MODES = ("clip", "fill", "zero", "promise_in_bounds")
 
@@ -268,6 +272,31 @@ def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) ->
     return row_gather_p.bind(x, indices, mode=mode, batch_dims=batch_dims)
 
 
+def _gather_chunk(params: dict[str, Any]) -> tuple[int, Any]:
+    """Rows of other chunks are zeros; those out of bounds are filled by the first chunk."""
+    mode, b = params["mode"], params["batch_dims"]
+
+    def apply(start: Any, size: int, x: Any, indices: Any) -> Any:
+        dtype = aval_of(indices).dtype
+        if dtypes.is_unsigned(dtype) and dtype.itemsize >= 4:
+            indices = clamp(0, indices, size)  # as a signed number it might be negative
+        if aval_of(indices).dtype != np.int64:
+            indices = convert_element_type(indices, np.int32)
+        if mode == "clip":
+            indices = clamp(0, indices, size - 1)
+        first = convert_element_type(start, aval_of(indices).dtype)
+        found = row_gather(x, sub(indices, first), "zero", b)
+        if mode != "fill":
+            return found
+        out_of_bounds = bitwise_or(lt(indices, 0), ge(indices, size))
+        out, dims = aval_of(found), tuple(range(aval_of(indices).ndim))
+        is_filled = bitwise_and(out_of_bounds, eq(start, 0))
+        is_filled = broadcast_in_dim_p.bind(is_filled, shape=out.shape, broadcast_dimensions=dims)
+        return select_n(is_filled, found, full(out.shape, fill_value(out.dtype), out.dtype))
+
+    return b, apply
+
+
 row_gather_p = define(
     "row_gather",
     shape=_gather_shape,
@@ -282,6 +311,7 @@ row_gather_p = define(
         selects=True,
         partitionable=_gather_partitionable,
     ),
+    chunk=_gather_chunk,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -158,6 +159,11 @@ def _in_order(names: Sequence[Any], factor: Factor, have: Sequence[DimAxes]) -> 
         if dim is not None and {*dim_axes[dim]} == {*names}:
             return dim_axes[dim]
     return tuple(names)
+
+
+def without_axes(dim_axes: DimAxes, names: Sequence[Any]) -> DimAxes:
+    """Mesh axes up to the first one of some."""
+    return tuple(tuple(takewhile(lambda name: name not in names, axes)) for axes in dim_axes)
 
 
 # --- readers -------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from dataclasses import field, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from gpuflow.base import dtypes
 from gpuflow.base.errors import UnpartitionedWarning
 from gpuflow.base.records import record
@@ -28,14 +30,17 @@ from gpuflow.core.lowering import block_of
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.collectives.axis_index import axis_index_p
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
+from gpuflow.ops.elementwise.arithmetic import add, mul
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.parallel.partition.choices import (
     choose,
     factors_of,
     factors_of_product,
     wanted_axes,
+    without_axes,
 )
 from gpuflow.parallel.partition.loops import partition_branch, partition_loop
 from gpuflow.parallel.partition.resharding import (
@@ -315,7 +320,11 @@ class Partitioner:
                 for axis, factor in enumerate(factors)
             ]
         sizes = [atom.aval.nbytes for atom in (*eqn.inputs, eqn.outputs[0])]
-        chosen = choose(factors, [x.dim_axes for x in operands], sizes, self.memories)
+        have = [x.dim_axes for x in operands]
+        chunk = self._chunk(eqn, operands)
+        if chunk is not None:
+            have = [without_axes(dim_axes, chunk[1]) for dim_axes in have]
+        chosen = choose(factors, have, sizes, self.memories)
         split = {axis: names for axis, names in enumerate(chosen) if names}
         values = []
         for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
@@ -324,16 +333,53 @@ class Partitioner:
                 names = split.get(axis, ())
                 if correspondence.can_split(atom.aval.shape[dim], axis, self._count(names)):
                     want[dim] = names
+            if chunk is not None and not values:
+                want[chunk[0]] = chunk[1]
             values.append(self.reshard(operand, tuple(want)))
-        if not split:
+        if not split and chunk is None:
             return None  # every memory would compute all of it, which deserves a warning
         dim_axes = [
             tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
         ]
+        if chunk is not None:
+            return [self._chunk_terms(eqn, values, dim_axes[0], *chunk)]
         names = [name for axis in correspondence.reduced for name in split.get(axis, ())]
         if not names:
             return self._applied(eqn, values, dim_axes)
         return self._combined(eqn, values, dim_axes, names)
+
+    def _chunk(self, eqn: Eqn, operands: Sequence[Split]) -> tuple[int, tuple[Any, ...]] | None:
+        """The dimension of the first operand that is read in chunks, and its mesh axes.
+
+        None if it is not split, or if to gather it sends fewer bytes than to add up the result.
+        """
+        rule, aval = eqn.primitive.placement.chunk, eqn.outputs[0].aval
+        if rule is None or dtypes.is_bool(aval.dtype) or dtypes.is_extended(aval.dtype):
+            return None
+        self._add_up(operands[0], operands[0].dim_axes)
+        dim, _ = rule(eqn.params)
+        names = operands[0].dim_axes[dim]
+        if not names or any(self.memories.within[name] > 1 for name in names):
+            return None
+        gathered = eqn.inputs[0].aval.nbytes * (1 - 1 / self._count(names))
+        return None if gathered < aval.nbytes else (dim, names)
+
+    def _chunk_terms(
+        self, eqn: Eqn, values: Sequence[Any], out: DimAxes, dim: int, names: Sequence[Any]
+    ) -> Split:
+        """The term of the output that a chunk of the first operand gives."""
+        assert eqn.primitive.placement.chunk is not None
+        _, apply = eqn.primitive.placement.chunk(eqn.params)
+        length = aval_of(values[0]).shape[dim]
+        number: Any = np.int32(0)
+        for name in names:
+            across = self.memories.across(name)
+            index = axis_index_p.bind(axis_name=across)
+            number = add(mul(number, np.int32(self.memories.between[name])), index)
+        start = mul(number, np.int32(length))
+        value = apply(start, eqn.inputs[0].aval.shape[dim], *values)
+        partial = tuple(name for name in self.memories.names if name in names)
+        return Split(value, out, partial)
 
     def _combined(
         self, eqn: Eqn, values: Sequence[Any], dim_axes: Sequence[DimAxes], names: Sequence[Any]
