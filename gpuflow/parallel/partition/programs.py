@@ -95,6 +95,7 @@ class Split:
         dim_axes: for each dimension of the whole, the mesh axes that it is split over.
         partial: the mesh axes over which ``value`` is a term of a sum that is not added up yet.
         dtype: of the sum, if the terms have a wider one.
+        sum_axes: the mesh axes with which the sum is added up unless its readers want others.
         copies: the value with other splits, and the number of the equation that read it so.
     """
 
@@ -102,6 +103,7 @@ class Split:
     dim_axes: DimAxes
     partial: tuple[Any, ...] = ()
     dtype: Any = None
+    sum_axes: DimAxes | None = None
     copies: dict[DimAxes, tuple[Any, int]] = field(default_factory=dict)
 
 
@@ -147,8 +149,9 @@ class Partitioner:
                 outs = self._terms(eqn, values)
             if outs is None:
                 for atom, value in sums:
-                    if atom in wanted:
-                        self._add_up(value, wanted[atom])
+                    want = wanted.get(atom, value.sum_axes)
+                    if want is not None:
+                        self._add_up(value, want)
                 outs = self._equation(eqn, values, [wanted.get(var) for var in eqn.outputs])
             env.update(safe_zip(eqn.outputs, outs))
         return [read(atom) for atom in program.outvars]
@@ -323,6 +326,8 @@ class Partitioner:
         have = [x.dim_axes for x in operands]
         chunk = self._chunk(eqn, operands)
         if chunk is not None:
+            # Where other operands are split over its axes, the sum may be.
+            natural = choose(factors, have, sizes, self.memories)
             have = [without_axes(dim_axes, chunk[1]) for dim_axes in have]
         chosen = choose(factors, have, sizes, self.memories)
         split = {axis: names for axis, names in enumerate(chosen) if names}
@@ -342,7 +347,9 @@ class Partitioner:
             tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
         ]
         if chunk is not None:
-            return [self._chunk_terms(eqn, values, dim_axes[0], *chunk)]
+            terms = self._chunk_terms(eqn, values, dim_axes[0], *chunk)
+            terms.sum_axes = tuple(() if k is None else natural[k] for k in correspondence.outs[0])
+            return [terms]
         names = [name for axis in correspondence.reduced for name in split.get(axis, ())]
         if not names:
             return self._applied(eqn, values, dim_axes)

@@ -1,0 +1,134 @@
+"""The bytes that programs over a mesh send, and their results on real processes."""
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from process_groups import run_group
+
+PERF = Path(__file__).resolve().parents[2] / "perf"
+sys.path.append(str(PERF))
+
+import bench_mesh  # noqa: E402
+from mesh_counts import count, mesh  # noqa: E402
+
+import gpuflow as gf  # noqa: E402
+import gpuflow.numpy as jnp  # noqa: E402
+from gpuflow import P, lax  # noqa: E402
+
+# Ops that gather the split dimension: bytes sent compared with JAX's.
+GATHERED = {
+    "sort along the split dimension": 4.0,
+    "roll along the split dimension": 56.0,
+    "concatenate along the split dimension": 2.7,
+    "reverse of the split dimension": 7.0,
+    "conv, height split (halo)": 7.0,
+    "associative_scan along the split dimension": 1.6,
+}
+# JAX sends nothing, or no figure is stored; bytes that are sent here.
+OTHERS = {
+    "dynamic_update_slice, cache split on sequence": 1792,
+    "scan over 8 layers, step: batch split": 29_360_128,
+    "RNN from zeros, batch split": 0,
+    "FSDP rows: MLP step, params split on dim 0": 4_400_000,
+    "FSDP rows + constraints on activations": 4_400_000,
+    "ZeRO-1: Adam step, states split": 5_600_000,
+    "transformer block grad, FSDP rows": 5_600_000,
+    "transformer block grad, FSDP x TP (4 x 2)": 4_200_000,
+    "embedding grad, batch split, table on vocabulary": 4_600_000,
+}
+counts = cache(bench_mesh.counts)
+
+
+@pytest.mark.parametrize("name", [name for name in bench_mesh.stored() if name not in OTHERS])
+def test_bytes_compared_with_jax(name):
+    ours, theirs = counts()[name].bytes_sent, bench_mesh.stored()[name]
+    assert ours <= GATHERED.get(name, 1.0) * theirs * 1.05 + 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_bytes(name):
+    assert counts()[name].bytes_sent <= OTHERS[name]
+
+
+def specialized(function, *shapes, specs, outs=None, names=("x",), grid=(8,)):
+    args = [gf.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return count(function, args, specs, mesh(grid, names), outs)
+
+
+def test_a_sum_is_added_up_once_where_its_reader_wants_it():
+    def f(a, b, c):
+        return c - 0.5 * (a @ b).T
+
+    specs, shapes = (P(None, "x"), P("x"), P("x")), ((64, 32), (32, 64), (64, 64))
+    found = specialized(f, *shapes, specs=specs)
+    assert found.times == {"reduce_scatter": 1}
+    assert found.bytes_sent == 64 * 64 * 4 * 7 / 8
+
+
+def test_a_sum_that_is_read_twice_is_added_up_once():
+    def f(a, b):
+        total = a @ b
+        return jnp.sin(total), jnp.exp(total)
+
+    specs, shapes = (P(None, "x"), P("x")), ((64, 32), (32, 64))
+    assert specialized(f, *shapes, specs=specs, outs=(P(), P())).times == {"psum": 1}
+    split = specialized(f, *shapes, specs=specs, outs=(P("x"), P("x")))
+    assert split.times == {"reduce_scatter": 1}
+
+
+def test_what_depends_on_more_than_terms_is_computed_from_the_sum():
+    """One minus a sum is not the sum of one minus its terms."""
+    specs, shapes = (P(None, "x"), P("x")), ((64, 32), (32, 64))
+    found = specialized(lambda a, b: jnp.exp(1 - a @ b), *shapes, specs=specs, outs=P("x"))
+    assert found.times == {"reduce_scatter": 1}
+
+
+def test_few_bytes_decide_how_a_product_is_split():
+    """Activations stay where they are if they are larger than weights, and else weights do."""
+    specs = (P("x"), P(None, "x"))
+    large = specialized(jnp.matmul, (4096, 64), (64, 64), specs=specs, outs=P("x"))
+    assert large.times == {"all_gather": 1} and large.bytes_sent == 64 * 64 * 4 * 7 / 8
+    small = specialized(jnp.matmul, (8, 4096), (4096, 4096), specs=specs, outs=P(None, "x"))
+    assert small.times == {"all_gather": 1} and small.bytes_sent == 8 * 4096 * 4 * 7 / 8
+
+
+@pytest.mark.parametrize(
+    "old, new, spec, times",
+    [
+        ((64, 8), (8, 8, 8), P("x"), {}),
+        ((8, 8, 8), (64, 8), P("x"), {}),
+        ((2, 64, 8), (2, 8, 8, 8), P(None, "x"), {}),
+        ((1, 64), (64, 1), P(None, "x"), {}),
+        ((16, 8), (4, 32), P("x"), {"all_gather": 1}),
+        ((8, 64), (512,), P(None, "x"), {"all_gather": 1}),
+    ],
+)
+def test_reshapes_keep_the_split_of_a_leading_dimension(old, new, spec, times):
+    found = specialized(lambda x: x.reshape(new) + 1, old, specs=(spec,))
+    assert found.times == times
+
+
+def test_a_loop_that_begins_with_zeros_is_split_like_its_body():
+    def f(xs):
+        return lax.scan(lambda h, x: (jnp.tanh(h + x), h), jnp.zeros((64, 4)), xs)
+
+    assert specialized(f, (5, 64, 4), specs=(P(None, "x"),)).times == {}
+
+
+def test_a_model_of_7_billion_parameters():
+    """On 8 devices; perf/bench_mesh.py has the figures of 64."""
+    found = bench_mesh.model(scanned=True, dim=0)
+    parameters = 13.48e9
+    assert found.warnings == [] and not found.times["all_to_all"]
+    # Gathered for the forward and the backward pass; gradients are summed in float32.
+    assert found.bytes_sent <= 4 * parameters * 7 / 8 * 1.01
+    assert found.peak_bytes <= 20e9
+
+
+def test_programs_on_processes():
+    """All of them agree with one device, on four processes of two devices each."""
+    program = Path(__file__).with_name("partition_program.py")
+    for rank, one in enumerate(run_group(program, 4, GPUFLOW_CPU_DEVICES="2", timeout=240.0)):
+        assert one.status == 0 and f"rank {rank} of 4: " in one.output, one.output
