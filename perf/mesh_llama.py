@@ -61,12 +61,19 @@ def step(params: Any, tokens: Any) -> Any:
 def arguments(
     batch: int, length: int, *, scanned: bool, dim: int = 0, layers: int = LAYERS
 ) -> tuple[Any, Any]:
-    """Shapes of the parameters and tokens, and their specs: every matrix is split along ``dim``."""
+    """Shapes of the parameters and tokens, and their specs: every matrix is split along ``dim``.
+
+    There are as many devices as rows of the batch; sizes are multiples of it.
+    """
+
+    def whole(size: int) -> int:
+        return -(-size // batch) * batch
 
     def shapes(stack: tuple[int, ...]) -> dict[str, Any]:
         sizes = {**_MATRICES, **_VECTORS}
         return {
-            name: gf.ShapeDtypeStruct((*stack, *size), jnp.bfloat16) for name, size in sizes.items()
+            name: gf.ShapeDtypeStruct((*stack, *map(whole, size)), jnp.bfloat16)
+            for name, size in sizes.items()
         }
 
     def specs(stack: tuple[None, ...]) -> dict[str, Any]:
@@ -74,8 +81,8 @@ def arguments(
         return matrices | {name: P(*stack, "x") for name in _VECTORS}
 
     params: dict[str, Any] = {
-        "embedding": gf.ShapeDtypeStruct((VOCABULARY, WIDTH), jnp.bfloat16),
-        "head": gf.ShapeDtypeStruct((WIDTH, VOCABULARY), jnp.bfloat16),
+        "embedding": gf.ShapeDtypeStruct((whole(VOCABULARY), WIDTH), jnp.bfloat16),
+        "head": gf.ShapeDtypeStruct((WIDTH, whole(VOCABULARY)), jnp.bfloat16),
         "layers": shapes((layers,)) if scanned else [shapes(()) for _ in range(layers)],
     }
     split = {

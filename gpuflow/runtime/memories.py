@@ -61,7 +61,13 @@ class Memories:
 
     def across(self, name: Any) -> Across:
         """The factor of an axis that spans memories."""
-        dim = self.mesh.axis_names.index(name)
+        return self._factors[name]
+
+    @cached_property
+    def _factors(self) -> dict[Any, Across]:
+        return {name: self._across(dim, name) for dim, name in enumerate(self.mesh.axis_names)}
+
+    def _across(self, dim: int, name: Any) -> Across:
         groups: dict[Any, list[tuple[int, int]]] = {}
         for rank, coordinate in enumerate(self.coordinates):
             other_coordinates = (*coordinate[:dim], *coordinate[dim + 1 :])

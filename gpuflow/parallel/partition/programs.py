@@ -61,6 +61,9 @@ _COLLECTIVES_OF_BOOLS = {"add": pmax_p, "or": pmax_p, "max": pmax_p, "and": pmin
 # For so many equations a gathered value stays for other readers: those of a layer and its
 # gradient, but not those of the forward and the backward pass of a model.
 _NEAR = 256
+# Terms of a sum wait for so many equations: others may be added to them before they are added up
+# over memories. They are as large as the whole sum.
+_SOON = 32
 # Smaller gathers cost little more than a call.
 QUIET_BYTES = 1_000_000
 _warned_sources: set[Any] = set()
@@ -132,6 +135,11 @@ class Partitioner:
         """
         program = inline(jaxpr)
         uses = Counter(atom for atom in _variables(program) if type(atom) is Var)
+        readers: dict[Any, int] = {}
+        for position, eqn in enumerate(program.eqns):
+            for atom in eqn.inputs:
+                if type(atom) is Var:
+                    readers.setdefault(atom, position)
         wanted = wanted_axes(program, out_axes, self.memories)
         env: dict[Var, Split] = dict(safe_zip(program.invars, operands))
 
@@ -140,7 +148,7 @@ class Partitioner:
                 return env[atom]
             return Split(atom.operand, ((),) * atom.aval.ndim)
 
-        for eqn in program.eqns:
+        for position, eqn in enumerate(program.eqns):
             self._count_of_equations += 1
             values = [read(atom) for atom in eqn.inputs]
             sums = [pair for pair in safe_zip(eqn.inputs, values) if pair[1].partial]
@@ -153,7 +161,11 @@ class Partitioner:
                     if want is not None:
                         self._add_up(value, want)
                 outs = self._equation(eqn, values, [wanted.get(var) for var in eqn.outputs])
-            env.update(safe_zip(eqn.outputs, outs))
+            for var, out in safe_zip(eqn.outputs, outs):
+                env[var] = out
+                is_late = readers.get(var, len(program.eqns)) - position > _SOON
+                if out.partial and is_late and var in wanted:
+                    self._add_up(out, wanted[var])
         return [read(atom) for atom in program.outvars]
 
     def reshard(self, split: Split, want: DimAxes) -> Any:
