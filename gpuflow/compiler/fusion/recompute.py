@@ -1,9 +1,9 @@
-"""Recomputation of values that are cheaper to compute again than to store.
+"""Rematerialization: recompute values that are cheaper to compute than to store and load.
 
 The gradient of an activation reads half a dozen arrays that the forward pass would have to store,
-although all of them follow from two by a few additions and products. So after fusion, values that
-leave their group are checked again: if every reader's kernel can compute one from stored values by
-a few cheap operations, each reader does so, and it is not stored.
+although all of them follow from two by a few additions and products. So this runs after fusion, on
+the values that leave their group. If the kernel of each reader can compute a value from stored ones
+by a few cheap operations, it does so, and the value is not stored.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gpuflow.core.jaxpr import Literal, Var
 
 Kernel = tuple[Region, Form]
 
-MOST_OPERATIONS = 4
+MOST_OPERATIONS = 4  # total price of the equations that recompute a value
 
 
 def compute_again(program: Program, kernels: Sequence[Kernel | None]) -> list[Kernel | None]:
-    """The groups of a program after its cheap values are no longer stored.
+    """Let readers recompute cheap values, which are then no longer stored.
 
     Args:
         program: the program.
-        kernels: its groups in order; None for one that is not a kernel. Their regions are changed.
+        kernels: its groups in order; None for a group that is a call. Their regions are changed.
 
     Returns:
-        The same groups. One that stores nothing is no longer needed.
+        The same groups. A group that stores nothing is no longer needed.
     """
     work = _Work(program, list(kernels))
     for group, kernel in enumerate(kernels):
@@ -43,9 +43,10 @@ class _Work:
     """The groups so far.
 
     Attributes:
-        kernels: one for each group.
-        group_of: of each equation, its original group.
-        changing: arrays that equations update in place.
+        program: the program.
+        kernels: the kernel of each group; None for a call.
+        group_of: the original group of each equation.
+        changing: buffers that equations update in place.
     """
 
     program: Program
@@ -57,11 +58,11 @@ class _Work:
             for group, kernel in enumerate(self.kernels)
             for e in (kernel[0].members if kernel is not None else ())
         }
-        # An array that is updated in place has other elements later.
+        # A reader that recomputes from such a buffer could see it after the update.
         self.changing = {self.program.storage(var)[0] for var in self.program.updated()}
 
     def look_at(self, group: int) -> None:
-        """Let the readers of one group's values compute them, if that is cheap."""
+        """Let the readers of a group's values recompute them, if that is cheap."""
         region, _ = self._kernel(group)
         in_memory = set(region.reads)
         free = []
@@ -80,7 +81,7 @@ class _Work:
         return kernel
 
     def _must_be_stored(self, var: Var, group: int) -> bool:
-        """Whether it is needed in memory: by a caller, a library, or a kernel that gathers."""
+        """Whether a value is needed in memory: by a caller, a library, or a kernel that gathers."""
         if var in self.program.outputs:
             return True
         for reader in self.program.readers.get(var, ()):
@@ -97,7 +98,7 @@ class _Work:
         return sorted(groups - {group})
 
     def _move(self, var: Var, group: int, in_memory: set[Var]) -> bool:
-        """Let all readers compute ``var``; return whether they can."""
+        """Let all readers recompute ``var``; return whether they can and do."""
         chain = self._chain(var, in_memory)
         if chain is None or self._reads_what_changes(chain):
             return False
@@ -107,7 +108,7 @@ class _Work:
                 region, form = self._kernel(reader)
                 if self._new_arrays(chain, var, region) > 1:
                     return False
-                # One of its own equations may be a copy from an earlier recomputation.
+                # The region may have some of them from an earlier recomputation.
                 copied = [e for e in chain if e not in region.members]
                 if not copied:
                     continue
@@ -158,7 +159,7 @@ class _Work:
         return any(storage(atom)[0] in self.changing for atom in self._arrays_read(chain))
 
     def _new_arrays(self, chain: Sequence[int], var: Var, reader: Region) -> int:
-        """The count of arrays of the value's rank that a reader would have to read instead."""
+        """The count of arrays of ``var``'s rank or more that a reader would read in addition."""
         storage = self.program.storage
         read = {storage(atom)[0] for atom in reader.reads}
         needed = {storage(atom)[0] for atom in self._arrays_read(chain)}

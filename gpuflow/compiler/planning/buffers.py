@@ -1,4 +1,4 @@
-"""Memory of the temporaries of a plan: lifetimes, and offsets in one arena."""
+"""Arena planner: lifetimes of temporaries to offsets, by first fit of the largest first."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 
 @record
 class Arrangement:
-    """The temporaries that are alive at the same time.
+    """Interference graph of temporaries: which are alive at the same time. It has no sizes.
 
     Attributes:
-        buffers: in order of appearance.
-        itemsizes: item sizes of the contents, in bytes.
-        overlaps: for each, as bits, the indices of those that are alive at the same time.
+        buffers: ids of the temporaries, in order of first use.
+        itemsizes: item size of each, in bytes.
+        overlaps: for each a bit mask of the indices of temporaries that are alive with it.
     """
 
     buffers: tuple[int, ...]
@@ -29,14 +29,17 @@ class Arrangement:
         """First-fit offsets, the largest buffers first, and the size of the arena.
 
         Args:
-            shapes: shapes of the contents of the buffers.
+            shapes: the shape of each buffer.
+
+        Returns:
+            The offset of each buffer, a multiple of ALIGNMENT, and the size of the arena; in bytes.
         """
         rounded = [
             -(-(prod(shape) * itemsize or 1) // ALIGNMENT) * ALIGNMENT
             for shape, itemsize in zip(shapes, self.itemsizes, strict=True)
         ]
         starts, total = [0] * len(rounded), 0
-        placed: list[tuple[int, int, int]] = []  # start, end and bit of a buffer; by start
+        placed: list[tuple[int, int, int]] = []  # (start, end, bit) of assigned buffers, by start
         for k in sorted(range(len(rounded)), key=rounded.__getitem__, reverse=True):
             size, others = rounded[k], self.overlaps[k]
             start, end = 0, size
@@ -53,12 +56,18 @@ class Arrangement:
 
 
 def arrange(steps: Sequence[Sequence[int]], aval_of: Callable[[int], ShapedArray]) -> Arrangement:
-    """The arrangement of the temporaries of steps, each a list of temporaries."""
+    """Liveness analysis of temporaries.
+
+    Args:
+        steps: for each step the temporaries that it uses.
+        aval_of: the aval of a buffer.
+    """
     lifetimes: dict[int, list[int]] = {}
     for position, needed in enumerate(steps):
         for buffer in needed:
             lifetimes.setdefault(buffer, [position, position])[1] = position
-    born, dead = [0] * len(steps), [0] * (len(steps) + 1)  # as bits: by that step; before it
+    # Bit masks: temporaries first used at or before a step, and those last used before it.
+    born, dead = [0] * len(steps), [0] * (len(steps) + 1)
     for k, (first, last) in enumerate(lifetimes.values()):
         born[first] |= 1 << k
         dead[last + 1] |= 1 << k

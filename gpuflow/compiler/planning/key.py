@@ -1,4 +1,4 @@
-"""Keys of programs: a jaxpr with its sizes erased."""
+"""Size-erased program keys: programs with equal keys share groups and symbolic plans."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 def erase_sizes(
     jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases = NO_INNER_ALIASES
 ) -> tuple[Hashable | None, ErasedSizes]:
-    """The key of a program and what it omits.
+    """The key of a program, and the sizes, variables and literals that it omits.
 
-    In the key sizes are symbols, numbered by first appearance (except 0 and 1), and literals have
-    only the values that kernels contain as text: programs with equal keys have one symbolic
-    program. The key is None if a parameter is not hashable.
+    Sizes except 0 and 1 are symbols, numbered by first appearance. Literals are in the key only if
+    their value is part of a kernel's text. Anything else that fusion or lowering depends on must be
+    in the key, or in the guard of a symbolic plan.
+
+    Returns:
+        The key, None if a parameter is not hashable; and the omitted data.
     """
     symbols: dict[int, int] = {}
     numbers: dict[Var, int] = {}
@@ -38,7 +41,7 @@ def erase_sizes(
     def code(atom: Atom) -> Hashable:
         if type(atom) is Literal:
             value = atom.value
-            first = slots.setdefault(id(atom), len(literals))  # of copies, which share operands
+            first = slots.setdefault(id(atom), len(literals))  # shared by copies of an equation
             literals.append(value)
             fixed = atom.aval.ndim == 0 and is_written_in(value)
             return ("literal", atom.aval.dtype, str(value) if fixed else first)
@@ -60,9 +63,9 @@ def erase_sizes(
 
 
 def _params(eqn: Eqn, inner_aliases: InnerAliases) -> Hashable:
-    """Params of an equation that are not sizes.
+    """The params of an equation that are not sizes.
 
-    The programs of loops and branches have separate templates.
+    Programs of loops and branches are omitted, because they have separate symbolic plans.
     """
     if eqn.primitive.lower.runs_programs:
         return eqn.effects, inner_aliases.get(eqn, ())
@@ -73,7 +76,7 @@ def _params(eqn: Eqn, inner_aliases: InnerAliases) -> Hashable:
 
 
 def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
-    """The dimensions that a layout op preserves, as a slice of a whole dimension does."""
+    """The dimensions that a layout op preserves; sizes may decide it, as for a whole slice."""
     rule = eqn.primitive.lower
     if rule.view is None:
         return None

@@ -1,8 +1,9 @@
-"""Merging of equal, independent kernels into one step over many sets of arrays.
+"""Horizontal fusion: merge equal, independent kernels into one segmented step.
 
-An optimizer does the same to each parameter, and a norm over all of them sums each one's squares.
-Maps over one axis, and reductions of one axis to a scalar, are merged if their text is the same:
-those of contiguous matrices, vectors and scalars are, because their dimensions are collapsed.
+A segmented kernel runs over a table of argument blocks. An optimizer does the same to each
+parameter, and a norm over all parameters sums the squares of each. Maps over one axis, and
+reductions of one axis to a scalar, are merged if their kernel text is equal. Kernels of contiguous
+arrays of any rank have equal texts, because lowering collapses their dimensions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gpuflow.kir.text import kernel_text
 
 @record(frozen=False, eq=False)
 class _Joint:
-    """Equal steps, which run at the position of the last one."""
+    """Equal steps that are merged, and run at the position of the last one."""
 
     text: str
     steps: list[SymbolicKernelStep]
@@ -27,7 +28,13 @@ class _Joint:
 
 
 class _Joints:
-    """Steps that later ones may join: their results have not been read yet."""
+    """Merged steps so far.
+
+    Attributes:
+        open: by kernel text, the merged step that a later equal step may join.
+        writer: the merged step that writes a buffer.
+        readers: the merged steps that read a buffer.
+    """
 
     def __init__(self) -> None:
         self.open: dict[str, _Joint] = {}
@@ -35,7 +42,7 @@ class _Joints:
         self.readers: dict[int, list[_Joint]] = {}
 
     def close_before(self, step: SymbolicStep) -> None:
-        """Close the steps that must be complete before ``step``."""
+        """Close the merged steps that must be complete before ``step``; none may join later."""
         for buffer in (*step.reads, *step.overwrites):
             if buffer in self.writer:
                 self._close(self.writer[buffer])
@@ -48,7 +55,7 @@ class _Joints:
             del self.open[joint.text]
 
     def add(self, step: SymbolicKernelStep, position: int) -> _Joint:
-        """The joint of a step: an open one that moves to its position, or a new one."""
+        """Merge a step into the open one of equal text, which moves to its position."""
         text = kernel_text(step.kernel)
         joint = self.open.get(text)
         if joint is None:

@@ -1,7 +1,8 @@
-"""Specialization: a symbolic plan from a program with given sizes, and the guard of these.
+"""Specialization: lower a program with given sizes to a symbolic plan, and record its guard.
 
-Groups become kernels with size expressions as arguments. Whether an operand is copied depends on
-sizes as well, and is asked in the same way as everything that lowering asks.
+Groups become kernels with size expressions as arguments. Every decision that depends on the value
+of a size, such as whether an operand is copied, must go through ``SizeQueries``, which records the
+answer in the guard.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from gpuflow.kir.in_place import overwritten_early
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 
-# Kernels in use by their texts, so that what is derived from one is derived once.
+# Interned kernels, by text: data that is cached with a kernel (``kir.nodes.remembered``) is shared.
 _kernels: WeakValueDictionary[str, Kernel] = WeakValueDictionary()
 register_table("kernels in use", _kernels)
 
@@ -57,11 +58,11 @@ def specialize(
     Args:
         program: the program, described for fusion.
         erased: its sizes.
-        donations, inner_aliases: of the program.
-        groups: its groups, whose spaces may have the sizes of another program of the key.
+        donations, inner_aliases: see ``UpdateRule``.
+        groups: its groups; their spaces may have the sizes of another program of the key.
         table: receives the size expressions.
         target: the platform.
-        into_destinations: outputs are written into arrays that a call passes.
+        into_destinations: whether outputs are written into arrays that a call passes.
     """
     return _Specializer(program, erased, donations, inner_aliases, groups, table, target).plan(
         into_destinations
@@ -69,6 +70,8 @@ def specialize(
 
 
 class _Specializer:
+    """The work of ``specialize``, group by group; methods return symbolic steps."""
+
     def __init__(
         self,
         program: Program,
@@ -88,7 +91,7 @@ class _Specializer:
         self.owners = len(groups) + len(self.jaxpr.outvars)
         updated = {program.storage(var)[0] for var in program.updated()}
         self.free = {var: out for var, out in donations.items() if var not in updated}
-        self.in_temporaries: dict[int, int] = {}  # outputs, and the temporaries that become them
+        self.in_temporaries: dict[int, int] = {}  # outputs that reuse memory of a temporary
 
     def plan(self, into_destinations: bool) -> SymbolicPlan:
         """The symbolic plan."""
@@ -121,7 +124,7 @@ class _Specializer:
         )
 
     def _lowered(self, index: int, space: Space) -> Lowered:
-        """The kernel of a group."""
+        """The kernel of a group, with as many outputs in place as its body allows."""
         space = _with_sizes(self.program, space)
         in_place = choose_in_place(
             self.exprs, space, index, self.readers, self.free.copy(), not self.target.on_gpu
@@ -178,11 +181,11 @@ class _Specializer:
         return SymbolicOperand(position, index, buffer, atom in self.program.views)
 
     def _buffer_of(self, var: Var) -> int:
-        """The buffer of a variable: for an updated array its operand's, or that of a copy."""
+        """The buffer of a variable; an in-place update has that of its operand."""
         return self.id_of[self.program.storage(var)[0]]
 
     def _call(self, group: int, position: int) -> Iterator[SymbolicStep]:
-        """A library or host call, a loop or branch, with copies that it needs before."""
+        """The step of a library or host call, a loop or branch, after the copies that it needs."""
         eqn = self.jaxpr.eqns[position]
         rule = eqn.primitive.lower
         if rule.is_unwritten:
@@ -211,9 +214,9 @@ class _Specializer:
         yield SymbolicCallStep(group, position, tuple(operands), writes, "program")
 
     def _are_strides(self, strides: Sequence[SizeExpr], shape: Sequence[int]) -> bool:
-        """Whether strides are those of a row-major array; along axes of size 1 they do not matter.
+        """Whether strides are row-major; along dimensions of size 1 any stride is.
 
-        Whether a size is 1 is part of the key.
+        Whether a size is 1 is part of the key, so it needs no query.
         """
         expected = self.exprs.strides(shape)
         return all(
@@ -228,7 +231,7 @@ class _Specializer:
         return True not in layout.broadcast and self._are_strides(layout.strides, atom.aval.shape)
 
     def _is_whole(self, var: Var) -> bool:
-        """Whether an alias is all elements of its buffer, in order."""
+        """Whether an alias has all elements of its buffer, in order."""
         layout, sizes = self.exprs.layout(var), []
         for aval in (var.aval, layout.buffer.aval):
             sizes.append(self.exprs.product([self.exprs.size(size) for size in aval.shape]))
@@ -239,7 +242,7 @@ class _Specializer:
         )
 
     def _is_row_major_copy(self, eqn: Eqn) -> bool:
-        """Whether the output is the operand's elements in row-major order, as of a reshape."""
+        """Whether a layout op only copies its operand in row-major order, as a reshape does."""
         rule = eqn.primitive.lower
         if rule.view is None or rule.steps is not None or type(eqn.inputs[0]) is Literal:
             return False
@@ -251,7 +254,7 @@ class _Specializer:
         return self._are_strides(strides, out.shape)
 
     def _copied_operands(self, members: Sequence[int]) -> Iterator[SymbolicCopyStep]:
-        """Copies of operands that updates of a group may not overwrite, in separate buffers."""
+        """Copies of operands that updates of a group must not overwrite."""
         for e in members:
             eqn, done = self.jaxpr.eqns[e], self.program.updates.get(e)
             for operand, out in updated_pairs(eqn, self.inner_aliases):
@@ -260,7 +263,7 @@ class _Specializer:
                     yield SymbolicCopyStep(self._operand(e, operand), target)
 
     def _updated_inputs(self) -> dict[int, int]:
-        """Outputs that are donated inputs: updated, or returned unmodified."""
+        """Output buffers in donated inputs, which are updated in place or returned unmodified."""
         same = [self.id_of[var] for var, out in self.donations.items() if out is var]
         taken = dict(zip(same, same, strict=True))
         for var in self.program.updated():
@@ -272,9 +275,10 @@ class _Specializer:
     def _outputs(
         self, into_destinations: bool
     ) -> tuple[tuple[int | None, ...], list[SymbolicCopyStep]]:
-        """The buffer of each output, and copies for aliases and repeated outputs.
+        """The buffer of each output, and copies of aliases and repeated outputs.
 
-        An alias of a whole array that is not an input is that array, in another shape.
+        An alias of a whole array that is not an input needs no copy: the output is that array, in
+        another shape.
         """
         jaxpr, program = self.jaxpr, self.program
         inputs = len(jaxpr.invars)
@@ -313,7 +317,7 @@ class _Specializer:
 
 
 def _with_sizes(program: Program, space: Space) -> Space:
-    """A space with the sizes and variables of this program."""
+    """A space of another program of the key, with the sizes and variables of this program."""
     sizes = {}
     for key in space.sizes:
         iteration = program.iterations[key[0]]
