@@ -1,4 +1,4 @@
-"""Rearrangements and products of small matrices, in a program of one lane."""
+"""Layout ops and products of small matrices in a lane program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gpuflow.kir.scalar import compute_dtype
 
 
 def layout(of: LaneContext, eqn: Eqn, array: Array) -> Array:
-    """A rearrangement; values that are not computed yet are read at their new position."""
+    """The output of a layout op. Elements that are read on demand are read at shifted indices."""
     out = eqn.outputs[0].aval
     view = eqn.primitive.lower.view(views.contiguous(array.shape), out, **eqn.params)
     if view is None:
@@ -45,9 +45,9 @@ def layout(of: LaneContext, eqn: Eqn, array: Array) -> Array:
 
 
 def _view_steps(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple[int, int]]] | None:
-    """The start index of a view, and for each of its dimensions that of the array and the step.
+    """A view as affine indices: the start index, and for each view dimension (dimension, step).
 
-    None if a dimension of the view spans several of the array.
+    None if a dimension of the view spans several dimensions of the array.
     """
     if 0 in shape or 0 in view.shape:
         return None
@@ -81,6 +81,7 @@ def _read_elsewhere(
     first: Sequence[int],
     steps: Sequence[tuple[int, int]],
 ) -> ComputedArray:
+    """A view that is read on demand, given the result of ``_view_steps``."""
     builder = of.builder
 
     def element(indices: Sequence[Value]) -> Element:
@@ -95,7 +96,7 @@ def _read_elsewhere(
 
 
 def product(of: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
-    """A product of small matrices, summed in order."""
+    """A product of small matrices, unrolled; each sum is in the order of its terms."""
     block = block_of(eqn)
     out = eqn.outputs[0].aval
     if not isinstance(block, Product) or is_complex(out.dtype):

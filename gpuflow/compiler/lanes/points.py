@@ -1,7 +1,7 @@
-"""Pointwise ops in a program of one lane.
+"""Pointwise ops and small reductions in a lane program, unrolled over their small dimensions.
 
-Each point of an equation's iteration along its small dimensions is emitted by the op's own rule, as
-in kernels of groups; dimensions of lanes have the lane's index.
+The op's ``emit`` rule emits each point of an equation's iteration, as in kernels of groups. Batch
+dimensions have the index of the lane.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SmallIndex = dict[int, int]  # index along each small dimension of an iteration
 
 
 def emitted(of: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
-    """The outputs of an equation; elements that are computed on demand stay so."""
+    """The outputs of an equation; functions of arrays computed on demand are so, too."""
     rule = eqn.primitive.lower
     is_on_demand = not operands or (rule.is_elementwise and is_computed(operands))
     if is_on_demand and len(eqn.outputs) == 1:
         return [computed(of, eqn, operands)]
     _check_fusible(eqn)
-    # Ops that gather elements read them themselves.
+    # Indexed ops load the elements that they need, so their operands are not loaded here.
     arrays = operands if rule.is_indexed else [of.values_of(operand) for operand in operands]
     iteration = rule.iteration(eqn)
     kinds = (_kinds_by_index if rule.is_indexed else _kinds)(eqn, arrays, iteration)
@@ -70,9 +70,9 @@ def emitted(of: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[Array]
 
 
 def computed(of: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> ComputedArray:
-    """The output of an equation whose elements are computed on demand.
+    """The output of an elementwise equation as an array that is computed on demand.
 
-    Its operands are such arrays of its shape, and scalars; or there are none.
+    Its operands must be arrays of this kind and of its shape, or scalars.
     """
     _check_fusible(eqn)
     iteration = eqn.primitive.lower.iteration(eqn)
@@ -100,7 +100,7 @@ def _elements(point: LanePoint, eqn: Eqn) -> Sequence[Element]:
 
 
 def _folded(of: LaneContext, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
-    """A reduction over points, from the first to the last."""
+    """A sequential reduction over points, from the first to the last."""
     rule, total = eqn.primitive.lower, None
     for point in points:
         values = rule.values(point, eqn)
@@ -111,7 +111,7 @@ def _folded(of: LaneContext, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
 
 
 def _kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
-    """The kinds of iteration dimensions: the common ones of the operands."""
+    """The kind of each iteration dimension: the common kind in all operands."""
     del eqn
     kinds = [REPEATED] * len(iteration.sizes)
     for array, pairs in zip(arrays, iteration.reads, strict=True):
@@ -127,7 +127,7 @@ def _kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
 
 
 def _kinds_by_index(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
-    """The same of an op that needs its index: lanes of its operands, else small."""
+    """``_kinds`` of an indexed op: batch dimensions of its operands; others are SMALL."""
     rule, out = eqn.primitive.lower, eqn.outputs[0].aval
     links = None
     if rule.partitionable is not None:
@@ -143,13 +143,13 @@ def _kinds_by_index(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> 
 
 
 class LanePoint:
-    """The context of an equation's code at one point; see ``core.lowering.Context``.
+    """The context that an op's ``emit`` rule gets at one point; see ``core.lowering.Context``.
 
     Args:
-        of: the evaluator that emits.
+        of: the evaluator of the lane program.
         eqn, operands: the equation, and its operands as arrays of the lane.
-        iteration, kinds: its dimensions, and their kinds.
-        small_index: the indices along small dimensions.
+        iteration, kinds: its iteration dimensions, and their kinds.
+        small_index: the index along each small dimension.
     """
 
     def __init__(
@@ -194,13 +194,13 @@ class LanePoint:
         return self.builder.const("int64", sum(self._small_index[d] * s for d, s in strides_of))
 
     def number(self, k: int) -> Value:
-        """The k-th size expression that the op declares."""
+        """The k-th size expression that the op declares (``numbers``)."""
         numbers = self._eqn.primitive.lower.numbers
         avals = [atom.aval for atom in self._eqn.inputs]
         return self.builder.const("int64", int(numbers(avals, self._eqn.params)[k]))
 
     def bound(self, dim: int, k: int) -> Value:
-        """The same."""
+        """``number(k)``, which is always static here."""
         del dim
         return self.number(k)
 
@@ -247,7 +247,7 @@ class LanePoint:
 
 
 class AnyPoint(LanePoint):
-    """The same at any indices, of an op whose operands are computed on demand."""
+    """A point at run-time indices, for arrays that are computed on demand."""
 
     def __init__(
         self,

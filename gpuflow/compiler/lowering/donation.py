@@ -113,7 +113,7 @@ def choose_in_place(
         if eqn.primitive.lower.stores(eqn, out):
             continue  # a lane program stores it, in its own order
         if any(eqn.outputs[k] is out for _, k in updated_pairs(eqn, NO_INNER_ALIASES)):
-            continue  # the operand is copied into its buffer before the kernel runs
+            continue  # its operand is copied into its buffer before the kernel reads inputs
         for var in sorted(free, key=program.jaxpr.invars.index) if out in program.outputs else ():
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
             if not same or last.get(var, -1) > number or free[var] not in (None, out):
@@ -145,7 +145,7 @@ def _temporary(
 ) -> Var | None:
     """A temporary whose last reader is group ``number``, and whose memory ``out`` may reuse.
 
-    None if a group reads ``out``: arguments of its kernel would name the buffer of ``out``.
+    None if a group reads ``out``: the arguments of its kernel refer to the buffer id of ``out``.
     """
     program = exprs.program
     if out in readers.internal:

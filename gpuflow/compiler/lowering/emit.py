@@ -2,7 +2,7 @@
 
 Loop-invariant values are hoisted: a value is emitted in the outermost loop in which all its inputs
 are defined. In a row kernel, each reduction and the final loop that stores is a phase. A phase
-recomputes the full-rank values that it needs, because a row is not kept in registers.
+recomputes the full-rank values that it needs.
 """
 
 from __future__ import annotations
@@ -467,8 +467,8 @@ class Point:
     def bound(self, dim: int, k: int) -> Value:
         """``number(k)`` as a bound of indices along ``dim``: a constant if ``dim`` is short.
 
-        A loop over a short dimension has a separate kernel text for each size. With constants, the
-        compiler removes the comparisons.
+        A loop over a short dimension has a separate kernel text for each size, in which comparisons
+        with constants cost nothing.
         """
         shape, queries = self._eqn.outputs[0].aval.shape, self._emitter.queries
         if not is_written_short(self._exprs, shape, dim, queries):

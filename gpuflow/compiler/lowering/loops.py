@@ -1,7 +1,7 @@
 """Loop nest of a kernel: which axes of a group are collapsed to a loop, and the role of each loop.
 
-Adjacent axes that are contiguous in every access are collapsed. A short innermost loop has its exact
-extent in the kernel's text. Schedules and targets map the loops to vectors, threads and grids.
+Adjacent axes that are contiguous in every access are collapsed. A short innermost loop has its
+exact extent in the kernel's text. Schedules and targets map the loops to vectors and grids.
 """
 
 from __future__ import annotations

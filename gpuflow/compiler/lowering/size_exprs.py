@@ -1,9 +1,9 @@
 """Size expressions: symbolic sizes, strides and offsets, each with its value for one program.
 
-The key of a program omits its sizes. A kernel that is compiled for some sizes may serve others if no
-decision depended on them. So expressions are compared by their symbolic source, and the few queries
-of values must go through ``SizeQueries``, which records the answers as a guard. The source of an
-expression in an argument block defines the argument for other programs of the key.
+The key of a program omits its sizes. A kernel that is compiled for some sizes may serve others if
+no decision depended on them. So expressions are compared by their symbolic source, and the few
+queries of values must go through ``SizeQueries``, which records the answers as a guard. The source
+of an expression in an argument block defines the argument for other programs of the key.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.views import View
 from gpuflow.kir.interpret import scalar_to_slot
 
-# The source of a size expression. Equations are named by position, sizes by symbol (see ErasedSizes).
+# The source of a size expression. Equations are named by position, sizes by symbol (ErasedSizes).
 #   ("constant", value)
 #   ("product", *symbols)             product of sizes
 #   ("multiple", factor, *symbols)    product of sizes, times a constant: a stride

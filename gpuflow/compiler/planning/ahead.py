@@ -17,7 +17,7 @@ from gpuflow.compiler.planning.plan import (
 )
 from gpuflow.core.jaxpr import Eqn
 
-# The wasted iteration must not cost more than it saves: a wait for the flag in each iteration, about
+# The wasted iteration must not cost more than it saves: a wait for the flag in each iteration,
 # 10 us on an H100. An H100 moves 4e11 elements a second, and does about 1e14 operations of products
 # a second: an element takes as long as 256 operations, 2^24 elements about 40 us. Estimates.
 _MOST_ELEMENTS = 1 << 24
