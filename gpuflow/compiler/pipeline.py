@@ -243,6 +243,7 @@ def _with_condition(form: WhileForm, takes_flag: bool = False) -> ClosedJaxpr:
 
 
 def _appended(form: WhileForm, takes_flag: bool) -> ClosedJaxpr:
+    """The body with the equations of the condition appended, see ``_with_condition``."""
     first, body = form.num_condition_consts, form.body.jaxpr
     test = form.condition.jaxpr
     env: dict[Var, Atom] = dict(zip(test.invars[first:], body.outvars, strict=True))

@@ -245,6 +245,7 @@ class KernelCache:
         self._added[key] = self._build(key, build)
 
     def _build(self, key: str, build: Callable[[], Entry]) -> Entry:
+        """Build an entry, count and record the time, and write it."""
         start = clock()
         entry = build()
         seconds = (clock() - start) / 1e9
@@ -284,6 +285,7 @@ class KernelCache:
         return self.folder / key[:2] / f"{key}.{suffix}"
 
     def _read(self, key: str) -> Entry | None:
+        """Read an entry from the folder; None if it is missing or damaged."""
         description = self.path(key, "json")
         if description is None:
             return None
@@ -303,6 +305,7 @@ class KernelCache:
             return None
 
     def _parse(self, key: str, record: dict[str, Any]) -> Entry:
+        """Build an entry from its json and its files; raises ValueError if the checksum differs."""
         code_path, source_path = self.path(key, record["suffix"]), self.path(key, "py")
         assert code_path is not None and source_path is not None
         code = read_private(code_path)
@@ -322,6 +325,7 @@ class KernelCache:
         )
 
     def _write(self, key: str, entry: Entry) -> None:
+        """Write an entry, the json last; without a folder, retain it in memory."""
         if self.folder is None:
             self._given[key] = entry
             return

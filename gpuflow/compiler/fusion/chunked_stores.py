@@ -5,9 +5,9 @@
     c = concatenate a b: both read, stored again      c = update v at n with cos y
 
 A kernel that concatenates needs its chunks in memory: they are written, read, and written again.
-Chunks are stored directly if the whole must be stored, as a result or for a library call, and if
-either a chunk is computed only for it, or there are more chunks than one kernel concatenates. If
-the whole need not be stored, its readers are fused with the concatenation instead.
+Chunks are stored directly under two conditions. The whole must be stored, as a result or for a
+library call; if not, its readers are fused with the concatenation instead. And a chunk is computed
+only for it, or there are more chunks than one kernel concatenates.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ class _Cloner:
         self.eqns: list[Eqn] = []
 
     def program(self) -> Jaxpr:
+        """The program in which readers read their copies; dead originals remain for ``dce``."""
         jaxpr, outputs, in_memory = self.jaxpr, set(self.jaxpr.outvars), {*self.jaxpr.invars}
         for eqn in jaxpr.eqns:
             eqn = self.with_clones(eqn)

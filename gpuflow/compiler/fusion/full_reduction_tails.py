@@ -103,6 +103,7 @@ def _sources(program: Program, eqn: Eqn) -> list[int]:
 
 
 def _full(program: Program, space: Space, needed: Sequence[int], bit: int) -> _Full:
+    """Analyze a full reduction whose mask is ``bit``, given the result of ``_needed_groups``."""
     later = [e for e in space.members if e in space.dependent and not space.domains[e]]
     head = [e for e in space.members if e not in later]
     needs = 0

@@ -1,9 +1,9 @@
 """Rematerialization: recompute values that are cheaper to compute than to store and load.
 
-The gradient of an activation reads half a dozen arrays that the forward pass would have to store,
-although all of them follow from two by a few additions and products. So this runs after fusion, on
-the values that leave their group. If the kernel of each reader can compute a value from stored ones
-by a few cheap operations, it does so, and the value is not stored.
+The gradient of an activation reads half a dozen arrays that the forward pass would have to store.
+All of them follow from two arrays by a few additions and products. So after fusion, each value that
+leaves its group is examined. If the kernels of all readers can compute it from stored values by a
+few cheap operations, they do so, and the value is not stored.
 """
 
 from __future__ import annotations

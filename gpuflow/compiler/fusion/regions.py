@@ -125,6 +125,7 @@ class Region:
                     outline.stored[axes] = outline.stored.get(axes, 0) + 1
 
     def _add_reads(self, position: int, iteration: Iteration) -> None:
+        """Record the reads from memory of the first equation."""
         program, used_units = self.program, self.outline.used_units
         inputs = program.jaxpr.eqns[position].inputs
         for operand, (atom, links) in enumerate(zip(inputs, iteration.reads, strict=True)):

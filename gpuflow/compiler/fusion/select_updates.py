@@ -4,8 +4,11 @@
 
 A select between an array and new elements at given indices iterates over the whole array. This is
 free in a kernel that iterates over the array for another reason, but it dominates if few elements
-of a carry change. So a select becomes an update if its array is a donated input, the result becomes
-an output by updates alone, and all of them happen in the memory of the input.
+of a carry change. A select becomes an update if these conditions hold:
+
+- its array is a donated input;
+- the result becomes an output by updates alone;
+- all these updates happen in the memory of the input.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
 An output may reuse the buffer of a donated input under these conditions:
 
 - both have the same shape and dtype, and no later group reads the input;
-- if the kernel itself reads the input, it does so only at the index that it writes, so that one
-  INOUT operand serves for both;
+- if the kernel itself reads the input, then only at the index that it writes: one INOUT operand
+  serves for both;
 - every load of an element precedes its store.
 
 The same holds for a temporary whose last reader is the kernel. Its producer, a product or a loop,
 then writes into the memory of the output, and half as much goes through the caches.
 
 The emitter determines the order of loads and stores, so the kernel is checked afterwards
-(``kir.in_place``), and lowered again without the reuse if the check fails. The order by kind:
+(``kir.in_place``). If the check fails, it is lowered again without the reuse. The order by kind:
 
     map     each point loads all elements that it overwrites before its first store
     row     the phases of a row read it, and the last phase stores. A value for each row is stored

@@ -6,9 +6,9 @@
 A value keeps its rounding if it affects more than the last bits of a result:
 
 - stored values are rounded when they are stored;
-- operands of discontinuous ops (comparisons, floor, conversions to integers, argmax) are rounded,
-  and so are all values that they are computed from, back to values in memory. Then every kernel
-  sees the same bits: a maximum equals one of its operands, even if other kernels recompute them;
+- operands of discontinuous ops are rounded: comparisons, floor, conversions to integers, argmax.
+  So are all values that they are computed from, back to values in memory. Then every kernel sees
+  the same bits: a maximum equals one of its operands, even if other kernels recompute them;
 - an explicit conversion between float dtypes rounds its operand and its result.
 """
 

@@ -119,6 +119,7 @@ def _equalities(
 def _kernel_axes(
     exprs: SizeExprs, space: Space, axes: Sequence[tuple[Key, ...]], queries: SizeQueries
 ) -> tuple[Axis, ...]:
+    """The axis of each loop: its name, role, and exact extent if it is short and innermost."""
     inner_role = {Kind.ROW: Role.ROW}.get(space.kind, Role.REDUCE)
     point_role = Role.VECTOR if space.serial else Role.PARALLEL
     result = []

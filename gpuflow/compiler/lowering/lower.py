@@ -128,6 +128,7 @@ def _updated(program: Program, space: Space) -> list[Var]:
 
 
 def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]], one: SizeExpr) -> Operand:
+    """The KernelIR operand of an access: its strides are classified as 0, 1 or any."""
     if access.mode is Mode.SCALAR:
         return Operand(name, access.dtype, access.mode, (Stride.ZERO,) * len(axes))
     table = dict(access.strides)
@@ -149,6 +150,7 @@ def _slots(
     exprs: SizeExprs,
     space: Space,
 ) -> Iterator[SizeExpr]:
+    """The argument block of a kernel, in the order of ``kir.nodes.arguments``."""
     for argument in arguments(kernel):
         if argument.kind == "extent":
             yield extent(exprs, space, keys_of[argument.axis])

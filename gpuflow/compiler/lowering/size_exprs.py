@@ -251,6 +251,7 @@ class SizeExprs:
         return strides
 
     def _alias(self, var: Var) -> ArrayLayout:
+        """The layout of an alias; checks that its values agree with ``Program.views``."""
         position = self.program.producer[var]
         eqn = self.program.jaxpr.eqns[position]
         index, update = eqn.outputs.index(var), self.program.updates.get(position)

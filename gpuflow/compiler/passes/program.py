@@ -62,6 +62,7 @@ def resolved(env: dict[Var, Atom], atom: Atom) -> Atom:
 def _inline_into(
     eqns: list[Eqn], jaxpr: Jaxpr, env: dict[Var, Atom], opened: Callable[[Primitive], bool]
 ) -> None:
+    """Append the equations of ``jaxpr`` with fresh outputs; ``env`` maps its variables."""
     for eqn in jaxpr.eqns:
         inputs = tuple(resolved(env, atom) for atom in eqn.inputs)
         if opened(eqn.primitive):

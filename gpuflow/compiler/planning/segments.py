@@ -93,6 +93,7 @@ def join_equal(steps: Sequence[SymbolicStep]) -> list[SymbolicStep]:
 
 
 def _joined(steps: Sequence[SymbolicKernelStep]) -> SymbolicKernelStep:
+    """One segmented step for several steps; a single step remains as it was."""
     if len(steps) == 1:
         return steps[0]
 

@@ -1,7 +1,7 @@
 """Specialization: lower a program with given sizes to a symbolic plan, and record its guard.
 
-Groups become kernels with size expressions as arguments. Every decision that depends on the value
-of a size, such as whether an operand is copied, must go through ``SizeQueries``, which records the
+Groups become kernels with size expressions as arguments. Some decisions depend on the value of a
+size, such as whether an operand is copied. They must go through ``SizeQueries``, which records the
 answer in the guard.
 """
 

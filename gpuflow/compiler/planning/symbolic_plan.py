@@ -170,6 +170,7 @@ class _Binder:
         return buffer
 
     def _call_step(self, symbolic: SymbolicCallStep) -> CallStep | ProgramStep:
+        """The step of a call, with a provider chosen for its sizes."""
         eqn = self.eqns[symbolic.position]
         operands = tuple([self._operand(operand) for operand in symbolic.operands])
         if symbolic.kind == "program":

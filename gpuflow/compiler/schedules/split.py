@@ -130,6 +130,7 @@ def _stages(block: Block) -> _Stages | None:
 def _partial_kernel(
     kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], retained: Sequence[Axis]
 ) -> Kernel:
+    """The kernel of chunks: the original loops inside a loop over chunks."""
     outs = [out for reduce in stages.reduces for out in reduce.outs]
     stores = [Store(operand.name, out) for operand, out in zip(scratch, outs, strict=True)]
     body = _rebuilt(kernel.body, [*stages.before, *stages.reduces, *stores])
@@ -158,6 +159,7 @@ def _partial_kernel(
 def _combine_kernel(
     kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], retained: Sequence[Axis]
 ) -> Kernel:
+    """The kernel that reduces partial results, followed by the epilogue of the original."""
     next_id = 1 + max(value.number for s in statements(kernel.body) for value in _defined(s))
     names = iter(scratch)
     reduces = []
