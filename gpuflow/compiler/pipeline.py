@@ -205,8 +205,8 @@ def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[
     )
     return tuple(
         [
-            Inner(_bound_with(one, program, given, True, target), tuple(values))
-            for (program, values), one, given in zip(programs, inner, donations, strict=True)
+            Inner(_bound_with(one, program, donated, True, target), tuple(values))
+            for (program, values), one, donated in zip(programs, inner, donations, strict=True)
         ]
     )
 

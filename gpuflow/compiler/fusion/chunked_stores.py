@@ -26,10 +26,10 @@ def chunked_stores(jaxpr: Jaxpr) -> Jaxpr:
     """Replace concatenations by in-place updates of an uninitialized array where that pays."""
     if not any(eqn.primitive.lower.as_updates is not None for eqn in jaxpr.eqns):
         return jaxpr
-    judge, eqns = _Judge(jaxpr), list[Eqn]()
+    cost_rule, eqns = _CostRule(jaxpr), list[Eqn]()
     for eqn in jaxpr.eqns:
         build = Replacement(eqn.source)
-        is_better = eqn.primitive.lower.as_updates is not None and judge.is_worth(eqn)
+        is_better = eqn.primitive.lower.as_updates is not None and cost_rule.is_worth(eqn)
         if not is_better or eqn.primitive.lower.as_updates(eqn, build) is None:
             eqns.append(eqn)
             continue
@@ -37,7 +37,7 @@ def chunked_stores(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=tuple(eqns))
 
 
-class _Judge:
+class _CostRule:
     """Cost rule: for which concatenations direct stores of chunks pay."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
@@ -84,7 +84,7 @@ class _Judge:
     def _share_nothing_costly(self, chunks: Sequence[Atom]) -> bool:
         """Whether no costly equation would be computed in the kernels of several chunks."""
         owners: dict[Eqn, int] = {}
-        for number, chunk in enumerate(chunks):
+        for index, chunk in enumerate(chunks):
             pending, seen = [chunk], set[Eqn]()
             while pending:
                 atom = pending.pop()
@@ -92,8 +92,8 @@ class _Judge:
                 if eqn is None or eqn in seen or not is_fusible(eqn):
                     continue
                 seen.add(eqn)
-                rule, owner = eqn.primitive.lower, owners.setdefault(eqn, number)
-                if owner != number and rule.costly:
+                rule, owner = eqn.primitive.lower, owners.setdefault(eqn, index)
+                if owner != index and rule.costly:
                     return False
                 pending += eqn.inputs
         return True

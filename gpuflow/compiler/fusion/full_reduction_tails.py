@@ -63,7 +63,7 @@ def separate_tails(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
     selected = [
         [fulls[k] for k in similar]
         for similar in _similar(fulls)
-        if len(similar) >= FEWEST and any(fulls[k].awaits & _bits(similar) for k in similar)
+        if len(similar) >= FEWEST and any(fulls[k].awaits & _bit_mask(similar) for k in similar)
     ]
     separate = {e for similar in selected for full in similar for e in full.tail}
     separate = _with_neighbors(program, separate, [full.tail for full in fulls])
@@ -72,8 +72,8 @@ def separate_tails(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
     return frozenset(separate)
 
 
-def _bits(numbers: Iterable[int]) -> int:
-    return sum(1 << k for k in numbers)
+def _bit_mask(indices: Iterable[int]) -> int:
+    return sum(1 << k for k in indices)
 
 
 def _needed_groups(program: Program, spaces: Sequence[Space]) -> list[int]:
@@ -115,17 +115,17 @@ def _full(program: Program, space: Space, needed: Sequence[int], bit: int) -> _F
     awaits = 0
     for e in tail:
         awaits |= needed[e] & ~(bit | needs)
-    forms = _form(program, space, head), _form(program, space, epilogue)
-    return _Full(epilogue, tail, needs, awaits, *forms)
+    signatures = _signature(program, space, head), _signature(program, space, epilogue)
+    return _Full(epilogue, tail, needs, awaits, *signatures)
 
 
-def _form(program: Program, space: Space, positions: Iterable[int]) -> Hashable | None:
+def _signature(program: Program, space: Space, positions: Iterable[int]) -> Hashable | None:
     """Signature of equations: equal if their kernels are equal, whatever their ranks and sizes.
 
     None if they read arrays that are not contiguous.
     """
-    numbers: dict[Var, int] = {}
-    forms = []
+    ids: dict[Var, int] = {}
+    signatures = []
     for e in positions:
         eqn = program.jaxpr.eqns[e]
         codes = []
@@ -136,13 +136,13 @@ def _form(program: Program, space: Space, positions: Iterable[int]) -> Hashable 
             view = program.views.get(atom)
             if view is not None and not view[1].is_contiguous:
                 return None
-            codes.append((numbers.setdefault(atom, len(numbers)), atom.aval.dtype))
+            codes.append((ids.setdefault(atom, len(ids)), atom.aval.dtype))
         for out in eqn.outputs:
-            numbers[out] = len(numbers)
+            ids[out] = len(ids)
         is_array = _is_array(program, space, e)
         stored = is_array and any(out in space.escaping for out in eqn.outputs)
-        forms.append((eqn.primitive.name, tuple(codes), stored))
-    return tuple(forms)
+        signatures.append((eqn.primitive.name, tuple(codes), stored))
+    return tuple(signatures)
 
 
 def _similar(fulls: Sequence[_Full]) -> list[list[int]]:
@@ -152,9 +152,9 @@ def _similar(fulls: Sequence[_Full]) -> list[list[int]]:
         if full.head is not None:
             same[full.head].append(k)
     similar: dict[Hashable, list[int]] = defaultdict(list)
-    for head, numbers in same.items():
-        every = _bits(numbers)
-        for k in numbers:
+    for head, indices in same.items():
+        every = _bit_mask(indices)
+        for k in indices:
             similar[head, fulls[k].needs & every].append(k)
     return list(similar.values())
 

@@ -72,7 +72,7 @@ def describe_program(
         if eqn.primitive.lower.is_barrier:
             for atom, var in safe_zip(eqn.inputs, eqn.outputs):
                 assert type(atom) is not Literal, "a barrier's simplify rule drops literals"
-                aliases[var] = aliases.get(atom, _whole(atom))
+                aliases[var] = aliases.get(atom, _whole_buffer(atom))
                 rule.add_alias(var, atom)
             iterations.append(None)
             continue
@@ -87,19 +87,19 @@ def describe_program(
         if iteration is not None and not eqn.primitive.lower.is_update:
             fusible_outputs.update(out for out in eqn.outputs if out not in transposed)
             continue
-        done = rule.in_memory(position)
-        if done is not None:
-            updates[position] = done
-            for index, out in done.pairs:
+        in_place = rule.in_memory(position)
+        if in_place is not None:
+            updates[position] = in_place
+            for index, out in in_place.pairs:
                 operand = eqn.inputs[index]
                 assert type(operand) is Var  # checked by in_memory
-                aliases[eqn.outputs[out]] = aliases.get(operand, _whole(operand))
+                aliases[eqn.outputs[out]] = aliases.get(operand, _whole_buffer(operand))
     outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
     described = tuple(iterations), producer, readers, outputs, aliases, updates
     return Program(jaxpr, *described, unrounded)
 
 
-def _whole(var: Var) -> tuple[Var, View]:
+def _whole_buffer(var: Var) -> tuple[Var, View]:
     return var, contiguous(var.aval.shape)
 
 
@@ -160,8 +160,10 @@ def _transposed_in_memory(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Va
 
     def is_read(var: Var, by_all: bool) -> bool:
         eqns = [jaxpr.eqns[k] for k in readers.get(var, ())]
-        found = [eqn.primitive.lower.is_library for eqn in eqns]
-        return var not in jaxpr.outvars and bool(found) and (all if by_all else any)(found)
+        are_library = [eqn.primitive.lower.is_library for eqn in eqns]
+        return (
+            var not in jaxpr.outvars and bool(are_library) and (all if by_all else any)(are_library)
+        )
 
     others: dict[Var, list[bool]] = {}
     for eqn in jaxpr.eqns:
@@ -221,8 +223,8 @@ class _Grouping:
                 if source is not None:
                     self.graph.add_edge(source, reader)
         self._keep_effects_in_order()
-        for update, done in program.updates.items():
-            for reader in done.earlier:
+        for update, in_place in program.updates.items():
+            for reader in in_place.earlier:
                 self.graph.add_edge(reader, update)
         self.regions: dict[int, Region] = {}
         self.forms: dict[int, Form] = {}

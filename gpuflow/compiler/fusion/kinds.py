@@ -47,16 +47,16 @@ def form_of(group: Region | MergedRegion) -> Form:
     Raises:
         NotOneKernelError: if no single kernel can compute it; the message is the reason.
     """
-    judge = _Judge(group)
-    form = judge.form()
-    repeated = judge.repeated(form)
+    rules = _FusionRules(group)
+    form = rules.form()
+    repeated = rules.repeated(form)
     if repeated is not None:
         name = group.program.jaxpr.eqns[repeated].primitive.name
         raise NotOneKernelError(f"it would compute {name} again for each element of another axis")
     return form
 
 
-class _Judge:
+class _FusionRules:
     """The rules of ``form_of``, on the axes after those of shared reads have been united."""
 
     def __init__(self, group: Region | MergedRegion) -> None:
@@ -108,8 +108,8 @@ class _Judge:
         largest = domains[domain]
         if not reduced:
             self._check_map(domain)
-            nothing = frozenset[Key]()
-            return Form(Kind.MAP, domain, nothing, largest, None, self.classes, self.used_units)
+            no_axes = frozenset[Key]()
+            return Form(Kind.MAP, domain, no_axes, largest, None, self.classes, self.used_units)
         ((red, lead),) = reduced.items()
         kind = self._kind_of_reduction(domain, red, lead)
         return Form(kind, domain, red, largest, lead, self.classes, self.used_units)
@@ -125,8 +125,8 @@ class _Judge:
             eqn = self.program.jaxpr.eqns[e]
             if self.outline.loops and eqn.primitive.lower.repeats(eqn.params):
                 raise NotOneKernelError("it would run loops of lanes one after the other")
-            done = self.program.updates.get(e)
-            if done is not None and any(map(self.group.holds, done.earlier)):
+            in_place = self.program.updates.get(e)
+            if in_place is not None and any(map(self.group.holds, in_place.earlier)):
                 raise NotOneKernelError("it would read what it overwrites")
 
     def _kind_of_reduction(self, domain: Axes, red: Axes, lead: int) -> Kind:
@@ -252,7 +252,11 @@ def space_of_region(region: Region, form: Form) -> Space:
             serial = frozenset(key for key in keys if key not in units)
     dependent = frozenset[int]()
     if form.lead is not None:
-        judged = _Judge(region).dependents() if region.outline.maybe_unreduced else region.dependent
+        judged = (
+            _FusionRules(region).dependents()
+            if region.outline.maybe_unreduced
+            else region.dependent
+        )
         dependent = frozenset(judged)
     return Space(
         members,

@@ -31,15 +31,15 @@ def compute_again(program: Program, kernels: Sequence[Kernel | None]) -> list[Ke
     Returns:
         The same groups. A group that stores nothing is no longer needed.
     """
-    work = _Work(program, list(kernels))
+    rematerializer = _Rematerializer(program, list(kernels))
     for group, kernel in enumerate(kernels):
         if kernel is not None and not kernel[0].outline.updates:
-            work.look_at(group)
-    return work.kernels
+            rematerializer.visit(group)
+    return rematerializer.kernels
 
 
 @record(frozen=False)
-class _Work:
+class _Rematerializer:
     """The groups so far.
 
     Attributes:
@@ -61,18 +61,18 @@ class _Work:
         # A reader that recomputes from such a buffer could see it after the update.
         self.changing = {self.program.storage(var)[0] for var in self.program.updated()}
 
-    def look_at(self, group: int) -> None:
+    def visit(self, group: int) -> None:
         """Let the readers of a group's values recompute them, if that is cheap."""
         region, _ = self._kernel(group)
         in_memory = set(region.reads)
-        free = []
+        candidates = []
         for var in self.program.escaping(sorted(region.members), region.unstored):
             if self._must_be_stored(var, group):
                 in_memory.add(var)
             else:
-                free.append(var)
-        for var in free:
-            if not self._move(var, group, in_memory):
+                candidates.append(var)
+        for var in candidates:
+            if not self._try_recompute(var, group, in_memory):
                 in_memory.add(var)
 
     def _kernel(self, group: int) -> Kernel:
@@ -97,12 +97,12 @@ class _Work:
         groups = {self.group_of[reader] for reader in self.program.readers.get(var, ())}
         return sorted(groups - {group})
 
-    def _move(self, var: Var, group: int, in_memory: set[Var]) -> bool:
+    def _try_recompute(self, var: Var, group: int, in_memory: set[Var]) -> bool:
         """Let all readers recompute ``var``; return whether they can and do."""
         chain = self._chain(var, in_memory)
         if chain is None or self._reads_what_changes(chain):
             return False
-        joins: list[tuple[int, MergedRegion, Form]] = []
+        merges: list[tuple[int, MergedRegion, Form]] = []
         try:
             for reader in self._readers(var, group):
                 region, form = self._kernel(reader)
@@ -116,7 +116,7 @@ class _Work:
                 new_form = form_of(merged)
                 if new_form.kind is not form.kind:
                     return False
-                joins.append((reader, merged, new_form))
+                merges.append((reader, merged, new_form))
             region, form = self._kernel(group)
             region = region.without(var)
             new_form = form_of(region)
@@ -125,7 +125,7 @@ class _Work:
         if new_form.kind is not form.kind:
             return False
         self.kernels[group] = region, new_form
-        for reader, merged, new_form in joins:
+        for reader, merged, new_form in merges:
             self.kernels[reader] = merged.commit(), new_form
         return True
 

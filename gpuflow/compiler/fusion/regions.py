@@ -286,7 +286,7 @@ class MergedRegion:
         self._internal_reads: dict[Var, int] = {}
         self._crossing_readers: set[int] = set()  # readers of the other region's values
         for reader, operand, source in self._crossing():
-            self._connect(reader, operand, source)
+            self._unify_read(reader, operand, source)
         self.new_dependent = self._new_dependents()
         self.outline = self._outline(in_loops)
 
@@ -326,7 +326,7 @@ class MergedRegion:
                         crossing += [(reader, k, e) for k, atom in operands if atom is var]
         return sorted(crossing)
 
-    def _connect(self, reader: int, operand: int, source: int) -> None:
+    def _unify_read(self, reader: int, operand: int, source: int) -> None:
         """Unite the axes of a reader and its producer; raise if the value cannot stay internal."""
         program = self.program
         eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
@@ -367,7 +367,9 @@ class MergedRegion:
 
         todo = [e for e in self._crossing_readers if not is_dependent(e)]
         stack = [
-            e for e in todo if any(self._is_late(s, is_dependent) for s in self._producers_of(e))
+            e
+            for e in todo
+            if any(self._follows_reduction(s, is_dependent) for s in self._producers_of(e))
         ]
         while stack:
             e = stack.pop()
@@ -379,7 +381,7 @@ class MergedRegion:
                 stack += [r for r in readers if self.holds(r) and not is_dependent(r)]
         return dependents
 
-    def _is_late(self, position: int, is_dependent: Callable[[int], bool]) -> bool:
+    def _follows_reduction(self, position: int, is_dependent: Callable[[int], bool]) -> bool:
         iteration = self.program.iterations[position]
         assert iteration is not None
         return bool(iteration.reduced) or is_dependent(position)
@@ -413,7 +415,7 @@ class MergedRegion:
         result.updates = large.updates + small.updates
         result.maybe_unreduced = large.maybe_unreduced or small.maybe_unreduced
         result.loops = large.loops or small.loops
-        self._leave_out(result)
+        self._remove_internal(result)
         both = sum(var in self.large.reads for var in self.small.reads)
         arrays = len(self.large.reads) + len(self.small.reads) - both
         result.arrays = arrays - len(self._removed_reads)
@@ -425,7 +427,7 @@ class MergedRegion:
                 result.shared_reads[shared] = first_reads
         return result
 
-    def _leave_out(self, outline: Outline) -> None:
+    def _remove_internal(self, outline: Outline) -> None:
         """Remove the stores and unit axes of values that become internal."""
         for axis, count in self._removed_units.items():
             axis = self.classes.find(axis)

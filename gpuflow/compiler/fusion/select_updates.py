@@ -86,8 +86,8 @@ def update_predicates(jaxpr: Jaxpr, first: int, count: int) -> dict[Eqn, Atom]:
         jaxpr, first, count: as of ``body_with_updates``.
     """
     unchanged = set(body_with_updates(jaxpr, first, count).eqns)
-    found = {eqn: rules.choice(eqn) for eqn in jaxpr.eqns if eqn not in unchanged}
-    return {eqn: choice[0] for eqn, choice in found.items() if choice is not None}
+    choices = {eqn: rules.choice(eqn) for eqn in jaxpr.eqns if eqn not in unchanged}
+    return {eqn: choice[0] for eqn, choice in choices.items() if choice is not None}
 
 
 def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, inner_aliases: InnerAliases) -> Jaxpr | None:
@@ -116,11 +116,11 @@ def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, inner_aliases: InnerAliases
         out = pairs[out]
     if not updates:
         return None
-    eqns = [new for eqn in jaxpr.eqns for new in _instead(eqn, updates)]
+    eqns = [new for eqn in jaxpr.eqns for new in _replacements(eqn, updates)]
     return reads_first(jaxpr.replace(eqns=_live(jaxpr, eqns)))
 
 
-def _instead(eqn: Eqn, updates: dict[Var, list[Eqn]]) -> Sequence[Eqn]:
+def _replacements(eqn: Eqn, updates: dict[Var, list[Eqn]]) -> Sequence[Eqn]:
     return updates.get(eqn.outputs[0], (eqn,)) if eqn.outputs else (eqn,)
 
 

@@ -39,16 +39,16 @@ def _candidates(program: Jaxpr, inner_aliases: InnerAliases, inputs: int) -> set
         for eqn in program.eqns
         for operand, out in updated_pairs(eqn, inner_aliases)
     }
-    number_of = {var: k for k, var in enumerate(program.invars[:inputs])}
-    found: dict[int, int] = {}
+    index_of = {var: k for k, var in enumerate(program.invars[:inputs])}
+    output_of: dict[int, int] = {}
     for k, atom in enumerate(program.outvars):
         if program.outvars.count(atom) > 1:
             continue
         while type(atom) is Var and atom in before:
             atom = before[atom]
-        if type(atom) is Var and atom in number_of:
-            found.setdefault(number_of[atom], k)
-    return set(found.items())
+        if type(atom) is Var and atom in index_of:
+            output_of.setdefault(index_of[atom], k)
+    return set(output_of.items())
 
 
 def _in_memory(

@@ -116,12 +116,12 @@ def attempts(
             eqn,
             iterations or form,
             lanes,
-            _kinds(eqn, form, lanes, tables, iterations is not None),
+            _kinds(eqn, form, lanes, uniform_consts, iterations is not None),
             unrounded,
             definition,
         )
         for lanes in _candidates(form, () if iterations is None else iterations.sizes)
-        for tables in ((False, True) if lanes else (False,))
+        for uniform_consts in ((False, True) if lanes else (False,))
     ]
 
 
@@ -154,7 +154,7 @@ def _candidates(form: ScanForm | WhileForm, front: Shape) -> list[Shape]:
 
 
 def _kinds(
-    eqn: Eqn, form: ScanForm | WhileForm, lanes: Shape, tables: bool, by_iteration: bool
+    eqn: Eqn, form: ScanForm | WhileForm, lanes: Shape, uniform_consts: bool, by_iteration: bool
 ) -> list[tuple[int, ...]]:
     """The kinds of the operands' dimensions, given the batch dimensions.
 
@@ -172,7 +172,9 @@ def _kinds(
         skipped = int(k >= first_x)
         rest = shape[skipped:]
         first_kinds = iteration_kinds * skipped
-        is_lanes = bool(lanes) and rest[: len(lanes)] == lanes and not (tables and k < num_consts)
+        is_lanes = (
+            bool(lanes) and rest[: len(lanes)] == lanes and not (uniform_consts and k < num_consts)
+        )
         of_lanes = range(int(by_iteration), int(by_iteration) + len(lanes)) if is_lanes else ()
         kinds.append((*first_kinds, *of_lanes, *[SMALL] * (len(rest) - len(of_lanes))))
     return kinds
@@ -210,11 +212,11 @@ class _Attempt:
             NotLanesError: if the lanes are not independent, or the program is too large.
         """
         eqn, evaluator = self.eqn, self.evaluator
-        must = self.form.kernel is not None
-        operations = 0 if must else work(self.form, max(prod(self.lanes), 1))
-        most = 0 if must else most_work(self.form)
-        if operations > most:
-            raise NotLanesError(f"it takes some {operations} operations a lane, more than {most}")
+        is_required = self.form.kernel is not None
+        operations = 0 if is_required else work(self.form, max(prod(self.lanes), 1))
+        limit = 0 if is_required else most_work(self.form)
+        if operations > limit:
+            raise NotLanesError(f"it takes some {operations} operations a lane, more than {limit}")
         every = tuple(range(len(self.lanes)))
         is_element = [
             type(atom) is Literal or not atom.aval.ndim or kinds == every
@@ -223,7 +225,7 @@ class _Attempt:
         counters = {k: self._counter(atom) for k, atom in enumerate(eqn.inputs) if atom.aval.ndim}
         order = [k for k in range(len(eqn.inputs)) if counters.get(k) is None]
         order.sort(key=lambda k: is_element[k])
-        number_of = {k: number for number, k in enumerate(order)}
+        index_of = {k: number for number, k in enumerate(order)}
         operands: list[Array] = []
         for k, (atom, kinds) in enumerate(zip(eqn.inputs, self.kinds, strict=True)):
             storage, counter = storage_of(atom.aval), counters.get(k)
@@ -231,9 +233,9 @@ class _Attempt:
                 operands.append(counter)
             elif not is_element[k]:
                 dims = tuple(range(atom.aval.ndim))
-                operands.append(MemoryArray(number_of[k], storage, atom.aval.shape, kinds, dims))
+                operands.append(MemoryArray(index_of[k], storage, atom.aval.shape, kinds, dims))
             else:
-                element = evaluator.element(storage, number_of[k])
+                element = evaluator.element(storage, index_of[k])
                 shape = atom.aval.shape
                 operands.append(LaneArray(shape, kinds, object_array([element], ())))
         outputs = [var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used]

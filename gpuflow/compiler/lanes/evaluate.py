@@ -338,7 +338,7 @@ class Evaluator:
         index = self.builder.cast(self.lane_index(lane), "int32")
         return uniform(index)
 
-    def _settled(
+    def _emit_to_fixed_point(
         self, init: Sequence[Array], emit: Callable[[list[LaneArray]], Sequence[Value]]
     ) -> list[Array]:
         """Emit a loop repeatedly, until the kinds of its carries are a fixed point.
@@ -351,7 +351,7 @@ class Evaluator:
         for _ in range(_MOST_ROUNDS):
             count = len(self.numbers)
             try:
-                return list(_restored(emit(carry), carry))
+                return list(_unflattened(emit(carry), carry))
             except _OtherKindsError as other:
                 carry = [with_kinds(a, b) for a, b in zip(carry, other.arrays, strict=True)]
                 del self.numbers[count:]
@@ -367,18 +367,20 @@ class Evaluator:
 
         def emit(carry: list[LaneArray]) -> Sequence[Value]:
             def condition(*values: Value) -> Value:
-                arrays = _restored(values, carry)
-                (going,) = self.run(form.condition.jaxpr, [*test, *arrays], form.condition.consts)
-                return _scalar(self.values_of(going))
+                arrays = _unflattened(values, carry)
+                (continues,) = self.run(
+                    form.condition.jaxpr, [*test, *arrays], form.condition.consts
+                )
+                return _scalar(self.values_of(continues))
 
             def body(*values: Value) -> list[Value]:
-                return self._flat(step(_restored(values, carry)), carry)
+                return self._flattened(step(_unflattened(values, carry)), carry)
 
-            return self.builder.while_loop(self._flat(carry, carry), condition, body)
+            return self.builder.while_loop(self._flattened(carry, carry), condition, body)
 
-        return self._settled(operands[first + second :], emit)
+        return self._emit_to_fixed_point(operands[first + second :], emit)
 
-    def _flat(self, arrays: Sequence[Array], like: Sequence[LaneArray]) -> list[Value]:
+    def _flattened(self, arrays: Sequence[Array], like: Sequence[LaneArray]) -> list[Value]:
         """The values of arrays, broadcast to the SMALL dimensions of ``like``.
 
         Raises:
@@ -389,10 +391,10 @@ class Evaluator:
             raise _OtherKindsError(merged)
         values: list[Value] = []
         for array, target in zip(arrays, like, strict=True):
-            have = self.values_of(array)
+            value = self.values_of(array)
             sizes = target.items.shape
-            index = tuple((slice(None) if have.kinds[d] == SMALL else None) for d in target.small)
-            items = np.broadcast_to(have.items[index], sizes)
+            index = tuple((slice(None) if value.kinds[d] == SMALL else None) for d in target.small)
+            items = np.broadcast_to(value.items[index], sizes)
             values += flattened(list(items.reshape(-1)))
         return values
 
@@ -421,15 +423,15 @@ class Evaluator:
                 if form.reverse:
                     last = builder.apply("sub", trip_count, builder.const("int64", 1))
                     index = builder.apply("sub", last, counter)
-                results = step(_restored(values, carry), index)
+                results = step(_unflattened(values, carry), index)
                 for k, array in enumerate(results[count:], count):
                     assert store is not None
                     store(k, index, self.values_of(array))
-                return self._flat(results[:count], carry)
+                return self._flattened(results[:count], carry)
 
-            return builder.for_count(trip_count, self._flat(carry, carry), body, is_long=True)
+            return builder.for_count(trip_count, self._flattened(carry, carry), body, is_long=True)
 
-        return self._settled(init, emit)
+        return self._emit_to_fixed_point(init, emit)
 
     def _unrolled(
         self,
@@ -486,7 +488,7 @@ class Evaluator:
             program = branches[k]
             outs = [self.values_of(x) for x in self.run(program.jaxpr, rest, program.consts)]
             like = outs if like is None else like
-            return self._flat(outs, like)
+            return self._flattened(outs, like)
 
         def selected(k: int) -> list[Value]:
             if k == len(branches) - 1:
@@ -503,7 +505,7 @@ class Evaluator:
             try:
                 values = selected(0)
                 assert like is not None
-                return list(_restored(values, like))
+                return list(_unflattened(values, like))
             except _OtherKindsError as other:
                 like = other.arrays
                 del self.numbers[count:]
@@ -519,7 +521,7 @@ def _scalar(array: LaneArray) -> Value:
     return element
 
 
-def _restored(values: Sequence[Value], like: Sequence[LaneArray]) -> list[LaneArray]:
+def _unflattened(values: Sequence[Value], like: Sequence[LaneArray]) -> list[LaneArray]:
     """The inverse of ``_flat``: arrays of values, with the shapes and kinds of ``like``."""
     arrays, start = [], 0
     for array in like:

@@ -44,11 +44,11 @@ def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
         used = [var in live for var in eqn.outputs]
         if any(used) and _kernel_of(eqn) is not None:
             eqn = _kernel_equation(eqn, used, unrounded)
-        made = [eqn]
+        replacement = [eqn]
         if any(used) and is_candidate(eqn) and _kernel_of(eqn) is None:
-            made = lane_equations(eqn, used, unrounded, definition)
+            replacement = lane_equations(eqn, used, unrounded, definition)
         if any(used) or is_observable(eqn.effects):
-            for new in reversed(made):
+            for new in reversed(replacement):
                 eqns.append(new)
                 live.update(atom for atom in new.inputs if type(atom) is not Literal)
     return jaxpr.replace(eqns=tuple(reversed(eqns)))
@@ -92,22 +92,22 @@ def lane_equations(
     Args:
         eqn, used, unrounded, definition: see ``lane_equation``.
     """
-    eqn, used = _needed(eqn, used)
-    if _is_less_as_steps(eqn, definition):
+    eqn, used = _pruned(eqn, used)
+    if _is_cheaper_as_loop(eqn, definition):
         return [eqn]
     around = used, unrounded, definition
-    strategies = [with_iterations_as_lanes, _alone, with_shared_sums]
+    strategies = [with_iterations_as_lanes, _as_one_lane_program, with_shared_sums]
     form = eqn.primitive.lower.inner(eqn)
     if form is not None and form.is_parallel:
-        strategies = [_alone, with_iterations_as_lanes]
+        strategies = [_as_one_lane_program, with_iterations_as_lanes]
     for strategy in strategies:
-        made = strategy(eqn, *around)
-        if made is not None:
-            return made
+        replacement = strategy(eqn, *around)
+        if replacement is not None:
+            return replacement
     return [eqn]
 
 
-def _is_less_as_steps(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
+def _is_cheaper_as_loop(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
     """Whether a loop updates so few elements that a lane program, which visits all, is slower."""
     rule = eqn.primitive.lower
     if rule.updated is None:
@@ -119,14 +119,14 @@ def _is_less_as_steps(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
     return elements is not None and ITERATION_AS_ELEMENTS + UPDATE_AS_ELEMENTS * elements < lanes
 
 
-def _alone(
+def _as_one_lane_program(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> list[Eqn] | None:
-    made = lane_equation(eqn, used, unrounded, definition)
-    return None if made is None else [made]
+    lane_eqn = lane_equation(eqn, used, unrounded, definition)
+    return None if lane_eqn is None else [lane_eqn]
 
 
-def _needed(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
+def _pruned(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
     """A loop without unused values, and the new ``used`` flags of its outputs."""
     rule = eqn.primitive.lower
     if rule.form is None or eqn.primitive.programs.prune is None:
@@ -150,7 +150,7 @@ def with_iterations_as_lanes(
     replacement = rule.independent_iterations(eqn)
     if replacement is None:
         return None
-    return _replaced(eqn, used, *replacement, unrounded, definition)
+    return _converted(eqn, used, *replacement, unrounded, definition)
 
 
 def with_shared_sums(
@@ -166,15 +166,15 @@ def with_shared_sums(
         return None
     for lanes in _prefixes(rule.form(eqn.params)):
         replacement = rule.shared_sums(eqn, lanes, definition.get)
-        made = None
+        eqns = None
         if replacement is not None:
-            made = _replaced(eqn, used, *replacement, unrounded, definition)
-        if made is not None:
-            return made
+            eqns = _converted(eqn, used, *replacement, unrounded, definition)
+        if eqns is not None:
+            return eqns
     return None
 
 
-def _replaced(
+def _converted(
     eqn: Eqn,
     used: Sequence[bool],
     eqns: Sequence[Eqn],
@@ -193,14 +193,14 @@ def _replaced(
     names = {out: var for out, var, is_used in pairs if is_used}
     if len(names) < sum(used) or not own.issuperset(names):
         return None  # an output is an input, or several are one
-    made = _renamed(eqns, names)
+    renamed = _renamed(eqns, names)
     live, new = set(names.values()), []
-    for inner in reversed(made):
+    for inner in reversed(renamed):
         flags = [var in live for var in inner.outputs]
         if not any(flags):
             continue
         if inner.primitive.lower.form is not None:
-            inner = lane_equation(*_needed(inner, flags), unrounded, definition)
+            inner = lane_equation(*_pruned(inner, flags), unrounded, definition)
             if inner is None:
                 return None
         new.append(inner)
@@ -211,8 +211,8 @@ def _replaced(
 def _prefixes(form: ScanForm | WhileForm) -> list[Shape]:
     """Candidates for the batch dimensions if not all carries have them; most dimensions first."""
     shapes = dict.fromkeys(aval.shape for aval in form.body.out_avals)
-    found = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))
-    return sorted((shape for shape in found if 1 not in shape), key=len, reverse=True)
+    prefixes = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))
+    return sorted((shape for shape in prefixes if 1 not in shape), key=len, reverse=True)
 
 
 def _renamed(eqns: Sequence[Eqn], names: Mapping[Any, Var]) -> list[Eqn]:

@@ -52,10 +52,10 @@ def distances_of(kernel: Kernel) -> dict[tuple[str, str], Distance]:
 
 def _distances(kernel: Kernel) -> dict[tuple[str, str], Distance]:
     table: dict[tuple[str, str], Distance] = {}
-    slot_of = {argument: position for position, argument in enumerate(arguments(kernel))}
+    slot_of = {argument: index for index, argument in enumerate(arguments(kernel))}
     for operand in kernel.operands:
-        for position, axis in enumerate(kernel.axes):
-            kind = operand.strides[position] if position < len(operand.strides) else Stride.ZERO
+        for index, axis in enumerate(kernel.axes):
+            kind = operand.strides[index] if index < len(operand.strides) else Stride.ZERO
             constant = kind.number
             stride = Argument("stride", operand.name, axis.name)
             table[operand.name, axis.name] = (

@@ -73,11 +73,11 @@ class Readers:
 def readers_of(program: Program, groups: Sequence[Sequence[int]]) -> Readers:
     """The last uses of the buffers of a program, whose groups are in execution order."""
     last: dict[Var, int] = {}
-    for number, members in enumerate(groups):
+    for group, members in enumerate(groups):
         for e in members:
             for atom in program.jaxpr.eqns[e].inputs:
                 if type(atom) is not Literal:
-                    last[program.storage(atom)[0]] = number
+                    last[program.storage(atom)[0]] = group
     internal = frozenset(last)
     for atom in program.jaxpr.outvars:
         if type(atom) is not Literal:
@@ -88,7 +88,7 @@ def readers_of(program: Program, groups: Sequence[Sequence[int]]) -> Readers:
 def choose_in_place(
     exprs: SizeExprs,
     space: Space,
-    number: int,
+    group: int,
     readers: Readers,
     free: dict[Var, Var | None],
     in_temporaries: bool,
@@ -98,7 +98,7 @@ def choose_in_place(
     Args:
         exprs: the size expressions of the program.
         space: the iteration space of the group.
-        number: index of the group.
+        group: index of the group.
         readers: the last uses of buffers.
         free: donated inputs that are not reused yet, each with the one output that may reuse it, or
             None for any. Chosen inputs are removed.
@@ -116,21 +116,21 @@ def choose_in_place(
             continue  # its operand is copied into its buffer before the kernel reads inputs
         for var in sorted(free, key=program.jaxpr.invars.index) if out in program.outputs else ():
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
-            if not same or last.get(var, -1) > number or free[var] not in (None, out):
+            if not same or last.get(var, -1) > group or free[var] not in (None, out):
                 continue
-            if last.get(var, -1) == number and not _reads_where_it_writes(exprs, space, var, out):
+            if last.get(var, -1) == group and not _reads_where_it_writes(exprs, space, var, out):
                 continue
             reused[out] = var
             del free[var]
             break
         if out not in reused and in_temporaries:
-            temporary = _temporary(exprs, space, out, number, readers, reused.values())
+            temporary = _temporary(exprs, space, out, group, readers, reused.values())
             if temporary is not None:
                 reused[out] = temporary
     strides = {
         var: write_access(exprs, space, out).strides
         for out, var in reused.items()
-        if last.get(var, -1) == number
+        if last.get(var, -1) == group
     }
     return InPlace(reused, strides)
 
@@ -139,11 +139,11 @@ def _temporary(
     exprs: SizeExprs,
     space: Space,
     out: Var,
-    number: int,
+    group: int,
     readers: Readers,
     taken: Collection[Var],
 ) -> Var | None:
-    """A temporary whose last reader is group ``number``, and whose memory ``out`` may reuse.
+    """A temporary whose last reader is ``group``, and whose memory ``out`` may reuse.
 
     None if a group reads ``out``: the arguments of its kernel refer to the buffer id of ``out``.
     """
@@ -162,7 +162,7 @@ def _temporary(
                 and position not in space.members
                 and var not in taken
                 and var not in updated
-                and readers.last[var] == number
+                and readers.last[var] == group
                 and (var.aval.size, var.aval.dtype) == (out.aval.size, out.aval.dtype)
                 and _reads_where_it_writes(exprs, space, var, out)
             ):

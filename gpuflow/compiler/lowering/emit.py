@@ -150,7 +150,7 @@ class Emitter:
         for e in space.members:
             eqn = self.program.jaxpr.eqns[e]
             # A reduction of dimensions of size 1 has no loop, and may be inside another's loop.
-            if eqn.primitive.lower.is_reduction and self._reduced_names(e):
+            if eqn.primitive.lower.is_reduction and self._reduced_axes_of(e):
                 if self._emitted(eqn.outputs[0]) is None:
                     also_stored = [] if space.kind is Kind.ROW else full
                     self._emit_reductions(self._joint_reductions(e), also_stored)
@@ -176,7 +176,7 @@ class Emitter:
 
     def _joint_reductions(self, position: int) -> list[int]:
         """Reductions that share a loop: over the same axes, and independent."""
-        names = self._reduced_names(position)
+        names = self._reduced_axes_of(position)
         rule = self.program.jaxpr.eqns[position].primitive.lower
         if not names or not rule.shares_loop:
             return [position]
@@ -187,7 +187,7 @@ class Emitter:
             if e >= position and self.program.jaxpr.eqns[e].primitive.lower.shares_loop
         ]
         key = (stages[position], names)
-        return [e for e in later if (stages[e], self._reduced_names(e)) == key]
+        return [e for e in later if (stages[e], self._reduced_axes_of(e)) == key]
 
     def _stages(self) -> dict[int, int]:
         """For each member the longest chain of reductions that it depends on."""
@@ -203,7 +203,7 @@ class Emitter:
 
     def _emit_reductions(self, positions: Sequence[int], also_stored: Sequence[Var] = ()) -> None:
         """Emit one loop for several reductions; it also stores ``also_stored`` at each point."""
-        axes, builder = self._reduced_names(positions[0]), self.builder
+        axes, builder = self._reduced_axes_of(positions[0]), self.builder
         eqns = [self.program.jaxpr.eqns[e] for e in positions]
 
         def values(position: int, eqn: Eqn) -> Sequence[Value]:
@@ -243,7 +243,7 @@ class Emitter:
             result = eqn.primitive.lower.folded(builder, results[span], eqn)
             self.memo[-1][eqn.outputs[0]] = self._rounded(eqn.outputs[0], result)
 
-    def _reduced_names(self, position: int) -> tuple[str, ...]:
+    def _reduced_axes_of(self, position: int) -> tuple[str, ...]:
         keys = self._reduced_keys(position)
         return tuple(dict.fromkeys(self.axis_of[key] for key in self.space.order if key in keys))
 
@@ -299,10 +299,10 @@ class Emitter:
     # --- values ----------------------------------------------------------------------------
 
     def _variable(self, var: Var) -> Element:
-        found = self._emitted(var)
-        if found is not None:
-            return found
-        for position in self._missing(var):
+        element = self._emitted(var)
+        if element is not None:
+            return element
+        for position in self._unemitted(var):
             self._values(position)
         return self.memo[-1][var]
 
@@ -312,7 +312,7 @@ class Emitter:
                 return scope[key]
         return None
 
-    def _missing(self, var: Var) -> list[int]:
+    def _unemitted(self, var: Var) -> list[int]:
         """Equations to emit for ``var``, in program order; iterative, because chains are long."""
         missing: set[int] = set()
         stack = [var]
@@ -364,10 +364,10 @@ class Emitter:
         self.builder.declare(operand)
         if operand.mode is not Mode.INOUT:
             return self._element(operand, offset, where)
-        found = self._emitted(name)
-        if found is None:
-            found = self.memo[-1][name] = self._element(operand)
-        return found
+        element = self._emitted(name)
+        if element is None:
+            element = self.memo[-1][name] = self._element(operand)
+        return element
 
     def _element(
         self, operand: Operand, offset: Value | None = None, where: Value | None = None

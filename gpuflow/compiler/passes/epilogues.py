@@ -81,14 +81,14 @@ def _operands(model: Eqn, eqn: Eqn, env: dict[Var, Atom]) -> dict[Var, Atom] | N
         return None
     if len(eqn.inputs) != len(model.inputs):
         return None
-    found: dict[Var, Atom] = {}
+    bindings: dict[Var, Atom] = {}
     for variable, atom in zip(model.inputs, eqn.inputs, strict=True):
         expected = variable if type(variable) is Literal else env.get(variable)
         if expected is None:
-            found[variable] = atom
+            bindings[variable] = atom
         elif atom_key(expected) != atom_key(atom):
             return None
-    return found
+    return bindings
 
 
 def fuse_epilogues(jaxpr: Jaxpr, offered: Callable[[Eqn], bool]) -> Jaxpr:

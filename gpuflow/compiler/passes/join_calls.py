@@ -39,8 +39,8 @@ def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
         for atom in eqn.inputs:
             if type(atom) is not Literal and atom in waiting:
                 open_groups.pop(waiting.pop(atom), None)
-        begun = _small(eqn)
-        if begun is None:
+        collective = _small_collective(eqn)
+        if collective is None:
             continue
         key = (eqn.primitive, tuple(eqn.params.items()), eqn.inputs[0].aval.dtype)
         if key not in open_groups:
@@ -52,21 +52,21 @@ def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
     return groups
 
 
-def _small(eqn: Eqn) -> AsyncCall | None:
+def _small_collective(eqn: Eqn) -> AsyncCall | None:
     """The rule of a collective whose operand is small enough to be merged; else None."""
     rule = eqn.primitive.lower
-    begun = rule.async_call if rule.is_library else None
-    if begun is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
+    collective = rule.async_call if rule.is_library else None
+    if collective is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
         return None
-    return begun if 0 < eqn.inputs[0].aval.nbytes <= begun.small else None
+    return collective if 0 < eqn.inputs[0].aval.nbytes <= collective.small else None
 
 
 def _merged_call(group: list[Eqn]) -> list[Eqn]:
     """The equations of the call that replaces a group, with the outputs of the group."""
-    begun = _small(group[0])
-    assert begun is not None
+    collective = _small_collective(group[0])
+    assert collective is not None
     build = Replacement(group[-1].source)
-    results = begun.merged(build, [eqn.inputs[0] for eqn in group], group[0].params)
+    results = collective.merged(build, [eqn.inputs[0] for eqn in group], group[0].params)
     outputs_of = {result: eqn.outputs for result, eqn in zip(results, group, strict=True)}
     return [
         eqn.replace(outputs=outputs_of[eqn.outputs[0]]) if eqn.outputs[0] in outputs_of else eqn

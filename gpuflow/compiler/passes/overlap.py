@@ -15,7 +15,7 @@ from gpuflow.core.lowering import AsyncCall
 
 def overlap(jaxpr: Jaxpr) -> Jaxpr:
     """Split collectives with enough work between their operand and their first reader."""
-    if not any(_begun(eqn) for eqn in jaxpr.eqns):
+    if not any(_async_call(eqn) for eqn in jaxpr.eqns):
         return jaxpr
     producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
     readers = uses(jaxpr)
@@ -25,8 +25,8 @@ def overlap(jaxpr: Jaxpr) -> Jaxpr:
     before: dict[int, list[Eqn]] = {}  # equations to insert before a position
     taken: set[int] = set()  # equations that are moved or replaced
     for k, eqn in enumerate(jaxpr.eqns):
-        begun = _begun(eqn)
-        if begun is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
+        collective = _async_call(eqn)
+        if collective is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
             continue
         first, views = _producer_and_views(jaxpr, producer, eqn.inputs[0])
         depends = not taken.isdisjoint((first, *views))
@@ -34,7 +34,7 @@ def overlap(jaxpr: Jaxpr) -> Jaxpr:
             first, views = k, []
         last, delayed = _first_reader(jaxpr, readers, k)
         if eqn.inputs[0].aval.size and any(heavy[first + 1 : last]):
-            start, end = _started_and_ended(eqn, begun)
+            start, end = _started_and_ended(eqn, collective)
             lead = before if depends else following
             lead.setdefault(first, []).extend([*[jaxpr.eqns[m] for m in views], start])
             before.setdefault(last, []).extend([*end, *[jaxpr.eqns[m] for m in delayed]])
@@ -90,7 +90,7 @@ def _converts(eqn: Eqn) -> bool:
     return is_light and len(inputs) == len(eqn.outputs) == 1 and not eqn.effects
 
 
-def _begun(eqn: Eqn) -> AsyncCall | None:
+def _async_call(eqn: Eqn) -> AsyncCall | None:
     return eqn.primitive.lower.async_call
 
 
@@ -102,13 +102,13 @@ def _is_heavy(eqn: Eqn) -> bool:
     return rule.form is not None or rule.flops is not None
 
 
-def _started_and_ended(eqn: Eqn, begun: AsyncCall) -> tuple[Eqn, list[Eqn]]:
+def _started_and_ended(eqn: Eqn, collective: AsyncCall) -> tuple[Eqn, list[Eqn]]:
     """The equation that starts a call, and the equations that end it and define its output."""
     build = Replacement(eqn.source)
     (x,) = eqn.inputs
-    total = build.apply(begun.begin, x, **eqn.params)
-    done = build.apply(begun.end, x, total, **eqn.params)
-    build.apply(begun.barrier, total, done)
+    total = build.apply(collective.begin, x, **eqn.params)
+    done = build.apply(collective.end, x, total, **eqn.params)
+    build.apply(collective.barrier, total, done)
     start, end, last = build.eqns
     (out,) = eqn.outputs
     assert isinstance(out, Var)

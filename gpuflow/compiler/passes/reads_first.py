@@ -70,24 +70,24 @@ def _edges(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]
 
 def _readers_of_views(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], var: Var) -> set[int]:
     """Readers of the possible aliases of a variable, such as slices."""
-    found: set[int] = set()
-    names = [var]
-    for name in names:
-        for reader in readers.get(name, ()):
+    result: set[int] = set()
+    aliases = [var]
+    for alias in aliases:
+        for reader in readers.get(alias, ()):
             if jaxpr.eqns[reader].primitive.lower.may_alias:
-                names += jaxpr.eqns[reader].outputs
-        found.update(readers.get(name, ()) if name is not var else ())
-    return found
+                aliases += jaxpr.eqns[reader].outputs
+        result.update(readers.get(alias, ()) if alias is not var else ())
+    return result
 
 
 def _reachable(after: Sequence[set[int]], start: int) -> set[int]:
     """The equations that must come after an equation, transitively."""
-    found, waiting = set(after[start]), list(after[start])
+    reached, waiting = set(after[start]), list(after[start])
     while waiting:
-        new = after[waiting.pop()] - found
-        found |= new
+        new = after[waiting.pop()] - reached
+        reached |= new
         waiting += new
-    return found
+    return reached
 
 
 def _in_order(after: Sequence[set[int]]) -> list[int]:

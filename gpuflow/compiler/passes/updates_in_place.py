@@ -106,10 +106,10 @@ class UpdateRule:
         """Other readers of an operand, all before the update; None if it must be copied."""
         if type(operand) is Literal or not self._is_free(operand, out):
             return None
-        every = self._all_names(operand)
-        if any(var in self.outputs for var in every):
+        aliases = self._all_names(operand)
+        if any(var in self.outputs for var in aliases):
             return None
-        readers = [reader for var in every for reader in self.readers.get(var, ())]
+        readers = [reader for var in aliases for reader in self.readers.get(var, ())]
         if readers.count(position) != 1 or any(reader > position for reader in readers):
             return None
         return [reader for reader in readers if reader != position]
@@ -145,7 +145,7 @@ class UpdateRule:
             readers = self.readers.get(name, ())
             if name in self.outputs or any(reader > position for reader in readers):
                 return True
-            for reader in filter(self._names, readers):
+            for reader in filter(self._may_alias, readers):
                 names += self.jaxpr.eqns[reader].outputs
         return False
 
@@ -157,7 +157,7 @@ class UpdateRule:
                 return eqn.outputs[out]
         return None
 
-    def _names(self, position: int) -> bool:
+    def _may_alias(self, position: int) -> bool:
         """Whether the output of an equation may alias its operand."""
         return self.jaxpr.eqns[position].primitive.lower.may_alias
 

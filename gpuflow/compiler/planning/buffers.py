@@ -39,17 +39,17 @@ class Arrangement:
             for shape, itemsize in zip(shapes, self.itemsizes, strict=True)
         ]
         starts, total = [0] * len(rounded), 0
-        placed: list[tuple[int, int, int]] = []  # (start, end, bit) of assigned buffers, by start
+        assigned: list[tuple[int, int, int]] = []  # (start, end, bit) of assigned buffers, by start
         for k in sorted(range(len(rounded)), key=rounded.__getitem__, reverse=True):
             size, others = rounded[k], self.overlaps[k]
             start, end = 0, size
-            for begin, stop, bit in placed:
+            for begin, stop, bit in assigned:
                 if begin >= end:
                     break
                 if others & bit and stop > start:
                     start, end = stop, stop + size
             starts[k] = start
-            insort(placed, (start, end, 1 << k))
+            insort(assigned, (start, end, 1 << k))
             if end > total:
                 total = end
         return dict(zip(self.buffers, starts, strict=True)), total
@@ -67,13 +67,13 @@ def arrange(steps: Sequence[Sequence[int]], aval_of: Callable[[int], ShapedArray
         for buffer in needed:
             lifetimes.setdefault(buffer, [position, position])[1] = position
     # Bit masks: temporaries first used at or before a step, and those last used before it.
-    born, dead = [0] * len(steps), [0] * (len(steps) + 1)
+    started, ended = [0] * len(steps), [0] * (len(steps) + 1)
     for k, (first, last) in enumerate(lifetimes.values()):
-        born[first] |= 1 << k
-        dead[last + 1] |= 1 << k
+        started[first] |= 1 << k
+        ended[last + 1] |= 1 << k
     for position in range(1, len(steps)):
-        born[position] |= born[position - 1]
-        dead[position] |= dead[position - 1]
-    overlaps = [born[last] & ~dead[first] for first, last in lifetimes.values()]
+        started[position] |= started[position - 1]
+        ended[position] |= ended[position - 1]
+    overlaps = [started[last] & ~ended[first] for first, last in lifetimes.values()]
     itemsizes = tuple([storage_dtype(aval_of(buffer).dtype).itemsize for buffer in lifetimes])
     return Arrangement(tuple(lifetimes), itemsizes, tuple(overlaps))

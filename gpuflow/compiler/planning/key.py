@@ -25,10 +25,10 @@ def erase_sizes(
         The key, None if a parameter is not hashable; and the omitted data.
     """
     symbols: dict[int, int] = {}
-    numbers: dict[Var, int] = {}
+    ids: dict[Var, int] = {}
     types: dict[ShapedArray, Hashable] = {}
     literals: list[Any] = []
-    slots: dict[int, int] = {}
+    first_slots: dict[int, int] = {}
 
     def typed(var: Var) -> Hashable:
         type_key = types.get(var.aval)
@@ -38,28 +38,29 @@ def erase_sizes(
             type_key = types[var.aval] = (var.aval.dtype, *dims)
         return type_key
 
-    def code(atom: Atom) -> Hashable:
+    def atom_code(atom: Atom) -> Hashable:
         if type(atom) is Literal:
             value = atom.value
-            first = slots.setdefault(id(atom), len(literals))  # shared by copies of an equation
+            # Copies of an equation share its literals.
+            first = first_slots.setdefault(id(atom), len(literals))
             literals.append(value)
             fixed = atom.aval.ndim == 0 and is_written_in(value)
             return ("literal", atom.aval.dtype, str(value) if fixed else first)
-        return numbers.setdefault(atom, len(numbers))
+        return ids.setdefault(atom, len(ids))
 
-    items: list[Hashable] = [tuple([(code(v), typed(v)) for v in jaxpr.invars])]
+    items: list[Hashable] = [tuple([(atom_code(v), typed(v)) for v in jaxpr.invars])]
     for eqn in jaxpr.eqns:
-        outs = tuple([(code(v), typed(v)) for v in eqn.outputs])
-        ins = tuple([code(a) for a in eqn.inputs])
+        outs = tuple([(atom_code(v), typed(v)) for v in eqn.outputs])
+        ins = tuple([atom_code(a) for a in eqn.inputs])
         items.append((eqn.primitive, ins, outs, _params(eqn, inner_aliases), _links(eqn)))
-    items.append(tuple(code(atom) for atom in jaxpr.outvars))
-    items.append(tuple((code(var), out and code(out)) for var, out in donations.items()))
+    items.append(tuple(atom_code(atom) for atom in jaxpr.outvars))
+    items.append(tuple((atom_code(var), out and atom_code(out)) for var, out in donations.items()))
     key: Hashable | None = tuple(items)
     try:
         hash(key)
     except TypeError:
         key = None
-    return key, ErasedSizes(tuple(symbols), tuple(numbers), tuple(literals))
+    return key, ErasedSizes(tuple(symbols), tuple(ids), tuple(literals))
 
 
 def _params(eqn: Eqn, inner_aliases: InnerAliases) -> Hashable:

@@ -308,10 +308,10 @@ def workspace_layout(step: ProgramStep, start: int) -> tuple[tuple[int, int], li
         (offset, bytes) of the programs' arena, and the offsets of double-buffered carries.
     """
     count = max(inner.plan.arena_bytes for inner in step.programs)
-    at, offsets = start + -(-count // ALIGNMENT) * ALIGNMENT, []
+    offset, offsets = start + -(-count // ALIGNMENT) * ALIGNMENT, []
     for k in alternating(step.eqn, step.programs):
-        offsets.append(at)
-        at += rounded_bytes(step.eqn.outputs[k].aval)
+        offsets.append(offset)
+        offset += rounded_bytes(step.eqn.outputs[k].aval)
     return (start, count), offsets
 
 

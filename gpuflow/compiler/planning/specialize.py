@@ -256,16 +256,16 @@ class _Specializer:
     def _copied_operands(self, members: Sequence[int]) -> Iterator[SymbolicCopyStep]:
         """Copies of operands that updates of a group must not overwrite."""
         for e in members:
-            eqn, done = self.jaxpr.eqns[e], self.program.updates.get(e)
+            eqn, in_place = self.jaxpr.eqns[e], self.program.updates.get(e)
             for operand, out in updated_pairs(eqn, self.inner_aliases):
-                if done is None or (operand, out) not in done.pairs:
+                if in_place is None or (operand, out) not in in_place.pairs:
                     target = self.id_of[eqn.outputs[out]]
                     yield SymbolicCopyStep(self._operand(e, operand), target)
 
     def _updated_inputs(self) -> dict[int, int]:
         """Output buffers in donated inputs, which are updated in place or returned unmodified."""
-        same = [self.id_of[var] for var, out in self.donations.items() if out is var]
-        taken = dict(zip(same, same, strict=True))
+        unmodified = [self.id_of[var] for var, out in self.donations.items() if out is var]
+        taken = dict(zip(unmodified, unmodified, strict=True))
         for var in self.program.updated():
             buffer = self._buffer_of(var)
             if var in self.program.outputs and buffer < len(self.jaxpr.invars):
@@ -287,32 +287,32 @@ class _Specializer:
         copies: list[SymbolicCopyStep] = []
         taken: set[int] = set()
         for k, atom in enumerate(jaxpr.outvars):
-            number = None if type(atom) is Literal else self.id_of[atom]
+            var_id = None if type(atom) is Literal else self.id_of[atom]
             is_alias = atom in program.views
             if type(atom) is Var and is_alias:
                 base = program.views[atom][0]
                 if self.id_of[base] >= inputs and base not in updated and self._is_whole(atom):
-                    number, is_alias = self.id_of[base], False
-            if number is not None:
-                number = self.in_temporaries.get(number, number)
-            fixed = number is None or number < inputs
+                    var_id, is_alias = self.id_of[base], False
+            if var_id is not None:
+                var_id = self.in_temporaries.get(var_id, var_id)
+            fixed = var_id is None or var_id < inputs
             is_unchanged = type(atom) is Var and self.donations.get(atom) is atom
             if fixed and (is_unchanged or not into_destinations):
-                outputs.append(number)
+                outputs.append(var_id)
                 continue
             buffer = self._buffer_of(atom) if atom in updated else None
             if buffer is not None and buffer not in taken:
                 # The array that was updated is the output, under its own or the input's name.
                 taken.add(buffer)
-                outputs.append(number if buffer < inputs else buffer)
-            elif fixed or is_alias or number in taken:
+                outputs.append(var_id if buffer < inputs else buffer)
+            elif fixed or is_alias or var_id in taken:
                 target = self._added(len(self.groups) + k, 0)
                 copies.append(SymbolicCopyStep(self._operand(None, k), target))
                 outputs.append(target)
             else:
-                assert number is not None  # literals are fixed
-                taken.add(number)
-                outputs.append(number)
+                assert var_id is not None  # literals are fixed
+                taken.add(var_id)
+                outputs.append(var_id)
         return tuple(outputs), copies
 
 

@@ -151,10 +151,10 @@ class _Binder:
         pairs = zip(symbolic.calls, calls, strict=True)
         launches = [one for own, call in pairs for one in self._launches(own.group, call)]
         if len(calls) > 1:
-            joint_launches = by_kernel(launches)
+            merged_launches = by_kernel(launches)
         else:
-            joint_launches = tuple([(one,) for one in launches])
-        return KernelStep(symbolic, jaxpr, calls, joint_launches, tuple(self.scratch))
+            merged_launches = tuple([(one,) for one in launches])
+        return KernelStep(symbolic, jaxpr, calls, merged_launches, tuple(self.scratch))
 
     def _launches(self, group: int, call: KernelCall) -> tuple[KernelCall, ...]:
         self.group, self.count = group, 0

@@ -76,9 +76,9 @@ class SymbolicProgram:
         for position in self.aliases:
             eqn = jaxpr.eqns[position]
             rule = eqn.primitive.lower
-            done = self.updates.get(position)
+            update = self.updates.get(position)
             count = len(eqn.outputs) if rule.is_barrier else 1
-            pairs = [(k, k) for k in range(count)] if done is None else done.pairs
+            pairs = [(k, k) for k in range(count)] if update is None else update.pairs
             for operand, out in pairs:
                 atom, var = eqn.inputs[operand], eqn.outputs[out]
                 assert type(atom) is Var  # or it would be no alias
@@ -162,9 +162,9 @@ class _Binding:
         plans = tuple(symbolic.plans)
         program = Concrete(self.jaxpr, erased, symbolic.views(self.jaxpr))
         values = symbolic.table.evaluate(program)
-        for found in plans:
-            if found.guard.holds(values):
-                plan = found.bind(program, values, self.donations, self.programs)
+        for candidate in plans:
+            if candidate.guard.holds(values):
+                plan = candidate.bind(program, values, self.donations, self.programs)
                 if config.environment.check:
                     other = self._specialized(symbolic, self._described(), erased, added=False)
                     same = _comparable(plan) == _comparable(other)

@@ -114,17 +114,17 @@ def _has_blocks(statement: Statement) -> bool:
 def _stages(items: Sequence[Statement]) -> list[list[Reduce]]:
     """Reductions in order, grouped: those of one stage are independent, and share a phase."""
     stages: list[list[Reduce]] = []
-    late: set[int] = set()  # values that depend on the last stage
+    dependent: set[int] = set()  # values that depend on the last stage
     for statement in items:
-        is_late = bool(all_uses(statement) & late)
+        is_dependent = bool(all_uses(statement) & dependent)
         if isinstance(statement, Reduce):
-            if is_late or not stages:
+            if is_dependent or not stages:
                 stages.append([])
-                late = set()
+                dependent = set()
             stages[-1].append(statement)
-            is_late = True
-        if is_late:
-            late |= {value.number for value in results_of(statement)}
+            is_dependent = True
+        if is_dependent:
+            dependent |= {value.number for value in results_of(statement)}
     return stages
 
 
@@ -186,9 +186,9 @@ class _Builder:
             if axis.name in axis_names
         )
         positions = [k for k, axis in enumerate(kernel.axes) if axis.name in axis_names]
-        every = [s for s in statements(body) if isinstance(s, Load | Store)]
-        read = {s.operand for s in every if isinstance(s, Load)}
-        written = {s.operand for s in every if isinstance(s, Store)}
+        accesses = [s for s in statements(body) if isinstance(s, Load | Store)]
+        read = {s.operand for s in accesses if isinstance(s, Load)}
+        written = {s.operand for s in accesses if isinstance(s, Store)}
         modes = {(True, False): Mode.IN, (False, True): Mode.OUT, (True, True): Mode.INOUT}
         operands = []
         for operand in (*kernel.operands, *self.results):

@@ -111,19 +111,19 @@ def _stages(block: Block) -> _Stages | None:
     before: list[Statement] = []
     reduces: list[Reduce] = []
     after: list[Statement] = []
-    late: set[int] = set()
+    dependent: set[int] = set()
     for statement in block.body:
-        is_late = bool(all_uses(statement) & late)
-        if isinstance(statement, For) or (is_late and isinstance(statement, Reduce)):
+        is_dependent = bool(all_uses(statement) & dependent)
+        if isinstance(statement, For) or (is_dependent and isinstance(statement, Reduce)):
             return None
         if isinstance(statement, Reduce):
             reduces.append(statement)
-        elif is_late or isinstance(statement, Store):
+        elif is_dependent or isinstance(statement, Store):
             after.append(statement)
         else:
             before.append(statement)
             continue
-        late |= {value.number for value in results_of(statement)}
+        dependent |= {value.number for value in results_of(statement)}
     return _Stages(tuple(before), tuple(reduces), tuple(after)) if reduces else None
 
 
