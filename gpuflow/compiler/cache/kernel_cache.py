@@ -155,9 +155,9 @@ class KernelCache:
         self._lock = threading.Lock()
         self._warned = False
         self._slots: dict[str, _Slot] = {}
-        self._given: dict[str, Entry] = {}
-        self._added: dict[str, Entry] = {}
-        self._notes: list[set[str]] = []
+        self._in_memory: dict[str, Entry] = {}
+        self._prebuilt: dict[str, Entry] = {}
+        self._recorders: list[set[str]] = []
 
     def give(self, entries: Mapping[str, Entry]) -> None:
         """Add kernels that were built elsewhere, in memory, until the process ends.
@@ -165,21 +165,21 @@ class KernelCache:
         Args:
             entries: entries by key. Their code is executed, so their source must be trusted.
         """
-        self._given.update(entries)
+        self._in_memory.update(entries)
 
     @contextmanager
     def noted(self) -> Iterator[set[str]]:
         """Collect the keys of all kernels that any thread requests inside the block."""
         keys: set[str] = set()
-        self._notes.append(keys)
+        self._recorders.append(keys)
         try:
             yield keys
         finally:
-            self._notes.remove(keys)
+            self._recorders.remove(keys)
 
     def stored(self, key: str) -> Entry | None:
         """The entry of ``key`` in memory or in the folder; None if there is none."""
-        return self._given.get(key) or self._read(key)
+        return self._in_memory.get(key) or self._read(key)
 
     def once(self, key: str, load: Callable[[], Loaded]) -> Loaded:
         """Return the loaded object of ``key``, from the first ``load()`` that succeeds.
@@ -191,7 +191,7 @@ class KernelCache:
         Returns:
             The same object for every call with ``key``.
         """
-        for keys in self._notes:
+        for keys in self._recorders:
             keys.add(key)
         slot = self._slots.setdefault(key, _Slot())
         if not slot.ready:
@@ -214,7 +214,7 @@ class KernelCache:
     def is_stored(self, key: str) -> bool:
         """Whether there is an entry of ``key``; one in the folder may be damaged."""
         description = self.path(key, "json")
-        return key in self._given or (description is not None and description.exists())
+        return key in self._in_memory or (description is not None and description.exists())
 
     def get(self, key: str, build: Callable[[], Entry]) -> Entry:
         """The stored entry of ``key``; if there is none, build one and store it.
@@ -226,7 +226,7 @@ class KernelCache:
         Returns:
             The entry.
         """
-        entry = self._added.pop(key, None)
+        entry = self._prebuilt.pop(key, None)
         if entry is not None:
             return entry
         entry = self.stored(key)
@@ -242,7 +242,7 @@ class KernelCache:
         Args:
             key, build: as for ``get``.
         """
-        self._added[key] = self._build(key, build)
+        self._prebuilt[key] = self._build(key, build)
 
     def _build(self, key: str, build: Callable[[], Entry]) -> Entry:
         """Build an entry, count and record the time, and write it."""
@@ -275,7 +275,7 @@ class KernelCache:
             The new entry.
         """
         self._warn(f"holds a kernel that does not load, {key[:12]} ({error})")
-        self._given.pop(key, None)
+        self._in_memory.pop(key, None)
         return self._build(key, build)
 
     def path(self, key: str, suffix: str) -> Path | None:
@@ -327,7 +327,7 @@ class KernelCache:
     def _write(self, key: str, entry: Entry) -> None:
         """Write an entry, the json last; without a folder, retain it in memory."""
         if self.folder is None:
-            self._given[key] = entry
+            self._in_memory[key] = entry
             return
         record: dict[str, Any] = {
             "entry": entry.entry,

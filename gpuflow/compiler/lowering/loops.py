@@ -123,10 +123,10 @@ def _kernel_axes(
     inner_role = {Kind.ROW: Role.ROW}.get(space.kind, Role.REDUCE)
     point_role = Role.VECTOR if space.serial else Role.PARALLEL
     result = []
-    for position, keys in enumerate(axes):
+    for index, keys in enumerate(axes):
         role = inner_role if keys[0] in space.reduced else point_role
         role = Role.SERIAL if keys[0] in space.serial else role
-        is_inner = position == len(axes) - 1 and position > 0
+        is_inner = index == len(axes) - 1 and index > 0
         exact = queries.if_short(extent(exprs, space, keys)) if is_inner else None
-        result.append(Axis(f"i{position}", role, exact or None))  # an empty loop is not exact
+        result.append(Axis(f"i{index}", role, exact or None))  # an empty loop is not exact
     return tuple(result)

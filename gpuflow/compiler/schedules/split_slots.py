@@ -96,11 +96,11 @@ def _slot_map(
     buffers = [order.index(operand.name) for operand in kernel.operands]
     scratch_names = {operand.name for operand in split.scratch}
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
-    same: list[int] = []
+    sources: list[int] = []
     extents, grouped, scratch, strides, down, shifted = [], [], [], [], [], []
     for slot, argument in enumerate(arguments(kernel)):
         name, axis = argument.operand, argument.axis
-        same.append(slots.get(argument, 0))
+        sources.append(slots.get(argument, 0))
         if argument.kind == "extent":
             if axis in (CHUNK_AXIS, split.rows) or argument not in slots:
                 extents.append((slot, axis))
@@ -119,7 +119,7 @@ def _slot_map(
             down.append((slot, distances[name, split.rows], axis == CHUNK_AXIS))
     return _SlotMap(
         selector(buffers),
-        selector(same),
+        selector(sources),
         tuple(extents),
         tuple(grouped),
         tuple(scratch),
