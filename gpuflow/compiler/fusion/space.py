@@ -24,7 +24,7 @@ from gpuflow.core.lowering import Iteration
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.scalar import COMPONENT_DTYPES, COMPUTE_DTYPES, NARROW_DTYPES
 
-Key = tuple[int, int]  # (equation, iteration dimension)
+Key = tuple[int, int]  # (position of an equation, iteration dimension)
 
 
 class Kind(Enum):

@@ -15,15 +15,15 @@ from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.kir.nodes import Mode, Operand
 
-Pairs = Iterable[tuple[Key, SizeExpr]]
-Strides = tuple[tuple[Key, SizeExpr], ...]
+Pairs = Iterable[tuple[Key, SizeExpr]]  # (axis, stride)
+Strides = tuple[tuple[Key, SizeExpr], ...]  # the same, sorted by axis
 
 
 @record
 class Access:
     """An affine access: offset plus the sum of index times stride over the axes, in elements.
 
-    Two accesses are equal if they are equal for all sizes of the program key.
+    Two accesses compare equal only if they are equal for all sizes of the program key.
 
     Attributes:
         buffer: the variable that owns the memory; None for scalars and indices.
