@@ -522,7 +522,7 @@ def _scalar(array: LaneArray) -> Value:
 
 
 def _unflattened(values: Sequence[Value], like: Sequence[LaneArray]) -> list[LaneArray]:
-    """The inverse of ``_flat``: arrays of values, with the shapes and kinds of ``like``."""
+    """The inverse of ``_flattened``: arrays of values, with the shapes and kinds of ``like``."""
     arrays, start = [], 0
     for array in like:
         elements = array.flat()

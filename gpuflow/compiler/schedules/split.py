@@ -107,7 +107,7 @@ def _innermost(block: Block) -> Block:
 
 
 def _stages(block: Block) -> _Stages | None:
-    """The stages of a body; None if a loop or reduction needs the result of a reduction."""
+    """The stages of a body; None if it has a loop, dependent reductions, or no reduction."""
     before: list[Statement] = []
     reduces: list[Reduce] = []
     after: list[Statement] = []
