@@ -58,5 +58,5 @@ def _write(folder: Path, title: str, body: str) -> None:
 @cache
 def _unused_numbers(folder: Path) -> Iterator[int]:
     """Numbers above those of the files of earlier runs."""
-    found = [match[1] for path in folder.iterdir() if (match := _NUMBERED.fullmatch(path.name))]
-    return itertools.count(1 + max(map(int, found), default=-1))
+    numbers = [match[1] for path in folder.iterdir() if (match := _NUMBERED.fullmatch(path.name))]
+    return itertools.count(1 + max(map(int, numbers), default=-1))

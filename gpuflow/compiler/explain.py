@@ -1,7 +1,7 @@
-"""Text of a plan: its steps, their equations, and why they are separate.
+"""``explain``: text of a plan with its steps, their equations, and why fusion separated them.
 
-A buffer is stored where one step ends and another begins. The reason comes from the rules of
-fusion itself, applied once more to the equations of both steps.
+A buffer is stored at each boundary between a step and its readers. Fusion itself gives the reason:
+its rules are applied once more to the equations of both steps.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def explain_plan(plan: Plan, name: str, sources_of: SourcesOf, maker_of: MakerOf
 
     Args:
         plan: the plan.
-        name: of the program.
-        sources_of: the files with the generated source of a kernel step.
+        name: name of the program.
+        sources_of: returns the files with the generated source of a kernel step.
+        maker_of: returns the provider of a library call.
     """
     view = PlanView(plan, sources_of, maker_of)
     steps = [view.step(index) for index in range(len(plan.steps))]
@@ -80,8 +81,8 @@ class Boundary:
     """The reason why outputs of a step are stored in memory.
 
     Attributes:
-        names: of the arrays.
-        readers: indices of the steps that read them; none if the reason is another.
+        names: names of the arrays.
+        readers: indices of the steps that read them; empty if they are not stored for a reader.
         reason: why the steps are separate, or the purpose of the arrays.
     """
 
@@ -95,7 +96,7 @@ class Boundary:
 
 
 class PlanView:
-    """A plan with data for its text: writers and readers of each buffer, names, equations."""
+    """A plan with indexes for its text: readers of each buffer, names of variables, equations."""
 
     def __init__(self, plan: Plan, sources_of: SourcesOf, maker_of: MakerOf) -> None:
         self.plan, self.sources_of, self.maker_of = plan, sources_of, maker_of
@@ -198,6 +199,7 @@ class PlanView:
         return [Boundary(tuple(of), *key) for key, of in names.items()]
 
     def _separation_reason(self, buffer: int, index: int, reader: int) -> str:
+        """The reason why a step and a reader of its buffer are not one kernel."""
         first, second = self.plan.steps[index], self.plan.steps[reader]
         for step in (second, first):
             if isinstance(step, CallStep):
@@ -221,7 +223,7 @@ class PlanView:
         return "each was fused with other operations first"
 
     def _group(self, step: KernelStep, matches: Callable[[Eqn], bool]) -> tuple[int, ...]:
-        """The group of the step with such an equation; a step for several sets has several."""
+        """The group of a step that has a matching equation; segmented steps have several groups."""
         position = self.position_of[next(filter(matches, step.eqns), step.eqns[0])]
         positions = {self.position_of[eqn] for eqn in step.eqns}
         groups = (group for group in self.plan.groups if positions.issuperset(group))
@@ -232,7 +234,7 @@ class PlanView:
         return any(isinstance(atom, Var) and storage(atom)[0] is var for atom in eqn.inputs)
 
     def _between(self, first: int, last: int) -> int | None:
-        """A step that needs the first one's results and that the last one needs."""
+        """A step on a path from the first step to the last; None if there is none."""
         written = {*writes_of(self.plan.steps[first])}
         needed = {*reads_of(self.plan.steps[last])}
         for index in range(last - 1, first, -1):

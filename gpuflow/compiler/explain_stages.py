@@ -99,13 +99,13 @@ def explain_schedule(plan: Plan, target: Target) -> str:
 
 
 def _schedule_texts(call: KernelCall, target: Target) -> Iterator[str]:
-    done = rewritings(call, lambda size: NO_BUFFER, target.schedules)
+    applied = rewritings(call, lambda size: NO_BUFFER, target.schedules)
     launches = scheduled(call, lambda size: NO_BUFFER, target.schedules)
     texts = dict.fromkeys([launch.kernel for launch in launches])
     printed = [text for kernel in texts for text in _rewrite_texts(kernel, target)]
-    if not done and not printed:
+    if not applied and not printed:
         yield f"{call.kernel.name}: as it is"
-    for schedule, before, choice, after in done:
+    for schedule, before, choice, after in applied:
         # Of rewritings that differ in scalars only, the first is enough.
         kernels = dict.fromkeys([launch.kernel for launch in after])
         rewritten = "\n".join(map(kernel_text, kernels))

@@ -1,4 +1,9 @@
-"""From a traced program to a bound plan: the passes, in order."""
+"""Pass pipeline: from a traced jaxpr to a plan that is bound to its sizes.
+
+``rewritten`` inlines calls, converts loops with independent lanes, and runs the passes of the
+platform. ``bound_plan`` then fuses and lowers the program. The programs of loops and branches are
+compiled first, because their plans determine which operands the loop or branch updates in place.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,8 @@ from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import ScanForm, WhileForm
 
-# Equal equations are merged before rules look at readers: slices of two equal sums are of one.
+# Passes of all platforms; ``explain("passes")`` shows these names. CSE precedes ``simplify``, whose
+# rules look at the readers of a value: slices of two equal sums must be readers of one sum.
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("merge", cse),
     ("simplify", simplify),
@@ -51,13 +57,14 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("reads first", reads_first),
 )
 
+# Where epilogue fusion is inserted on GPUs: before cheap values are duplicated.
 _BEFORE_CLONES = [name for name, _ in PASSES].index("clone")
 
-# Simplifying with the rules for GPUs.
+# ``simplify`` with the rules for GPUs; with ATOMIC_PASSES sums may differ from run to run.
 GPU_PASSES = (PASSES[0], ("simplify", simplify_for_gpu), *PASSES[2:])
 ATOMIC_PASSES = (PASSES[0], ("simplify", simplify_with_atomics), *PASSES[2:])
-# Not for GPUs: there coalesced stores and a copy are faster than stores in another order, and one
-# launch for all chunks of an array is better than one for each.
+# The last two passes do not pay on GPUs. There, coalesced stores and a copy are faster than stores
+# in another order, and one launch for all chunks of an array is faster than one for each.
 CPU_PASSES = (*PASSES, ("parts", chunked_stores), ("stored order", fold_transposes))
 
 
@@ -67,15 +74,18 @@ def compile_plan(
     carried: tuple[int, int] | None = None,
     target: Target = PLAIN_TARGET,
 ) -> tuple[Plan, list[Any]]:
-    """The bound plan of a program, and values of additional inputs.
+    """Compile a program to a plan that is bound to its sizes.
 
     Args:
         jaxpr: the program.
-        donated: positions of inputs whose memory outputs may take.
-        carried: the program runs inside another plan: its outputs are written to arrays that a call
-            passes after the inputs. For a loop's body, the index of the first carry among the
-            inputs, and the count of carries; the first outputs may reuse their memory.
+        donated: indices of inputs whose memory outputs may reuse.
+        carried: None for a whole program. For a program inside a loop, the index of the first carry
+            among the inputs, and the count of carries. Its outputs are then written to arrays that
+            a call passes after the inputs, and the first outputs may reuse the carries' memory.
         target: the platform.
+
+    Returns:
+        The plan, and the values of its trailing inputs: array constants of the program.
     """
     program, values = rewritten(jaxpr, target, _report, is_whole=carried is None)
     donations: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
@@ -85,7 +95,7 @@ def compile_plan(
 
 
 def plan_of_call(jaxpr: ClosedJaxpr, target: Target) -> Plan:
-    """The plan of a program that is a library call: no pass rewrites it, so nothing is built."""
+    """The plan of a program that is one library call: no pass runs, and no kernel is compiled."""
     return _bound(jaxpr.jaxpr, {}, False, target)
 
 
@@ -107,6 +117,7 @@ def _bound_with(
     into_destinations: bool,
     target: Target,
 ) -> Plan:
+    """The plan of a program after all passes, given the plans of its loops and branches."""
     inner_aliases = inner_aliases_of(programs)
     program = selects_to_updates(program, donations, inner_aliases)
     return bound_plan(program, programs, donations, into_destinations, target)
@@ -118,18 +129,18 @@ def rewritten(
     report: Callable[[str, Jaxpr], None],
     is_whole: bool = False,
 ) -> tuple[Jaxpr, list[Any]]:
-    """The program after all passes, and values of additional inputs.
+    """The program after all passes, and the values of its trailing inputs (array constants).
 
     Args:
         jaxpr: the program.
         target: the platform.
-        report: called with the name of each pass, and its result.
-        is_whole: False for the body of a loop or a branch. Bodies have no epilogues, because one
-            block of a GPU may run a loop.
+        report: called with the name of each pass and its result.
+        is_whole: False for programs of loops and branches. They have no fused epilogues, because a
+            single block of a GPU may run a loop.
     """
     program = jaxpr.jaxpr
     unrounded = unrounded_within if target.excess_precision else all_rounded
-    # Composites with programs of one lane are converted before they are inlined.
+    # Composites that define a lane program are converted first: inlining would expand them.
     program = lane_loops(inline(program, is_call), unrounded, target.lane_loops)
     program, values = hoist_array_literals(inline(program))
     report("inline", program)
@@ -158,7 +169,11 @@ def _has_programs(eqn: Eqn) -> bool:
 
 
 def compile_inner(eqn: Eqn, target: Target) -> tuple[Inner, ...]:
-    """The plans of the programs that a loop or branch runs."""
+    """The plans of the programs that a loop or branch runs.
+
+    Returns:
+        For a scan its body; for a while_loop the condition and the body; else one for each branch.
+    """
     rule = eqn.primitive.lower
     if rule.branches is not None:
         return _compile_branches(rule.branches(eqn.params), target)
@@ -172,7 +187,10 @@ def compile_inner(eqn: Eqn, target: Target) -> tuple[Inner, ...]:
 
 
 def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[Inner, ...]:
-    """The plans of branches; an output that is one operand in all of them takes its memory."""
+    """The plans of branches.
+
+    An output reuses an operand's memory if it is that operand, updated or not, in all branches.
+    """
     programs = [rewritten(branch, target, _report) for branch in branches]
     inner = [_inner_programs(program, target) for program, _ in programs]
     inner_aliases = [inner_aliases_of(one) for one in inner]
@@ -187,8 +205,8 @@ def _compile_branches(branches: Sequence[ClosedJaxpr], target: Target) -> tuple[
     )
     return tuple(
         [
-            Inner(_bound_with(one, program, given, True, target), tuple(values))
-            for (program, values), one, given in zip(programs, inner, donations, strict=True)
+            Inner(_bound_with(one, program, donated, True, target), tuple(values))
+            for (program, values), one, donated in zip(programs, inner, donations, strict=True)
         ]
     )
 
@@ -199,7 +217,7 @@ def _inner(program: ClosedJaxpr, carries: tuple[int, int], target: Target) -> In
 
 
 def _body_ahead(form: WhileForm, target: Target) -> Inner | None:
-    """The body of a while_loop that may run speculatively; None if it should not."""
+    """The body of a while_loop for speculative iterations; None if it has effects or is long."""
     program, values = rewritten(_with_condition(form, takes_flag=True), target, _report)
     if not all(map(has_no_effect, program.eqns)):
         return None
@@ -212,16 +230,20 @@ def _body_ahead(form: WhileForm, target: Target) -> Inner | None:
 
 
 def _with_condition(form: WhileForm, takes_flag: bool = False) -> ClosedJaxpr:
-    """``(*condition consts, *body consts, *carry) -> (*new carry, whether to go on)``.
+    """``(*condition consts, *body consts, *carry) -> (*new carry, next condition)``.
 
-    So a while_loop tests its condition in the program of its body.
-    ``takes_flag``: there is one more input, whether this iteration counts.
+    An iteration is then one program, which also evaluates the condition of the next.
+
+    Args:
+        form: the loop.
+        takes_flag: add a trailing input, the flag whether this iteration counts.
     """
     key = ("with condition", form.condition.jaxpr, takes_flag)
     return form.body.jaxpr.memo(key, lambda: _appended(form, takes_flag))
 
 
 def _appended(form: WhileForm, takes_flag: bool) -> ClosedJaxpr:
+    """The body with the equations of the condition appended, see ``_with_condition``."""
     first, body = form.num_condition_consts, form.body.jaxpr
     test = form.condition.jaxpr
     env: dict[Var, Atom] = dict(zip(test.invars[first:], body.outvars, strict=True))

@@ -1,7 +1,7 @@
-"""Shardings of a program's results, given those of its arguments.
+"""Sharding propagation: shardings of a program's results, given those of its arguments.
 
-Shardings propagate forward through equations: a dimension of a result that iterates with one of an
-operand is split in the same way. If operands disagree, the first one counts.
+Shardings propagate forward through equations. A dimension of a result that iterates with a
+dimension of an operand is split over the same mesh axes. If operands disagree, the first wins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuflow.core.lowering import ScanForm, WhileForm, block_of
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, names_of
 
-# For each dimension, the mesh axes that it is split over.
+# For each dimension of an array, the mesh axes that it is split over.
 MeshAxes = tuple[tuple[Any, ...], ...]
 
 _MOST_ROUNDS = 4  # of propagation through a loop's body, until its carries are a fixed point
@@ -27,13 +27,15 @@ _MOST_ROUNDS = 4  # of propagation through a loop's body, until its carries are 
 
 @record
 class Correspondence:
-    """Dimensions of operands and results that are split alike: an axis for each set of them.
+    """Sharding rule of an equation: dimensions with the same axis are split alike.
+
+    Axes are those of the equation's iteration, not of a mesh.
 
     Attributes:
-        sizes: sizes of the axes, those of the results.
-        outs: for each result the axes of its dimensions; None: a separate dimension.
-        reads: for each operand pairs (its dimension, axis).
-        reduced: the axes along which the results of shards are combined.
+        sizes: size of each axis, that of the results.
+        outs: for each result the axis of each dimension; None for a dimension without one.
+        reads: for each operand pairs (dimension, axis).
+        reduced: axes along which partial results of shards must be combined.
     """
 
     sizes: tuple[int, ...]
@@ -51,7 +53,7 @@ class Correspondence:
 
 
 def corresponding(eqn: Eqn) -> Correspondence | None:
-    """Corresponding dimensions, from an equation's lowering; None if they are unknown."""
+    """The sharding rule of an equation, from its lowering; None if it has none."""
     rule = eqn.primitive.lower
     if not eqn.outputs:
         return None
@@ -93,7 +95,7 @@ def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Corresponde
 
 
 def _along_rows(eqn: Eqn, rows: Scan | Sort) -> Correspondence | None:
-    """Correspondence of an op on rows: all dimensions but the one of the rows."""
+    """Sharding rule of an op along rows, such as a sort: all other dimensions correspond."""
     first = eqn.inputs[0].aval
     if not first.size:
         return None  # sizes do not identify the dimension
@@ -118,7 +120,7 @@ def _sliding(rows: Convolution, rank: int) -> list[list[tuple[int, int]]]:
 
 
 def _along_stack(eqn: Eqn, block: Decomposition) -> Correspondence | None:
-    """Correspondence of a decomposition: the dimensions of the stack of matrices."""
+    """Sharding rule of a decomposition: the dimensions of the stack of matrices."""
     del block
     rank = eqn.inputs[0].aval.ndim - 2
     if any(atom.aval.shape[:rank] != eqn.inputs[0].aval.shape[:rank] for atom in eqn.inputs):
@@ -127,7 +129,7 @@ def _along_stack(eqn: Eqn, block: Decomposition) -> Correspondence | None:
     return _linked(eqn, [stack] * (len(eqn.inputs) + len(eqn.outputs) - 1))
 
 
-# Blocks that define their correspondence.
+# Library calls whose block defines the sharding rule.
 _BLOCKS: dict[type[Any], Callable[[Eqn, Any], Correspondence | None]] = {
     Scan: _along_rows,
     Sort: _along_rows,
@@ -142,7 +144,7 @@ def result_shardings(
 
     Args:
         jaxpr: the program.
-        shardings: of its inputs; None for plain arrays.
+        shardings: shardings of its inputs; None for arrays on one device.
         mesh: of the outputs' shardings; by default that of the first NamedSharding of an input,
             else of the first sharding constraint in the program.
 
@@ -299,7 +301,10 @@ def _while(form: WhileForm, operands: Sequence[MeshAxes], mesh: Mesh) -> list[Me
 def _loop_carries(
     step: Callable[[Sequence[MeshAxes]], list[MeshAxes]], initial: Sequence[MeshAxes]
 ) -> tuple[list[MeshAxes], list[MeshAxes]]:
-    """The mesh axes of a loop's carries in all iterations, and of all outputs of its body."""
+    """Fixed point of a loop's carries: their mesh axes, and those of all outputs of its body.
+
+    Carries are replicated if there is no fixed point after ``_MOST_ROUNDS``.
+    """
     carries = _promoted(step, initial)
     for _ in range(_MOST_ROUNDS):
         outs = step(carries)
@@ -331,7 +336,7 @@ def _promoted(
 
 
 def _common(several: Sequence[MeshAxes]) -> MeshAxes:
-    """The common sharding axes of all of them."""
+    """For each dimension the mesh axes, if all shardings agree on them; else none."""
     first = several[0]
     return tuple(
         names if all(other[dim] == names for other in several) else ()

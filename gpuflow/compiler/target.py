@@ -1,4 +1,7 @@
-"""The interface of a plan to the platform that runs it."""
+"""Compiler's interface to a platform: properties that passes read, and library providers.
+
+``targets/*/target.py`` implements ``Target``. The compiler imports no platform.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ class Provider:
 
     Attributes:
         name: the name of the implementation, as in the table in docs/gpu.md.
-        choose: ``(block, step, target) -> Choice``, the implementation, computed once when a plan
-            is bound; or None if the provider does not support these operands.
-        why_not: The reason why ``choose`` gives None; only for ``gpuflow.explain``.
-        version: The version of the library that a target calls; also for ``gpuflow.explain``.
+        choose: ``(block, step, target) -> Choice``, computed once when a plan is bound; None if
+            the provider does not support these operands.
+        why_not: the reason why ``choose`` returns None, for ``gpuflow.explain`` only.
+        version: the version of the library that a target calls, for ``gpuflow.explain`` only.
     """
 
     name: str
@@ -38,7 +41,7 @@ Providers = Mapping[type[Block], tuple[Provider, ...]]
 
 
 def chosen(providers: Providers, block: Block | None, step: CallStep, target: Any) -> Choice | None:
-    """The choice of the first provider that supports a call; None: the call is its ``impl``."""
+    """The choice of the first provider that supports a call; None if its ``impl`` must run."""
     for provider in providers.get(type(block), ()) if block is not None else ():
         choice = provider.choose(block, step, target)
         if choice is not None:
@@ -59,13 +62,15 @@ def maker(providers: Providers, block: Block | None, step: CallStep, target: Any
 
 
 class Target(Protocol):
-    """The platform that runs steps, as far as memory and launches of a plan depend on it.
+    """A platform, as far as the passes, memory and launches of a plan depend on it.
+
+    Symbolic programs are cached by target, so a target must be hashable and must not change.
 
     Attributes:
-        on_gpu: the rules for GPUs apply (``on_gpu`` of lowering classes).
-        atomic_sums: those of ``with_atomics`` apply too: sums may differ from run to run.
-        excess_precision: kernels may leave out roundings, see ``excess_precision.py``.
-        lane_loops: loops whose lanes are independent are statements of kernels.
+        on_gpu: selects the passes for GPUs, and the rules ``on_gpu`` of lowering classes.
+        atomic_sums: also apply the rules ``with_atomics``; sums may then differ from run to run.
+        excess_precision: kernels may omit roundings, see ``lowering/excess_precision.py``.
+        lane_loops: convert loops with independent lanes to statements of kernels.
         schedules: the rewrites of a kernel's calls, in the order in which they are tried.
         rewrites: the rewrites of a kernel when its text is generated.
     """
@@ -78,7 +83,7 @@ class Target(Protocol):
     rewrites: KernelRewrites
 
     def choice_of(self, step: CallStep) -> Choice | None:
-        """A provider's implementation of a call; None: its ``impl``."""
+        """A provider's implementation of a call; None if its ``impl`` must run."""
         ...
 
     def maker_of(self, step: CallStep) -> str:
@@ -86,7 +91,7 @@ class Target(Protocol):
         ...
 
     def offers(self, call: Eqn) -> bool:
-        """Whether there is an implementation of a call, before equations are replaced by it."""
+        """Whether a provider supports a call; asked before a pass replaces equations by it."""
         ...
 
     def texts_of(self, step: KernelStep) -> list[str]:
@@ -95,7 +100,7 @@ class Target(Protocol):
 
 
 class PlainTarget:
-    """Runs every kernel unmodified, and has no providers."""
+    """Defaults of a target: kernels without schedules, no providers, no printed text."""
 
     on_gpu = False
     atomic_sums = False

@@ -1,7 +1,7 @@
-"""The folder of compiled code, accessible to this user only, because the code is executed.
+"""The folder of the kernel cache, which must be private, because its code is executed.
 
-A user who can write that folder can run code in this process. A folder that belongs to another
-user, or that others may write, is refused: this process then uses a temporary one.
+A user who can write to the folder can run code in this process. So a folder that belongs to another
+user, or that others may write to, is refused; the process then uses a temporary one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cache_folder() -> Path | None:
 
 @cache
 def _checked(folder: Path) -> Path | None:
-    with suppress(OSError):  # a folder that cannot be made is reported when it is written to
+    with suppress(OSError):  # reported when the cache writes to the folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     problem = folder_problem(folder)
     if not problem:
@@ -56,6 +56,6 @@ def _temporary_folder() -> Path | None:
 
 
 def _remove(folder: str, process: int) -> None:
-    # A forked child ends as well, while its parent goes on.
+    # A forked child runs this handler too, but the folder belongs to its parent.
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,14 +1,14 @@
-"""The kernel cache: built kernels on disk, keyed by everything that decides about their code.
+"""The kernel cache: compiled kernels on disk, keyed by all inputs of code generation.
 
     <folder>/<2 hex>/<key>.<suffix>       the code: .image or .o, .cubin
     <folder>/<2 hex>/<key>.py             the readable source
     <folder>/<2 hex>/<key>.json           entry symbol, imports, checksum of all this
 
-Files are written under a temporary name and moved into place, the json last: an entry with its json
-is complete, unless the disk damaged it, which the checksum detects. Files that another user may
-have written are not read. Processes that build the same kernel at once write equal content, and the
-last one wins. The cache never fails a program: a problem with the folder costs one warning and a
-build in memory.
+Files are written under a temporary name and renamed, the json last. So an entry with its json is
+complete, unless the disk damaged it, which the checksum detects. Files that another user may have
+written are not read. Processes that build the same kernel at once write equal content, and the last
+one wins. The cache never fails a program: a problem with the folder costs one warning and a build
+in memory.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 else:
     hashlib = LazyModule("hashlib")
 
-# The folder's size is read each time that processes have written this fraction of the limit: a
-# folder of 1 GiB has some 300,000 files, which takes a second.
+# A process measures the folder each time it has written this fraction of the limit. A folder of
+# 1 GiB has some 300,000 files, so measuring it takes a second.
 _CHECKS_PER_LIMIT = 16
 
 Loaded = TypeVar("Loaded")
@@ -47,15 +47,15 @@ Loaded = TypeVar("Loaded")
 
 @record
 class Entry:
-    """One built kernel.
+    """One compiled kernel.
 
     Attributes:
-        code: Object code.
-        suffix: The kind of code: "image", "o" or "cubin".
-        source: The readable text it was built from.
-        entry: The symbol of the kernel's function.
-        imports: Symbols that the loader has to find.
-        info: Anything else of the target, as JSON.
+        code: machine code.
+        suffix: the kind of code: "image", "o" or "cubin".
+        source: the readable text from which it was built; may be empty.
+        entry: the symbol of the kernel's function.
+        imports: external symbols that the loader must resolve.
+        info: further data of the target, as JSON.
     """
 
     code: bytes
@@ -86,12 +86,14 @@ class CacheStats:
 
 
 def source_digest(modules: Iterable[ModuleType]) -> str:
-    """Return a digest of the sources of modules: generated code only changes with them.
+    """Return a digest of the source files of modules.
+
+    In a key, the digest of the code generator replaces a version number that would have to be
+    raised by hand.
 
     Args:
-        modules: The modules that turn a kernel's text into code; a package is every module in its
-            folder. In a key, the digest replaces a version number that would have to be raised
-            by hand.
+        modules: the modules that translate a kernel's text to code; a package includes every
+            module in its folder.
 
     Returns:
         Hexadecimal digits. Cost: reads the files, about 1 ms for a target.
@@ -117,8 +119,8 @@ def cache_key(text: str, inputs: tuple[str, ...]) -> str:
     """The key of a kernel.
 
     Args:
-        text: The kernel's canonical text.
-        inputs: Target, versions, processor and other inputs of code generation.
+        text: the canonical text of the kernel.
+        inputs: target, versions, processor and any other input that the code depends on.
 
     Returns:
         64 hexadecimal digits.
@@ -128,7 +130,7 @@ def cache_key(text: str, inputs: tuple[str, ...]) -> str:
 
 @record(frozen=False)
 class _Slot:
-    """Value of ``KernelCache.once``; the lock makes concurrent callers wait for the first."""
+    """A value of ``KernelCache.once``. Concurrent callers wait at the lock for the first one."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     ready: bool = False
@@ -136,60 +138,60 @@ class _Slot:
 
 
 class KernelCache:
-    """Store of built kernels in a folder; any thread and any number of processes may use it.
+    """Compiled kernels in a folder and in memory; safe for threads and concurrent processes.
 
     Args:
-        folder: Folder of the files; made when the first kernel is stored. None: nothing is stored.
-        limit: Bytes above which the least recently used entries are deleted; 0: none.
+        folder: the folder, which is created with the first kernel; None to store nothing.
+        limit: bytes above which the least recently used entries are deleted; 0 for no limit.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, limit: int = 0) -> None:
         self.folder = Path(folder) if folder is not None else None
         self.limit = limit
-        # Bytes to write before the folder's size is read. Random at first, so that few of many
-        # short processes read it.
+        # Bytes to write before the folder is measured. Random at first, so that only few of many
+        # short processes measure it.
         self._remaining = int.from_bytes(os.urandom(8)) % (limit // _CHECKS_PER_LIMIT + 1)
         self.stats = CacheStats()
         self._lock = threading.Lock()
         self._warned = False
         self._slots: dict[str, _Slot] = {}
-        self._given: dict[str, Entry] = {}
-        self._added: dict[str, Entry] = {}
-        self._notes: list[set[str]] = []
+        self._in_memory: dict[str, Entry] = {}
+        self._prebuilt: dict[str, Entry] = {}
+        self._recorders: list[set[str]] = []
 
     def give(self, entries: Mapping[str, Entry]) -> None:
-        """Let kernels that were built elsewhere count as stored, until the process ends.
+        """Add kernels that were built elsewhere, in memory, until the process ends.
 
         Args:
-            entries: by their keys. Whoever made them is trusted as the folder's owner is.
+            entries: entries by key. Their code is executed, so their source must be trusted.
         """
-        self._given.update(entries)
+        self._in_memory.update(entries)
 
     @contextmanager
     def noted(self) -> Iterator[set[str]]:
-        """The keys of all kernels that are requested inside the block, by any thread."""
+        """Collect the keys of all kernels that any thread requests inside the block."""
         keys: set[str] = set()
-        self._notes.append(keys)
+        self._recorders.append(keys)
         try:
             yield keys
         finally:
-            self._notes.remove(keys)
+            self._recorders.remove(keys)
 
     def stored(self, key: str) -> Entry | None:
-        """The entry of ``key``, as it was built, given or stored; None: there is none."""
-        return self._given.get(key) or self._read(key)
+        """The entry of ``key`` in memory or in the folder; None if there is none."""
+        return self._in_memory.get(key) or self._read(key)
 
     def once(self, key: str, load: Callable[[], Loaded]) -> Loaded:
-        """Return the result of the first ``load()`` for ``key``, stored with this cache.
+        """Return the loaded object of ``key``, from the first ``load()`` that succeeds.
 
         Args:
-            key: From ``cache_key``.
-            load: Makes the loaded kernel; where it raises, the next call tries again.
+            key: a key from ``cache_key``.
+            load: loads the kernel; if it raises, the next call tries again.
 
         Returns:
             The same object for every call with ``key``.
         """
-        for keys in self._notes:
+        for keys in self._recorders:
             keys.add(key)
         slot = self._slots.setdefault(key, _Slot())
         if not slot.ready:
@@ -210,21 +212,21 @@ class KernelCache:
         return slot is not None and slot.ready
 
     def is_stored(self, key: str) -> bool:
-        """Whether the folder has an entry of ``key``, which may be damaged."""
+        """Whether there is an entry of ``key``; one in the folder may be damaged."""
         description = self.path(key, "json")
-        return key in self._given or (description is not None and description.exists())
+        return key in self._in_memory or (description is not None and description.exists())
 
     def get(self, key: str, build: Callable[[], Entry]) -> Entry:
-        """The entry of ``key`` from the folder, or a new one from ``build``, which is stored.
+        """The stored entry of ``key``; if there is none, build one and store it.
 
         Args:
-            key: From ``cache_key``.
-            build: Makes the entry; its exceptions pass through.
+            key: a key from ``cache_key``.
+            build: builds the entry; its exceptions propagate.
 
         Returns:
             The entry.
         """
-        entry = self._added.pop(key, None)
+        entry = self._prebuilt.pop(key, None)
         if entry is not None:
             return entry
         entry = self.stored(key)
@@ -235,14 +237,15 @@ class KernelCache:
         return self._build(key, build)
 
     def add(self, key: str, build: Callable[[], Entry]) -> None:
-        """Build an entry and store it; the next ``get`` returns it, and counts nothing.
+        """Build an entry and store it; the next ``get`` returns it without counting it as loaded.
 
         Args:
             key, build: as for ``get``.
         """
-        self._added[key] = self._build(key, build)
+        self._prebuilt[key] = self._build(key, build)
 
     def _build(self, key: str, build: Callable[[], Entry]) -> Entry:
+        """Build an entry, count and record the time, and write it."""
         start = clock()
         entry = build()
         seconds = (clock() - start) / 1e9
@@ -256,23 +259,23 @@ class KernelCache:
         return entry
 
     def forget_locks(self) -> None:
-        """In a forked child, replace locks: their threads are gone, but loaded code remains."""
+        """Reset locks in a forked child, where their owners are gone; loaded code remains."""
         self._lock = threading.Lock()
         self._slots = {key: slot for key, slot in self._slots.items() if slot.ready}
 
     def replace(self, key: str, build: Callable[[], Entry], error: Exception) -> Entry:
-        """A new entry that replaces one that could not be loaded because of ``error``.
+        """Rebuild an entry that could not be loaded, and warn.
 
         Args:
-            key: From ``cache_key``.
-            build: Makes the entry; its exceptions pass through.
-            error: The reason, for the warning.
+            key: a key from ``cache_key``.
+            build: builds the entry; its exceptions propagate.
+            error: the reason, for the warning.
 
         Returns:
             The new entry.
         """
         self._warn(f"holds a kernel that does not load, {key[:12]} ({error})")
-        self._given.pop(key, None)
+        self._in_memory.pop(key, None)
         return self._build(key, build)
 
     def path(self, key: str, suffix: str) -> Path | None:
@@ -282,6 +285,7 @@ class KernelCache:
         return self.folder / key[:2] / f"{key}.{suffix}"
 
     def _read(self, key: str) -> Entry | None:
+        """Read an entry from the folder; None if it is missing or damaged."""
         description = self.path(key, "json")
         if description is None:
             return None
@@ -301,6 +305,7 @@ class KernelCache:
             return None
 
     def _parse(self, key: str, record: dict[str, Any]) -> Entry:
+        """Build an entry from its json and its files; raises ValueError if the checksum differs."""
         code_path, source_path = self.path(key, record["suffix"]), self.path(key, "py")
         assert code_path is not None and source_path is not None
         code = read_private(code_path)
@@ -309,7 +314,7 @@ class KernelCache:
         try:
             source = read_private(source_path).decode()
         except FileNotFoundError:
-            source = ""  # it is for people: a kernel without it still runs
+            source = ""  # only for readers; the kernel runs without it
         return Entry(
             code,
             str(record["suffix"]),
@@ -320,8 +325,9 @@ class KernelCache:
         )
 
     def _write(self, key: str, entry: Entry) -> None:
+        """Write an entry, the json last; without a folder, retain it in memory."""
         if self.folder is None:
-            self._given[key] = entry
+            self._in_memory[key] = entry
             return
         record: dict[str, Any] = {
             "entry": entry.entry,
@@ -345,7 +351,7 @@ class KernelCache:
             self._warn(f"cannot be written ({error})")
 
     def _trim_if_due(self, written: int) -> None:
-        """Trim the folder if new files may have brought it above its limit."""
+        """Trim the folder if the files written since the last check may exceed the limit."""
         if not self.limit or self.folder is None:
             return
         with self._lock:

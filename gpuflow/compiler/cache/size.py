@@ -1,7 +1,7 @@
-"""Size limit of a kernel cache's folder: entries unused longest are deleted first.
+"""Size limit of the kernel cache's folder: LRU eviction of entries.
 
-A user may name a folder that holds other files too. Only regular files with the names that the
-cache writes are counted and deleted.
+The folder may also hold other files of the user. Only regular files whose names the cache writes
+are counted and deleted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 from gpuflow.base.records import record
 
-# Another process may be writing the rest of an entry, or about to read it.
+# Younger entries are not deleted: another process may still write them, or be about to read them.
 _YOUNGEST_SECONDS = 60.0
-# Kernels and api/block_tuning.py, targets/cpu/library/blas.py, targets/cpu/codegen/host.py; and
-# in all of them unfinished files of private_files.replace_file.
+# File names by writer: kernels and api/block_tuning.py, targets/cpu/library/blas.py,
+# targets/cpu/codegen/host.py, and in each folder unfinished files of private_files.replace_file.
 _NAMES = re.compile(
     r"([0-9a-f]{2})/\1[0-9a-f]{62}\.(?:image|o|cubin|tuned|py|json)"
     r"|blas/lib\w*openblas[\w.-]*\.so[\d.]*"
@@ -37,8 +37,9 @@ class _Stored:
     """The files of one entry.
 
     Attributes:
-        used: time of the last read or write, as far as the file system records it; many record
-            reads once a day.
+        size: total bytes.
+        used: time of the last read or write. Many file systems record reads only once a day.
+        paths: paths of the files.
     """
 
     size: int = 0
@@ -47,13 +48,13 @@ class _Stored:
 
 
 def trim(folder: Path, limit: int) -> int:
-    """Delete the entries unused longest if the folder holds more than ``limit`` bytes.
+    """Delete the least recently used entries if the folder holds more than ``limit`` bytes.
 
     Files that other processes delete at the same time are not an error.
 
     Args:
-        folder: of a ``KernelCache``.
-        limit: in bytes.
+        folder: the folder of a ``KernelCache``.
+        limit: the limit in bytes.
 
     Returns:
         The bytes that it holds afterwards.
@@ -71,7 +72,7 @@ def trim(folder: Path, limit: int) -> int:
     for entry in sorted(entries.values(), key=lambda entry: entry.used):
         if total <= limit * _EMPTIED or entry.used > newest:
             break
-        # The description first: without it the other files are ignored.
+        # Delete the .json first: without it, readers ignore the other files.
         for path in sorted(entry.paths, key=lambda path: not path.endswith(".json")):
             Path(path).unlink(missing_ok=True)
         total -= entry.size
@@ -79,7 +80,7 @@ def trim(folder: Path, limit: int) -> int:
 
 
 def stored_files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    """Files of a cache in its folder, each with its status; other files are skipped.
+    """The cache's files in a folder, each with its status; other files are skipped.
 
     Files that another process deletes during the walk are skipped too.
     """

@@ -1,4 +1,4 @@
-"""Versions of installed packages, found in the names of folders."""
+"""Versions of installed packages, for cache keys, without importing the packages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def version_of(package: str) -> str:
 
 @cache
 def _distributions() -> dict[str, str]:
-    """Versions by name, from the names of folders: importing importlib.metadata takes 25 ms.
+    """Versions by package, from folder names: importing importlib.metadata takes 25 ms.
 
     Source: PyPA, Recording installed projects: ``<name>-<version>.dist-info``.
     """

@@ -1,13 +1,13 @@
-"""Concatenations whose chunks are stored directly, each by the kernel that computes it.
+"""Concatenation as in-place stores: each kernel stores its chunk directly into the result.
 
     a = sin x          a, stored                      u = unwritten
     b = cos y          b, stored                ->    v = update u at 0 with sin x
     c = concatenate a b: both read, stored again      c = update v at n with cos y
 
-A kernel of all chunks needs them in memory: they would be written, read, and written again. Chunks
-are stored directly if the whole is stored anyway, as a result or for a library call, and a chunk is
-computed for it alone, or there are more chunks than a kernel has loops for. Readers of the whole at
-their own index are fused with it.
+A kernel that concatenates needs its chunks in memory: they are written, read, and written again.
+Chunks are stored directly under two conditions. The whole must be stored, as a result or for a
+library call; if not, its readers are fused with the concatenation instead. And a chunk is computed
+only for it, or there are more chunks than one kernel concatenates.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MOST_IN_ONE_KERNEL = 32  # chunks in memory that one kernel concatenates
 
 
 def chunked_stores(jaxpr: Jaxpr) -> Jaxpr:
-    """The program with in-place updates of arrays whose chunks are better stored separately."""
+    """Replace concatenations by in-place updates of an uninitialized array where that pays."""
     if not any(eqn.primitive.lower.as_updates is not None for eqn in jaxpr.eqns):
         return jaxpr
-    judge, eqns = _Judge(jaxpr), list[Eqn]()
+    cost_rule, eqns = _CostRule(jaxpr), list[Eqn]()
     for eqn in jaxpr.eqns:
         build = Replacement(eqn.source)
-        is_better = eqn.primitive.lower.as_updates is not None and judge.is_worth(eqn)
+        is_better = eqn.primitive.lower.as_updates is not None and cost_rule.is_worth(eqn)
         if not is_better or eqn.primitive.lower.as_updates(eqn, build) is None:
             eqns.append(eqn)
             continue
@@ -37,8 +37,8 @@ def chunked_stores(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=tuple(eqns))
 
 
-class _Judge:
-    """Decides for which arrays chunks are better stored separately."""
+class _CostRule:
+    """Cost rule: for which concatenations direct stores of chunks pay."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.readers: Mapping[Var, Sequence[int]] = uses(jaxpr)
@@ -47,7 +47,7 @@ class _Judge:
         self.producer = {var: eqn for eqn in jaxpr.eqns for var in eqn.outputs}
 
     def is_worth(self, eqn: Eqn) -> bool:
-        """Whether an array is stored anyway, and chunks are computed for it alone or are many."""
+        """Whether the whole must be stored, and chunks are computed only for it or are many."""
         if len(eqn.inputs) > MOST_CHUNKS or not self._is_stored(eqn.outputs[0]):
             return False
         computed = [atom for atom in eqn.inputs if self._is_computed_for_it(atom)]
@@ -55,7 +55,7 @@ class _Judge:
         return (bool(computed) or are_many) and self._share_nothing_costly(computed)
 
     def _is_stored(self, var: Var) -> bool:
-        """Whether it is needed in memory: as a result, or by a reader that is not fused."""
+        """Whether a value must be in memory: as a result, or for a reader that is not fused."""
         if var in self.outputs:
             return True
         for reader in (self.eqns[k] for k in self.readers.get(var, ())):
@@ -68,7 +68,7 @@ class _Judge:
         return False
 
     def _is_computed_for_it(self, atom: Atom) -> bool:
-        """Whether a kernel computes a chunk, and nothing else reads it."""
+        """Whether a kernel computes a chunk that nothing but the concatenation reads."""
         while type(atom) is not Literal:
             eqn = self.producer.get(atom)
             if eqn is None or not is_fusible(eqn) or atom in self.outputs:
@@ -82,9 +82,9 @@ class _Judge:
         return False
 
     def _share_nothing_costly(self, chunks: Sequence[Atom]) -> bool:
-        """Whether kernels of chunks have no costly computation in common."""
+        """Whether no costly equation would be computed in the kernels of several chunks."""
         owners: dict[Eqn, int] = {}
-        for number, chunk in enumerate(chunks):
+        for index, chunk in enumerate(chunks):
             pending, seen = [chunk], set[Eqn]()
             while pending:
                 atom = pending.pop()
@@ -92,8 +92,8 @@ class _Judge:
                 if eqn is None or eqn in seen or not is_fusible(eqn):
                     continue
                 seen.add(eqn)
-                rule, owner = eqn.primitive.lower, owners.setdefault(eqn, number)
-                if owner != number and rule.costly:
+                rule, owner = eqn.primitive.lower, owners.setdefault(eqn, index)
+                if owner != index and rule.costly:
                     return False
                 pending += eqn.inputs
         return True

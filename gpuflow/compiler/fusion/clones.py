@@ -1,4 +1,4 @@
-"""Copies of cheap equations for each of their readers, before equations are grouped."""
+"""Duplicate cheap producers for each reader, so that fusion never has to store their values."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from gpuflow.compiler.passes.program import uses
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 
 MOST_CLONES = 16  # readers of a value that get one copy each
-CLONE_SPAN = 64  # equations after a copy whose readers share it, if there are more
+CLONE_SPAN = 64  # with more readers, those within so many equations share a copy
 
 
 def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
     """Give each reader its own copy of values that are cheaper to compute than to store.
 
     These are layout ops, equations without array operands (iota, filled arrays) and cheap
-    elementwise ops on program inputs. If a value has very many readers, nearby ones share a copy,
-    and most likely a kernel: a copy for each would fill the kernels.
+    elementwise ops on values in memory. If a value has more than MOST_CLONES readers, nearby ones
+    share a copy, because they are probably in one kernel, which many copies would fill.
     """
     return _Cloner(jaxpr).program()
 
@@ -30,6 +30,7 @@ class _Cloner:
         self.eqns: list[Eqn] = []
 
     def program(self) -> Jaxpr:
+        """The program in which readers read their copies; dead originals remain for ``dce``."""
         jaxpr, outputs, in_memory = self.jaxpr, set(self.jaxpr.outvars), {*self.jaxpr.invars}
         for eqn in jaxpr.eqns:
             eqn = self.with_clones(eqn)

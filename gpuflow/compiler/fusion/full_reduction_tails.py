@@ -1,12 +1,12 @@
-"""Split the epilogues of full reductions into a separate kernel.
+"""Split the tails of full reductions into a separate kernel, so that reductions share a launch.
 
-A norm over many arrays adds up one scalar of each. Fusion puts an addition into the kernel of a
-reduction, which then has to wait for others:
+A norm over many arrays adds up one scalar of each array. Fusion puts each addition into the kernel
+of a reduction, which then has to wait for the others:
 
     full a       full b, +       full c, +  ->  ...
 
-With the additions in a separate kernel the reductions are equal and independent, so that they run
-as one step (``segments``):
+With the additions in a separate kernel, the reductions are equal and independent, and run as one
+segmented step (``planning/segments.py``):
 
     full a, b, c, ...       +, +, ...
 """
@@ -20,19 +20,20 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Kind, Program, Space
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 
-FEWEST = 3  # reductions: two, one of which waits, are two steps with or without their tail
+FEWEST = 3  # two reductions are two steps in either case: one segmented step and their tail
 
 
 @record
 class _Full:
-    """A group that is a full reduction; sets of groups are integers with a bit for each.
+    """A full reduction: a group in three parts. Sets of groups are bit masks.
 
     Attributes:
-        epilogue: members after the reduction that depend on no other group.
-        tail: members after it that do.
-        needs, awaits: the groups that its other members depend on, and its tail.
-        head: equal for groups that reduce in the same way; None if they cannot run as one.
-        finish: equal for groups with the same epilogue.
+        epilogue: scalar equations after the reduction that need no additional group.
+        tail: scalar equations after the reduction that do; these may be split off.
+        needs: the other groups that the reduction itself depends on.
+        awaits: the groups that only the tail depends on.
+        head: signature of the reduction; equal ones can run as one step, None never can.
+        finish: signature of the epilogue.
     """
 
     epilogue: tuple[int, ...]
@@ -44,15 +45,15 @@ class _Full:
 
 
 def separate_tails(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
-    """The equations that should not be in the kernels of full reductions.
+    """The equations to split off from the kernels of full reductions.
 
     Args:
         program: the program.
-        spaces: of its groups.
+        spaces: the iteration spaces of its groups.
 
     Returns:
-        Positions of scalar equations; empty unless several reductions can run as one step and, with
-        these, could not.
+        Positions of scalar equations. Empty unless at least FEWEST reductions can run as one step
+        only without them.
     """
     spaces = [space for space in spaces if space.kind is Kind.FULL and space.order]
     if len(spaces) < FEWEST:
@@ -62,7 +63,7 @@ def separate_tails(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
     selected = [
         [fulls[k] for k in similar]
         for similar in _similar(fulls)
-        if len(similar) >= FEWEST and any(fulls[k].awaits & _bits(similar) for k in similar)
+        if len(similar) >= FEWEST and any(fulls[k].awaits & _bit_mask(similar) for k in similar)
     ]
     separate = {e for similar in selected for full in similar for e in full.tail}
     separate = _with_neighbors(program, separate, [full.tail for full in fulls])
@@ -71,12 +72,12 @@ def separate_tails(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
     return frozenset(separate)
 
 
-def _bits(numbers: Iterable[int]) -> int:
-    return sum(1 << k for k in numbers)
+def _bit_mask(indices: Iterable[int]) -> int:
+    return sum(1 << k for k in indices)
 
 
 def _needed_groups(program: Program, spaces: Sequence[Space]) -> list[int]:
-    """For each equation the groups whose reductions it needs, directly or not."""
+    """For each equation the mask of groups whose reductions it depends on, transitively."""
     bit_of = {}
     for k, space in enumerate(spaces):
         for e in space.members:
@@ -102,28 +103,29 @@ def _sources(program: Program, eqn: Eqn) -> list[int]:
 
 
 def _full(program: Program, space: Space, needed: Sequence[int], bit: int) -> _Full:
+    """Analyze a full reduction whose mask is ``bit``, given the result of ``_needed_groups``."""
     later = [e for e in space.members if e in space.dependent and not space.domains[e]]
     head = [e for e in space.members if e not in later]
     needs = 0
     for e in head:
         needs |= needed[e] & ~bit
-    # Values that the reduction itself depends on are ready when it is.
+    # A tail waits for more than the reduction does: groups in `needs` are complete before it.
     tail = tuple([e for e in later if needed[e] & ~(bit | needs)])
     epilogue = tuple([e for e in later if e not in tail])
     awaits = 0
     for e in tail:
         awaits |= needed[e] & ~(bit | needs)
-    forms = _form(program, space, head), _form(program, space, epilogue)
-    return _Full(epilogue, tail, needs, awaits, *forms)
+    signatures = _signature(program, space, head), _signature(program, space, epilogue)
+    return _Full(epilogue, tail, needs, awaits, *signatures)
 
 
-def _form(program: Program, space: Space, positions: Iterable[int]) -> Hashable | None:
-    """Equal for equations whose kernels are equal, whatever their ranks and sizes.
+def _signature(program: Program, space: Space, positions: Iterable[int]) -> Hashable | None:
+    """Signature of equations: equal if their kernels are equal, whatever their ranks and sizes.
 
     None if they read arrays that are not contiguous.
     """
-    numbers: dict[Var, int] = {}
-    forms = []
+    ids: dict[Var, int] = {}
+    signatures = []
     for e in positions:
         eqn = program.jaxpr.eqns[e]
         codes = []
@@ -134,25 +136,25 @@ def _form(program: Program, space: Space, positions: Iterable[int]) -> Hashable 
             view = program.views.get(atom)
             if view is not None and not view[1].is_contiguous:
                 return None
-            codes.append((numbers.setdefault(atom, len(numbers)), atom.aval.dtype))
+            codes.append((ids.setdefault(atom, len(ids)), atom.aval.dtype))
         for out in eqn.outputs:
-            numbers[out] = len(numbers)
+            ids[out] = len(ids)
         is_array = _is_array(program, space, e)
         stored = is_array and any(out in space.escaping for out in eqn.outputs)
-        forms.append((eqn.primitive.name, tuple(codes), stored))
-    return tuple(forms)
+        signatures.append((eqn.primitive.name, tuple(codes), stored))
+    return tuple(signatures)
 
 
 def _similar(fulls: Sequence[_Full]) -> list[list[int]]:
-    """Groups that reduce in the same way and, except for their tails, are independent."""
+    """Sets of groups that reduce in the same way and, except for tails, are independent."""
     same: dict[Hashable, list[int]] = defaultdict(list)
     for k, full in enumerate(fulls):
         if full.head is not None:
             same[full.head].append(k)
     similar: dict[Hashable, list[int]] = defaultdict(list)
-    for head, numbers in same.items():
-        every = _bits(numbers)
-        for k in numbers:
+    for head, indices in same.items():
+        every = _bit_mask(indices)
+        for k in indices:
             similar[head, fulls[k].needs & every].append(k)
     return list(similar.values())
 
@@ -160,7 +162,7 @@ def _similar(fulls: Sequence[_Full]) -> list[list[int]]:
 def _with_neighbors(
     program: Program, separate: set[int], tails: Iterable[Sequence[int]]
 ) -> set[int]:
-    """Add the tails of other reductions that are between these."""
+    """Add the tails of other reductions that exchange values with split equations."""
     tail_of = {e: tail for tail in tails for e in tail}
     todo, separate = list(separate), set(separate)
     while todo:
@@ -174,9 +176,9 @@ def _with_neighbors(
 
 
 def _unlike_finishes(program: Program, separate: set[int], similar: Sequence[_Full]) -> set[int]:
-    """Epilogues that are split off too, unless all reductions have the same one.
+    """Epilogues to split off as well, because they differ between the reductions.
 
-    A sum that starts from 0 adds it to the first result only.
+    For example, a sum that starts from 0 adds 0 only to the first result.
     """
     feeding = []
     for full in similar:

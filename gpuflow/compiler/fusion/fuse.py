@@ -1,7 +1,8 @@
-"""Grouping equations into kernels: greedy merging along producer-consumer edges, then siblings.
+"""Fusion: group equations into kernels, greedily along producer-consumer edges, then siblings.
 
-See docs/architecture.md. Nothing here compares sizes: edges are ordered by rank, item size and
-position, and groups merge if one kernel kind covers the union and no path leaves it and returns.
+Two groups merge if one kernel can compute both (``kinds.form_of``), and if no path leaves the union
+and returns to it. The order of edges depends on ranks, item sizes and positions, never on sizes,
+because the groups serve all sizes of a program key. See docs/design/0024-fusion.md.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from gpuflow.core.views import View, contiguous
 
 @record
 class Group:
-    """Equations of one plan step; ``space`` is None for a step that is one library or host call."""
+    """Equations of one plan step. ``space`` is None for one library or host call."""
 
     members: tuple[int, ...]
     space: Space | None
@@ -51,11 +52,11 @@ def describe_program(
     inner_aliases: InnerAliases = NO_INNER_ALIASES,
     unrounded: frozenset[Var] = frozenset(),
 ) -> Program:
-    """Iterations, producers, readers and aliases of a program.
+    """Analyze a program for fusion: iterations, producers, readers, aliases, in-place updates.
 
     Args:
-        jaxpr: the program.
-        donations, kept: the values that may be updated in place, see ``UpdateRule``.
+        jaxpr: the program after all passes.
+        donations, inner_aliases: see ``UpdateRule``.
         unrounded: see ``Program``.
     """
     producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
@@ -71,7 +72,7 @@ def describe_program(
         if eqn.primitive.lower.is_barrier:
             for atom, var in safe_zip(eqn.inputs, eqn.outputs):
                 assert type(atom) is not Literal, "a barrier's simplify rule drops literals"
-                aliases[var] = aliases.get(atom, _whole(atom))
+                aliases[var] = aliases.get(atom, _whole_buffer(atom))
                 rule.add_alias(var, atom)
             iterations.append(None)
             continue
@@ -86,30 +87,30 @@ def describe_program(
         if iteration is not None and not eqn.primitive.lower.is_update:
             fusible_outputs.update(out for out in eqn.outputs if out not in transposed)
             continue
-        done = rule.in_memory(position)
-        if done is not None:
-            updates[position] = done
-            for index, out in done.pairs:
+        in_place = rule.in_memory(position)
+        if in_place is not None:
+            updates[position] = in_place
+            for index, out in in_place.pairs:
                 operand = eqn.inputs[index]
                 assert type(operand) is Var  # checked by in_memory
-                aliases[eqn.outputs[out]] = aliases.get(operand, _whole(operand))
+                aliases[eqn.outputs[out]] = aliases.get(operand, _whole_buffer(operand))
     outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
     described = tuple(iterations), producer, readers, outputs, aliases, updates
     return Program(jaxpr, *described, unrounded)
 
 
-def _whole(var: Var) -> tuple[Var, View]:
+def _whole_buffer(var: Var) -> tuple[Var, View]:
     return var, contiguous(var.aval.shape)
 
 
 def _stored_slices(
     jaxpr: Jaxpr, readers: dict[Var, list[int]], inner_aliases: InnerAliases
 ) -> set[Var]:
-    """Slices of arrays that are outputs, or are read after the arrays have been updated.
+    """Slices that are outputs, or are read after their array is updated.
 
-    They are stored before the update, so that the arrays need not be copied.
+    A kernel stores such a slice before the update. An alias would force a copy of the array.
     """
-    # For arrays and their slices, the position of the first update.
+    # The position of the first update of an array, also for its slices.
     first: dict[Atom, int] = {}
     for k, eqn in enumerate(jaxpr.eqns):
         for operand, _ in updated_pairs(eqn, inner_aliases):
@@ -127,9 +128,10 @@ def _stored_slices(
 
 
 def _stored_repeats(jaxpr: Jaxpr) -> set[Var]:
-    """Broadcast arrays that are results of the program, in any shape.
+    """Broadcasts that are results of the program, possibly after reshapes.
 
-    A copy of a view iterates over its rows, which may have few elements.
+    A kernel stores them. The alternative, a copy step of a broadcast view, iterates over rows,
+    which may have few elements.
     """
     results = {atom for atom in jaxpr.outvars if type(atom) is Var}
     repeats: set[Var] = set()
@@ -153,13 +155,15 @@ def _stored_repeats(jaxpr: Jaxpr) -> set[Var]:
 def _transposed_in_memory(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Var]:
     """Arrays that libraries read both directly and transposed, as ``x`` in ``x.T @ x``.
 
-    They are stored once; the transposed operand is a view, not a second array.
+    Kernels store them once; the transposed operand is then a view instead of a second array.
     """
 
     def is_read(var: Var, by_all: bool) -> bool:
         eqns = [jaxpr.eqns[k] for k in readers.get(var, ())]
-        found = [eqn.primitive.lower.is_library for eqn in eqns]
-        return var not in jaxpr.outvars and bool(found) and (all if by_all else any)(found)
+        are_library = [eqn.primitive.lower.is_library for eqn in eqns]
+        return (
+            var not in jaxpr.outvars and bool(are_library) and (all if by_all else any)(are_library)
+        )
 
     others: dict[Var, list[bool]] = {}
     for eqn in jaxpr.eqns:
@@ -177,9 +181,9 @@ def _transposed_in_memory(jaxpr: Jaxpr, readers: dict[Var, list[int]]) -> set[Va
 def _alias(
     eqn: Eqn, aliases: dict[Var, tuple[Var, View]], fusible_outputs: set[Var], stored: set[Var]
 ) -> tuple[Var, View] | None:
-    """The buffer and view of a layout op, if its operand is in memory anyway.
+    """The buffer and layout of a layout op's output as an alias; None if it is computed.
 
-    Variables in ``stored`` get a kernel, if one can be made.
+    It is computed if a kernel computes its operand, or if it is in ``stored``.
     """
     rule = eqn.primitive.lower
     if rule.view is None or type(eqn.inputs[0]) is Literal:
@@ -197,7 +201,16 @@ def _alias(
 
 
 class _Grouping:
-    """The groups so far, each named by its first equation, and edges between groups."""
+    """The groups so far (union-find of equations), and the DAG of groups.
+
+    A group is named by its first equation.
+
+    Attributes:
+        program: the program.
+        graph: the order of groups; acyclic after each merge.
+        regions: the region of each group that a kernel can compute.
+        forms: the form of each of these.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -210,15 +223,16 @@ class _Grouping:
                 if source is not None:
                     self.graph.add_edge(source, reader)
         self._keep_effects_in_order()
-        for update, done in program.updates.items():
-            for reader in done.earlier:
+        for update, in_place in program.updates.items():
+            for reader in in_place.earlier:
                 self.graph.add_edge(reader, update)
-        self.regions: dict[int, Region] = {}  # of groups that a kernel can compute
+        self.regions: dict[int, Region] = {}
         self.forms: dict[int, Form] = {}
-        self._refused: dict[tuple[int, int], int] = {}  # and how many equations they had
+        # Pairs of groups that could not be merged, with their count of equations at that time.
+        self._refused: dict[tuple[int, int], int] = {}
 
     def begin(self, positions: Iterable[int]) -> None:
-        """Make each equation a group, if a kernel can compute it."""
+        """Make each equation that a kernel can compute a group."""
         for k in positions:
             if self.program.iterations[k] is not None:
                 self._set(k, Region(self.program, k))
@@ -231,7 +245,7 @@ class _Grouping:
         self.regions[group] = region
 
     def _keep_effects_in_order(self) -> None:
-        """Keep ordered effects of one name in program order: each waits for the previous one."""
+        """Add edges that keep ordered effects of one name in program order."""
         last: dict[str, int] = {}
         for k, eqn in enumerate(self.program.jaxpr.eqns):
             for effect in eqn.effects:
@@ -271,7 +285,7 @@ class _Grouping:
         self._parent[b] = a
 
     def take(self, region: Region) -> None:
-        """Make one group of equations, none of which is in one yet."""
+        """Make a region one group; none of its equations may be in a group yet."""
         first, *others = sorted(region.members)
         for e in others:
             self.graph.merge(first, e)
@@ -279,24 +293,24 @@ class _Grouping:
         self._set(first, region)
 
     def full_spaces(self) -> list[Space]:
-        """The spaces of groups that reduce all axes they have."""
+        """The iteration spaces of the full reductions."""
         full = [k for k in sorted(self.forms) if self.forms[k].reduced]
         full = [k for k in full if self.forms[k].kind is Kind.FULL]
         return [space_of_region(self.regions[k], self.forms[k]) for k in full]
 
     def kernel(self, group: int) -> Kernel | None:
-        """The region and form of a group."""
+        """The region and form of a group; None if it is a call."""
         region = self.regions.get(group)
         return None if region is None else (region, self.forms[group])
 
     def groups(self) -> list[int]:
-        """The groups in execution order, without pure aliases of values in memory."""
+        """The groups in execution order, without equations that only alias memory."""
         program, regions = self.program, self.regions
         return [k for k in self.graph.order() if k in regions or not _is_alias(program, k)]
 
 
 def fuse(program: Program) -> list[Group]:
-    """The groups of a program in execution order."""
+    """Fuse a program: its groups, in execution order."""
     grouping = _Grouping(program)
     grouping.begin(range(len(program.jaxpr.eqns)))
     for first, second in _edges(program):
@@ -319,7 +333,7 @@ def fuse(program: Program) -> list[Group]:
 
 
 def _without(grouping: _Grouping, separate: frozenset[int]) -> _Grouping:
-    """The same groups without some equations, which are merged with each other instead."""
+    """The same groups without the equations ``separate``, which merge only with each other."""
     program, result = grouping.program, _Grouping(grouping.program)
     for region in grouping.regions.values():
         remaining = sorted(region.members - separate)
@@ -343,10 +357,10 @@ def _is_alias(program: Program, position: int) -> bool:
 
 
 def _edges(program: Program) -> list[tuple[int, int]]:
-    """Fusible producer-consumer edges, the largest ranks first.
+    """Fusible producer-consumer edges in the order of merging: largest ranks first.
 
-    Edges to reductions of outer axes come last: a column reduction can compute its producers
-    anyway, but rows that it splits cannot be merged again.
+    Edges to reductions of outer axes come last. A column reduction can compute its producers in any
+    case, but producers that it takes from a row kernel cannot be merged with that again.
     """
     edges = []
     for reader, eqn in enumerate(program.jaxpr.eqns):
@@ -370,18 +384,18 @@ def _reduces_outer_axes(iteration: Iteration | None) -> bool:
 
 
 def _reads_memory(eqn: Eqn) -> bool:
-    """Whether the equation gathers elements of its operands, which must be in memory."""
+    """Whether the equation gathers: it reads operands in memory at computed indices."""
     return eqn.primitive.lower.is_indexed and bool(eqn.inputs)
 
 
 def _scalar_pairs(grouping: _Grouping) -> list[tuple[int, int]]:
-    """Equations of groups that compute scalars: one launch computes many of them."""
+    """Pairs of groups that compute only scalars, so that one launch computes many of them."""
     scalars = sorted(group for group, form in grouping.forms.items() if not form.domain)
     return [(scalars[0], other) for other in scalars[1:]]
 
 
 def _siblings(program: Program, grouping: _Grouping) -> Iterable[tuple[int, int]]:
-    """Pairs of equations that read one full-rank array."""
+    """Pairs of equations in loops that read the same array."""
     for readers in program.readers.values():
         first = None
         for reader in readers:

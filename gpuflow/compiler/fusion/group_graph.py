@@ -1,8 +1,8 @@
-"""An acyclic graph whose nodes merge, with ranks that increase along every edge.
+"""Dynamic topological order of a DAG whose nodes merge, to keep fused groups acyclic.
 
-Ranks make a search between two nodes short: it stays among the nodes ranked between them. After a
-merge only those nodes are ranked again. Source: Pearce and Kelly 2006, "A dynamic
-topological sort algorithm for directed acyclic graphs".
+Invariant: ranks increase along every edge. So a search for paths between two nodes visits only the
+nodes that are ranked between them, and a merge only reorders those. Source: Pearce and Kelly 2006,
+"A dynamic topological sort algorithm for directed acyclic graphs".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 
 class GroupGraph:
-    """Nodes 0 to count - 1; initially, edges lead from smaller to larger nodes."""
+    """A DAG of nodes 0 to count - 1. Edges lead from smaller to larger nodes before merges."""
 
     def __init__(self, count: int) -> None:
         self._successors: dict[int, set[int]] = {node: set() for node in range(count)}
@@ -20,16 +20,16 @@ class GroupGraph:
         self._rank = list(range(count))
 
     def add_edge(self, source: int, target: int) -> None:
-        """Add an edge to a larger node, before anything is merged."""
+        """Add an edge; ``source`` must be smaller than ``target``, and nothing merged yet."""
         self._successors[source].add(target)
         self._predecessors[target].add(source)
 
     def can_merge(self, a: int, b: int) -> bool:
-        """Whether no path leads from one node to the other through a third."""
+        """Whether merging two nodes leaves the graph acyclic: no path passes through a third."""
         return self._after(*self._sorted(a, b)) is not None
 
     def merge(self, keep: int, drop: int) -> None:
-        """Let ``keep`` take the edges of ``drop``; ``can_merge`` must hold."""
+        """Merge ``drop`` into ``keep``; ``can_merge`` must hold."""
         first, last = self._sorted(keep, drop)
         after, before = self._after(first, last), self._before(first, last)
         assert after is not None
@@ -50,7 +50,7 @@ class GroupGraph:
                     edges[keep].add(other)
 
     def order(self) -> Iterator[int]:
-        """Nodes in topological order; of those that may come next, the smallest."""
+        """Nodes in topological order; among ready nodes the smallest comes first."""
         waiting = {node: len(sources) for node, sources in self._predecessors.items()}
         ready = [node for node, count in waiting.items() if count == 0]
         heapq.heapify(ready)

@@ -1,4 +1,7 @@
-"""The kind of kernel that a region can be, and its space."""
+"""Fusion legality: whether one kernel can compute a region, of which kind, over which axes.
+
+``form_of`` decides while regions grow; ``space_of_region`` gives the result that lowering reads.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,24 @@ from gpuflow.compiler.fusion.regions import Axes, Classes, MergedRegion, Region,
 from gpuflow.compiler.fusion.space import Key, Kind, NotOneKernelError, Program, Space
 from gpuflow.core.jaxpr import Literal
 
+# Most arrays of a kernel. A kernel without axes has no strides and extents as arguments, so that
+# more fit into the 512 argument slots of CUDA.
 MOST_OPERANDS = 96
-MOST_NUMBERS = 400  # operands of a kernel without axes: CUDA takes 512 argument slots
+MOST_NUMBERS = 400
 
 
 @record
 class Form:
-    """The form of one kernel for a region.
+    """The loops and kind of one kernel that computes a region.
 
     Attributes:
-        kind: of the kernel.
+        kind: the kind of the kernel.
         domain: the axes of its loops.
-        reduced: those that it reduces.
-        largest: the first equation that has them all.
-        lead: the first reduction, if there is one.
-        classes: the region's axes, some of which are united because they read one array.
-        used_units: axes of size 1 that are not broadcast.
+        reduced: the axes that it reduces.
+        largest: the first equation that iterates over all of ``domain``.
+        lead: the first reduction; None without reductions.
+        classes: the region's axes, after axes along which one array is read have been united.
+        used_units: axes of size 1 that memory or an index refers to, so that they get a loop.
     """
 
     kind: Kind
@@ -40,19 +45,19 @@ def form_of(group: Region | MergedRegion) -> Form:
     """The form of one kernel for a region.
 
     Raises:
-        NotOneKernelError: no single kernel can compute it.
+        NotOneKernelError: if no single kernel can compute it; the message is the reason.
     """
-    judge = _Judge(group)
-    form = judge.form()
-    repeated = judge.repeated(form)
+    rules = _FusionRules(group)
+    form = rules.form()
+    repeated = rules.repeated(form)
     if repeated is not None:
         name = group.program.jaxpr.eqns[repeated].primitive.name
         raise NotOneKernelError(f"it would compute {name} again for each element of another axis")
     return form
 
 
-class _Judge:
-    """Decides about a region; its axes are those after the ones of shared reads are united."""
+class _FusionRules:
+    """The rules of ``form_of``, on the axes after those of shared reads have been united."""
 
     def __init__(self, group: Region | MergedRegion) -> None:
         self.group, self.program, self.outline = group, group.program, group.outline
@@ -69,7 +74,7 @@ class _Judge:
             (_, first), *others = sorted((order, axis) for axis, order in first_reads.items())
             pairs += [(order, first, axis) for order, axis in others]
         for _, first, axis in sorted(pairs):
-            self.classes.unite(first, axis)  # operands in common may be read along different axes
+            self.classes.unite(first, axis)  # if it fails, the array is read along both axes
 
     def _axes(self, axes: Axes) -> Axes:
         """Axes without those of size 1 that are broadcast."""
@@ -103,13 +108,14 @@ class _Judge:
         largest = domains[domain]
         if not reduced:
             self._check_map(domain)
-            nothing = frozenset[Key]()
-            return Form(Kind.MAP, domain, nothing, largest, None, self.classes, self.used_units)
+            no_axes = frozenset[Key]()
+            return Form(Kind.MAP, domain, no_axes, largest, None, self.classes, self.used_units)
         ((red, lead),) = reduced.items()
         kind = self._kind_of_reduction(domain, red, lead)
         return Form(kind, domain, red, largest, lead, self.classes, self.used_units)
 
     def _check_map(self, domain: Axes) -> None:
+        """Raise if a map cannot store all arrays of the region, or cannot update in place."""
         if any(self._axes(axes) != domain for axes in self.outline.stored):
             raise NotOneKernelError("it would store arrays of different axes")
         for e in self.outline.updates:
@@ -119,11 +125,12 @@ class _Judge:
             eqn = self.program.jaxpr.eqns[e]
             if self.outline.loops and eqn.primitive.lower.repeats(eqn.params):
                 raise NotOneKernelError("it would run loops of lanes one after the other")
-            done = self.program.updates.get(e)
-            if done is not None and any(map(self.group.holds, done.earlier)):
+            in_place = self.program.updates.get(e)
+            if in_place is not None and any(map(self.group.holds, in_place.earlier)):
                 raise NotOneKernelError("it would read what it overwrites")
 
     def _kind_of_reduction(self, domain: Axes, red: Axes, lead: int) -> Kind:
+        """The kind of a kernel that reduces the axes ``red`` of ``domain``."""
         lead_axes = ordered_axes(self.group, lead, self.classes, self.used_units)
         if frozenset(lead_axes) != domain:
             raise NotOneKernelError("it would loop over more axes than the reduction has")
@@ -167,10 +174,10 @@ class _Judge:
         return dependents
 
     def repeated(self, form: Form) -> int | None:
-        """A costly equation that would be recomputed in a loop that it does not vary in, or None.
+        """A costly equation inside a loop in which it does not vary; None if there is none.
 
-        Loops over inner axes are no problem: equations that depend on outer ones only are computed
-        before them.
+        Equations that do not vary in inner loops are hoisted before them. A loop outside the axes
+        of an equation would compute it again in each iteration.
         """
         costly = {self._axes(axes) for axes in self.outline.costly}
         costly -= {form.domain, frozenset()}
@@ -180,7 +187,7 @@ class _Judge:
         if all({depth_of.get(key) for key in axes} == {*range(len(axes))} for axes in costly):
             return None
         program = self.program
-        around: dict[int, Axes] = {}  # the axes of its readers
+        around: dict[int, Axes] = {}  # the axes of an equation and of its readers
         for e in reversed(self.members()):
             eqn, axes = program.jaxpr.eqns[e], self._axes(self.group.axes_of(e))
             readers = {r for var in eqn.outputs for r in program.readers.get(var, ())}
@@ -199,7 +206,7 @@ def ordered_axes(
     used_units: Iterable[Key],
     dims: Sequence[int] | None = None,
 ) -> list[Key]:
-    """The axes of an equation's dimensions, without broadcast ones of size 1."""
+    """The axes of an equation's dimensions in order, without broadcast ones of size 1."""
     iteration = group.program.iterations[position]
     assert iteration is not None
     dims = range(len(iteration.sizes)) if dims is None else dims
@@ -208,7 +215,7 @@ def ordered_axes(
 
 
 def order_of(group: Region | MergedRegion, form: Form) -> list[Key]:
-    """The axes in the order of the loops."""
+    """The axes in the order of the loops, from the outermost."""
     if form.lead is not None:
         return ordered_axes(group, form.lead, form.classes, form.used_units)
     # Loops follow the first stored array, so that stores are contiguous.
@@ -219,7 +226,7 @@ def order_of(group: Region | MergedRegion, form: Form) -> list[Key]:
 
 
 def space_of_region(region: Region, form: Form) -> Space:
-    """The space of a region."""
+    """The iteration space of a region, given its form."""
     program = region.program
     members = tuple(sorted(region.members))
     unstored = frozenset(region.unstored)
@@ -245,7 +252,11 @@ def space_of_region(region: Region, form: Form) -> Space:
             serial = frozenset(key for key in keys if key not in units)
     dependent = frozenset[int]()
     if form.lead is not None:
-        judged = _Judge(region).dependents() if region.outline.maybe_unreduced else region.dependent
+        judged = (
+            _FusionRules(region).dependents()
+            if region.outline.maybe_unreduced
+            else region.dependent
+        )
         dependent = frozenset(judged)
     return Space(
         members,
@@ -264,7 +275,7 @@ def space_of_region(region: Region, form: Form) -> Space:
 
 
 def space_of(program: Program, members: Sequence[int]) -> Space:
-    """The space of a group of equations.
+    """The iteration space of a group of equations.
 
     Args:
         program: the program.

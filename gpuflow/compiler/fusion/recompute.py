@@ -1,9 +1,9 @@
-"""Recomputation of values that are cheaper to compute again than to store.
+"""Rematerialization: recompute values that are cheaper to compute than to store and load.
 
-The gradient of an activation reads half a dozen arrays that the forward pass would have to store,
-although all of them follow from two by a few additions and products. So after fusion, values that
-leave their group are checked again: if every reader's kernel can compute one from stored values by
-a few cheap operations, each reader does so, and it is not stored.
+The gradient of an activation reads half a dozen arrays that the forward pass would have to store.
+All of them follow from two arrays by a few additions and products. So after fusion, each value that
+leaves its group is examined. If the kernels of all readers can compute it from stored values by a
+few cheap operations, they do so, and the value is not stored.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ from gpuflow.core.jaxpr import Literal, Var
 
 Kernel = tuple[Region, Form]
 
-MOST_OPERATIONS = 4
+MOST_OPERATIONS = 4  # total price of the equations that recompute a value
 
 
 def compute_again(program: Program, kernels: Sequence[Kernel | None]) -> list[Kernel | None]:
-    """The groups of a program after its cheap values are no longer stored.
+    """Let readers recompute cheap values, which are then no longer stored.
 
     Args:
         program: the program.
-        kernels: its groups in order; None for one that is not a kernel. Their regions are changed.
+        kernels: its groups in order; None for a group that is a call. Their regions are changed.
 
     Returns:
-        The same groups. One that stores nothing is no longer needed.
+        The same groups. A group that stores nothing is no longer needed.
     """
-    work = _Work(program, list(kernels))
+    rematerializer = _Rematerializer(program, list(kernels))
     for group, kernel in enumerate(kernels):
         if kernel is not None and not kernel[0].outline.updates:
-            work.look_at(group)
-    return work.kernels
+            rematerializer.visit(group)
+    return rematerializer.kernels
 
 
 @record(frozen=False)
-class _Work:
+class _Rematerializer:
     """The groups so far.
 
     Attributes:
-        kernels: one for each group.
-        group_of: of each equation, its original group.
-        changing: arrays that equations update in place.
+        program: the program.
+        kernels: the kernel of each group; None for a call.
+        group_of: the original group of each equation.
+        changing: buffers that equations update in place.
     """
 
     program: Program
@@ -57,21 +58,21 @@ class _Work:
             for group, kernel in enumerate(self.kernels)
             for e in (kernel[0].members if kernel is not None else ())
         }
-        # An array that is updated in place has other elements later.
+        # A reader that recomputes from such a buffer could see it after the update.
         self.changing = {self.program.storage(var)[0] for var in self.program.updated()}
 
-    def look_at(self, group: int) -> None:
-        """Let the readers of one group's values compute them, if that is cheap."""
+    def visit(self, group: int) -> None:
+        """Let the readers of a group's values recompute them, if that is cheap."""
         region, _ = self._kernel(group)
         in_memory = set(region.reads)
-        free = []
+        candidates = []
         for var in self.program.escaping(sorted(region.members), region.unstored):
             if self._must_be_stored(var, group):
                 in_memory.add(var)
             else:
-                free.append(var)
-        for var in free:
-            if not self._move(var, group, in_memory):
+                candidates.append(var)
+        for var in candidates:
+            if not self._try_recompute(var, group, in_memory):
                 in_memory.add(var)
 
     def _kernel(self, group: int) -> Kernel:
@@ -80,7 +81,7 @@ class _Work:
         return kernel
 
     def _must_be_stored(self, var: Var, group: int) -> bool:
-        """Whether it is needed in memory: by a caller, a library, or a kernel that gathers."""
+        """Whether a value is needed in memory: by a caller, a library, or a kernel that gathers."""
         if var in self.program.outputs:
             return True
         for reader in self.program.readers.get(var, ()):
@@ -96,18 +97,18 @@ class _Work:
         groups = {self.group_of[reader] for reader in self.program.readers.get(var, ())}
         return sorted(groups - {group})
 
-    def _move(self, var: Var, group: int, in_memory: set[Var]) -> bool:
-        """Let all readers compute ``var``; return whether they can."""
+    def _try_recompute(self, var: Var, group: int, in_memory: set[Var]) -> bool:
+        """Let all readers recompute ``var``; return whether they can and do."""
         chain = self._chain(var, in_memory)
         if chain is None or self._reads_what_changes(chain):
             return False
-        joins: list[tuple[int, MergedRegion, Form]] = []
+        merges: list[tuple[int, MergedRegion, Form]] = []
         try:
             for reader in self._readers(var, group):
                 region, form = self._kernel(reader)
                 if self._new_arrays(chain, var, region) > 1:
                     return False
-                # One of its own equations may be a copy from an earlier recomputation.
+                # The region may have some of them from an earlier recomputation.
                 copied = [e for e in chain if e not in region.members]
                 if not copied:
                     continue
@@ -115,7 +116,7 @@ class _Work:
                 new_form = form_of(merged)
                 if new_form.kind is not form.kind:
                     return False
-                joins.append((reader, merged, new_form))
+                merges.append((reader, merged, new_form))
             region, form = self._kernel(group)
             region = region.without(var)
             new_form = form_of(region)
@@ -124,7 +125,7 @@ class _Work:
         if new_form.kind is not form.kind:
             return False
         self.kernels[group] = region, new_form
-        for reader, merged, new_form in joins:
+        for reader, merged, new_form in merges:
             self.kernels[reader] = merged.commit(), new_form
         return True
 
@@ -158,7 +159,7 @@ class _Work:
         return any(storage(atom)[0] in self.changing for atom in self._arrays_read(chain))
 
     def _new_arrays(self, chain: Sequence[int], var: Var, reader: Region) -> int:
-        """The count of arrays of the value's rank that a reader would have to read instead."""
+        """The count of arrays of ``var``'s rank or more that a reader would read in addition."""
         storage = self.program.storage
         read = {storage(atom)[0] for atom in reader.reads}
         needed = {storage(atom)[0] for atom in self._arrays_read(chain)}

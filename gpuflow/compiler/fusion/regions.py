@@ -1,14 +1,13 @@
-"""Regions: groups of equations while they grow, with the data that decides about fusion.
+"""Regions: groups of equations while they grow, with the data that fusion decides by.
 
-Two regions are merged at the cost of the smaller: only its equations are visited, for their reads
-of the other region and vice versa. All other data is in outlines, which name axes and not
-equations, and so remain short however long a region gets. n equations take O(n log n) steps to
-become one.
+Merging two regions costs as much as the smaller one: only its equations are visited, for reads that
+cross between the regions. All other data is in outlines, which name axes instead of equations, and
+so stay short however large a region gets. Merging n equations into one region takes O(n log n).
 
-An axis is a class of keys (equation, iteration dimension), named by the smallest. Producers and
-their readers share axes; equations that only read the same array from memory should too, unless an
-equation would then have one axis twice. That is computed again for each outline, for the few arrays
-that are read along several axes.
+An axis is an equivalence class of keys (equation, iteration dimension), named by its smallest key.
+Producers and their readers share axes. Equations that read the same array from memory should share
+them too, unless an equation would then have one axis twice. Each outline decides this again, for
+the few arrays that are read along several axes.
 """
 
 from __future__ import annotations
@@ -26,35 +25,36 @@ from gpuflow.compiler.fusion.space import (
 )
 from gpuflow.core.jaxpr import Literal, Var
 
-# Equations in the loops of a kernel: with more, chains are built no sooner, and run no faster; with
-# fewer, functions such as expi are two kernels. The table is in docs/design/0024-fusion.md.
-# MOST_MEMBERS counts those that compute scalars too.
+# Most equations in the loops of a kernel. With more, chains compile no sooner and run no faster.
+# With fewer, functions such as expi are two kernels. The table is in docs/design/0024-fusion.md.
+# MOST_MEMBERS also counts equations that compute scalars.
 MOST_IN_LOOPS = 256
 MOST_MEMBERS = 400
 
 Axes = frozenset[Key]
-Order = tuple[int, int, int]  # of a read in the program: equation, operand, dimension
-Shared = tuple[Var, int]  # an array that is read, and a dimension of it
+Order = tuple[int, int, int]  # a read, in program order: equation, operand, dimension
+Shared = tuple[Var, int]  # an array that is read from memory, and a dimension of it
 
 
 @record(frozen=False)
 class Outline:
-    """Data that decides about a region, without its equations.
+    """Summary of a region by axes: all that ``kinds.form_of`` needs, without its equations.
 
     Attributes:
-        domains: the axes that its equations loop over, with the first equation of each.
-        reduced: the axes that its reductions reduce, with the first reduction of each.
-        stored: the axes of arrays that are read outside, with the count of these arrays.
-        costly: the axes of equations that should not be computed again.
-        dependent_domains: the axes of equations that use the results of its reductions.
+        domains: sets of axes that equations iterate over, with the first such equation.
+        reduced: sets of axes that reductions reduce, with the first such reduction.
+        stored: sets of axes of stored arrays, with the count of these arrays.
+        costly: sets of axes of equations that must not be recomputed.
+        dependent_domains: sets of axes of equations that use results of the region's reductions.
         used_units: for axes of size 1 that are not broadcast, the count of uses in memory or as an
             index.
         updates: equations that update in place.
-        shared_reads: of arrays in memory that are read along several axes, the first read of each.
+        shared_reads: arrays in memory that are read along several axes, with the first read along
+            each axis.
         arrays: count of external arrays that are read.
         in_loops: count of equations with axes.
-        maybe_unreduced: some reduction's axes all have size 1, so that it may be none.
-        loops: some equation is a loop of each lane.
+        maybe_unreduced: whether all axes of some reduction have size 1, so that it may reduce none.
+        loops: whether some equation is a loop in each lane.
     """
 
     domains: dict[Axes, int] = field(default_factory=dict)
@@ -72,18 +72,18 @@ class Outline:
 
 
 class Region:
-    """Equations that one kernel may compute.
+    """Equations that one kernel may compute; a new region has one, regions grow by merging.
 
     Attributes:
-        members: the equations, in no order.
-        outline: of them.
-        parent: union-find on the keys of axes.
-        eqns: of each axis the equations that have it.
+        members: the equations, unordered.
+        outline: the summary of the region.
+        parent: union-find of axis keys.
+        eqns: for each axis the equations that have it.
         reads: external arrays that are read.
-        shared: of each of their dimensions the axes along which it is read, with the first read.
-        escaping: arrays that are read outside, with the count of reads.
+        shared: for each dimension of these, the axes along which it is read, with the first read.
+        escaping: arrays that must be stored, with the count of reads outside the region.
         dependent: equations that use the result of a reduction of the region.
-        unstored: equations whose outputs are recomputed by their readers.
+        unstored: equations whose readers outside the region recompute their outputs.
     """
 
     def __init__(self, program: Program, position: int, is_stored: bool = True) -> None:
@@ -125,6 +125,7 @@ class Region:
                     outline.stored[axes] = outline.stored.get(axes, 0) + 1
 
     def _add_reads(self, position: int, iteration: Iteration) -> None:
+        """Record the reads from memory of the first equation."""
         program, used_units = self.program, self.outline.used_units
         inputs = program.jaxpr.eqns[position].inputs
         for operand, (atom, links) in enumerate(zip(inputs, iteration.reads, strict=True)):
@@ -142,7 +143,7 @@ class Region:
         self.outline.shared_reads = {s: first for s, first in self.shared.items() if len(first) > 1}
 
     def find(self, key: Key) -> Key:
-        """The name of a key's axis."""
+        """The axis of a key: the representative of its class."""
         parent = self.parent
         while key in parent:
             above = parent[key]
@@ -166,13 +167,13 @@ class Region:
         return position in self.members
 
     def stored(self) -> set[int]:
-        """The equations with results that are read outside."""
+        """The equations whose results must be stored."""
         return {self.program.producer[var] for var in self.escaping}
 
     def without(self, var: Var) -> Region:
-        """The same region, if external readers compute ``var``, an equation's only output.
+        """This region if its external readers recompute ``var``, the only output of an equation.
 
-        It shares its sets with this one, so only one of both may be merged with others later.
+        The result shares sets with this region: only one of the two may be merged later.
         """
         result = copy(self)
         position = self.program.producer[var]
@@ -188,12 +189,12 @@ class Region:
 
     @property
     def classes(self) -> Classes:
-        """The region's axes, so that more of them can be united."""
+        """The region's axes as a new union-find, in which more of them can be united."""
         return Classes(self.program, (self,))
 
 
 class Classes:
-    """Union-find on the axes of one or two regions."""
+    """Union-find on top of the axes of one or two regions, which it does not change."""
 
     def __init__(self, program: Program, regions: Sequence[Region]) -> None:
         self._program, self._regions = program, regions
@@ -208,13 +209,13 @@ class Classes:
         return result
 
     def find(self, axis: Key) -> Key:
-        """The name of a region's axis."""
+        """The representative of a region's axis."""
         while axis in self.parent:
             axis = self.parent[axis]
         return axis
 
     def united(self, axis: Key) -> list[Key]:
-        """The regions' axes that are united in this one."""
+        """The regions' axes that are united in an axis."""
         return self._united.get(axis) or [axis]
 
     def size(self, axis: Key) -> int:
@@ -224,7 +225,7 @@ class Classes:
         return iteration.sizes[axis[1]]
 
     def unite(self, first: Key, second: Key) -> bool:
-        """Make two axes one; False if they differ, or an equation would have one axis twice."""
+        """Unite two axes; False if sizes differ, or an equation would then have one axis twice."""
         a, b = self.find(first), self.find(second)
         if a == b:
             return True
@@ -242,13 +243,13 @@ class Classes:
         return True
 
     def renamed(self, axes: Axes) -> Axes:
-        """Axes of a region by their new names."""
+        """The representatives of a region's axes."""
         if not self.parent:
             return axes
         return frozenset([self.find(axis) for axis in axes])
 
     def merged(self) -> list[tuple[Key, list[Key]]]:
-        """The new axes, and the regions' axes that are united in each."""
+        """The united axes, each with the regions' axes that it consists of."""
         return [pair for pair in self._united.items() if pair[0] not in self.parent]
 
     def _eqns(self, axis: Key) -> set[int]:
@@ -256,14 +257,17 @@ class Classes:
 
 
 class MergedRegion:
-    """The union of two regions, before anything is changed.
+    """The tentative union of two regions; ``commit`` applies it.
+
+    Nothing changes before ``commit``, which changes and returns the larger region. The smaller one,
+    and other unions with either of them, must not be used afterwards.
 
     Args:
-        program: theirs.
+        program: the program of both regions.
         first, second: the regions.
 
     Raises:
-        NotOneKernelError: no kernel can hold both.
+        NotOneKernelError: if no kernel can hold both.
     """
 
     def __init__(self, program: Program, first: Region, second: Region) -> None:
@@ -277,12 +281,12 @@ class MergedRegion:
         if in_loops > MOST_IN_LOOPS:
             raise NotOneKernelError(f"it would have more than {MOST_IN_LOOPS} equations in loops")
         self.classes = Classes(program, (first, second))
-        self._removed_reads: set[Var] = set()  # arrays that are internal now
+        self._removed_reads: set[Var] = set()  # arrays that become internal
         self._removed_units: dict[Key, int] = {}
         self._internal_reads: dict[Var, int] = {}
         self._crossing_readers: set[int] = set()  # readers of the other region's values
         for reader, operand, source in self._crossing():
-            self._connect(reader, operand, source)
+            self._unify_read(reader, operand, source)
         self.new_dependent = self._new_dependents()
         self.outline = self._outline(in_loops)
 
@@ -291,7 +295,7 @@ class MergedRegion:
         return position in self.large.members or position in self.small.members
 
     def find(self, key: Key) -> Key:
-        """The name of a key's axis."""
+        """The axis of a key: the representative of its class."""
         region = self.large if key[0] in self.large.members else self.small
         return self.classes.find(region.find(key))
 
@@ -322,8 +326,8 @@ class MergedRegion:
                         crossing += [(reader, k, e) for k, atom in operands if atom is var]
         return sorted(crossing)
 
-    def _connect(self, reader: int, operand: int, source: int) -> None:
-        """Unite a reader's axes with its producer's."""
+    def _unify_read(self, reader: int, operand: int, source: int) -> None:
+        """Unite the axes of a reader and its producer; raise if the value cannot stay internal."""
         program = self.program
         eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
         producer = program.iterations[source]
@@ -351,7 +355,7 @@ class MergedRegion:
         self._crossing_readers.add(reader)
 
     def _new_dependents(self) -> set[int]:
-        """Equations that use the result of a reduction only in the union."""
+        """Equations that use the result of a reduction in the union, but not in their region."""
         program = self.program
         old = (self.large.dependent, self.small.dependent)
         if not (self.large.outline.reduced or self.small.outline.reduced):
@@ -363,7 +367,9 @@ class MergedRegion:
 
         todo = [e for e in self._crossing_readers if not is_dependent(e)]
         stack = [
-            e for e in todo if any(self._is_late(s, is_dependent) for s in self._producers_of(e))
+            e
+            for e in todo
+            if any(self._follows_reduction(s, is_dependent) for s in self._producers_of(e))
         ]
         while stack:
             e = stack.pop()
@@ -375,7 +381,7 @@ class MergedRegion:
                 stack += [r for r in readers if self.holds(r) and not is_dependent(r)]
         return dependents
 
-    def _is_late(self, position: int, is_dependent: Callable[[int], bool]) -> bool:
+    def _follows_reduction(self, position: int, is_dependent: Callable[[int], bool]) -> bool:
         iteration = self.program.iterations[position]
         assert iteration is not None
         return bool(iteration.reduced) or is_dependent(position)
@@ -386,6 +392,7 @@ class MergedRegion:
         return [s for s in sources if s is not None and self.holds(s)]
 
     def _outline(self, in_loops: int) -> Outline:
+        """The outline of the union, from those of the regions."""
         large, small = self.large.outline, self.small.outline
         renamed = self.classes.renamed
         result = Outline(in_loops=in_loops)
@@ -408,7 +415,7 @@ class MergedRegion:
         result.updates = large.updates + small.updates
         result.maybe_unreduced = large.maybe_unreduced or small.maybe_unreduced
         result.loops = large.loops or small.loops
-        self._leave_out(result)
+        self._remove_internal(result)
         both = sum(var in self.large.reads for var in self.small.reads)
         arrays = len(self.large.reads) + len(self.small.reads) - both
         result.arrays = arrays - len(self._removed_reads)
@@ -420,8 +427,8 @@ class MergedRegion:
                 result.shared_reads[shared] = first_reads
         return result
 
-    def _leave_out(self, outline: Outline) -> None:
-        """Remove reads and stores that are now internal."""
+    def _remove_internal(self, outline: Outline) -> None:
+        """Remove the stores and unit axes of values that become internal."""
         for axis, count in self._removed_units.items():
             axis = self.classes.find(axis)
             outline.used_units[axis] -= count
@@ -455,13 +462,13 @@ class MergedRegion:
         return first_reads
 
     def stored(self) -> set[int]:
-        """The equations with results that are read outside."""
+        """The equations whose results must be stored."""
         producer, regions = self.program.producer, (self.large, self.small)
         escaping = (var for region in regions for var in region.escaping)
         return {producer[var] for var in escaping if self._is_escaping(var)}
 
     def commit(self) -> Region:
-        """Merge the smaller region into the larger, which is changed and returned."""
+        """Merge the smaller region into the larger one, which is changed and returned."""
         large, small = self.large, self.small
         keys = (*small.shared, *self.outline.shared_reads)
         shared = {key: self._first_reads(key) for key in keys}
@@ -496,12 +503,12 @@ def region_of(program: Program, members: Iterable[int], unstored: Collection[int
     """The region of some equations.
 
     Args:
-        program: theirs.
+        program: the program.
         members: the equations, in program order.
-        unstored: equations whose outputs are recomputed by their readers.
+        unstored: equations whose readers recompute their outputs.
 
     Raises:
-        NotOneKernelError: no kernel can hold all.
+        NotOneKernelError: if no kernel can hold all of them.
     """
     singles = (Region(program, e, e not in unstored) for e in members)
     region = next(singles)

@@ -1,11 +1,14 @@
-"""In-place updates from selects between an operand and a new value.
+"""Turn ``where(i == k, v, x)`` on donated inputs into in-place updates.
 
     lax.fori_loop(0, n, lambda i, x: x.at[5].set(x[5] + i), x)
 
-A select between an array and other elements at known indices iterates over the whole array. That is
-free in a kernel that does so anyway, and dominates if few elements of a carry change. So a select
-becomes an update if the array is a donated input, the result becomes an output by updates alone,
-and all of them happen in that memory.
+A select between an array and new elements at given indices iterates over the whole array. This is
+free in a kernel that iterates over the array for another reason, but it dominates if few elements
+of a carry change. A select becomes an update if these conditions hold:
+
+- its array is a donated input;
+- the result becomes an output by updates alone;
+- all these updates happen in the memory of the input.
 """
 
 from __future__ import annotations
@@ -33,11 +36,11 @@ def _unplugged(*arguments: Any) -> NoReturn:
 
 @record(frozen=False)
 class _Rules:
-    """Rules of ops about selects; set by wiring.py.
+    """Rules of ops about selects, which the compiler must not import; ``wiring.py`` sets them.
 
     Attributes:
-        choice: of an equation, the predicate of new elements and the array that it may update, or
-            None.
+        choice: the predicate of an equation's new elements, and the array that it may update; None
+            if the equation is not such a select.
         update: ``(eqn, definition, build) -> bool``: build the update; False if impossible.
     """
 
@@ -49,11 +52,11 @@ rules = _Rules()
 
 
 def selects_to_updates(jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases) -> Jaxpr:
-    """The program in which selects on a donated input are in-place updates.
+    """Replace selects on donated inputs by in-place updates.
 
     Args:
         jaxpr: the program.
-        donations, kept: the values that may be updated in place, see ``UpdateRule``.
+        donations, inner_aliases: the values that may be updated in place, see ``UpdateRule``.
     """
     if not any(rules.choice(eqn) is not None for eqn in jaxpr.eqns):
         return jaxpr
@@ -67,11 +70,11 @@ def selects_to_updates(jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerA
 
 
 def body_with_updates(jaxpr: Jaxpr, first: int, count: int) -> Jaxpr:
-    """The body of a loop with updates of its carries, before programs in it are compiled.
+    """The body of a loop with in-place updates of carries; loops in it need not be compiled.
 
     Args:
         jaxpr: the body.
-        first, count: its carries among the inputs.
+        first, count: index of the first carry among the inputs, and the count of carries.
     """
     return selects_to_updates(jaxpr, carry_donations(jaxpr, first, count), NO_INNER_ALIASES)
 
@@ -83,14 +86,14 @@ def update_predicates(jaxpr: Jaxpr, first: int, count: int) -> dict[Eqn, Atom]:
         jaxpr, first, count: as of ``body_with_updates``.
     """
     unchanged = set(body_with_updates(jaxpr, first, count).eqns)
-    found = {eqn: rules.choice(eqn) for eqn in jaxpr.eqns if eqn not in unchanged}
-    return {eqn: choice[0] for eqn, choice in found.items() if choice is not None}
+    choices = {eqn: rules.choice(eqn) for eqn in jaxpr.eqns if eqn not in unchanged}
+    return {eqn: choice[0] for eqn, choice in choices.items() if choice is not None}
 
 
 def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, inner_aliases: InnerAliases) -> Jaxpr | None:
-    """The program in which an input becomes an output by updates alone.
+    """The program with the selects between an input ``var`` and an output ``out`` as updates.
 
-    None if that is impossible, or already the case.
+    None if another equation is between them, or if there is no select.
     """
     definition = Definitions(jaxpr)
     definition.eqns.update((output, eqn) for eqn in jaxpr.eqns for output in eqn.outputs)
@@ -113,16 +116,16 @@ def _with_updates(jaxpr: Jaxpr, var: Var, out: Atom, inner_aliases: InnerAliases
         out = pairs[out]
     if not updates:
         return None
-    eqns = [new for eqn in jaxpr.eqns for new in _instead(eqn, updates)]
+    eqns = [new for eqn in jaxpr.eqns for new in _replacements(eqn, updates)]
     return reads_first(jaxpr.replace(eqns=_live(jaxpr, eqns)))
 
 
-def _instead(eqn: Eqn, updates: dict[Var, list[Eqn]]) -> Sequence[Eqn]:
+def _replacements(eqn: Eqn, updates: dict[Var, list[Eqn]]) -> Sequence[Eqn]:
     return updates.get(eqn.outputs[0], (eqn,)) if eqn.outputs else (eqn,)
 
 
 def _live(jaxpr: Jaxpr, eqns: Iterable[Eqn]) -> tuple[Eqn, ...]:
-    """The equations without those that only the selects read; the others are the same objects."""
+    """The equations without those that only replaced selects read; others stay identical."""
     before = {var for eqn in jaxpr.eqns for var in _read(eqn)}
     live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
     result: list[Eqn] = []

@@ -1,9 +1,9 @@
-"""Outputs of branches that share memory with an operand in all branches.
+"""Buffer aliasing of branches: outputs that reuse the memory of one operand in all branches.
 
     lax.cond(p, lambda x: x.at[i].set(v), lambda x: x, x)
 
-In this case one program updates its input, and the other returns it unchanged. In both, the output
-is assigned the input's memory, so that one changes an element and the other does nothing.
+One branch updates its input, the other returns it unchanged. If both outputs have the input's
+memory, then the first branch changes one element, and the second does nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def shared_memory(
     """The donations of each branch: inputs that become the same output in all of them.
 
     Args:
-        programs: of the branches.
-        inner_aliases: for each, the operands that its inner programs modify in place.
-        inputs: count of their common inputs.
+        programs: the programs of the branches.
+        inner_aliases: for each program, the operands that its loops and branches modify in place.
+        inputs: count of the inputs that all programs share, which come first.
     """
     branches = list(zip(programs, inner_aliases, strict=True))
     pairs = set.intersection(*[_candidates(*branch, inputs) for branch in branches])
@@ -39,22 +39,22 @@ def _candidates(program: Jaxpr, inner_aliases: InnerAliases, inputs: int) -> set
         for eqn in program.eqns
         for operand, out in updated_pairs(eqn, inner_aliases)
     }
-    number_of = {var: k for k, var in enumerate(program.invars[:inputs])}
-    found: dict[int, int] = {}
+    index_of = {var: k for k, var in enumerate(program.invars[:inputs])}
+    output_of: dict[int, int] = {}
     for k, atom in enumerate(program.outvars):
         if program.outvars.count(atom) > 1:
             continue
         while type(atom) is Var and atom in before:
             atom = before[atom]
-        if type(atom) is Var and atom in number_of:
-            found.setdefault(number_of[atom], k)
-    return set(found.items())
+        if type(atom) is Var and atom in index_of:
+            output_of.setdefault(index_of[atom], k)
+    return set(output_of.items())
 
 
 def _in_memory(
     program: Jaxpr, inner_aliases: InnerAliases, pairs: set[tuple[int, int]]
 ) -> set[tuple[int, int]]:
-    """The pairs whose output is in the memory of the input."""
+    """The pairs whose output is in the memory of the input, if these are donated."""
     described = describe_program(program, _donations(program, pairs), inner_aliases)
     outs = program.outvars
     return {(k, out) for k, out in pairs if described.storage(outs[out])[0] is program.invars[k]}

@@ -1,9 +1,10 @@
-"""Iteration space of a group of equations: its unified dimensions.
+"""Iteration space of a group of equations: the axes that their dimensions share.
 
-Each equation iterates over its own dimensions: the output's, or for a reduction the operand's. In a
-group the dimensions of a producer and of its consumers are unified (union-find). A value read from
-memory has no axes, only an index for each of its dimensions in terms of the equations' axes. Sizes
-are never compared, only ranks and structure.
+Each equation iterates over the dimensions of its output, or for a reduction over those of its
+operand. Within a group, dimensions of a producer and its consumers are unified (union-find): they
+are one axis. A value that is read from memory has no axes, only an index for each of its dimensions
+in terms of the readers' axes. Decisions depend on ranks and structure, never on the values of sizes
+other than 1: a group serves all sizes of a program key.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from gpuflow.core.lowering import Iteration
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.scalar import COMPONENT_DTYPES, COMPUTE_DTYPES, NARROW_DTYPES
 
-Key = tuple[int, int]  # (equation, iteration dimension)
+Key = tuple[int, int]  # (position of an equation, iteration dimension)
 
 
 class Kind(Enum):
-    """The form of a kernel: its capabilities."""
+    """The kind of a kernel, by the axes that it reduces. The values are in the text of kernels."""
 
-    MAP = "map"
-    ROW = "row"
-    COLUMN = "column"
-    FULL = "full"
+    MAP = "map"  # reduces nothing
+    ROW = "row"  # reduces the innermost axes; may read a row several times
+    COLUMN = "column"  # reduces axes that are not the innermost ones, in one pass
+    FULL = "full"  # reduces all axes to scalars, in one pass
 
 
 def is_fusible(eqn: Eqn) -> bool:
@@ -44,13 +45,13 @@ def is_fusible(eqn: Eqn) -> bool:
 
 
 def iteration_of(eqn: Eqn) -> Iteration | None:
-    """The iteration of ``eqn``, or None if no generated kernel can hold it."""
+    """The iteration dimensions of ``eqn``, or None if no generated kernel can hold it."""
     return eqn.primitive.lower.iteration(eqn) if is_fusible(eqn) else None
 
 
 @cache
 def _is_supported(dtype: Any) -> bool:
-    """Whether kernels store it: not dtypes of 2 or 4 bits, and not float8_e8m0fnu."""
+    """Whether kernels load and store a dtype: not those of 2 or 4 bits, nor float8_e8m0fnu."""
     if dtype == dtypes.float0:
         return False
     return storage_dtype(dtype).name in (*COMPUTE_DTYPES, *NARROW_DTYPES, *COMPONENT_DTYPES)
@@ -58,21 +59,32 @@ def _is_supported(dtype: Any) -> bool:
 
 @record
 class Program:
-    """A program described for fusion, by positions of equations."""
+    """A program with the analyses that fusion needs; equations are named by their positions.
+
+    Attributes:
+        jaxpr: the program after all passes.
+        iterations: of each equation; None if it is an alias, or no generated kernel can hold it.
+        producer: for each variable the equation that computes it; inputs have none.
+        readers: for each variable the equations that read it, once for each operand.
+        outputs: variables that are outputs of the program.
+        views: aliases of memory: variable -> (variable that owns the buffer, layout in it).
+        updates: the equations that update operands in place.
+        unrounded: values that kernels may hold with more precision than their dtype has.
+    """
 
     jaxpr: Jaxpr
     iterations: tuple[Iteration | None, ...]
     producer: dict[Var, int]
     readers: dict[Var, list[int]]
     outputs: frozenset[Var]
-    views: dict[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
-    updates: Mapping[int, InMemory]  # in place
-    unrounded: frozenset[Var] = frozenset()  # values that kernels may hold with excess precision
+    views: dict[Var, tuple[Var, View]]
+    updates: Mapping[int, InMemory]
+    unrounded: frozenset[Var] = frozenset()
 
     def escaping(
         self, positions: Sequence[int], unstored: frozenset[int] = frozenset()
     ) -> tuple[Var, ...]:
-        """The outputs of a group of equations that are read outside of it.
+        """The outputs of a group that other equations read, or that the program returns.
 
         Args:
             positions: the group.
@@ -99,7 +111,24 @@ class Program:
 
 @record(frozen=False)
 class Space:
-    """The unified axes of a group."""
+    """The iteration space of a group: its axes, and the kind of its kernel.
+
+    An axis is named by the representative of its keys.
+
+    Attributes:
+        members: the equations, in program order.
+        classes: the axis of each key (equation, iteration dimension).
+        sizes: the size of each axis.
+        units: axes of size 1 that need no loop.
+        domains: for each equation the axes that it iterates over, without ``units``.
+        kind: the kind of the kernel.
+        order: the axes of the loops, from the outermost.
+        reduced: the axes that are reduced.
+        dependent: equations that use the result of a reduction of the group.
+        escaping: variables that are stored, because they are read outside the group.
+        serial: axes that must be visited in order.
+        unstored: equations whose readers recompute their outputs, see ``recompute.py``.
+    """
 
     members: tuple[int, ...]
     classes: dict[Key, Key]
@@ -109,13 +138,13 @@ class Space:
     kind: Kind = Kind.MAP
     order: tuple[Key, ...] = ()
     reduced: frozenset[Key] = frozenset()
-    dependent: frozenset[int] = frozenset()  # equations that use a reduction of the group
+    dependent: frozenset[int] = frozenset()
     escaping: tuple[Var, ...] = field(default=())
-    serial: frozenset[Key] = frozenset()  # axes that are visited in order
-    unstored: frozenset[int] = frozenset()  # equations whose outputs are internal, see recompute.py
+    serial: frozenset[Key] = frozenset()
+    unstored: frozenset[int] = frozenset()
 
     def axes_of_output(self, program: Program, position: int) -> list[Key]:
-        """For each output dimension of an equation its axis (a unit axis is not in ``order``)."""
+        """The axis of each output dimension of an equation; unit axes are not in ``order``."""
         iteration = program.iterations[position]
         assert iteration is not None
         return [self.classes[position, d] for d in iteration.out]

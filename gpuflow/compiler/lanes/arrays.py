@@ -1,8 +1,10 @@
-"""Small arrays of one lane: a kernel value for each element, and dimensions of lanes.
+"""Arrays in a lane program: a KernelIR value for each element that one lane holds.
 
-Arrays of a program that runs for each lane have three kinds of dimensions: those of lanes, with the
-index of a kernel's point; small ones, with a value for each element; and repeated ones, along which
-the array is broadcast.
+The kind of a dimension is one of these:
+
+- the index of a batch dimension (0 or more): the lane has the element at its batch index;
+- SMALL: the lane has all elements;
+- REPEATED: the array is broadcast along it.
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ Element = Value | Pair
 
 SMALL = -1
 REPEATED = -2
-MOST_ELEMENTS = 128  # of an array of one lane
+MOST_ELEMENTS = 128  # elements of an array that one lane holds
 
 
 class NotLanesError(Exception):
-    """A program cannot be batched; the message is the reason, as "it ...".
+    """A program cannot become a lane program; the message is the reason, as "it ...".
 
     Args:
-        message: why.
-        fix: the suggested replacement, for users who requested one kernel.
+        message: the reason.
+        fix: the suggested change, for users who requested one kernel.
 
     Attributes:
-        eqn: the equation that is the reason; None: no single one.
+        eqn: the equation that is the reason; None if it is not a single one.
     """
 
     def __init__(self, message: str, fix: str | None = None) -> None:
@@ -44,12 +46,12 @@ class NotLanesError(Exception):
 
 @record(eq=False)
 class LaneArray:
-    """An array whose elements are values.
+    """An array whose elements are KernelIR values.
 
     Attributes:
-        shape: with all dimensions.
-        kinds: of each dimension the index of its lane, SMALL or REPEATED.
-        items: an object array over the small dimensions.
+        shape: sizes of all dimensions.
+        kinds: the kind of each dimension.
+        items: the elements, as an object array over the SMALL dimensions.
     """
 
     shape: tuple[int, ...]
@@ -67,11 +69,11 @@ class LaneArray:
         return [d for d, kind in enumerate(self.kinds) if kind == SMALL]
 
     def flat(self) -> list[Element]:
-        """The elements in order."""
+        """The elements in row-major order."""
         return list(self.items.reshape(-1))
 
     def with_items(self, elements: Sequence[Element]) -> LaneArray:
-        """The same array with other elements, in order."""
+        """The same array with other elements, given in row-major order."""
         return LaneArray(self.shape, self.kinds, object_array(elements, self.items.shape))
 
 
@@ -81,11 +83,11 @@ class MemoryArray:
 
     Attributes:
         number: index of the operand.
-        dtype: storage.
-        shape: shape of the remaining dimensions.
-        kinds: as of a LaneArray; SMALL for all dimensions that are not batch dimensions.
-        dims: the operand's remaining dimensions.
-        offset: elements from its start; None: 0.
+        dtype: storage dtype.
+        shape: sizes of the dimensions that have not been indexed yet.
+        kinds: the kind of each of these; SMALL for all that are not batch dimensions.
+        dims: the operand's dimension of each of these.
+        offset: offset in elements; None is 0.
     """
 
     number: int
@@ -98,11 +100,11 @@ class MemoryArray:
 
 @record(eq=False)
 class ComputedArray:
-    """An array without lanes whose elements are computed on demand, such as a counter.
+    """An array without batch dimensions whose elements are computed on demand, such as an iota.
 
     Attributes:
-        shape: shape of the remaining dimensions.
-        element: ``indices, one for each dimension -> element``.
+        shape: sizes of its dimensions.
+        element: returns the element at some indices, one for each dimension.
     """
 
     shape: tuple[int, ...]
@@ -110,7 +112,7 @@ class ComputedArray:
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        """As of a LaneArray."""
+        """The kind of each dimension."""
         return (SMALL,) * len(self.shape)
 
 
@@ -118,13 +120,13 @@ Array = LaneArray | MemoryArray | ComputedArray
 
 
 def is_computed(operands: Sequence[Array]) -> bool:
-    """Whether some arrays are computed on demand, and the others are scalars."""
+    """Whether all arrays are computed on demand or scalars, and some are not scalars."""
     shaped = [operand for operand in operands if operand.shape]
     return bool(shaped) and all(isinstance(operand, ComputedArray) for operand in shaped)
 
 
 def object_array(elements: Sequence[Element], shape: Sequence[int]) -> np.ndarray:
-    """An array of objects with these elements."""
+    """An object array with these elements, in row-major order."""
     result = np.empty(len(elements), object)
     for position, element in enumerate(elements):
         result[position] = element
@@ -132,22 +134,22 @@ def object_array(elements: Sequence[Element], shape: Sequence[int]) -> np.ndarra
 
 
 def uniform(element: Element) -> LaneArray:
-    """A scalar."""
+    """A scalar that is the same in all lanes."""
     return LaneArray((), (), object_array([element], ()))
 
 
 def small_kinds(shape: Sequence[int]) -> tuple[int, ...]:
-    """The kinds of an array without lanes.
+    """The kinds of an array without batch dimensions.
 
     Raises:
-        NotLanesError: it has too many elements.
+        NotLanesError: if it has more elements than a lane may hold.
     """
     check_small(shape)
     return (SMALL,) * len(shape)
 
 
 def check_small(sizes: Sequence[int]) -> None:
-    """Raise NotLanesError for more elements than a lane may have."""
+    """Raise NotLanesError for more elements than a lane may hold."""
     if prod(sizes) > MOST_ELEMENTS:
         raise NotLanesError(
             f"it has arrays of more than {MOST_ELEMENTS} elements for each lane",
@@ -158,7 +160,7 @@ def check_small(sizes: Sequence[int]) -> None:
 
 
 def joined_kind(first: int, second: int) -> int:
-    """Return the common kind of a dimension of two operands."""
+    """The common kind of a dimension of two operands; raises NotLanesError if they conflict."""
     if first == second or second == REPEATED:
         return first
     if first == REPEATED:
@@ -167,14 +169,19 @@ def joined_kind(first: int, second: int) -> int:
 
 
 def viewed(array: LaneArray, out_shape: Sequence[int], view: views.View) -> LaneArray:
-    """A rearrangement of an array, given as a view of its row-major elements.
+    """Apply a layout op to an array.
+
+    Args:
+        array: the operand.
+        out_shape: the shape of the result.
+        view: the result as a view of the row-major operand.
 
     Raises:
-        NotLanesError: elements go from one lane to another.
+        NotLanesError: if elements move between lanes.
     """
     steps = views.contiguous(array.shape).strides
     kinds = []
-    lanes: dict[int, int] = {}  # the operand's dimension of lanes: the output's
+    lanes: dict[int, int] = {}  # batch dimensions: dimension of the operand -> of the output
     for d, (size, stride, repeats) in enumerate(
         zip(view.shape, view.strides, view.broadcast, strict=True)
     ):
@@ -204,7 +211,7 @@ def viewed(array: LaneArray, out_shape: Sequence[int], view: views.View) -> Lane
 
 
 def _coordinates(array: LaneArray, address: int, steps: Sequence[int]) -> tuple[int, ...]:
-    """The index in the items of an element, from its row-major index."""
+    """The index in ``items`` of the element with a row-major index in the whole array."""
     index = []
     for size, step, kind in zip(array.shape, steps, array.kinds, strict=True):
         coordinate = address // step % size if size else 0
@@ -216,7 +223,7 @@ def _coordinates(array: LaneArray, address: int, steps: Sequence[int]) -> tuple[
 
 
 def broadcast(array: LaneArray, kinds: Sequence[int]) -> np.ndarray:
-    """The items along all dimensions that are small in ``kinds``."""
+    """The items broadcast to all dimensions that are SMALL in ``kinds``."""
     small = [d for d, kind in enumerate(kinds) if kind == SMALL]
     sizes = [array.shape[d] for d in small]
     check_small(sizes)
@@ -225,6 +232,6 @@ def broadcast(array: LaneArray, kinds: Sequence[int]) -> np.ndarray:
 
 
 def with_kinds(array: LaneArray, other: LaneArray) -> LaneArray:
-    """An array with the common kinds of it and another of its shape."""
+    """An array broadcast to the common kinds of it and another array of its shape."""
     kinds = tuple(map(joined_kind, array.kinds, other.kinds))
     return array if kinds == array.kinds else LaneArray(array.shape, kinds, broadcast(array, kinds))

@@ -1,4 +1,4 @@
-"""The interface of a program of one lane to the ops that are emitted into it."""
+"""Interface between the evaluator of a lane program and the ops that it emits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gpuflow.kir.nodes import Value
 
 
 class LaneContext(Protocol):
-    """The methods of ``Evaluator`` that ops use.
+    """The methods of ``evaluate.Evaluator`` that ops use.
 
     Attributes:
-        builder: the emitted code so far.
+        builder: the builder of the emitted code.
     """
 
     builder: FoldingBuilder
 
     def lane_index(self, lane: int) -> Value:
-        """The index along a batch dimension."""
+        """The index of the lane along a batch dimension, as int64."""
         ...
 
     def load(
@@ -34,7 +34,7 @@ class LaneContext(Protocol):
         ...
 
     def values_of(self, array: Array) -> LaneArray:
-        """An array as values; one in memory is read."""
+        """Load an array into values, if it is not there yet."""
         ...
 
     def rounded(self, element: Element, var: Var) -> Element:

@@ -1,4 +1,8 @@
-"""Conversion of loops and branches with independent lanes to programs of one lane."""
+"""Convert a loop or branch with independent lanes to a lane program.
+
+Which dimensions of its arrays are batch dimensions is guessed from their shapes. Each guess is an
+``_Attempt``, which raises NotLanesError if the evaluator finds that lanes are not independent.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ _NOTHING: Mapping[Var, Eqn] = {}
 
 
 def may_be_lanes(eqn: Eqn) -> bool:
-    """Whether ``attempts`` applies: it is a loop, or a branch of lanes with a loop in it."""
+    """Whether ``attempts`` applies: it is a loop, or batched control flow with a loop in it."""
     rule = eqn.primitive.lower
     if eqn.effects:
         return False
@@ -45,7 +49,7 @@ def may_be_lanes(eqn: Eqn) -> bool:
 
 
 def _has_loop(eqn: Eqn) -> bool:
-    """Whether an equation is a loop, or a branch with a loop in it: others are selects."""
+    """Whether an equation is a loop, or a branch with a loop in it; other branches are selects."""
     form = eqn.primitive.lower.inner(eqn)
     if form is None or form.is_loop:
         return form is not None
@@ -55,13 +59,13 @@ def _has_loop(eqn: Eqn) -> bool:
 def lane_equation(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> Eqn | None:
-    """The batched equation of a program for one element, or None.
+    """The equation of the lane program that replaces a loop or branch; None if none does.
 
     Args:
         eqn: a loop or a branch.
-        used: of its outputs, whether they are read; the others are dropped.
-        unrounded: as of ``lane_loops``.
-        definition: the defining equation of each variable around it.
+        used: for each output whether it is read; the others are dropped.
+        unrounded: see ``lane_loops``.
+        definition: the defining equation of each variable of the enclosing program.
     """
     for attempt in attempts(eqn, unrounded, definition):
         try:
@@ -72,11 +76,11 @@ def lane_equation(
 
 
 def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
-    """The reason why a loop or branch cannot be inside a kernel; None if it can.
+    """The reason why a loop or branch is not part of a kernel, for ``explain``; None if it can be.
 
     Args:
         eqn: a loop or a branch.
-        unrounded: as of ``lane_loops``.
+        unrounded: see ``lane_loops``.
     """
     if eqn.effects:
         return "it has effects"
@@ -96,7 +100,7 @@ def why_not(eqn: Eqn, unrounded: Unrounded) -> str | None:
 def attempts(
     eqn: Eqn, unrounded: Unrounded, definition: Mapping[Var, Eqn] = _NOTHING
 ) -> list[_Attempt]:
-    """The conversions of a loop or branch to try, best first; arguments of ``lane_equation``."""
+    """The conversions of a loop or branch to try, best first; args as of ``lane_equation``."""
     rule = eqn.primitive.lower
     if rule.lanes is not None:
         form = rule.lanes(eqn.params)
@@ -112,17 +116,17 @@ def attempts(
             eqn,
             iterations or form,
             lanes,
-            _kinds(eqn, form, lanes, tables, iterations is not None),
+            _kinds(eqn, form, lanes, uniform_consts, iterations is not None),
             unrounded,
             definition,
         )
         for lanes in _candidates(form, () if iterations is None else iterations.sizes)
-        for tables in ((False, True) if lanes else (False,))
+        for uniform_consts in ((False, True) if lanes else (False,))
     ]
 
 
 def iterations_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
-    """Convert a scan without carries to a batched program."""
+    """A scan without carries as batched control flow over its iterations; else None."""
     if not form.is_parallel:
         return None
     num_xs = len(form.body.in_avals) - form.num_consts
@@ -131,10 +135,10 @@ def iterations_as_lanes(form: ScanForm | WhileForm) -> LaneForm | None:
 
 
 def _candidates(form: ScanForm | WhileForm, front: Shape) -> list[Shape]:
-    """Candidates for the batch dimensions: leading dimensions of all carries.
+    """Candidates for the sizes of batch dimensions, most dimensions first.
 
-    For a scan without carries: its iterations (``front``), and the common leading dimensions of its
-    results.
+    They are leading dimensions that all outputs of the body share, after ``front``: the iterations
+    of a scan without carries, else nothing.
     """
     shapes = [aval.shape for aval in form.body.out_avals if aval.ndim]
     if front == (1,):
@@ -150,15 +154,15 @@ def _candidates(form: ScanForm | WhileForm, front: Shape) -> list[Shape]:
 
 
 def _kinds(
-    eqn: Eqn, form: ScanForm | WhileForm, lanes: Shape, tables: bool, by_iteration: bool
+    eqn: Eqn, form: ScanForm | WhileForm, lanes: Shape, uniform_consts: bool, by_iteration: bool
 ) -> list[tuple[int, ...]]:
-    """The kinds of the operands' dimensions, given the lanes.
+    """The kinds of the operands' dimensions, given the batch dimensions.
 
     Args:
         eqn, form: the loop.
-        lanes: their sizes.
-        tables: constants have no lanes, whatever their shape.
-        by_iteration: the first lane is the iteration.
+        lanes: sizes of the batch dimensions.
+        tables: whether constants have no batch dimensions, whatever their shape.
+        by_iteration: whether the first batch dimension is the iteration.
     """
     iteration_kinds, lanes = ([0], lanes[1:]) if by_iteration else ([SMALL], lanes)
     num_consts, first_x = form.first_carry, form.first_carry + form.num_carry
@@ -168,22 +172,24 @@ def _kinds(
         skipped = int(k >= first_x)
         rest = shape[skipped:]
         first_kinds = iteration_kinds * skipped
-        is_lanes = bool(lanes) and rest[: len(lanes)] == lanes and not (tables and k < num_consts)
+        is_lanes = (
+            bool(lanes) and rest[: len(lanes)] == lanes and not (uniform_consts and k < num_consts)
+        )
         of_lanes = range(int(by_iteration), int(by_iteration) + len(lanes)) if is_lanes else ()
         kinds.append((*first_kinds, *of_lanes, *[SMALL] * (len(rest) - len(of_lanes))))
     return kinds
 
 
 class _Attempt:
-    """A loop with dimensions of lanes.
+    """One attempt to convert a loop or branch, with given batch dimensions.
 
     Args:
-        eqn: the loop.
-        form: of it.
-        lanes: the lanes' sizes.
-        kinds: of the operands' dimensions.
-        unrounded: as of ``lane_loops``.
-        definition: as of ``lane_equation``.
+        eqn: the loop or branch.
+        form: its programs.
+        lanes: sizes of the batch dimensions.
+        kinds: for each operand the kinds of its dimensions.
+        unrounded: see ``lane_loops``.
+        definition: see ``lane_equation``.
     """
 
     def __init__(
@@ -200,17 +206,17 @@ class _Attempt:
         self.evaluator = Evaluator(lanes, unrounded)
 
     def equation(self, used: Sequence[bool]) -> Eqn:
-        """The equation of one lane's program.
+        """Run the evaluator, and build the equation of the lane program; call it once.
 
         Raises:
-            NotLanesError: if it cannot be converted.
+            NotLanesError: if the lanes are not independent, or the program is too large.
         """
         eqn, evaluator = self.eqn, self.evaluator
-        must = self.form.kernel is not None
-        operations = 0 if must else work(self.form, max(prod(self.lanes), 1))
-        most = 0 if must else most_work(self.form)
-        if operations > most:
-            raise NotLanesError(f"it takes some {operations} operations a lane, more than {most}")
+        is_required = self.form.kernel is not None
+        operations = 0 if is_required else work(self.form, max(prod(self.lanes), 1))
+        limit = 0 if is_required else most_work(self.form)
+        if operations > limit:
+            raise NotLanesError(f"it takes some {operations} operations a lane, more than {limit}")
         every = tuple(range(len(self.lanes)))
         is_element = [
             type(atom) is Literal or not atom.aval.ndim or kinds == every
@@ -219,7 +225,7 @@ class _Attempt:
         counters = {k: self._counter(atom) for k, atom in enumerate(eqn.inputs) if atom.aval.ndim}
         order = [k for k in range(len(eqn.inputs)) if counters.get(k) is None]
         order.sort(key=lambda k: is_element[k])
-        number_of = {k: number for number, k in enumerate(order)}
+        index_of = {k: number for number, k in enumerate(order)}
         operands: list[Array] = []
         for k, (atom, kinds) in enumerate(zip(eqn.inputs, self.kinds, strict=True)):
             storage, counter = storage_of(atom.aval), counters.get(k)
@@ -227,9 +233,9 @@ class _Attempt:
                 operands.append(counter)
             elif not is_element[k]:
                 dims = tuple(range(atom.aval.ndim))
-                operands.append(MemoryArray(number_of[k], storage, atom.aval.shape, kinds, dims))
+                operands.append(MemoryArray(index_of[k], storage, atom.aval.shape, kinds, dims))
             else:
-                element = evaluator.element(storage, number_of[k])
+                element = evaluator.element(storage, index_of[k])
                 shape = atom.aval.shape
                 operands.append(LaneArray(shape, kinds, object_array([element], ())))
         outputs = [var for var, is_used in zip(eqn.outputs, used, strict=True) if is_used]
@@ -269,7 +275,7 @@ class _Attempt:
         )
 
     def _counter(self, atom: Atom) -> ComputedArray | None:
-        """An operand that is computed from its indices alone; None for others."""
+        """An operand that is a cheap function of its indices, such as an iota; None for others."""
         eqn = self.definition.get(atom) if type(atom) is Var else None
         if eqn is None or len(eqn.outputs) > 1:
             return None
@@ -290,7 +296,7 @@ class _Attempt:
         return computed(self.evaluator, eqn, arrays) if is_computed(arrays) else None
 
     def _run(self, operands: list[Array], positions: dict[int, int]) -> list[tuple[int, Array]]:
-        """Emit the loop; return the outputs that are used and are not stored yet."""
+        """Emit the loop or branch; returns the used outputs that it has not stored."""
         evaluator, form = self.evaluator, self.form
 
         def store(k: int, index: Value, array: LaneArray) -> None:
@@ -304,7 +310,7 @@ class _Attempt:
     # --- outputs ---
 
     def _finished(self, position: int, array: Array, aval: ShapedArray) -> list[Any] | None:
-        """The elements of an output at the lane's index; None if it was stored."""
+        """The element of an output at the batch index, as a result; None if it is stored."""
         array = self._resolved(self.evaluator.values_of(array))
         if array.kinds == tuple(range(len(self.lanes))):
             return array.flat()
@@ -312,7 +318,7 @@ class _Attempt:
         return None
 
     def _resolved(self, array: LaneArray) -> LaneArray:
-        """An array whose repeated dimensions become lanes if possible, else small."""
+        """An array whose REPEATED dimensions become batch dimensions if possible, else SMALL."""
         kinds = list(array.kinds)
         for d, kind in enumerate(kinds):
             if kind != REPEATED:
@@ -333,7 +339,10 @@ class _Attempt:
     def _store(
         self, position: int, array: LaneArray, aval: ShapedArray, iteration: Value | None
     ) -> None:
-        """Store an output, or its slice of one iteration of a scan."""
+        """Store an output, or its slice of one iteration of a scan.
+
+        Only the lanes at index 0 of batch dimensions that the array does not have store it.
+        """
         evaluator, builder = self.evaluator, self.evaluator.builder
         array = self._resolved(array)
         missing = [lane for lane in range(len(self.lanes)) if lane not in array.kinds]

@@ -1,9 +1,9 @@
-"""Emission of a program as the statements of one lane.
+"""Evaluator of lane programs: emits a jaxpr for one batch element as scalar KernelIR.
 
-The equations of a program are emitted for one batch element, scalar by scalar: computations between
-elements of a small array become arithmetic on values, loops and branches become While, For and If.
-Equations are handled by the class of their ``lower``; an unknown class, or communication between
-batch elements, ends the attempt with NotLanesError.
+Operations on small arrays are unrolled to arithmetic on values. Loops and branches become While,
+For and If. The class of an equation's ``lower`` calls the method of ``Evaluator`` for it
+(``in_lane``). An op that no kernel supports, or data flow between batch elements, raises
+NotLanesError.
 """
 
 from __future__ import annotations
@@ -42,16 +42,18 @@ from gpuflow.kir.nodes import Mode, Operand, Value
 from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype
 
 MOST_UNROLLED = 16  # iterations of an inner scan whose slices are values
-_MOST_ROUNDS = 6
+_MOST_ROUNDS = 6  # of emission, until the kinds of carries are a fixed point
 Unrounded = Callable[[Jaxpr], frozenset[Var]]
 Store = Callable[[int, Value, LaneArray], None]
 
 
 class _OtherKindsError(Exception):
-    """A loop's carries, or results of branches, have unexpected kinds of dimensions.
+    """Internal: carries of a loop, or results of branches, differ in kinds from the expected ones.
+
+    The caller discards the emitted code, and tries again.
 
     Args:
-        arrays: the arrays with the common kinds.
+        arrays: arrays with the kinds to try next.
     """
 
     def __init__(self, arrays: list[LaneArray]) -> None:
@@ -60,18 +62,18 @@ class _OtherKindsError(Exception):
 
 
 class Evaluator:
-    """Emits programs of one lane.
+    """Emits the code of one lane program.
 
     Args:
-        lanes: the sizes of the lanes' dimensions.
-        unrounded: of a program, the values that may be held with more precision than their dtype.
+        lanes: sizes of the batch dimensions.
+        unrounded: returns the values of a program that may be held with excess precision.
 
     Attributes:
-        builder: the emitted code so far.
-        parameters: external values, by their source.
-        numbers: size expressions that are passed at run time: the lengths of loops.
-        store: ``(output, iteration, slice) -> None``, if the outermost loop is a scan, stores the
-            slices of its results as they are computed.
+        builder: the builder of the emitted code.
+        parameters: params of the code, by their source (``LaneProgram.sources``).
+        numbers: sizes that are arguments: the lengths of loops.
+        store: ``(output, iteration, slice) -> None``: stores slices of the outermost scan's results
+            as they are computed; None if nothing can be stored.
     """
 
     def __init__(self, lanes: Sequence[int], unrounded: Unrounded) -> None:
@@ -86,24 +88,24 @@ class Evaluator:
     # --- external values ---
 
     def parameter(self, dtype: str, *source: Any) -> Value:
-        """The value of an external parameter, the same for the same source."""
+        """The param with a source; the same value for equal sources."""
         if source not in self.parameters:
             (self.parameters[source],) = self.builder._fresh([dtype])
         return self.parameters[source]
 
     def element(self, dtype: str, operand: int) -> Element:
-        """The operand's element at the lane's index."""
+        """The operand's element at the batch index."""
         if dtype in COMPONENT_DTYPES:
             real = COMPONENT_DTYPES[dtype]
             return Pair(*[self.parameter(real, "part", operand, k) for k in (0, 1)])
         return self.parameter(compute_dtype(dtype), "element", operand)
 
     def lane_index(self, lane: int) -> Value:
-        """The index along a batch dimension; ops recognize it by identity."""
+        """The index of the lane along a batch dimension; ops recognize it by identity."""
         return self.parameter("int64", "index", lane)
 
     def number(self, value: int) -> Value:
-        """A size expression that is passed at run time."""
+        """A size that is an argument, so that the text does not depend on it."""
         self.numbers.append(value)
         return self.parameter("int64", "number", len(self.numbers) - 1)
 
@@ -125,7 +127,7 @@ class Evaluator:
         for d, kind, index in zip(array.dims, array.kinds, indices, strict=True):
             if kind >= 0 and index != self.lane_index(kind):
                 raise NotLanesError("it reads what belongs to other lanes")
-            if kind < 0:  # the kernel's loops iterate over the others
+            if kind < 0:  # the access of the kernel covers batch dimensions
                 stride = self.parameter("int64", "stride", array.number, d)
                 offset = self.sum(offset, index, stride)
         name = f"m{array.number}"
@@ -135,14 +137,14 @@ class Evaluator:
         return self.builder.load(name, offset, where)
 
     def sum(self, offset: Value | None, index: Value, stride: Value) -> Value | None:
-        """An offset with an index times a stride added; None is 0."""
+        """An offset plus an index times a stride; None is 0."""
         if self.builder.static_value(index) == 0:
             return offset
         term = self.builder.apply("mul", index, stride)
         return term if offset is None else self.builder.apply("add", offset, term)
 
     def values_of(self, array: Array) -> LaneArray:
-        """An array as values; one in memory is read."""
+        """Load an array into values, if it is not there yet."""
         if isinstance(array, LaneArray):
             return array
         sizes = [n for n, kind in zip(array.shape, array.kinds, strict=True) if kind == SMALL]
@@ -158,7 +160,7 @@ class Evaluator:
         return LaneArray(array.shape, array.kinds, object_array(elements, sizes))
 
     def slice_of(self, array: Array, index: Value, static_index: int | None) -> Array:
-        """One slice along the first dimension; ``static_index`` is the index, if it is static."""
+        """A slice along the first dimension; ``static_index`` is the index if it is static."""
         if isinstance(array, ComputedArray):
             element = array.element
             return ComputedArray(array.shape[1:], lambda rest: element((index, *rest)))
@@ -190,7 +192,7 @@ class Evaluator:
     def run(
         self, jaxpr: Jaxpr, arguments: Sequence[Array], consts: Sequence[Any] = ()
     ) -> list[Array]:
-        """Emit a program."""
+        """Emit a program for some arguments; returns its outputs."""
         env: dict[Var, Array] = dict(zip(jaxpr.invars, arguments, strict=True))
         for var, value in zip(jaxpr.constvars, consts, strict=True):
             env[var] = self.constant(value, var.aval)
@@ -252,7 +254,7 @@ class Evaluator:
         return points.emitted(self, eqn, operands)
 
     def rearranged(self, eqn: Eqn, operand: Array) -> Array:
-        """The output of a rearrangement."""
+        """The output of a layout op."""
         return ops.layout(self, eqn, operand)
 
     def product(self, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
@@ -268,7 +270,11 @@ class Evaluator:
     # --- loops and branches ---
 
     def lane_form(self, form: LaneForm, operands: Sequence[Array]) -> list[Array]:
-        """Batched control flow: batch dimensions are leading dimensions."""
+        """Batched control flow, whose batch dimensions are leading dimensions of its arrays.
+
+        At the outermost level these are the batch dimensions of the lane program. At an inner level
+        they must not be SMALL dimensions of its operands.
+        """
         if self._depth and form.kernel is not None and form.sizes:
             raise NotLanesError(
                 "it holds a kernel with a grid of its own",
@@ -302,12 +308,12 @@ class Evaluator:
         return outs
 
     def _of_one_lane(self, operand: Array, own: Sequence[int], in_memory: bool) -> Array:
-        """An operand without its leading dimensions, which are those of lanes.
+        """An operand of batched control flow without its leading batch dimensions.
 
         Args:
-            operand: of batched control flow.
-            own: the lanes of these dimensions.
-            in_memory: values in memory, or computed ones, are read on demand.
+            operand: the operand.
+            own: the batch dimension of the lane program for each of these.
+            in_memory: whether arrays that are read on demand stay so.
         """
         count = len(own)
         if in_memory and isinstance(operand, ComputedArray):
@@ -328,24 +334,24 @@ class Evaluator:
         return LaneArray(array.shape[count:], array.kinds[count:], array.items)
 
     def _index(self, lane: int) -> LaneArray:
-        """The index along a lane, as int32."""
+        """The index of the lane along a batch dimension, as int32."""
         index = self.builder.cast(self.lane_index(lane), "int32")
         return uniform(index)
 
-    def _settled(
+    def _emit_to_fixed_point(
         self, init: Sequence[Array], emit: Callable[[list[LaneArray]], Sequence[Value]]
     ) -> list[Array]:
-        """Emit a loop until the kinds of its carries are a fixed point.
+        """Emit a loop repeatedly, until the kinds of its carries are a fixed point.
 
         Args:
             init: initial values of the carries.
-            emit: the loop with such carries; its results.
+            emit: emits the loop for carries of given kinds; returns its results.
         """
         carry = [self.values_of(array) for array in init]
         for _ in range(_MOST_ROUNDS):
             count = len(self.numbers)
             try:
-                return list(_restored(emit(carry), carry))
+                return list(_unflattened(emit(carry), carry))
             except _OtherKindsError as other:
                 carry = [with_kinds(a, b) for a, b in zip(carry, other.arrays, strict=True)]
                 del self.numbers[count:]
@@ -361,37 +367,39 @@ class Evaluator:
 
         def emit(carry: list[LaneArray]) -> Sequence[Value]:
             def condition(*values: Value) -> Value:
-                arrays = _restored(values, carry)
-                (going,) = self.run(form.condition.jaxpr, [*test, *arrays], form.condition.consts)
-                return _scalar(self.values_of(going))
+                arrays = _unflattened(values, carry)
+                (continues,) = self.run(
+                    form.condition.jaxpr, [*test, *arrays], form.condition.consts
+                )
+                return _scalar(self.values_of(continues))
 
             def body(*values: Value) -> list[Value]:
-                return self._flat(step(_restored(values, carry)), carry)
+                return self._flattened(step(_unflattened(values, carry)), carry)
 
-            return self.builder.while_loop(self._flat(carry, carry), condition, body)
+            return self.builder.while_loop(self._flattened(carry, carry), condition, body)
 
-        return self._settled(operands[first + second :], emit)
+        return self._emit_to_fixed_point(operands[first + second :], emit)
 
-    def _flat(self, arrays: Sequence[Array], like: Sequence[LaneArray]) -> list[Value]:
-        """The values of arrays, broadcast to the small dimensions of ``like``.
+    def _flattened(self, arrays: Sequence[Array], like: Sequence[LaneArray]) -> list[Value]:
+        """The values of arrays, broadcast to the SMALL dimensions of ``like``.
 
         Raises:
-            _OtherKindsError: if ``like`` needs more small dimensions.
+            _OtherKindsError: if an array has other kinds than ``like`` can hold.
         """
         merged = [with_kinds(b, self.values_of(a)) for a, b in zip(arrays, like, strict=True)]
         if any(a.kinds != b.kinds for a, b in zip(merged, like, strict=True)):
             raise _OtherKindsError(merged)
         values: list[Value] = []
         for array, target in zip(arrays, like, strict=True):
-            have = self.values_of(array)
+            value = self.values_of(array)
             sizes = target.items.shape
-            index = tuple((slice(None) if have.kinds[d] == SMALL else None) for d in target.small)
-            items = np.broadcast_to(have.items[index], sizes)
+            index = tuple((slice(None) if value.kinds[d] == SMALL else None) for d in target.small)
+            items = np.broadcast_to(value.items[index], sizes)
             values += flattened(list(items.reshape(-1)))
         return values
 
     def scan(self, form: ScanForm, operands: Sequence[Array]) -> list[Array]:
-        """A loop of static length; the outermost one stores its slices of results."""
+        """A scan. The outermost one stores its slices of results; others unroll theirs."""
         store = None if self._depth else self.store
         first, count, length = form.num_consts, form.num_carry, form.length
         consts, init = operands[:first], operands[first : first + count]
@@ -415,15 +423,15 @@ class Evaluator:
                 if form.reverse:
                     last = builder.apply("sub", trip_count, builder.const("int64", 1))
                     index = builder.apply("sub", last, counter)
-                results = step(_restored(values, carry), index)
+                results = step(_unflattened(values, carry), index)
                 for k, array in enumerate(results[count:], count):
                     assert store is not None
                     store(k, index, self.values_of(array))
-                return self._flat(results[:count], carry)
+                return self._flattened(results[:count], carry)
 
-            return builder.for_count(trip_count, self._flat(carry, carry), body, is_long=True)
+            return builder.for_count(trip_count, self._flattened(carry, carry), body, is_long=True)
 
-        return self._settled(init, emit)
+        return self._emit_to_fixed_point(init, emit)
 
     def _unrolled(
         self,
@@ -431,7 +439,7 @@ class Evaluator:
         init: Sequence[Array],
         step: Callable[[Sequence[LaneArray], Value, int], list[Array]],
     ) -> list[Array]:
-        """A short scan, unrolled, with its slices as values."""
+        """A short scan, unrolled, whose slices are values."""
         if form.length > MOST_UNROLLED:
             raise NotLanesError(
                 "an inner loop has slices of its own, and is long",
@@ -480,7 +488,7 @@ class Evaluator:
             program = branches[k]
             outs = [self.values_of(x) for x in self.run(program.jaxpr, rest, program.consts)]
             like = outs if like is None else like
-            return self._flat(outs, like)
+            return self._flattened(outs, like)
 
         def selected(k: int) -> list[Value]:
             if k == len(branches) - 1:
@@ -497,7 +505,7 @@ class Evaluator:
             try:
                 values = selected(0)
                 assert like is not None
-                return list(_restored(values, like))
+                return list(_unflattened(values, like))
             except _OtherKindsError as other:
                 like = other.arrays
                 del self.numbers[count:]
@@ -513,8 +521,8 @@ def _scalar(array: LaneArray) -> Value:
     return element
 
 
-def _restored(values: Sequence[Value], like: Sequence[LaneArray]) -> list[LaneArray]:
-    """Arrays of values in the form of ``like``."""
+def _unflattened(values: Sequence[Value], like: Sequence[LaneArray]) -> list[LaneArray]:
+    """The inverse of ``_flattened``: arrays of values, with the shapes and kinds of ``like``."""
     arrays, start = [], 0
     for array in like:
         elements = array.flat()

@@ -1,10 +1,11 @@
-"""Store per-element results directly in the layout of the transposed output.
+"""Store per-lane results directly in the layout of the transposed output.
 
     a = lane_loop(..)      iterations x lanes, stored by the block     a' = lane_loop(..)
     b = transpose(a)       lanes x iterations, a result: a copy        a' in the order of b
 
-A batched program takes the strides of an output, and so can store any order. Values read by other
-kernels are not changed: those kernels take any order, and often return to that of iterations.
+A lane program gets the strides of its outputs as arguments, so it can store in any order. Only
+outputs of the program are changed. Other kernels can read any order, and their results are often
+transposed back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gpuflow.core.views import contiguous
 
 
 def fold_transposes(jaxpr: Jaxpr) -> Jaxpr:
-    """The program without transposes that are the only readers of batched results."""
+    """Drop transposes that are outputs and the only readers of an output of a lane program."""
     if not any(eqn.primitive.lower.is_lane_program for eqn in jaxpr.eqns):
         return jaxpr
     readers = Counter(atom for eqn in jaxpr.eqns for atom in eqn.inputs if type(atom) is Var)
@@ -41,7 +42,7 @@ def fold_transposes(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def _permutation(eqn: Eqn) -> tuple[int, ...] | None:
-    """The operand's dimension for each of the output's, if it is a transpose; else None."""
+    """The permutation of a transpose: the operand's dimension of each output's; else None."""
     rule = eqn.primitive.lower
     if rule.view is None or type(eqn.inputs[0]) is not Var:
         return None
@@ -63,7 +64,7 @@ def _permutation(eqn: Eqn) -> tuple[int, ...] | None:
 
 
 def _stored(eqn: Eqn, permuting: dict[Var, tuple[Eqn, tuple[int, ...]]], dropped: set[Eqn]) -> Eqn:
-    """A program of lanes that stores its outputs in the order of their readers."""
+    """The equation of a lane program that stores outputs in the order of their transposes."""
     program, outputs = eqn.params["program"], list(eqn.outputs)
     for k, var in enumerate(eqn.outputs):
         if program.writes[k] is None or var not in permuting:
@@ -77,7 +78,7 @@ def _stored(eqn: Eqn, permuting: dict[Var, tuple[Eqn, tuple[int, ...]]], dropped
 
 
 def _permuted(program: LaneProgram, output: int, order: Sequence[int]) -> LaneProgram:
-    """The program with permuted dimensions of an output, given the old one of each."""
+    """The program with the dimensions of an output permuted; ``order`` has the old dimensions."""
 
     def source_of(source: Source) -> Source:
         if source[:2] != ("out stride", output):

@@ -1,4 +1,4 @@
-"""A builder that folds static integers, such as indices of small arrays."""
+"""Constant folding while code is emitted: a builder that folds static integers and bools."""
 
 from __future__ import annotations
 
@@ -21,14 +21,20 @@ from gpuflow.kir.scalar import (
     dtype_kind,
 )
 
-MOST_STATEMENTS = 4000  # with those of failed attempts: long texts take long to compile
+MOST_STATEMENTS = 4000  # including those of failed attempts; long texts compile slowly
 
-_NEUTRAL = {("add", 0), ("sub", 0), ("mul", 1), ("or", 0), ("xor", 0)}  # on the right
-_SWAPPED = {"add", "mul", "or", "xor"}
+_NEUTRAL = {("add", 0), ("sub", 0), ("mul", 1), ("or", 0), ("xor", 0)}  # right identities
+_SWAPPED = {"add", "mul", "or", "xor"}  # commutative functions
 
 
 class FoldingBuilder(Builder):
-    """Emits nothing for functions of static integers and truth values."""
+    """KernelIR builder that folds functions of static integers and bools, and dead branches.
+
+    Indices of small arrays are static, so most address computations fold.
+
+    Raises:
+        NotLanesError: if the code has more than MOST_STATEMENTS statements.
+    """
 
     def __init__(self, operands: Any) -> None:
         super().__init__(operands)
@@ -40,7 +46,7 @@ class FoldingBuilder(Builder):
         return super()._fresh(dtypes)
 
     def static_value(self, value: Value) -> int | None:
-        """The static integer or truth value of a value, or None."""
+        """The static integer or bool of a value; None if it is not static."""
         return self._static.get(value)
 
     def const(self, dtype: str, value: bool | int | float) -> Value:
@@ -87,7 +93,7 @@ class FoldingBuilder(Builder):
 
 
 def flattened(elements: Sequence[Value | Pair]) -> list[Value]:
-    """The values that elements are made of."""
+    """The values of elements: one of a real element, two components of a complex one."""
     return [
         value
         for element in elements
@@ -96,7 +102,7 @@ def flattened(elements: Sequence[Value | Pair]) -> list[Value]:
 
 
 def joined(values: Sequence[Value], like: Sequence[Value | Pair]) -> list[Value | Pair]:
-    """Elements of values in the form of ``like``."""
+    """The inverse of ``flattened``: elements, each real or complex as in ``like``."""
     remaining = iter(values)
     return [
         Pair(next(remaining), next(remaining)) if isinstance(element, Pair) else next(remaining)
@@ -105,7 +111,7 @@ def joined(values: Sequence[Value], like: Sequence[Value | Pair]) -> list[Value 
 
 
 def zero(builder: FoldingBuilder, dtype: str) -> Value | Pair:
-    """Zero of a storage dtype."""
+    """The zero element of a storage dtype."""
     if dtype in COMPONENT_DTYPES:
         zero = builder.const(COMPONENT_DTYPES[dtype], 0.0)
         return Pair(zero, zero)
@@ -114,7 +120,7 @@ def zero(builder: FoldingBuilder, dtype: str) -> Value | Pair:
 
 
 def storage_of(aval: ShapedArray) -> str:
-    """The storage dtype of an array that kernels hold; else NotLanesError."""
+    """The storage dtype of an array; raises NotLanesError if kernels do not support it."""
     name = storage_name(aval.dtype)
     if name not in (*COMPUTE_DTYPES, *NARROW_DTYPES, *COMPONENT_DTYPES):
         raise NotLanesError(f"kernels do not hold {aval.dtype}")
@@ -125,7 +131,7 @@ def storage_of(aval: ShapedArray) -> str:
 def _folded(
     fn: str, dtypes: tuple[str, ...], numbers: tuple[int, ...]
 ) -> tuple[str, bool | int] | None:
-    """The dtype and value of a function of static numbers; None for floats and several results."""
+    """Dtype and value of a function of static values; None for floats and multiple results."""
     arrays = [np.asarray(n, dtype) for n, dtype in zip(numbers, dtypes, strict=True)]
     results = FUNCTIONS[fn](*arrays)
     dtype = results[0].dtype.name

@@ -1,4 +1,7 @@
-"""Replacement of a loop by a batched one, and by equations that are moved out of it."""
+"""Pass that replaces batched loops and branches by lane programs, which fusion puts into kernels.
+
+Parts of a loop that are common to all lanes are hoisted into equations before or after it.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,13 @@ Shape = tuple[int, ...]
 
 
 def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
-    """The program, with batched loops and branches inside of kernels.
+    """Replace loops and branches with independent lanes by lane programs.
 
     Args:
         jaxpr: the program.
-        unrounded: of a program, the values that may be held with more precision than their dtype.
-        with_loops: whether to convert all candidates; else only those that must become a kernel.
+        unrounded: returns the values of a program that kernels may hold with excess precision.
+        with_loops: whether to convert all candidates. If not, only composites that must become one
+            kernel are converted.
 
     Raises:
         TypeError: if a program that must be one kernel cannot be one.
@@ -40,24 +44,25 @@ def lane_loops(jaxpr: Jaxpr, unrounded: Unrounded, with_loops: bool) -> Jaxpr:
         used = [var in live for var in eqn.outputs]
         if any(used) and _kernel_of(eqn) is not None:
             eqn = _kernel_equation(eqn, used, unrounded)
-        made = [eqn]
+        replacement = [eqn]
         if any(used) and is_candidate(eqn) and _kernel_of(eqn) is None:
-            made = lane_equations(eqn, used, unrounded, definition)
+            replacement = lane_equations(eqn, used, unrounded, definition)
         if any(used) or is_observable(eqn.effects):
-            for new in reversed(made):
+            for new in reversed(replacement):
                 eqns.append(new)
                 live.update(atom for atom in new.inputs if type(atom) is not Literal)
     return jaxpr.replace(eqns=tuple(reversed(eqns)))
 
 
 def _kernel_of(eqn: Eqn) -> LaneForm | None:
-    """The program of a composite that must become one kernel."""
+    """The batched form of an equation that must become one kernel; None for any other."""
     rule = eqn.primitive.lower
     form = None if rule.lanes is None else rule.lanes(eqn.params)
     return None if form is None or form.kernel is None else form
 
 
 def _kernel_equation(eqn: Eqn, used: Sequence[bool], unrounded: Unrounded) -> Eqn:
+    """The lane program of an equation that must become one kernel; raises TypeError."""
     form = _kernel_of(eqn)
     assert form is not None
     (attempt,) = attempts(eqn, unrounded)
@@ -82,28 +87,28 @@ def _described(eqn: Eqn) -> str:
 def lane_equations(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> list[Eqn]:
-    """Equations that replace a loop or branch by a batched program; itself if there are none.
+    """Equations that replace a loop or branch by a lane program; the equation if none can.
 
     Args:
-        eqn, used, unrounded, definition: as of ``lane_equation``.
+        eqn, used, unrounded, definition: see ``lane_equation``.
     """
-    eqn, used = _needed(eqn, used)
-    if _is_less_as_steps(eqn, definition):
+    eqn, used = _pruned(eqn, used)
+    if _is_cheaper_as_loop(eqn, definition):
         return [eqn]
     around = used, unrounded, definition
-    strategies = [with_iterations_as_lanes, _alone, with_shared_sums]
+    strategies = [with_iterations_as_lanes, _as_one_lane_program, with_shared_sums]
     form = eqn.primitive.lower.inner(eqn)
     if form is not None and form.is_parallel:
-        strategies = [_alone, with_iterations_as_lanes]
+        strategies = [_as_one_lane_program, with_iterations_as_lanes]
     for strategy in strategies:
-        made = strategy(eqn, *around)
-        if made is not None:
-            return made
+        replacement = strategy(eqn, *around)
+        if replacement is not None:
+            return replacement
     return [eqn]
 
 
-def _is_less_as_steps(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
-    """Whether a loop updates so few elements that lanes, which iterate over all, are slower."""
+def _is_cheaper_as_loop(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
+    """Whether a loop updates so few elements that a lane program, which visits all, is slower."""
     rule = eqn.primitive.lower
     if rule.updated is None:
         return False
@@ -114,15 +119,15 @@ def _is_less_as_steps(eqn: Eqn, definition: Mapping[Var, Eqn]) -> bool:
     return elements is not None and ITERATION_AS_ELEMENTS + UPDATE_AS_ELEMENTS * elements < lanes
 
 
-def _alone(
+def _as_one_lane_program(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> list[Eqn] | None:
-    made = lane_equation(eqn, used, unrounded, definition)
-    return None if made is None else [made]
+    lane_eqn = lane_equation(eqn, used, unrounded, definition)
+    return None if lane_eqn is None else [lane_eqn]
 
 
-def _needed(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
-    """A loop without unused values, and which of its outputs are read."""
+def _pruned(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
+    """A loop without unused values, and the new ``used`` flags of its outputs."""
     rule = eqn.primitive.lower
     if rule.form is None or eqn.primitive.programs.prune is None:
         return eqn, used
@@ -134,10 +139,10 @@ def _needed(eqn: Eqn, used: Sequence[bool]) -> tuple[Eqn, Sequence[bool]]:
 def with_iterations_as_lanes(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> list[Eqn] | None:
-    """Equations that replace a scan with independent iterations, and shared values; or None.
+    """Replace a scan with independent iterations by a lane program over iterations; or None.
 
-    Values that are the same in all iterations are computed before it, and so are products of all
-    iterations at once; values that iterations only sum are summed after it.
+    Loop-invariant values are hoisted before it, and so are products, batched over all iterations.
+    Values that iterations only sum are summed after it.
     """
     rule = eqn.primitive.lower
     if rule.independent_iterations is None:
@@ -145,31 +150,31 @@ def with_iterations_as_lanes(
     replacement = rule.independent_iterations(eqn)
     if replacement is None:
         return None
-    return _replaced(eqn, used, *replacement, unrounded, definition)
+    return _converted(eqn, used, *replacement, unrounded, definition)
 
 
 def with_shared_sums(
     eqn: Eqn, used: Sequence[bool], unrounded: Unrounded, definition: Mapping[Var, Eqn]
 ) -> list[Eqn] | None:
-    """Equations that replace a loop that sums over the batch; None if that is not useful.
+    """Replace a loop that sums over the batch by equations with a lane program; or None.
 
     Args:
-        eqn, used, unrounded, definition: as of ``lane_equation``.
+        eqn, used, unrounded, definition: see ``lane_equation``.
     """
     rule = eqn.primitive.lower
     if rule.shared_sums is None:
         return None
     for lanes in _prefixes(rule.form(eqn.params)):
         replacement = rule.shared_sums(eqn, lanes, definition.get)
-        made = None
+        eqns = None
         if replacement is not None:
-            made = _replaced(eqn, used, *replacement, unrounded, definition)
-        if made is not None:
-            return made
+            eqns = _converted(eqn, used, *replacement, unrounded, definition)
+        if eqns is not None:
+            return eqns
     return None
 
 
-def _replaced(
+def _converted(
     eqn: Eqn,
     used: Sequence[bool],
     eqns: Sequence[Eqn],
@@ -177,25 +182,25 @@ def _replaced(
     unrounded: Unrounded,
     definition: Mapping[Var, Eqn],
 ) -> list[Eqn] | None:
-    """The equations that replace a loop, with all loops in kernels; None if not all can be.
+    """Convert the loops in the replacement of a loop; None if not all can be lane programs.
 
     Args:
-        eqn, used, unrounded, definition: as of ``lane_equation``.
-        eqns, outs: its replacement, and their outputs.
+        eqn, used, unrounded, definition: see ``lane_equation``.
+        eqns, outs: the replacement, and the atoms that replace the outputs of ``eqn``.
     """
     own = {var for inner in eqns for var in inner.outputs}
     pairs = zip(outs, eqn.outputs, used, strict=True)
     names = {out: var for out, var, is_used in pairs if is_used}
     if len(names) < sum(used) or not own.issuperset(names):
         return None  # an output is an input, or several are one
-    made = _renamed(eqns, names)
+    renamed = _renamed(eqns, names)
     live, new = set(names.values()), []
-    for inner in reversed(made):
+    for inner in reversed(renamed):
         flags = [var in live for var in inner.outputs]
         if not any(flags):
             continue
         if inner.primitive.lower.form is not None:
-            inner = lane_equation(*_needed(inner, flags), unrounded, definition)
+            inner = lane_equation(*_pruned(inner, flags), unrounded, definition)
             if inner is None:
                 return None
         new.append(inner)
@@ -204,14 +209,14 @@ def _replaced(
 
 
 def _prefixes(form: ScanForm | WhileForm) -> list[Shape]:
-    """Candidates for the batch dimensions if not all carries have them, longest first."""
+    """Candidates for the batch dimensions if not all carries have them; most dimensions first."""
     shapes = dict.fromkeys(aval.shape for aval in form.body.out_avals)
-    found = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))
-    return sorted((shape for shape in found if 1 not in shape), key=len, reverse=True)
+    prefixes = dict.fromkeys(shape[:n] for shape in shapes for n in range(1, len(shape) + 1))
+    return sorted((shape for shape in prefixes if 1 not in shape), key=len, reverse=True)
 
 
 def _renamed(eqns: Sequence[Eqn], names: Mapping[Any, Var]) -> list[Eqn]:
-    """Equations in which variables have other names."""
+    """Equations with variables substituted by ``names``."""
 
     def name(atom: Any) -> Any:
         return names.get(atom, atom) if type(atom) is Var else atom

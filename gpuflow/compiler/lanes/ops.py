@@ -1,4 +1,4 @@
-"""Rearrangements and products of small matrices, in a program of one lane."""
+"""Layout ops and products of small matrices in a lane program."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import compute_dtype
 
 
-def layout(of: LaneContext, eqn: Eqn, array: Array) -> Array:
-    """A rearrangement; values that are not computed yet are read at their new position."""
+def layout(context: LaneContext, eqn: Eqn, array: Array) -> Array:
+    """The output of a layout op. Elements that are read on demand are read at shifted indices."""
     out = eqn.outputs[0].aval
     view = eqn.primitive.lower.view(views.contiguous(array.shape), out, **eqn.params)
     if view is None:
@@ -40,14 +40,14 @@ def layout(of: LaneContext, eqn: Eqn, array: Array) -> Array:
     if not isinstance(array, LaneArray) and all(kind == SMALL for kind in array.kinds):
         steps = _view_steps(array.shape, view)
         if steps is not None:
-            return _read_elsewhere(of, array, view.shape, *steps)
-    return viewed(of.values_of(array), out.shape, view)
+            return _read_elsewhere(context, array, view.shape, *steps)
+    return viewed(context.values_of(array), out.shape, view)
 
 
 def _view_steps(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple[int, int]]] | None:
-    """The start index of a view, and for each of its dimensions that of the array and the step.
+    """A view as affine indices: the start index, and for each view dimension (dimension, step).
 
-    None if a dimension of the view spans several of the array.
+    None if a dimension of the view spans several dimensions of the array.
     """
     if 0 in shape or 0 in view.shape:
         return None
@@ -75,13 +75,14 @@ def _view_steps(shape: Sequence[int], view: View) -> tuple[list[int], list[tuple
 
 
 def _read_elsewhere(
-    of: LaneContext,
+    context: LaneContext,
     array: MemoryArray | ComputedArray,
     shape: tuple[int, ...],
     first: Sequence[int],
     steps: Sequence[tuple[int, int]],
 ) -> ComputedArray:
-    builder = of.builder
+    """A view that is read on demand, given the result of ``_view_steps``."""
+    builder = context.builder
 
     def element(indices: Sequence[Value]) -> Element:
         source = [builder.const("int64", start) for start in first]
@@ -89,13 +90,13 @@ def _read_elsewhere(
             if step:
                 shift = builder.apply("mul", index, builder.const("int64", step))
                 source[dim] = builder.apply("add", source[dim], shift)
-        return of.load(array, source)
+        return context.load(array, source)
 
     return ComputedArray(shape, element)
 
 
-def product(of: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
-    """A product of small matrices, summed in order."""
+def product(context: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray:
+    """A product of small matrices, unrolled; each sum is in the order of its terms."""
     block = block_of(eqn)
     out = eqn.outputs[0].aval
     if not isinstance(block, Product) or is_complex(out.dtype):
@@ -127,12 +128,12 @@ def product(of: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray
     check_small([*sizes, *depths])
     storage = storage_name(out.dtype)
     dtype = compute_dtype(storage)
-    start = of.builder.const(dtype, 0)
+    start = context.builder.const(dtype, 0)
     elements = []
     for index in cartesian(*map(range, sizes)):
-        rest, point = iter(index), []
+        small_index, point = iter(index), []
         for kind in kinds:
-            point.append(next(rest) if kind == SMALL else 0)
+            point.append(next(small_index) if kind == SMALL else 0)
         total: Value | None = None
         for deep in cartesian(*map(range, depths)):
             at_left, at_right = (
@@ -144,11 +145,11 @@ def product(of: LaneContext, eqn: Eqn, arrays: Sequence[LaneArray]) -> LaneArray
                     at_left[a] = i
                 if b is not None:
                     at_right[b] = i
-            x = of.builder.cast(_item(left, at_left), dtype)
-            y = of.builder.cast(_item(right, at_right), dtype)
-            term = of.builder.apply("mul", x, y)
-            total = term if total is None else of.builder.apply("add", total, term)
-        elements.append(of.rounded(start if total is None else total, eqn.outputs[0]))
+            x = context.builder.cast(_item(left, at_left), dtype)
+            y = context.builder.cast(_item(right, at_right), dtype)
+            term = context.builder.apply("mul", x, y)
+            total = term if total is None else context.builder.apply("add", total, term)
+        elements.append(context.rounded(start if total is None else total, eqn.outputs[0]))
     return LaneArray(out.shape, tuple(kinds), object_array(elements, sizes))
 
 

@@ -1,7 +1,7 @@
-"""Pointwise ops in a program of one lane.
+"""Pointwise ops and small reductions in a lane program, unrolled over their small dimensions.
 
-Each point of an equation's iteration along its small dimensions is emitted by the op's own rule, as
-in kernels of groups; dimensions of lanes have the lane's index.
+The op's ``emit`` rule emits each point of an equation's iteration, as in kernels of groups. Batch
+dimensions have the index of the lane.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Kinds = tuple[int, ...]
 SmallIndex = dict[int, int]  # index along each small dimension of an iteration
 
 
-def emitted(of: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
-    """The outputs of an equation; elements that are computed on demand stay so."""
+def emitted(context: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[Array]:
+    """The outputs of an equation; functions of arrays computed on demand are so, too."""
     rule = eqn.primitive.lower
     is_on_demand = not operands or (rule.is_elementwise and is_computed(operands))
     if is_on_demand and len(eqn.outputs) == 1:
-        return [computed(of, eqn, operands)]
+        return [computed(context, eqn, operands)]
     _check_fusible(eqn)
-    # Ops that gather elements read them themselves.
-    arrays = operands if rule.is_indexed else [of.values_of(operand) for operand in operands]
+    # Indexed ops load the elements that they need, so their operands are not loaded here.
+    arrays = operands if rule.is_indexed else [context.values_of(operand) for operand in operands]
     iteration = rule.iteration(eqn)
     kinds = (_kinds_by_index if rule.is_indexed else _kinds)(eqn, arrays, iteration)
     small_dims = [d for d in iteration.out if kinds[d] == SMALL]
@@ -56,31 +56,38 @@ def emitted(of: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> list[Array]
         if rule.is_reduction:
             points = [
                 LanePoint(
-                    of, eqn, arrays, iteration, kinds, {**small_index, **dict(zip(reduced, rest))}
+                    context,
+                    eqn,
+                    arrays,
+                    iteration,
+                    kinds,
+                    {**small_index, **dict(zip(reduced, rest))},
                 )
                 for rest in np.ndindex(*reduced_sizes)
             ]
-            elements: Sequence[Element] = [_folded(of, eqn, points)]
+            elements: Sequence[Element] = [_folded(context, eqn, points)]
         else:
-            elements = _elements(LanePoint(of, eqn, arrays, iteration, kinds, small_index), eqn)
+            elements = _elements(
+                LanePoint(context, eqn, arrays, iteration, kinds, small_index), eqn
+            )
         for result, element, var in zip(results, elements, eqn.outputs, strict=True):
-            result.append(of.rounded(element, var))
+            result.append(context.rounded(element, var))
     shape, out_kinds = eqn.outputs[0].aval.shape, tuple(kinds[d] for d in iteration.out)
     return [LaneArray(shape, out_kinds, object_array(result, sizes)) for result in results]
 
 
-def computed(of: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> ComputedArray:
-    """The output of an equation whose elements are computed on demand.
+def computed(context: LaneContext, eqn: Eqn, operands: Sequence[Array]) -> ComputedArray:
+    """The output of an elementwise equation as an array that is computed on demand.
 
-    Its operands are such arrays of its shape, and scalars; or there are none.
+    Its operands must be arrays of this kind and of its shape, or scalars.
     """
     _check_fusible(eqn)
     iteration = eqn.primitive.lower.iteration(eqn)
     (out,) = eqn.outputs
 
     def element(indices: Sequence[Value]) -> Element:
-        (value,) = _elements(AnyPoint(of, eqn, operands, iteration, indices), eqn)
-        return of.rounded(value, out)
+        (value,) = _elements(AnyPoint(context, eqn, operands, iteration, indices), eqn)
+        return context.rounded(value, out)
 
     return ComputedArray(out.aval.shape, element)
 
@@ -99,19 +106,19 @@ def _elements(point: LanePoint, eqn: Eqn) -> Sequence[Element]:
     return (results,) if isinstance(results, Element) else results
 
 
-def _folded(of: LaneContext, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
-    """A reduction over points, from the first to the last."""
+def _folded(context: LaneContext, eqn: Eqn, points: Sequence[LanePoint]) -> Element:
+    """A sequential reduction over points, from the first to the last."""
     rule, total = eqn.primitive.lower, None
     for point in points:
         values = rule.values(point, eqn)
-        total = values if total is None else rule.combined(of.builder, total, values, eqn)
+        total = values if total is None else rule.combined(context.builder, total, values, eqn)
     if total is None:
-        total = rule.starts(of.builder, eqn)
-    return rule.folded(of.builder, total, eqn)
+        total = rule.starts(context.builder, eqn)
+    return rule.folded(context.builder, total, eqn)
 
 
 def _kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
-    """The kinds of iteration dimensions: the common ones of the operands."""
+    """The kind of each iteration dimension: the common kind in all operands."""
     del eqn
     kinds = [REPEATED] * len(iteration.sizes)
     for array, pairs in zip(arrays, iteration.reads, strict=True):
@@ -127,7 +134,7 @@ def _kinds(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
 
 
 def _kinds_by_index(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> Kinds:
-    """The same of an op that needs its index: lanes of its operands, else small."""
+    """``_kinds`` of an indexed op: batch dimensions of its operands; others are SMALL."""
     rule, out = eqn.primitive.lower, eqn.outputs[0].aval
     links = None
     if rule.partitionable is not None:
@@ -143,31 +150,31 @@ def _kinds_by_index(eqn: Eqn, arrays: Sequence[Array], iteration: Iteration) -> 
 
 
 class LanePoint:
-    """The context of an equation's code at one point; see ``core.lowering.Context``.
+    """The context that an op's ``emit`` rule gets at one point; see ``core.lowering.Context``.
 
     Args:
-        of: the evaluator that emits.
+        context: the evaluator of the lane program.
         eqn, operands: the equation, and its operands as arrays of the lane.
-        iteration, kinds: its dimensions, and their kinds.
-        small_index: the indices along small dimensions.
+        iteration, kinds: its iteration dimensions, and their kinds.
+        small_index: the index along each small dimension.
     """
 
     def __init__(
         self,
-        of: LaneContext,
+        context: LaneContext,
         eqn: Eqn,
         operands: Sequence[Array],
         iteration: Iteration,
         kinds: Kinds,
         small_index: SmallIndex,
     ) -> None:
-        self._of, self._eqn, self._operands = of, eqn, operands
+        self._context, self._eqn, self._operands = context, eqn, operands
         self._iteration, self._kinds, self._small_index = iteration, kinds, small_index
-        self.builder = of.builder
+        self.builder = context.builder
 
     def operand(self, number: int) -> Element:
         """An operand's element at the point."""
-        array = self._of.values_of(self._operands[number])
+        array = self._context.values_of(self._operands[number])
         axis_of = dict(self._iteration.reads[number])
         index = tuple(self._small_index.get(axis_of.get(d, -1), 0) for d in array.small)
         return array.items[index]
@@ -176,7 +183,7 @@ class LanePoint:
         """The output's index along a dimension, as int64."""
         position = self._small_index.get(dim)
         if position is None:
-            return self._of.lane_index(self._kinds[dim])
+            return self._context.lane_index(self._kinds[dim])
         return self.builder.const("int64", position)
 
     def reduced_index(self) -> Value:
@@ -194,13 +201,13 @@ class LanePoint:
         return self.builder.const("int64", sum(self._small_index[d] * s for d, s in strides_of))
 
     def number(self, k: int) -> Value:
-        """The k-th size expression that the op declares."""
+        """The k-th size expression that the op declares (``numbers``)."""
         numbers = self._eqn.primitive.lower.numbers
         avals = [atom.aval for atom in self._eqn.inputs]
         return self.builder.const("int64", int(numbers(avals, self._eqn.params)[k]))
 
     def bound(self, dim: int, k: int) -> Value:
-        """The same."""
+        """``number(k)``, which is always static here."""
         del dim
         return self.number(k)
 
@@ -208,11 +215,11 @@ class LanePoint:
         """The operand's element at ``indices``; zero where ``where`` is false."""
         array = self._operands[operand]
         if not isinstance(array, LaneArray):
-            return self._of.load(array, list(indices), where)
+            return self._context.load(array, list(indices), where)
         builder, options = self.builder, []
         for d, (kind, index) in enumerate(zip(array.kinds, indices, strict=True)):
             if kind >= 0:
-                if index != self._of.lane_index(kind):
+                if index != self._context.lane_index(kind):
                     raise NotLanesError("it reads what belongs to other lanes")
             elif kind == SMALL:
                 static = builder.static_value(index)
@@ -247,24 +254,24 @@ class LanePoint:
 
 
 class AnyPoint(LanePoint):
-    """The same at any indices, of an op whose operands are computed on demand."""
+    """A point at run-time indices, for arrays that are computed on demand."""
 
     def __init__(
         self,
-        of: LaneContext,
+        context: LaneContext,
         eqn: Eqn,
         operands: Sequence[Array],
         iteration: Iteration,
         indices: Sequence[Value],
     ) -> None:
-        super().__init__(of, eqn, operands, iteration, (SMALL,) * len(indices), {})
+        super().__init__(context, eqn, operands, iteration, (SMALL,) * len(indices), {})
         self._indices = indices
 
     def operand(self, number: int) -> Element:
         array = self._operands[number]
         if isinstance(array, ComputedArray):
-            return self._of.load(array, self._indices if array.shape else ())
-        return self._of.values_of(array).flat()[0]
+            return self._context.load(array, self._indices if array.shape else ())
+        return self._context.values_of(array).flat()[0]
 
     def index(self, dim: int) -> Value:
         return self._indices[dim]

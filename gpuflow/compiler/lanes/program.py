@@ -1,4 +1,7 @@
-"""The primitive of a batched loop: a block of KernelIR at each index."""
+"""Lane programs: the KernelIR of one batch element, and the primitive that maps it over a batch.
+
+A *lane* is one element of a batch whose loops run independently of the others (docs/glossary.md).
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,23 @@ Source = tuple[Any, ...]
 
 @record(eq=False)
 class LaneProgram:
-    """The computation of one batch element.
+    """The computation of one batch element. Programs are equal if their text is.
 
     Attributes:
-        block: its params are ``sources``; it loads from operands m0, m1, ... and stores to outputs
-            y0, y1, ... with its own offsets, and its results are the other outputs.
+        block: the code. Its params are described by ``sources``. It loads from operands m0, m1, ...
+            and stores to outputs y0, y1, ... at offsets that it computes. Its results are the
+            outputs that it does not store.
         sources: the meaning of each param:
             ("element", operand)          the operand's element at the batch index
-            ("part", operand, component)  a component of it, if it is complex
-            ("stride", operand, dim)      of an operand in memory, in elements
-            ("out stride", output, dim)   of an output that is stored
-            ("index", lane)               the batch index
-            ("number", k)                 a size expression of the equation
-        reads: of the leading operands, which are read from memory, the lane of each dimension, or
-            negative for dimensions of its own offsets.
-        writes: the same of each output that the block stores; None: it is a result.
-        text: equal for programs that do the same.
+            ("part", operand, component)  a component of that element, if it is complex
+            ("stride", operand, dim)      stride of an operand in memory, in elements
+            ("out stride", output, dim)   stride of an output that the block stores
+            ("index", lane)               the index along batch dimension ``lane``
+            ("number", k)                 the k-th size expression of the equation
+        reads: for each of the leading operands, which are read from memory, the batch dimension of
+            each of its dimensions; negative for dimensions at which the block computes offsets.
+        writes: likewise for each output that the block stores; None for an output that is a result.
+        text: canonical text of all fields above.
     """
 
     block: Block
@@ -43,7 +47,7 @@ class LaneProgram:
 
     @property
     def asks_for_indices(self) -> bool:
-        """Whether it depends on the index of a lane."""
+        """Whether the program depends on the batch index."""
         return any(source[0] == "index" for source in self.sources)
 
     def __eq__(self, other: object) -> bool:

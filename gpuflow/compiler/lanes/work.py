@@ -1,4 +1,4 @@
-"""Estimate of the work of a program for one lane, before any of it is emitted."""
+"""Cost model of lane programs: operations of one lane, estimated before code is emitted."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from gpuflow.core.blocks import Product
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import Form, block_of
 
-MOST_WORK = 1500  # operations of a lane: a longer text takes long to compile
-WORK_PER_ITERATION = 25
+MOST_WORK = 1500  # operations in the text of a lane program; longer texts compile slowly
+WORK_PER_ITERATION = 25  # operations whose compilation one iteration of the loop pays for
 
-# The cost of an iteration that the host runs, and of an update of an element there, as the count of
-# elements that a select in lanes processes meanwhile, at some 0.1 ns each.
+# Costs of a loop that the host runs: an iteration, and an update of one element. The unit is an
+# element of a select in a lane program, which takes about 0.1 ns.
 ITERATION_AS_ELEMENTS = 4000
 UPDATE_AS_ELEMENTS = 8
 
 
 def work(form: Form, lanes: int) -> int:
-    """The count of operations on single elements in the text of one lane.
+    """The count of scalar operations in the text of a lane program.
 
     Args:
-        form: a loop, or the programs of a branch.
-        lanes: number of batch elements, the size of the leading dimensions of all arrays.
+        form: a loop or a branch.
+        lanes: count of batch elements: the product of the batch dimensions of all arrays.
     """
     lanes = max(lanes // max(prod(form.sizes), 1), 1)
     return sum(_of(eqn, lanes) for program in form.programs for eqn in program.jaxpr.eqns)
 
 
 def most_work(form: Form) -> int:
-    """The operations that a lane may have at most.
+    """The most operations that the text of a lane program may have.
 
-    Compiling one takes as long as some iterations of a loop that the host runs: a long text pays
-    off for many iterations.
+    Compiling it takes as long as some iterations of a loop that the host runs, so a long text pays
+    off only for many iterations.
     """
     trip_count = _trip_count(form)
     if trip_count is None:
@@ -41,7 +41,7 @@ def most_work(form: Form) -> int:
 
 
 def _trip_count(form: Form) -> int | None:
-    """The trip count of a loop, with those of inner loops; None if it is unknown."""
+    """The trip count of a loop, including those of inner loops; None if it is not static."""
     total = 0
     for program in form.programs:
         for eqn in program.jaxpr.eqns:
@@ -54,6 +54,7 @@ def _trip_count(form: Form) -> int | None:
 
 
 def _of(eqn: Eqn, lanes: int) -> int:
+    """The count of scalar operations of an equation in the text of a lane program."""
     rule = eqn.primitive.lower
     inner = rule.inner(eqn)
     if inner is not None:

@@ -1,4 +1,7 @@
-"""Accesses: layouts of a kernel's operands in memory, before operands have names."""
+"""Affine accesses of a kernel's operands: buffer, offset and strides as size expressions.
+
+The functions give the access of each read and write. ``Accesses`` assigns operand names to them.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,22 @@ from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.kir.nodes import Mode, Operand
 
-Pairs = Iterable[tuple[Key, SizeExpr]]
-Strides = tuple[tuple[Key, SizeExpr], ...]
+Pairs = Iterable[tuple[Key, SizeExpr]]  # (axis, stride)
+Strides = tuple[tuple[Key, SizeExpr], ...]  # the same, sorted by axis
 
 
 @record
 class Access:
-    """The addresses of an operand: a buffer, an offset, and a stride for each axis key.
+    """An affine access: offset plus the sum of index times stride over the axes, in elements.
 
-    The strides are sorted by axis; two accesses are equal if they are for all sizes. The offset of
-    a scalar is its argument.
+    Two accesses compare equal only if they are equal for all sizes of the program key.
+
+    Attributes:
+        buffer: the variable that owns the memory; None for scalars and indices.
+        offset: offset of the first element; for a scalar, its value.
+        strides: pairs (axis, stride), sorted by axis; the access is invariant along other axes.
+        dtype: storage dtype.
+        mode: direction of the access, or SCALAR, or INDEX for an index that is not in memory.
     """
 
     buffer: Var | None
@@ -32,7 +41,18 @@ class Access:
 
 
 class Accesses:
-    """The operands that a kernel requests, in the order of first use."""
+    """The operands that a kernel requests, named in the order of first use.
+
+    Args:
+        make: the KernelIR operand of a name and an access.
+        buffer_of: outputs that reuse other memory, see ``InPlace.buffer_of``.
+        inout_strides: buffers that are read and overwritten, see ``InPlace.read``.
+
+    Attributes:
+        names: the operand name of each access or scalar.
+        accesses: the access of each operand.
+        table: the KernelIR operand of each name.
+    """
 
     def __init__(
         self,
@@ -53,7 +73,7 @@ class Accesses:
         return name
 
     def _resolved(self, access: Access) -> Access:
-        """The access with the buffer that an output reuses, and the mode that follows."""
+        """The access with the buffer that an output reuses; INOUT if that is also read."""
         buffer = access.buffer
         if buffer is None:
             return access
@@ -68,7 +88,7 @@ class Accesses:
         return f"{prefix}{sum(name.startswith(prefix) for name in self.accesses)}"
 
     def array(self, access: Access) -> str:
-        """The operand name of an access."""
+        """The operand name of an access, which is added if it is new."""
         access = self._resolved(access)
         if access not in self.names:
             prefix = {Mode.IN: "x", Mode.OUT: "o", Mode.INOUT: "u", Mode.INDEX: "j"}[access.mode]
@@ -76,7 +96,7 @@ class Accesses:
         return self.names[access]
 
     def scalar(self, dtype: str, value: SizeExpr, slot: Hashable) -> str:
-        """The operand name of a size expression; ``slot`` distinguishes equal ones."""
+        """The operand name of a scalar argument; ``slot`` distinguishes equal expressions."""
         key = ("scalar", dtype, slot)
         if key not in self.names:
             self._enter(key, self._new_name("s"), Access(None, value, (), dtype, Mode.SCALAR))
@@ -84,7 +104,7 @@ class Accesses:
 
 
 def read_access(exprs: SizeExprs, space: Space, reader: int, operand: int) -> Access:
-    """The access of an array operand that comes from memory."""
+    """The access of an array operand in memory, at the index of its reader."""
     program = exprs.program
     eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
     atom = eqn.inputs[operand]
@@ -100,9 +120,9 @@ def read_access(exprs: SizeExprs, space: Space, reader: int, operand: int) -> Ac
 
 
 def memory_reads(exprs: SizeExprs, space: Space) -> Iterator[tuple[int, Access]]:
-    """Each array that an equation of the group reads from memory at its own index.
+    """The affine reads of a group from memory, each with the equation that reads.
 
-    Operands from which ops gather elements are skipped.
+    Operands that ops gather from are skipped, because their indices are computed.
     """
     program, members = exprs.program, frozenset(space.members)
     for e in space.members:
@@ -114,7 +134,7 @@ def memory_reads(exprs: SizeExprs, space: Space) -> Iterator[tuple[int, Access]]
 
 
 def write_access(exprs: SizeExprs, space: Space, var: Var) -> Access:
-    """The access of a stored output: its own buffer, row-major. Updates have their own offsets."""
+    """The access of a stored output: row-major in its buffer. Updates compute their offsets."""
     program, dtype = exprs.program, storage_name(var.aval.dtype)
     position = program.producer[var]
     eqn = program.jaxpr.eqns[position]
@@ -129,7 +149,7 @@ def write_access(exprs: SizeExprs, space: Space, var: Var) -> Access:
 
 
 def lane_reads(exprs: SizeExprs, space: Space, position: int) -> list[Access]:
-    """The reads of a program of one lane from memory, without its own offsets."""
+    """The reads of a lane program, along lanes only; the program computes other offsets."""
     eqn = exprs.program.jaxpr.eqns[position]
     keys = space.axes_of_output(exprs.program, position)
     accesses = []
@@ -146,7 +166,7 @@ def lane_reads(exprs: SizeExprs, space: Space, position: int) -> list[Access]:
 
 
 def lane_writes(exprs: SizeExprs, space: Space, position: int) -> dict[int, Access]:
-    """The same for the outputs that it stores, by their indices."""
+    """The writes of a lane program along lanes, for the outputs that it stores, by index."""
     eqn = exprs.program.jaxpr.eqns[position]
     keys = space.axes_of_output(exprs.program, position)
     accesses = {}
@@ -162,7 +182,7 @@ def lane_writes(exprs: SizeExprs, space: Space, position: int) -> dict[int, Acce
 
 
 def window_access(exprs: SizeExprs, space: Space, position: int) -> Access:
-    """The position of an element of an update's window in the array."""
+    """The offset of a window element in an update's array, relative to the window's start."""
     eqn = exprs.program.jaxpr.eqns[position]
     keys = space.axes_of_output(exprs.program, position)[eqn.inputs[1].aval.ndim :]
     strides = exprs.strides(eqn.outputs[0].aval.shape)
@@ -172,10 +192,10 @@ def window_access(exprs: SizeExprs, space: Space, position: int) -> Access:
 
 
 def index_access(exprs: SizeExprs, space: Space, pairs: Pairs) -> Access:
-    """The sum of the indices along axes times their strides."""
+    """The sum of indices along axes times strides, as a value that is not in memory."""
     return Access(None, exprs.zero, _without_units(space, pairs), "int64", Mode.INDEX)
 
 
 def _without_units(space: Space, pairs: Pairs) -> Strides:
-    """The pairs whose axes have loops, sorted."""
+    """The pairs whose axes have loops, sorted by axis."""
     return tuple(sorted([pair for pair in pairs if pair[0] not in space.units]))

@@ -1,22 +1,27 @@
-"""In place: outputs of kernels that take the memory of donated inputs, or of temporaries.
+"""Buffer donation: kernel outputs that reuse the memory of donated inputs or of temporaries.
 
-An output takes a donated input's buffer if both have one type and nothing reads the input later. If
-the kernel itself reads it, then only at the index it writes, so that one operand serves for both,
-and only if every load of an element comes before its store. The same holds for a temporary whose
-last reader is the kernel: its producer, a product or a loop, has then written into the memory of
-the output, and half as much goes through the caches. The emitter chooses the order of loads and
-stores, so the kernel is checked (``kir.in_place``), and failures are lowered again without:
+An output may reuse the buffer of a donated input under these conditions:
+
+- both have the same shape and dtype, and no later group reads the input;
+- if the kernel itself reads the input, then only at the index that it writes: one INOUT operand
+  serves for both;
+- every load of an element precedes its store.
+
+The same holds for a temporary whose last reader is the kernel. Its producer, a product or a loop,
+then writes into the memory of the output, and half as much goes through the caches.
+
+The emitter determines the order of loads and stores, so the kernel is checked afterwards
+(``kir.in_place``). If the check fails, it is lowered again without the reuse. The order by kind:
 
     map     each point loads all elements that it overwrites before its first store
-    row     the phases of a row read it, the last one stores; a value for each row is stored between
-            them, and the elements that it overwrites are loaded before
+    row     the phases of a row read it, and the last phase stores. A value for each row is stored
+            between phases; the elements that it overwrites are loaded before
     column, a value stored next to a sum is stored in the iteration that reads it; results are
     full    stored after all loops
 
-Schedules of such a kernel keep the order within a point and assign a point to one worker, or put a
-barrier between the reads and the writes of its members (cuda_groups). A split reduction (split)
-completes all its chunks before it combines them. Interchanged loops, tiles and blocks change the
-order of points, not that within one.
+Schedules must preserve this. They keep the order within a point, and assign a point to one worker
+or put a barrier between its reads and writes (cuda_groups). Split reductions complete all chunks
+before they combine them. Interchanged loops, tiles and blocks only change the order of points.
 """
 
 from __future__ import annotations
@@ -34,19 +39,19 @@ from gpuflow.core.jaxpr import Literal, Var
 
 @record
 class InPlace:
-    """Outputs that one kernel writes into donated inputs or temporaries.
+    """Outputs of one kernel that reuse memory of donated inputs or temporaries.
 
     Attributes:
-        buffer_of: by output, the donated input or the temporary.
-        read: those that the kernel reads as well, with the strides of the outputs, which differ
-            from those of a read along axes of size 1.
+        buffer_of: for each such output the donated input or temporary.
+        read: those that the kernel also reads, with the strides of the output. Along axes of size 1
+            these differ from the strides of the read.
     """
 
     buffer_of: Mapping[Var, Var] = field(default_factory=dict)
     read: Mapping[Var, Strides] = field(default_factory=dict)
 
     def without(self, buffers: Collection[Var | None]) -> InPlace:
-        """The same, but some inputs are not modified."""
+        """The same without the reuse of some buffers."""
         remaining = {out: var for out, var in self.buffer_of.items() if var not in buffers}
         read = {var: strides for var, strides in self.read.items() if var not in buffers}
         return InPlace(remaining, read)
@@ -54,10 +59,10 @@ class InPlace:
 
 @record
 class Readers:
-    """The groups that read values in memory.
+    """Last uses of buffers.
 
     Attributes:
-        last: for each buffer the last group; the count of groups if an output does.
+        last: for each buffer the last group that reads it; the count of groups for an output.
         internal: the buffers that some group reads.
     """
 
@@ -66,13 +71,13 @@ class Readers:
 
 
 def readers_of(program: Program, groups: Sequence[Sequence[int]]) -> Readers:
-    """The readers of the buffers of a program."""
+    """The last uses of the buffers of a program, whose groups are in execution order."""
     last: dict[Var, int] = {}
-    for number, members in enumerate(groups):
+    for group, members in enumerate(groups):
         for e in members:
             for atom in program.jaxpr.eqns[e].inputs:
                 if type(atom) is not Literal:
-                    last[program.storage(atom)[0]] = number
+                    last[program.storage(atom)[0]] = group
     internal = frozenset(last)
     for atom in program.jaxpr.outvars:
         if type(atom) is not Literal:
@@ -83,15 +88,21 @@ def readers_of(program: Program, groups: Sequence[Sequence[int]]) -> Readers:
 def choose_in_place(
     exprs: SizeExprs,
     space: Space,
-    number: int,
+    group: int,
     readers: Readers,
     free: dict[Var, Var | None],
     in_temporaries: bool,
 ) -> InPlace:
-    """Assign ``free`` donated inputs to outputs of group ``number``.
+    """Choose outputs of a group that reuse memory of donated inputs or temporaries.
 
-    Assigned inputs are removed from ``free``, which maps each to the single output that may reuse
-    it, or None for any. ``in_temporaries`` is whether temporaries may be reused, too.
+    Args:
+        exprs: the size expressions of the program.
+        space: the iteration space of the group.
+        group: index of the group.
+        readers: the last uses of buffers.
+        free: donated inputs that are not reused yet, each with the one output that may reuse it, or
+            None for any. Chosen inputs are removed.
+        in_temporaries: whether temporaries may be reused, too.
     """
     program, last = exprs.program, readers.last
     reused: dict[Var, Var] = {}
@@ -100,26 +111,26 @@ def choose_in_place(
             continue
         eqn = program.jaxpr.eqns[program.producer[out]]
         if eqn.primitive.lower.stores(eqn, out):
-            continue  # it is stored in another order
+            continue  # a lane program stores it, in its own order
         if any(eqn.outputs[k] is out for _, k in updated_pairs(eqn, NO_INNER_ALIASES)):
-            continue  # a copy of the operand is in its own buffer, before the kernel reads others
+            continue  # its operand is copied into its buffer before the kernel reads inputs
         for var in sorted(free, key=program.jaxpr.invars.index) if out in program.outputs else ():
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
-            if not same or last.get(var, -1) > number or free[var] not in (None, out):
+            if not same or last.get(var, -1) > group or free[var] not in (None, out):
                 continue
-            if last.get(var, -1) == number and not _reads_where_it_writes(exprs, space, var, out):
+            if last.get(var, -1) == group and not _reads_where_it_writes(exprs, space, var, out):
                 continue
             reused[out] = var
             del free[var]
             break
         if out not in reused and in_temporaries:
-            temporary = _temporary(exprs, space, out, number, readers, reused.values())
+            temporary = _temporary(exprs, space, out, group, readers, reused.values())
             if temporary is not None:
                 reused[out] = temporary
     strides = {
         var: write_access(exprs, space, out).strides
         for out, var in reused.items()
-        if last.get(var, -1) == number
+        if last.get(var, -1) == group
     }
     return InPlace(reused, strides)
 
@@ -128,13 +139,13 @@ def _temporary(
     exprs: SizeExprs,
     space: Space,
     out: Var,
-    number: int,
+    group: int,
     readers: Readers,
     taken: Collection[Var],
 ) -> Var | None:
-    """A temporary that group ``number`` reads as the last one, and whose memory ``out`` may take.
+    """A temporary whose last reader is ``group``, and whose memory ``out`` may reuse.
 
-    Only if no group reads the output: arguments of kernels name buffers, not outputs.
+    None if a group reads ``out``: the arguments of its kernel refer to the buffer id of ``out``.
     """
     program = exprs.program
     if out in readers.internal:
@@ -151,7 +162,7 @@ def _temporary(
                 and position not in space.members
                 and var not in taken
                 and var not in updated
-                and readers.last[var] == number
+                and readers.last[var] == group
                 and (var.aval.size, var.aval.dtype) == (out.aval.size, out.aval.dtype)
                 and _reads_where_it_writes(exprs, space, var, out)
             ):
@@ -160,6 +171,7 @@ def _temporary(
 
 
 def _reads_where_it_writes(exprs: SizeExprs, space: Space, var: Var, out: Var) -> bool:
+    """Whether a group reads ``var`` only at the index at which it writes ``out``."""
     program, write = exprs.program, write_access(exprs, space, out)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]

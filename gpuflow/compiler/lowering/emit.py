@@ -1,8 +1,8 @@
-"""Emission: the body of one kernel, statement by statement, from the equations of a group.
+"""Code generation for one kernel: the KernelIR body of a group of equations.
 
-A value is emitted in the outermost loop in which all its inputs are known. In row kernels each
-reduction, and the final loop that stores, is a phase; a phase recomputes the full-rank values that
-it needs.
+Loop-invariant values are hoisted: a value is emitted in the outermost loop in which all its inputs
+are defined. In a row kernel, each reduction and the final loop that stores is a phase. A phase
+recomputes the full-rank values that it needs.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store, Value
 from gpuflow.kir.scalar import COMPONENT_DTYPES, compute_dtype
 
 Values = tuple[Value, ...]
-_COMPONENTS_OF = {1: (None,), 2: (0, 1)}  # by count of values of an element
-_NAMED_OPS = 5
+_COMPONENTS_OF = {1: (None,), 2: (0, 1)}  # component ids of a real and of a complex element
+_NAMED_OPS = 5  # ops in the name of a kernel
 
 
 def is_written_in(value: Any) -> bool:
     """Whether a literal of the program is part of the kernel's text.
 
-    Only truth values, zero, infinities and nan are: 1 or 2 may be the size of a batch.
+    Only bools, zero, infinities and nan are. Other literals are arguments, because a value may
+    follow from a size: 1 or 2 may be the size of a batch.
     """
     if isinstance(value, bool | np.bool_):
         return True
@@ -57,14 +58,15 @@ def is_written_in(value: Any) -> bool:
 
 
 class Emitter:
-    """Emits one kernel.
+    """Code generator for the body of one kernel.
 
     Args:
-        exprs, space: of the program, and the group.
-        queries: receives the queries that the text depends on.
-        operands: the operands that are requested; see ``access.Accesses``.
-        axes: names of the kernel's axes in order.
-        axis_of: the kernel axis of each axis key.
+        exprs: the size expressions of the program.
+        space: the iteration space of the group.
+        queries: records the queries of sizes that the kernel's text depends on.
+        operands: collects the operands that the body requests.
+        axes: names of the kernel's axes, from the outermost.
+        axis_of: the kernel axis of each axis of the group.
     """
 
     def __init__(
@@ -82,7 +84,8 @@ class Emitter:
         self.builder = Builder({}, axes)
         self.members = frozenset(space.members)
         self.reads = tuple(memory_reads(exprs, space))
-        # Values of variables, and of operands that are read before their elements are written.
+        # Scopes of open loops, innermost last: emitted values by variable, and by name those of
+        # operands that must be read before they are overwritten.
         self.memo: list[dict[Var | str, Element]] = [{}]
         self.reduced_axes = tuple(
             dict.fromkeys(axis_of[key] for key in space.order if key in space.reduced)
@@ -90,7 +93,7 @@ class Emitter:
         self.retained_axes = tuple(axis for axis in axes if axis not in self.reduced_axes)
 
     def name(self) -> str:
-        """A readable name: the kind and the first few ops."""
+        """A readable kernel name: the kind and the first few ops."""
         ops = [
             self.program.jaxpr.eqns[e].primitive.name
             for e in self.space.members
@@ -101,7 +104,7 @@ class Emitter:
         return "_".join([self.space.kind.value, *(names[:_NAMED_OPS] or ["copy"])]) + tail
 
     def emit(self) -> Block:
-        """The body."""
+        """Emit the body; call it once."""
         with ExitStack() as loops:
             opened: set[str] = set()
             self._emit_invariants(opened)
@@ -116,7 +119,7 @@ class Emitter:
         return {self.axis_of[key] for key in domain}
 
     def _emit_invariants(self, opened: set[str]) -> None:
-        """Emit invariants of the opened loops, except reductions and their dependents."""
+        """Emit values that depend on no loop but the open ones; not reductions and dependents."""
         if opened == set(self.retained_axes) and not self.reduced_axes:
             return  # the innermost loop of a map: values are emitted as stores need them
         for e in self.space.members:
@@ -126,11 +129,12 @@ class Emitter:
             if self._axes_of(self.space.domains[e]) <= opened:
                 self._values(e)
         for e, access in self.reads:
-            # Operands that do not change in the loops still to be opened.
+            # Operands that are invariant in the loops still to be opened.
             if e not in self.space.dependent and self._varies_in(access) <= opened:
                 self._load(access)
 
     def _varies_in(self, access: Access) -> set[str]:
+        """The kernel axes along which an access moves."""
         return {self.axis_of[key] for key, _ in access.strides}
 
     def _is_member(self, var: Var) -> bool:
@@ -139,13 +143,14 @@ class Emitter:
     # --- rows and phases -------------------------------------------------------------------
 
     def _emit_rows(self) -> None:
+        """Emit one point of the retained axes: reductions in order, then stores."""
         space = self.space
         full = [var for var in space.escaping if self._needs_row_loop(var)]
         outer = [var for var in space.escaping if var not in full]
         for e in space.members:
             eqn = self.program.jaxpr.eqns[e]
-            # A reduction of dimensions of size 1 has no loop, and may be in another's.
-            if eqn.primitive.lower.is_reduction and self._reduced_names(e):
+            # A reduction of dimensions of size 1 has no loop, and may be inside another's loop.
+            if eqn.primitive.lower.is_reduction and self._reduced_axes_of(e):
                 if self._emitted(eqn.outputs[0]) is None:
                     also_stored = [] if space.kind is Kind.ROW else full
                     self._emit_reductions(self._joint_reductions(e), also_stored)
@@ -165,12 +170,13 @@ class Emitter:
                 self.memo.pop()
 
     def _needs_row_loop(self, var: Var) -> bool:
+        """Whether a stored value varies along the reduced axes."""
         keys = self.space.axes_of_output(self.program, self.program.producer[var])
         return any(key in self.space.reduced for key in keys)
 
     def _joint_reductions(self, position: int) -> list[int]:
         """Reductions that share a loop: over the same axes, and independent."""
-        names = self._reduced_names(position)
+        names = self._reduced_axes_of(position)
         rule = self.program.jaxpr.eqns[position].primitive.lower
         if not names or not rule.shares_loop:
             return [position]
@@ -181,10 +187,10 @@ class Emitter:
             if e >= position and self.program.jaxpr.eqns[e].primitive.lower.shares_loop
         ]
         key = (stages[position], names)
-        return [e for e in later if (stages[e], self._reduced_names(e)) == key]
+        return [e for e in later if (stages[e], self._reduced_axes_of(e)) == key]
 
     def _stages(self) -> dict[int, int]:
-        """For each member the count of reductions that must come before it."""
+        """For each member the longest chain of reductions that it depends on."""
         stages: dict[int, int] = {}
         for e in self.space.members:
             stages[e] = 0
@@ -196,8 +202,8 @@ class Emitter:
         return stages
 
     def _emit_reductions(self, positions: Sequence[int], also_stored: Sequence[Var] = ()) -> None:
-        """One loop for several reductions, which also stores other values at its points."""
-        axes, builder = self._reduced_names(positions[0]), self.builder
+        """Emit one loop for several reductions; it also stores ``also_stored`` at each point."""
+        axes, builder = self._reduced_axes_of(positions[0]), self.builder
         eqns = [self.program.jaxpr.eqns[e] for e in positions]
 
         def values(position: int, eqn: Eqn) -> Sequence[Value]:
@@ -209,7 +215,7 @@ class Emitter:
             self.memo[-1][eqn.outputs[0]] = result
             return
         starts = [eqn.primitive.lower.starts(builder, eqn) for eqn in eqns]
-        ranges, first = [], 0  # of the values in the loop, those of each reduction
+        ranges, first = [], 0  # the slice of each reduction in the accumulators of the loop
         for start in starts:
             ranges.append(slice(first, first + len(start)))
             first += len(start)
@@ -237,7 +243,7 @@ class Emitter:
             result = eqn.primitive.lower.folded(builder, results[span], eqn)
             self.memo[-1][eqn.outputs[0]] = self._rounded(eqn.outputs[0], result)
 
-    def _reduced_names(self, position: int) -> tuple[str, ...]:
+    def _reduced_axes_of(self, position: int) -> tuple[str, ...]:
         keys = self._reduced_keys(position)
         return tuple(dict.fromkeys(self.axis_of[key] for key in self.space.order if key in keys))
 
@@ -247,7 +253,7 @@ class Emitter:
         return {self.space.classes[position, d] for d in iteration.reduced}
 
     def _store_in_row(self, stored: Sequence[Var]) -> None:
-        """Store values of one point of a row; overwritten operands are read before the first."""
+        """Store the values of one point of a row, after reading operands that this overwrites."""
         if len(stored) > 1:
             self._load_overwritten(in_rows=True)
         for var in stored:
@@ -272,7 +278,7 @@ class Emitter:
             self.builder.store(name, stored, component=component)
 
     def _store_update(self, position: int, access: Access) -> None:
-        """Combine the current element of a window with the array's."""
+        """Store one element of an update's window, combined with the array's element if needed."""
         eqn, builder = self.program.jaxpr.eqns[position], self.builder
         name = self.operands.array(access)
         builder.declare(self.operands.table[name])
@@ -293,10 +299,10 @@ class Emitter:
     # --- values ----------------------------------------------------------------------------
 
     def _variable(self, var: Var) -> Element:
-        found = self._emitted(var)
-        if found is not None:
-            return found
-        for position in self._missing(var):
+        element = self._emitted(var)
+        if element is not None:
+            return element
+        for position in self._unemitted(var):
             self._values(position)
         return self.memo[-1][var]
 
@@ -306,8 +312,8 @@ class Emitter:
                 return scope[key]
         return None
 
-    def _missing(self, var: Var) -> list[int]:
-        """Equations to emit for ``var``, in program order: long chains must not recurse."""
+    def _unemitted(self, var: Var) -> list[int]:
+        """Equations to emit for ``var``, in program order; iterative, because chains are long."""
         missing: set[int] = set()
         stack = [var]
         while stack:
@@ -317,7 +323,7 @@ class Emitter:
                 continue
             missing.add(position)
             eqn = self.program.jaxpr.eqns[position]
-            if not eqn.primitive.lower.is_reduction:  # it has a loop of its own
+            if not eqn.primitive.lower.is_reduction:  # a reduction emits its operands in its loop
                 stack += [x for x in eqn.inputs if type(x) is not Literal and self._is_member(x)]
         return sorted(missing)
 
@@ -336,12 +342,13 @@ class Emitter:
             self.memo[-1][var] = value if rule.rounds else self._rounded(var, value)
 
     def _rounded(self, var: Var, value: Element) -> Element:
-        """A value rounded to its dtype, so that it does not depend on which values are stored."""
+        """Round a value to its dtype, so that results do not depend on which values are stored."""
         if isinstance(value, Pair) or var in self.program.unrounded:
             return value
         return self.builder.round(value, storage_name(var.aval.dtype))
 
     def _operand(self, position: int, operand: int) -> Element:
+        """An operand's element at the current point: a literal, a value of the group, or a load."""
         atom = self.program.jaxpr.eqns[position].inputs[operand]
         if type(atom) is Literal:
             return self.literal(atom, position, operand)
@@ -357,10 +364,10 @@ class Emitter:
         self.builder.declare(operand)
         if operand.mode is not Mode.INOUT:
             return self._element(operand, offset, where)
-        found = self._emitted(name)
-        if found is None:
-            found = self.memo[-1][name] = self._element(operand)
-        return found
+        element = self._emitted(name)
+        if element is None:
+            element = self.memo[-1][name] = self._element(operand)
+        return element
 
     def _element(
         self, operand: Operand, offset: Value | None = None, where: Value | None = None
@@ -371,7 +378,7 @@ class Emitter:
         return Pair(*components)
 
     def _load_overwritten(self, in_rows: bool) -> None:
-        """Load the operands that are also written, those that vary in rows or the others."""
+        """Load operands that will be overwritten: those that vary along rows, or the others."""
         for _, access in self.reads:
             varies = not self._varies_in(access) <= set(self.retained_axes)
             if access.buffer in self.operands.inout_strides and varies is in_rows:
@@ -383,9 +390,10 @@ class Emitter:
         return _real(self._load(access)) if access.strides else self.builder.const("int64", 0)
 
     def literal(self, atom: Literal, position: int, operand: int) -> Element:
-        """A scalar of the program: in the text if ``is_written_in`` allows it, else an operand.
+        """A literal: a constant in the text if ``is_written_in`` allows it, else an argument.
 
-        Equal literals may differ in another program of the key; only those of copies are shared.
+        Equal literals may differ in another program of the key, so each has its own argument. Only
+        copies of one equation share it.
         """
         storage = storage_name(atom.aval.dtype)
         value = np.asarray(atom.value).reshape(())[()]
@@ -403,25 +411,25 @@ class Emitter:
         return Pair(scalar(dtype, value.real, 0), scalar(dtype, value.imag, 1))
 
     def scalar(self, storage: str, value: SizeExpr, slot: Hashable) -> Value:
-        """A scalar passed at run time; one operand for each ``slot``."""
+        """A scalar argument; one operand for each ``slot``."""
         name = self.operands.scalar(storage, value, slot)
         self.builder.declare(self.operands.table[name])
         return self.builder.load(name)
 
 
 def _real(value: Element) -> Value:
-    """Assert that an element is real: operands of real functions, offsets and predicates."""
+    """The value of an element that must be real, such as an offset or a predicate."""
     assert isinstance(value, Value)
     return value
 
 
 def _components(value: Element) -> Values:
-    """The components of an element."""
+    """The value of a real element, or the components of a complex one."""
     return (value,) if isinstance(value, Value) else (value.real, value.imag)
 
 
 class Point:
-    """The context of an equation's code in a kernel; see ``core.lowering.Context``."""
+    """The context that an op's ``emit`` rule gets in a kernel; see ``core.lowering.Context``."""
 
     def __init__(self, emitter: Emitter, position: int) -> None:
         self._emitter, self._position = emitter, position
@@ -452,14 +460,15 @@ class Point:
         return self._emitter.index(list(zip(self._keys[first_dim:], strides, strict=True)))
 
     def number(self, k: int) -> Value:
-        """The k-th size expression that the op declares, passed at run time."""
+        """The k-th size expression that the op declares (``numbers``), as an argument."""
         number = self._exprs.declared(self._position)[k]
         return self._emitter.scalar("int64", number, (self._position, "number", k))
 
     def bound(self, dim: int, k: int) -> Value:
-        """The same, if indices along ``dim`` are compared with it: a constant for a short ``dim``.
+        """``number(k)`` as a bound of indices along ``dim``: a constant if ``dim`` is short.
 
-        The loop has a separate text for each size, and comparisons cost nothing.
+        A loop over a short dimension has a separate kernel text for each size, in which comparisons
+        with constants cost nothing.
         """
         shape, queries = self._eqn.outputs[0].aval.shape, self._emitter.queries
         if not is_written_short(self._exprs, shape, dim, queries):
@@ -468,7 +477,7 @@ class Point:
         return self.builder.const("int64", number)
 
     def _stride(self, operand: int, dim: int, stride: SizeExpr) -> Value:
-        """An operand's stride, the same argument in all of its loads."""
+        """An operand's stride; all loads of the operand share the argument."""
         slot = (self._position, "stride", operand, dim)
         return self._emitter.scalar("int64", stride, slot)
 
@@ -504,7 +513,7 @@ class Point:
         return self._emitter._load(replace(access, strides=tuple(sorted(pairs))))
 
     def replay(self, program: LaneProgram) -> list[Element]:
-        """The results of a program of one lane, which stores some outputs itself."""
+        """Inline a lane program; returns its results, or True for outputs that it stores itself."""
         emitter, eqn, position = self._emitter, self._eqn, self._position
         exprs, builder, operands = self._exprs, self.builder, emitter.operands
         reads = lane_reads(exprs, emitter.space, position)
@@ -535,7 +544,7 @@ class Point:
         def store(s: Store, value: Value, offset: Value | None, where: Value | None) -> None:
             number = int(s.operand[1:])
             if eqn.outputs[number] not in emitter.space.escaping:
-                return  # it is not read, and has no memory
+                return  # nothing reads this output, so it has no memory
             name = operands.array(writes[number])
             builder.declare(operands.table[name])
             builder.store(name, value, offset, where, s.component)
@@ -545,7 +554,7 @@ class Point:
         elements: list[Element] = []
         for k, var in enumerate(eqn.outputs):
             if k in writes:
-                elements.append(builder.const("bool", True))  # it is done
+                elements.append(builder.const("bool", True))  # stored by the program itself
             elif storage_name(var.aval.dtype) in COMPONENT_DTYPES:
                 elements.append(Pair(next(results), next(results)))
             else:

@@ -1,4 +1,4 @@
-"""Roundings to 16 bits that a kernel may omit between its operations.
+"""Excess precision: roundings to 16-bit floats that a kernel may omit between operations.
 
     x, y: bfloat16        strict                      with excess precision
     (x * y + x) * y       round(round(round(x * y) + x) * y)    round((x * y + x) * y)
@@ -6,10 +6,10 @@
 A value keeps its rounding if it affects more than the last bits of a result:
 
 - stored values are rounded when they are stored;
-- operands of comparisons, floor, conversions to integers and searches for the maximum are rounded,
-  and so are all values that they are computed from, back to values in memory. So every kernel sees
-  the same bits: a maximum equals one of its operands, even if other kernels compute them again;
-- a conversion between floats that the program names rounds its operand and its result.
+- operands of discontinuous ops are rounded: comparisons, floor, conversions to integers, argmax.
+  So are all values that they are computed from, back to values in memory. Then every kernel sees
+  the same bits: a maximum equals one of its operands, even if other kernels recompute them;
+- an explicit conversion between float dtypes rounds its operand and its result.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _HALVES = ("bfloat16", "float16")
 
 def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
     """The values that kernels may hold with more precision than their dtype has."""
-    exact: set[Var] = set()  # rounded, with all values that they depend on
+    exact: set[Var] = set()  # rounded, and so are all values that they depend on
     rounded: set[Var] = set()
     unrounded: set[Var] = set()
     for eqn in reversed(jaxpr.eqns):
         if not is_fusible(eqn):
-            continue  # it reads memory, and writes memory
+            continue  # not in a kernel: its operands and results are in memory, rounded
         is_continuous = _is_continuous(eqn)
         operands = [atom for atom in eqn.inputs if type(atom) is not Literal]
         if not is_continuous or not exact.isdisjoint(eqn.outputs):
@@ -44,7 +44,7 @@ def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
 
 
 def unrounded_within(jaxpr: Jaxpr) -> frozenset[Var]:
-    """The same for a program inside a kernel, without its outputs and operands of calls."""
+    """``unrounded_values`` of a lane program, without its outputs and operands of calls."""
     exact = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
     for eqn in jaxpr.eqns:
         if not is_fusible(eqn):
@@ -53,18 +53,18 @@ def unrounded_within(jaxpr: Jaxpr) -> frozenset[Var]:
 
 
 def all_rounded(jaxpr: Jaxpr) -> frozenset[Var]:
-    """No value may be held with more precision."""
+    """No values: with strict precision, kernels round every value."""
     del jaxpr
     return frozenset()
 
 
 def _is_continuous(eqn: Eqn) -> bool:
-    """Whether results are floats, and differ little if operands do."""
+    """Whether an op is continuous: results are floats, and differ little if operands do."""
     return all(_is_float(var) for var in eqn.outputs) and eqn.primitive.lower.is_continuous
 
 
 def _converts(eqn: Eqn) -> bool:
-    """Whether operands and results are floats of several dtypes."""
+    """Whether operands and results are of several float dtypes."""
     floats = {atom.aval.dtype for atom in (*eqn.inputs, *eqn.outputs) if _is_float(atom)}
     return len(floats) > 1
 

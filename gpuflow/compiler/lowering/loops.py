@@ -1,7 +1,7 @@
-"""Scheduling: the loops of one kernel.
+"""Loop nest of a kernel: which axes of a group are collapsed to a loop, and the role of each loop.
 
-Axes of a group that are contiguous in every access are collapsed; each gets a role, and a short
-innermost one its exact extent. The CUDA target maps loops to a grid.
+Adjacent axes that are contiguous in every access are collapsed. A short innermost loop has its
+exact extent in the kernel's text. Schedules and targets map the loops to vectors and grids.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ Axes = tuple[tuple[Key, ...], ...]
 
 
 def schedule(exprs: SizeExprs, space: Space, queries: SizeQueries) -> tuple[Axes, tuple[Axis, ...]]:
-    """The axis keys that each loop runs over, from the outermost, and the kernel's axes."""
+    """The axes of the group in each loop, from the outermost; and the kernel's axes."""
     axes = tuple(_collapse(exprs, space, _all_accesses(exprs, space), queries))
     return axes, _kernel_axes(exprs, space, axes, queries)
 
 
 def extent(exprs: SizeExprs, space: Space, keys: Sequence[Key]) -> SizeExpr:
-    """The count of points of some axes."""
+    """The product of the sizes of some axes."""
     return exprs.product([exprs.size(space.sizes[key]) for key in keys])
 
 
 def is_written_short(
     exprs: SizeExprs, shape: Sequence[int], dim: int, queries: SizeQueries
 ) -> bool:
-    """Whether a dimension is a short innermost one, with a size that may be in a kernel's text."""
+    """Whether the size of a dimension may be in the kernel's text: it is short and innermost."""
     # Whether a size is 0 or 1 is part of the key.
     is_innermost = prod(shape[dim + 1 :]) == 1 and prod(shape[:dim]) > 1
     return is_innermost and queries.if_short(exprs.size(shape[dim])) is not None
 
 
 def _all_accesses(exprs: SizeExprs, space: Space) -> list[Access]:
-    """Every access whose strides decide which axes collapse."""
+    """Every access and index of a group: their strides decide which axes collapse."""
     result = [write_access(exprs, space, var) for var in space.escaping]
     result += [access for _, access in memory_reads(exprs, space)]
     for e in space.members:
@@ -82,7 +82,7 @@ def _each_index(exprs: SizeExprs, space: Space, position: int) -> list[Access]:
 def _collapse(
     exprs: SizeExprs, space: Space, accesses: Sequence[Access], queries: SizeQueries
 ) -> list[tuple[Key, ...]]:
-    """Neighbouring axes that are contiguous in every access, collapsed."""
+    """The loops: maximal runs of adjacent axes that are contiguous in every access."""
     tables = [dict(access.strides) for access in accesses]
     axes: list[tuple[Key, ...]] = []
     for key in space.order:
@@ -97,7 +97,7 @@ def _collapse(
 def _equalities(
     exprs: SizeExprs, space: Space, tables: Sequence[Mapping[Key, SizeExpr]], outer: Key, inner: Key
 ) -> list[tuple[SizeExpr, SizeExpr]] | None:
-    """The size expressions that must be equal to collapse two axes; None: they never are."""
+    """Pairs of expressions that must be equal to collapse two axes; None if they never can be."""
     if (outer in space.reduced) != (inner in space.reduced):
         return None
     if (outer in space.serial) != (inner in space.serial):
@@ -119,13 +119,14 @@ def _equalities(
 def _kernel_axes(
     exprs: SizeExprs, space: Space, axes: Sequence[tuple[Key, ...]], queries: SizeQueries
 ) -> tuple[Axis, ...]:
+    """The axis of each loop: its name, role, and exact extent if it is short and innermost."""
     inner_role = {Kind.ROW: Role.ROW}.get(space.kind, Role.REDUCE)
     point_role = Role.VECTOR if space.serial else Role.PARALLEL
     result = []
-    for position, keys in enumerate(axes):
+    for index, keys in enumerate(axes):
         role = inner_role if keys[0] in space.reduced else point_role
         role = Role.SERIAL if keys[0] in space.serial else role
-        is_inner = position == len(axes) - 1 and position > 0
+        is_inner = index == len(axes) - 1 and index > 0
         exact = queries.if_short(extent(exprs, space, keys)) if is_inner else None
-        result.append(Axis(f"i{position}", role, exact or None))  # an empty loop is not exact
+        result.append(Axis(f"i{index}", role, exact or None))  # an empty loop is not exact
     return tuple(result)

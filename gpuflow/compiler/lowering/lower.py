@@ -1,4 +1,7 @@
-"""Lowering: one group of equations becomes one kernel, with arguments that follow from sizes."""
+"""Lowering: one group of equations to one KernelIR kernel, whose arguments are size expressions.
+
+``loops.py`` chooses the loop nest, ``access.py`` the operands, ``emit.py`` writes the body.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,20 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Var
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments, remembered
 
-NO_BUFFER = -1  # of operands without memory
+NO_BUFFER = -1  # the buffer of an operand without memory, such as a scalar
 
 
 class KernelCall(NamedTuple):
-    """A kernel with its arguments.
+    """A kernel with its arguments, bound to sizes.
 
     Attributes:
         kernel: the kernel to run.
-        slots: its argument block: values, and for an address the byte offset from its buffer's
-            start.
-        buffers: the id of each operand's buffer, or NO_BUFFER; their argument slots come first.
-        extent: of the axis that a launch splits; 1 if there is none.
-        points: count of points of all axes.
+        slots: the argument block, in the order of ``kir.nodes.arguments``: 64-bit values; for an
+            address, the byte offset from the start of its buffer.
+        buffers: the buffer id of each operand, or NO_BUFFER. The argument slots of operands come
+            first.
+        extent: extent of the axis that a launch splits between workers; 1 if there is none.
+        points: count of points of the iteration space, all axes multiplied.
     """
 
     kernel: Kernel
@@ -45,14 +49,14 @@ class Lowered:
 
     Attributes:
         kernel: the kernel.
-        slots: its argument block.
-        buffers: the buffer of each operand, if it has one.
+        slots: the argument block.
+        buffers: the buffer of each operand; None for an operand without memory.
         extent, points: see ``KernelCall``.
-        reads, writes: the buffers; an output in place has its own name.
-        overwrites: buffers with older values: donated inputs whose memory outputs take, and
+        reads, writes: the buffers. An output that reuses memory of an input keeps its name here.
+        overwrites: buffers whose earlier contents are destroyed: memory that outputs reuse, and
             arrays that are updated.
-        in_place: pairs of an output and the donated input whose memory it takes.
-        operands: of the kernel.
+        in_place: pairs (output, donated input or temporary whose memory it reuses).
+        operands: the accesses of the kernel's operands.
     """
 
     kernel: Kernel
@@ -68,13 +72,16 @@ class Lowered:
 
 
 def lower_group(exprs: SizeExprs, space: Space, in_place: InPlace, queries: SizeQueries) -> Lowered:
-    """The kernel of a group, and its arguments.
+    """Lower a group to a kernel and its arguments.
+
+    Equal keys and equal answers of ``queries`` must give equal kernels: nothing here may depend on
+    the value of a size in another way.
 
     Args:
-        exprs: of the program.
-        space: of the group.
-        in_place: the donated inputs that it overwrites.
-        queries: receives the queries that the kernel depends on.
+        exprs: the size expressions of the program.
+        space: the iteration space of the group.
+        in_place: the outputs that reuse memory of inputs or temporaries.
+        queries: records the queries of sizes that the kernel depends on.
     """
     program = exprs.program
     axes, kernel_axes = schedule(exprs, space, queries)
@@ -121,6 +128,7 @@ def _updated(program: Program, space: Space) -> list[Var]:
 
 
 def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]], one: SizeExpr) -> Operand:
+    """The KernelIR operand of an access: its strides are classified as 0, 1 or any."""
     if access.mode is Mode.SCALAR:
         return Operand(name, access.dtype, access.mode, (Stride.ZERO,) * len(axes))
     table = dict(access.strides)
@@ -142,6 +150,7 @@ def _slots(
     exprs: SizeExprs,
     space: Space,
 ) -> Iterator[SizeExpr]:
+    """The argument block of a kernel, in the order of ``kir.nodes.arguments``."""
     for argument in arguments(kernel):
         if argument.kind == "extent":
             yield extent(exprs, space, keys_of[argument.axis])
@@ -176,7 +185,7 @@ def _segmented(kernel: Kernel) -> Kernel:
 
 
 def can_be_segmented(kernel: Kernel) -> bool:
-    """Whether equal calls of the kernel can be one call: it maps over one axis, or reduces it."""
+    """Whether calls of the kernel can be merged: its only axis is parallel, or fully reduced."""
     (axis,) = kernel.axes if len(kernel.axes) == 1 else (None,)
     role = {"map": Role.PARALLEL, "full": Role.REDUCE}.get(kernel.kind)
     return axis is not None and axis.exact is None and axis.role is role

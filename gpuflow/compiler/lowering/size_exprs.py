@@ -1,9 +1,9 @@
-"""Size expressions: sizes, strides and offsets as lowering sees them, values with their sources.
+"""Size expressions: symbolic sizes, strides and offsets, each with its value for one program.
 
-A program's key omits its sizes. A kernel that is compiled for one set of sizes can be used for
-another if no decision depended on them. So two expressions are equal if their sources are, and the
-few queries of values go to ``SizeQueries``, which records the answers as a guard. For an expression
-in a kernel's argument block, its source defines the argument in another program of the key.
+The key of a program omits its sizes. A kernel that is compiled for some sizes may serve others if
+no decision depended on them. So expressions are compared by their symbolic source, and the few
+queries of values must go through ``SizeQueries``, which records the answers as a guard. The source
+of an expression in an argument block defines the argument for other programs of the key.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ from gpuflow.kir.interpret import scalar_to_slot
 
 
 class SizeExpr:
-    """A size expression of one program; ``SizeExprs`` makes one object for each source.
+    """A size expression with its value in one program; ``SizeExprs`` interns them by source.
 
-    It is equal only to itself, so that 12 is not 3 * 4, whatever the sizes. It has no truth value
-    and no order, and is not an int: lowering queries ``SizeQueries`` for decisions that depend on a
-    value.
+    It is equal only to itself: 12 is not 3 * 4, because other sizes could differ. It has no truth
+    value and no order, and is not an int, so that no decision can depend on its value by mistake.
+    Use ``SizeQueries`` for those that must.
+
+    Args:
+        value: the value in this program.
+        source: the symbolic expression, see ``size_table.Source``.
     """
 
     __slots__ = ("source", "value")
@@ -54,12 +58,12 @@ class SizeExpr:
 
 
 class SizeQueries:
-    """Queries of values by the lowering of a program, with the answers.
+    """Queries of values while a program is lowered, with their answers: the future guard.
 
     Attributes:
-        short: of each expression, its value if it may be in the text, or None: it is longer.
-        written: the values of further expressions that are in the text.
-        equal: of pairs, whether they are equal.
+        short: for each expression its value if that is short enough for a kernel's text, else None.
+        written: values of other expressions that are in a kernel's text.
+        equal: for each pair whether the values are equal.
     """
 
     def __init__(self) -> None:
@@ -68,20 +72,20 @@ class SizeQueries:
         self.equal: dict[tuple[SizeExpr, SizeExpr], bool] = {}
 
     def if_short(self, expr: SizeExpr) -> int | None:
-        """The value of an expression if it is short enough to be in the text, else None."""
+        """The value of an expression if it may be in a kernel's text (LONGEST_EXACT), else None."""
         value = expr.value if expr.value <= LONGEST_EXACT else None
         if not _is_constant(expr):
             self.short[expr] = value
         return value
 
     def write(self, expr: SizeExpr) -> int:
-        """The value of an expression, for the text."""
+        """The value of an expression that is written in a kernel's text."""
         if not _is_constant(expr):
             self.written[expr] = expr.value
         return expr.value
 
     def are_equal(self, a: SizeExpr, b: SizeExpr) -> bool:
-        """Whether two expressions are equal."""
+        """Whether two expressions have equal values."""
         answer = a.value == b.value
         if a is not b and not (_is_constant(a) and _is_constant(b)):
             self.equal[a, b] = answer
@@ -101,21 +105,22 @@ class SizeQueries:
 
 
 def may_be_equal(a: SizeExpr, b: SizeExpr) -> bool:
-    """Whether the values of different expressions may be equal: they have different factors.
+    """Whether values of different products may be equal: their constant factors differ.
 
-    Rows of 12 have the same stride as every third element of four, and then there is one loop.
+    For example, a stride of one row of 12 elements equals 3 times a size of 4; then two loops can
+    be collapsed to one.
     """
     return _factors(a)[0] != _factors(b)[0]
 
 
 class ArrayLayout(NamedTuple):
-    """Layout of the elements of a variable: a ``View`` as size expressions.
+    """Layout of a variable in memory: a ``View`` whose offset and strides are size expressions.
 
     Attributes:
-        buffer: the variable whose memory it is.
-        offset: of the first element, in elements.
-        strides: in elements.
-        broadcast: the dimensions along which elements repeat.
+        buffer: the variable that owns the memory.
+        offset: offset of the first element, in elements.
+        strides: stride of each dimension, in elements.
+        broadcast: for each dimension whether elements repeat along it.
     """
 
     buffer: Var
@@ -125,7 +130,7 @@ class ArrayLayout(NamedTuple):
 
 
 class SizeExprs:
-    """The size expressions of a program, each once.
+    """Factory of the size expressions of a program; makes one object for each source.
 
     Args:
         program: the program to lower.
@@ -150,7 +155,7 @@ class SizeExprs:
         return expr
 
     def constant(self, value: int) -> SizeExpr:
-        """An expression that follows from the key."""
+        """A constant: an integer that is equal in all programs of the key."""
         return self._expr(value, ("constant", value))
 
     def size(self, size: int) -> SizeExpr:
@@ -160,7 +165,7 @@ class SizeExprs:
         return self._expr(size, ("product", self._symbol_of[size]))
 
     def product(self, exprs: Sequence[SizeExpr]) -> SizeExpr:
-        """The product of sizes, strides and constants: equal ones have equal factors."""
+        """The product of sizes, strides and constants; the order of factors does not matter."""
         factor, symbols = 1, []
         for expr in exprs:
             constant, factors = _factors(expr)
@@ -184,7 +189,7 @@ class SizeExprs:
         return cached
 
     def bytes(self, offset: SizeExpr, itemsize: int) -> SizeExpr:
-        """An offset in bytes."""
+        """An offset in elements, converted to bytes."""
         kind, *rest = offset.source
         value = offset.value * itemsize
         if kind == "constant":
@@ -212,7 +217,7 @@ class SizeExprs:
         return self._expr(scalar_to_slot(dtype, value), kind)
 
     def layout(self, var: Var) -> ArrayLayout:
-        """The layout of a variable."""
+        """The layout of a variable; row-major in its own buffer unless it is an alias."""
         cached = self._layouts.get(var)
         if cached is None:
             shape = var.aval.shape
@@ -223,12 +228,12 @@ class SizeExprs:
     def view_strides(
         self, eqn: Eqn, operand_strides: Sequence[SizeExpr], view: View
     ) -> list[SizeExpr]:
-        """The strides of the view that a layout op is.
+        """The strides of a layout op's output as a view of its operand.
 
         Args:
-            eqn: the op.
+            eqn: the equation of the layout op.
             operand_strides: the strides of its operand.
-            view: its broadcast dimensions are needed.
+            view: the view; only its broadcast dimensions are used.
         """
         rule, avals = eqn.primitive.lower, (eqn.inputs[0].aval, eqn.outputs[0].aval)
         if rule.steps is not None:
@@ -246,6 +251,7 @@ class SizeExprs:
         return strides
 
     def _alias(self, var: Var) -> ArrayLayout:
+        """The layout of an alias; checks that its values agree with ``Program.views``."""
         position = self.program.producer[var]
         eqn = self.program.jaxpr.eqns[position]
         index, update = eqn.outputs.index(var), self.program.updates.get(position)
@@ -266,10 +272,10 @@ class SizeExprs:
 
 
 def _literal_slots(jaxpr: Jaxpr) -> list[dict[int, int]]:
-    """For each equation the slots of its literals by operand.
+    """For each equation the argument slot of each literal operand.
 
-    Copies of an equation share the slots of the first one, so that a kernel of several copies
-    computes one expression.
+    Copies of an equation share the slots of the first one, so that a kernel with several copies
+    passes and computes it once.
     """
     first: dict[int, int] = {}
     count = 0

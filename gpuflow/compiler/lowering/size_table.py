@@ -1,7 +1,7 @@
-"""The size expressions that kernels and guards of a program read, evaluated for given sizes.
+"""Evaluation of size expressions: the table of a symbolic program, and guards on its values.
 
 Kernel arguments and guards refer to an expression by its ordinal in a ``SizeTable``, which belongs
-to a program with its sizes erased. For new sizes the table is evaluated as a whole.
+to a symbolic program. For new sizes, the whole table is evaluated.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.views import View
 from gpuflow.kir.interpret import scalar_to_slot
 
-# The source of a size expression; an equation is named by its position.
-#   ("constant", number)
-#   ("product", *symbols)           sizes multiplied
-#   ("multiple", factor, *symbols)  a multiple of that: a stride
-#   ("offset", position, itemsize)  of a view that an equation is, in units of that size
-#   ("number", position, k)         that an Indexed op declares
-#   ("literal", slot, dtype)        a scalar of the program
-#   ("part", slot, dtype, component)   the real component of one (0), or the imaginary one (1)
+# The source of a size expression. Equations are named by position, sizes by symbol (ErasedSizes).
+#   ("constant", value)
+#   ("product", *symbols)             product of sizes
+#   ("multiple", factor, *symbols)    product of sizes, times a constant: a stride
+#   ("offset", position, itemsize)    offset of an equation's view, in elements times itemsize
+#   ("number", position, k)           the k-th integer that an Indexed op declares
+#   ("literal", slot, dtype)          a scalar of the program, as the bits of an argument slot
+#   ("part", slot, dtype, component)  component of a complex one: 0 is real, 1 is imaginary
 Source = tuple[Any, ...]
-Values = Mapping[int, int]  # of all expressions of a table, by ordinal
+Values = Mapping[int, int]  # the value of each expression of a table, by ordinal
 Views = Mapping[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
 
-LONGEST_EXACT = 16  # of the sizes that are written in a kernel's text
+LONGEST_EXACT = 16  # the largest size that is written in a kernel's text
 
 
 @record
@@ -40,10 +40,10 @@ class ErasedSizes:
     """The sizes, variables and literals that the key of a program omits.
 
     Attributes:
-        sizes: the distinct sizes but 0 and 1, in order of appearance. A symbol is an index of one.
-        variables: all variables in that order, inputs first: the index of a variable is the id of
-            its buffer.
-        literals: the values of all literals, in order.
+        sizes: the distinct sizes except 0 and 1, in order of appearance. A symbol is an index here.
+        variables: all variables in order of appearance, inputs first. The index of a variable is
+            the id of its buffer.
+        literals: the values of all literals, in order of appearance.
     """
 
     sizes: tuple[int, ...]
@@ -53,7 +53,7 @@ class ErasedSizes:
 
 @record
 class Concrete:
-    """A program with its sizes, for which size expressions are evaluated."""
+    """A program with its sizes, for which a ``SizeTable`` is evaluated."""
 
     jaxpr: Jaxpr
     erased: ErasedSizes
@@ -80,10 +80,10 @@ def declared_numbers(eqn: Eqn) -> list[int]:
 
 
 class SizeTable:
-    """Size expressions by ordinal.
+    """The size expressions of a symbolic program, numbered by ordinal.
 
-    Threads may add some at the same time; there is no lock that a fork could leave locked, and some
-    ordinals are of no expression.
+    Threads may add expressions at the same time, without a lock, which a fork could leave locked.
+    If two threads add one expression, one of the ordinals remains unused.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class SizeTable:
         self._counter = count()
 
     def ordinal(self, source: Source) -> int:
-        """The ordinal of an expression, which is added if it is new."""
+        """The ordinal of the expression with this source, which is added if it is new."""
         ordinal = self._ordinals.get(source)
         if ordinal is None:
             ordinal = next(self._counter)
@@ -150,7 +150,7 @@ def _component(slot: int, dtype: str, component: int) -> Evaluator:
 
 
 def _slot_of(dtype: str, value: Any) -> int:
-    # The zeros are equal, and have different bits. A 0-d array has no hash.
+    # 0.0 and -0.0 are equal keys with different bits, and a 0-d array has no hash: do not cache.
     if isinstance(value, np.ndarray) or not value:
         return scalar_to_slot(dtype, value)
     return _cached_slot(dtype, value)
@@ -173,12 +173,14 @@ _EVALUATORS: dict[str, Callable[..., Evaluator]] = {
 
 
 class Guard(NamedTuple):
-    """The sizes for which a symbolic plan holds: conditions on expressions, by ordinal.
+    """The condition under which a symbolic plan is valid: answers to queries of sizes.
+
+    Expressions are named by ordinal.
 
     Attributes:
-        short: sizes that are written in a kernel's text if they are short; None: it is longer.
-        written: other values that are written in a text.
-        equal: pairs that are equal, or that are not.
+        short: (expression, value if it is at most LONGEST_EXACT, else None).
+        written: (expression, value) of other values that are in a kernel's text.
+        equal: (expression, expression, whether their values are equal).
     """
 
     short: tuple[tuple[int, int | None], ...]
@@ -186,7 +188,7 @@ class Guard(NamedTuple):
     equal: tuple[tuple[int, int, bool], ...]
 
     def holds(self, values: Values) -> bool:
-        """Whether they hold for the values of all expressions."""
+        """Whether the condition holds for the values of all expressions."""
         for ordinal, expected in self.short:
             size = values[ordinal]
             if (size if size <= LONGEST_EXACT else None) != expected:

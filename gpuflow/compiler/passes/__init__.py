@@ -1,0 +1,1 @@
+"""Jaxpr passes before fusion. ``program.py`` has inlining, simplification, CSE and DCE."""

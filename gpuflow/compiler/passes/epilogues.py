@@ -1,7 +1,7 @@
-"""Fusion of library calls with the readers of their results, if a target has such calls.
+"""Epilogue fusion: replace a library call and readers of its result by one fused call.
 
-The rule of a lowering class (``Library.fuse_epilogue``) searches for patterns: small programs that
-are compared with the equations after the same passes.
+The rule of a lowering class (``Library.fuse_epilogue``) matches patterns. A pattern is a small
+program, simplified by the same passes as the program in which it is searched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuflow.core.lowering.epilogue_rules import FusedCall, Match
 
 
 class EquationMatcher:
-    """The equations of a program, for rules that search them for patterns."""
+    """Pattern matcher on the equations of a program, for ``fuse_epilogue`` rules."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self._definitions = Definitions(jaxpr)
@@ -31,7 +31,7 @@ class EquationMatcher:
             self._definitions.eqns.update(dict.fromkeys(eqn.outputs, eqn))
 
     def match(self, pattern: Jaxpr, inputs: Sequence[Var]) -> Match | None:
-        """The equations that compute a pattern of these first inputs; None: there are none."""
+        """Match a pattern whose first inputs are ``inputs``; None if no equations compute it."""
         pattern = pattern.memo("simplified", lambda: _simplified(pattern))
         env: dict[Var, Atom] = dict(zip(pattern.invars, inputs))
         eqns: list[Eqn] = []
@@ -55,7 +55,7 @@ class EquationMatcher:
         return self._definitions(atom)
 
     def are_read_only_by(self, variables: Sequence[Var], eqns: Sequence[Eqn]) -> bool:
-        """Whether these equations alone read the variables, none of which is an output."""
+        """Whether only these equations read the variables, and none is an output."""
         ids = {id(eqn) for eqn in eqns}
         readers = [self._definitions.readers(var) for var in variables]
         return all(r is not None and all(id(eqn) in ids for eqn in r) for r in readers)
@@ -76,27 +76,27 @@ def _simplified(pattern: Jaxpr) -> Jaxpr:
 
 
 def _operands(model: Eqn, eqn: Eqn, env: dict[Var, Atom]) -> dict[Var, Atom] | None:
-    """Atoms for new variables of a pattern's equation; None: ``eqn`` is another equation."""
+    """Bindings of a pattern equation's unbound variables; None if ``eqn`` does not match it."""
     if eqn.primitive is not model.primitive or eqn.params != model.params:
         return None
     if len(eqn.inputs) != len(model.inputs):
         return None
-    found: dict[Var, Atom] = {}
+    bindings: dict[Var, Atom] = {}
     for variable, atom in zip(model.inputs, eqn.inputs, strict=True):
         expected = variable if type(variable) is Literal else env.get(variable)
         if expected is None:
-            found[variable] = atom
+            bindings[variable] = atom
         elif atom_key(expected) != atom_key(atom):
             return None
-    return found
+    return bindings
 
 
 def fuse_epilogues(jaxpr: Jaxpr, offered: Callable[[Eqn], bool]) -> Jaxpr:
-    """Replace calls and readers of their results by calls that do both.
+    """Replace library calls and readers of their results by fused calls.
 
     Args:
         jaxpr: the program.
-        offered: whether the target has an implementation of a call.
+        offered: whether the target implements a fused call; if not, nothing is replaced.
     """
     matcher: EquationMatcher | None = None
     calls: dict[int, list[FusedCall]] = {}
@@ -122,7 +122,7 @@ def fuse_epilogues(jaxpr: Jaxpr, offered: Callable[[Eqn], bool]) -> Jaxpr:
 
 
 def _with_calls(jaxpr: Jaxpr, calls: dict[int, list[FusedCall]]) -> Jaxpr:
-    """The program with calls inserted, without the equations that these replace."""
+    """The program with fused calls inserted, and without the equations that they replace."""
     env: dict[Var, Atom] = {}
     eqns: list[Eqn] = []
 

@@ -1,8 +1,8 @@
-"""In-place updates guarded by a flag: a loop's body may run one iteration too many.
+"""Predicated in-place updates, for loop bodies that run speculatively.
 
-See docs/design/0031-loops-on-gpus.md. A speculative iteration must leave the carries unchanged.
-Carries that alternate between two arrays are not touched; in-place updates are only applied if the
-flag is set.
+A speculative iteration must leave the carries unchanged. Double-buffered carries are safe, because
+the iteration writes the other array. In-place updates are predicated on a flag instead. See
+docs/design/0031-loops-on-gpus.md.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 def guarded_updates(
     jaxpr: Jaxpr, donations: Donations, flag: Var
 ) -> tuple[Jaxpr, dict[Var, Var | None]]:
-    """The program with a flag that guards in-place updates, and the inputs that may be updated.
+    """Predicate the in-place updates of donated inputs on a flag.
 
     Args:
         jaxpr: the program.
-        donations: inputs whose memory was given away, each with the output that may take it.
-        flag: a bool scalar among the inputs. If it does not hold, outputs mean nothing.
+        donations: donated inputs, each with the output that may reuse its memory.
+        flag: a bool scalar among the inputs. If it is False, the outputs are undefined.
 
     Returns:
-        The program, and those donations whose output is the input updated, and nothing else.
+        The program, and the donations that remain: those whose output is the input after updates
+        alone. Any other output would overwrite the input whatever the flag is.
     """
     origin: dict[Var, Var] = {var: var for var in donations}
     eqns: list[Eqn] = []

@@ -1,7 +1,8 @@
-"""Merge small copies between memories: the cost of a call exceeds that of its data.
+"""Merge small collectives into one call (bucketing): latency dominates their cost.
 
-Gradients have a sum for each parameter. Those of small ones are delayed and merged, as long as
-nothing reads them. The groups follow from the program alone: they are the same in all memories.
+A gradient has a sum over devices for each parameter. Sums of small parameters are delayed and
+merged as long as nothing reads their results. The merged groups depend on the program alone, so all
+devices make the same calls.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gpuflow.core.lowering import AsyncCall
 
 
 def join_calls(jaxpr: Jaxpr) -> Jaxpr:
-    """Merge small calls with equal params, at the position of the last one."""
+    """Merge small calls with equal primitive, params and dtype, at the position of the last one."""
     groups = [group for group in _groups(jaxpr) if len(group) > 1]
     if not groups:
         return jaxpr
@@ -33,13 +34,13 @@ def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
     """Calls that may be merged: no equation between them reads their results."""
     groups: list[list[Eqn]] = []
     open_groups: dict[Hashable, list[Eqn]] = {}
-    waiting: dict[Var, Hashable] = {}  # results of open groups, and the keys of these
+    waiting: dict[Var, Hashable] = {}  # results of open groups, with the key of their group
     for eqn in jaxpr.eqns:
         for atom in eqn.inputs:
             if type(atom) is not Literal and atom in waiting:
                 open_groups.pop(waiting.pop(atom), None)
-        begun = _small(eqn)
-        if begun is None:
+        collective = _small_collective(eqn)
+        if collective is None:
             continue
         key = (eqn.primitive, tuple(eqn.params.items()), eqn.inputs[0].aval.dtype)
         if key not in open_groups:
@@ -51,20 +52,21 @@ def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
     return groups
 
 
-def _small(eqn: Eqn) -> AsyncCall | None:
+def _small_collective(eqn: Eqn) -> AsyncCall | None:
+    """The rule of a collective whose operand is small enough to be merged; else None."""
     rule = eqn.primitive.lower
-    begun = rule.async_call if rule.is_library else None
-    if begun is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
+    collective = rule.async_call if rule.is_library else None
+    if collective is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
         return None
-    return begun if 0 < eqn.inputs[0].aval.nbytes <= begun.small else None
+    return collective if 0 < eqn.inputs[0].aval.nbytes <= collective.small else None
 
 
 def _merged_call(group: list[Eqn]) -> list[Eqn]:
-    """The equations of one call that replaces several, with their outputs."""
-    begun = _small(group[0])
-    assert begun is not None
+    """The equations of the call that replaces a group, with the outputs of the group."""
+    collective = _small_collective(group[0])
+    assert collective is not None
     build = Replacement(group[-1].source)
-    results = begun.merged(build, [eqn.inputs[0] for eqn in group], group[0].params)
+    results = collective.merged(build, [eqn.inputs[0] for eqn in group], group[0].params)
     outputs_of = {result: eqn.outputs for result, eqn in zip(results, group, strict=True)}
     return [
         eqn.replace(outputs=outputs_of[eqn.outputs[0]]) if eqn.outputs[0] in outputs_of else eqn

@@ -1,7 +1,8 @@
-"""Overlapping calls: started as soon as their operand is ready, ended before their first reader.
+"""Overlap of communication and computation: split collectives into an async start and end.
 
-A gradient's sum over memories can run while the rest of the backward pass is computed. The order in
-which calls start follows from the program alone, so that it is the same in all memories.
+A call starts as soon as its operand is ready, and ends before the first reader of its result. So
+the sum of one gradient over devices runs during the remaining backward pass. The order of starts
+depends on the program alone, so it is the same on all devices.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from gpuflow.core.lowering import AsyncCall
 
 
 def overlap(jaxpr: Jaxpr) -> Jaxpr:
-    """Split calls into start and end if there is other work between operand and first reader."""
-    if not any(_begun(eqn) for eqn in jaxpr.eqns):
+    """Split collectives with enough work between their operand and their first reader."""
+    if not any(_async_call(eqn) for eqn in jaxpr.eqns):
         return jaxpr
     producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
     readers = uses(jaxpr)
     count = len(jaxpr.eqns)
     heavy = [_is_heavy(eqn) for eqn in jaxpr.eqns]
-    following: dict[int, list[Eqn]] = {}  # equations to insert right after one
-    before: dict[int, list[Eqn]] = {}  # and right before one
-    taken: set[int] = set()
+    following: dict[int, list[Eqn]] = {}  # equations to insert after a position; -1 is the start
+    before: dict[int, list[Eqn]] = {}  # equations to insert before a position
+    taken: set[int] = set()  # equations that are moved or replaced
     for k, eqn in enumerate(jaxpr.eqns):
-        begun = _begun(eqn)
-        if begun is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
+        collective = _async_call(eqn)
+        if collective is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
             continue
         first, views = _producer_and_views(jaxpr, producer, eqn.inputs[0])
         depends = not taken.isdisjoint((first, *views))
-        if depends:  # on a call that was split too: its conversions are after its end
+        if depends:  # its operand comes from a call that was split: start where it is
             first, views = k, []
         last, delayed = _first_reader(jaxpr, readers, k)
         if eqn.inputs[0].aval.size and any(heavy[first + 1 : last]):
-            start, end = _started_and_ended(eqn, begun)
+            start, end = _started_and_ended(eqn, collective)
             lead = before if depends else following
             lead.setdefault(first, []).extend([*[jaxpr.eqns[m] for m in views], start])
             before.setdefault(last, []).extend([*end, *[jaxpr.eqns[m] for m in delayed]])
@@ -49,7 +50,7 @@ def overlap(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def _producer_and_views(jaxpr: Jaxpr, producer: dict[Var, int], var: Var) -> tuple[int, list[int]]:
-    """The equation that computes a value, and those after it that are only views of it."""
+    """The equation that computes a value (-1 for an input), and the chain of views after it."""
     views: list[int] = []
     while True:
         k = producer.get(var, -1)
@@ -64,7 +65,7 @@ def _producer_and_views(jaxpr: Jaxpr, producer: dict[Var, int], var: Var) -> tup
 
 
 def _first_reader(jaxpr: Jaxpr, readers: dict[Var, list[int]], call: int) -> tuple[int, list[int]]:
-    """The equation that first computes with a call's result, and those that only convert it.
+    """The first equation that needs a call's result, and cheap conversions that can be delayed.
 
     A gradient is often transposed or scaled right after its sum, long before it is used.
     """
@@ -82,34 +83,34 @@ def _first_reader(jaxpr: Jaxpr, readers: dict[Var, list[int]], call: int) -> tup
 
 
 def _converts(eqn: Eqn) -> bool:
-    """Whether an equation reads one value, and is cheap."""
+    """Whether an equation is a cheap function of one value, such as a transpose or a scaling."""
     inputs = [atom for atom in eqn.inputs if type(atom) is not Literal]
     rule = eqn.primitive.lower
     is_light = rule.view is not None or rule.is_elementwise
     return is_light and len(inputs) == len(eqn.outputs) == 1 and not eqn.effects
 
 
-def _begun(eqn: Eqn) -> AsyncCall | None:
+def _async_call(eqn: Eqn) -> AsyncCall | None:
     return eqn.primitive.lower.async_call
 
 
 def _is_heavy(eqn: Eqn) -> bool:
-    """Whether it takes long enough that a call should overlap with it."""
+    """Whether an equation takes long enough to hide a call: a loop, or an op that counts FLOPs."""
     if COMMUNICATION in eqn.effects:
         return False
     rule = eqn.primitive.lower
     return rule.form is not None or rule.flops is not None
 
 
-def _started_and_ended(eqn: Eqn, begun: AsyncCall) -> tuple[Eqn, list[Eqn]]:
-    """The equation that starts a call, and those that end it and give its output."""
+def _started_and_ended(eqn: Eqn, collective: AsyncCall) -> tuple[Eqn, list[Eqn]]:
+    """The equation that starts a call, and the equations that end it and define its output."""
     build = Replacement(eqn.source)
     (x,) = eqn.inputs
-    total = build.apply(begun.begin, x, **eqn.params)
-    done = build.apply(begun.end, x, total, **eqn.params)
-    build.apply(begun.barrier, total, done)
+    total = build.apply(collective.begin, x, **eqn.params)
+    done = build.apply(collective.end, x, total, **eqn.params)
+    build.apply(collective.barrier, total, done)
     start, end, last = build.eqns
     (out,) = eqn.outputs
     assert isinstance(out, Var)
-    # The barrier's output is the result, in the same memory.
+    # The barrier makes readers of the result wait for the end; its output aliases the total.
     return start, [end, last.replace(outputs=(out, DropVar(done.aval)))]

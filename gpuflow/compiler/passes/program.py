@@ -1,6 +1,7 @@
-"""The compiler's view of a program, and the passes that rewrite it before fusion.
+"""Jaxpr passes before fusion: inlining, simplification, CSE, DCE; and helpers for all passes.
 
-A pass takes a Jaxpr without constants and returns a new one.
+A pass takes a Jaxpr without constants (``constvars``) and returns a new one; it never changes its
+argument. ``compiler/pipeline.py`` has the order of passes.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from gpuflow.core.primitive import Primitive
 
 
 def is_inline(primitive: Primitive) -> bool:
-    """Whether an equation of ``primitive`` is its inner program."""
+    """Whether an equation of ``primitive`` can be replaced by its inner program."""
     return primitive.lower.jaxpr is not None
 
 
 def is_call(primitive: Primitive) -> bool:
-    """Whether an equation of ``primitive`` is nothing but its inner program."""
+    """Whether ``primitive`` is a plain call: it defines no lane program besides its program."""
     return is_inline(primitive) and primitive.lower.lanes is None
 
 
 def inline(jaxpr: Jaxpr, opened: Callable[[Primitive], bool] = is_inline) -> Jaxpr:
-    """Replace every equation that is its inner program by that program.
+    """Inline calls: replace equations by their inner programs, recursively.
 
     Args:
         jaxpr: the program.
-        opened: the primitives that are replaced, if not all of them.
+        opened: whether a primitive is inlined; by default all that can be are.
     """
     if not any(opened(eqn.primitive) for eqn in jaxpr.eqns):
         return jaxpr
@@ -47,20 +48,21 @@ def inline(jaxpr: Jaxpr, opened: Callable[[Primitive], bool] = is_inline) -> Jax
 
 
 def renamed(jaxpr: Jaxpr, env: dict[Var, Atom]) -> tuple[list[Eqn], list[Atom]]:
-    """The equations of ``jaxpr`` with fresh outputs, for inputs in ``env``; and its outputs."""
+    """A copy of a program for the inputs in ``env``: equations with fresh variables, outputs."""
     eqns: list[Eqn] = []
     _inline_into(eqns, jaxpr, env, is_inline)
     return eqns, [resolved(env, atom) for atom in jaxpr.outvars]
 
 
 def resolved(env: dict[Var, Atom], atom: Atom) -> Atom:
-    """The replacement of an atom: itself, unless it is a variable in ``env``."""
+    """The replacement of an atom under a substitution ``env``; itself if it has none."""
     return atom if type(atom) is Literal else env.get(atom, atom)
 
 
 def _inline_into(
     eqns: list[Eqn], jaxpr: Jaxpr, env: dict[Var, Atom], opened: Callable[[Primitive], bool]
 ) -> None:
+    """Append the equations of ``jaxpr`` with fresh outputs; ``env`` maps its variables."""
     for eqn in jaxpr.eqns:
         inputs = tuple(resolved(env, atom) for atom in eqn.inputs)
         if opened(eqn.primitive):
@@ -90,7 +92,10 @@ def _inline_call(
 
 
 def hoist_array_literals(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Any]]:
-    """Make array constants of inlined programs trailing inputs; returns their values too."""
+    """Turn array literals, which inlining leaves, into trailing inputs; also return their values.
+
+    Afterwards all literals are scalars.
+    """
     if not any(
         type(atom) is Literal and _is_array(atom)
         for atoms in (*(eqn.inputs for eqn in jaxpr.eqns), jaxpr.outvars)
@@ -123,7 +128,7 @@ def _is_array(literal: Literal) -> bool:
 
 
 class Replacement:
-    """Builds the equations that replace one; given to a primitive's ``simplify`` rule."""
+    """Builder of the equations that replace one; the argument ``build`` of ``simplify`` rules."""
 
     def __init__(self, source: SourceLocation | None) -> None:
         self.eqns: list[Eqn] = []
@@ -139,13 +144,19 @@ class Replacement:
         return outputs if primitive.multiple_results else outputs[0]
 
     def literal(self, value: Any, aval: ShapedArray) -> Literal:
-        """A scalar of the dtype of ``aval``."""
+        """A scalar literal of the dtype of ``aval``."""
         scalar = ShapedArray((), aval.dtype)
         return Literal(np.asarray(value).astype(aval.dtype)[()], scalar)
 
 
 class Definitions:
-    """Information for ``simplify`` rules about the program around their equation."""
+    """Use-def chains of a program: definitions and readers of values, for ``simplify`` rules.
+
+    Equations that rules add are counted as readers (position -1), but cannot be looked up by it.
+
+    Attributes:
+        eqns: the defining equation of each variable so far.
+    """
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.eqns: dict[Var, Eqn] = {}
@@ -154,7 +165,7 @@ class Definitions:
         self._outputs = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
 
     def __call__(self, atom: Atom) -> Eqn | None:
-        """The equation that makes ``atom``; None for inputs and literals."""
+        """The equation that computes ``atom``; None for inputs and literals."""
         return None if type(atom) is Literal else self.eqns.get(atom)
 
     def is_read_once(self, atom: Atom) -> bool:
@@ -171,7 +182,7 @@ class Definitions:
         return all(k >= 0 and self._original_eqns[k].primitive is primitive for k in readers)
 
     def readers(self, atom: Atom) -> list[Eqn] | None:
-        """The equations that read ``atom``; None: it is an output, or rules have added readers."""
+        """The equations that read ``atom``; None if it is an output, or rules added readers."""
         if type(atom) is Literal or atom in self._outputs:
             return None
         if -1 in self._reads.get(atom, ()):
@@ -179,7 +190,7 @@ class Definitions:
         return self.original_readers(atom)
 
     def original_readers(self, var: Var) -> list[Eqn]:
-        """The original equations of the program that read ``var``, without those of rules."""
+        """The equations of the original program that read ``var``, without those of rules."""
         return [self._original_eqns[k] for k in self._reads.get(var, ()) if k >= 0]
 
     def is_read(self, atom: Var) -> bool:
@@ -200,9 +211,9 @@ class Definitions:
 
 
 def folded(eqn: Eqn) -> Literal | None:
-    """The scalar result of an equation of literals, or None.
+    """Constant folding: the scalar result of an equation of literals, or None.
 
-    The op's own ``impl`` computes it. Size expressions remain arguments of kernels.
+    The ``impl`` of the op computes it. Size expressions remain arguments of kernels.
     """
     primitive, aval = eqn.primitive, eqn.outputs[0].aval if eqn.outputs else None
     if primitive.impl is None or primitive.multiple_results or aval is None or aval.shape:
@@ -232,12 +243,15 @@ def simplify_with_atomics(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
-    """Apply each primitive's own ``simplify`` rule in order, also to the results of rules.
+    """Peephole simplification: fold constants, and apply rules of primitives, also to results.
 
-    Rules of its lowering class for the platform, in the fields that ``platform`` names, come first.
+    A rule is ``(eqn, definition, build) -> None | list of atoms``. ``definition`` is a
+    ``Definitions``, ``build`` a ``Replacement``. The atoms replace the outputs of the equation.
 
-    A rule is ``(eqn, definition, build) -> None | list of atoms``: ``definition`` is a
-    ``Definitions``, ``build`` makes new equations.
+    Args:
+        jaxpr: the program.
+        platform: fields of lowering classes with rules for the platform. These precede the
+            ``simplify`` rule of the primitive; the first rule that returns atoms is applied.
     """
     eqns: list[Eqn] = []
     env: dict[Var, Atom] = {}
@@ -278,7 +292,7 @@ def _rules_of(primitive: Primitive, platform: Sequence[str]) -> list[Callable[..
 
 
 def cse(jaxpr: Jaxpr) -> Jaxpr:
-    """Compute equal expressions once. Equations with observable effects are never merged."""
+    """Common subexpression elimination; never merges equations with observable effects."""
     env: dict[Var, Atom] = {}
     available: dict[Hashable, tuple[Var, ...]] = {}
     eqns: list[Eqn] = []
@@ -304,7 +318,7 @@ def cse(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def atom_key(atom: Atom) -> Hashable:
-    """A hashable identity: the variable, or a literal's bits and type."""
+    """A hashable identity of an atom: the variable, or the bits and type of a literal."""
     if type(atom) is Literal:
         return (np.asarray(atom.value).tobytes(), atom.aval.dtype, atom.aval.shape)
     return atom
@@ -324,9 +338,9 @@ def _expression_key(eqn: Eqn) -> Hashable | None:
 
 
 def dce(jaxpr: Jaxpr) -> Jaxpr:
-    """Drop equations without observable effects whose outputs are not read.
+    """Dead code elimination: drop equations that nothing reads and without observable effects.
 
-    Loops and branches lose unused results, by their primitive's ``prune``.
+    The ``prune`` rules of loops and branches drop their unused results.
     """
     live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
     live_eqns: list[Eqn] = []
@@ -341,7 +355,7 @@ def dce(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def uses(jaxpr: Jaxpr) -> dict[Var, list[int]]:
-    """For each variable the positions of equations that read it."""
+    """For each variable the positions of the equations that read it, once for each operand."""
     result: dict[Var, list[int]] = {}
     for position, eqn in enumerate(jaxpr.eqns):
         for atom in eqn.inputs:

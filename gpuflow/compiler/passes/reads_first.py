@@ -1,7 +1,7 @@
-"""Reads before updates: an order of equations in which arrays can be updated in place.
+"""Reorder equations so that reads of an array precede its update, which can then be in place.
 
-Reads of the old values of an array may come after the update in the user's program. If they do not
-depend on the update, they can run before, and the array need not be copied.
+In the user's program, reads of the old values may come after the update. If they do not depend on
+it, they run before it, and the array need not be copied.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def reads_first(jaxpr: Jaxpr) -> Jaxpr:
         after_update = _reachable(after, update)
         direct = set(readers[operand]) - {update}
         if direct.isdisjoint(after_update):
-            # Slices of the array that are read after the update are stored before it.
+            # If a reader of a slice depends on the update, the slice is stored before that.
             view_readers = _readers_of_views(jaxpr, readers, operand) - after_update
             for reader in (direct | view_readers) - {update}:
                 after[reader].add(update)
@@ -34,7 +34,7 @@ def reads_first(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def _updates(jaxpr: Jaxpr) -> list[int]:
-    """The indices of updates of arrays, not scalars."""
+    """The positions of updates whose operand is a variable, not a literal."""
     return [
         k
         for k, eqn in enumerate(jaxpr.eqns)
@@ -55,7 +55,7 @@ def _has_late_readers(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], update
 
 
 def _edges(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]:
-    """For each equation those that must come later: its readers, and the next with an effect."""
+    """For each equation its successors: readers, and the next equation with an effect."""
     after: list[set[int]] = [set() for _ in jaxpr.eqns]
     last = None
     for k, eqn in enumerate(jaxpr.eqns):
@@ -69,29 +69,29 @@ def _edges(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]]) -> list[set[int]]
 
 
 def _readers_of_views(jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], var: Var) -> set[int]:
-    """Readers of possible aliases of slices of a variable."""
-    found: set[int] = set()
-    names = [var]
-    for name in names:
-        for reader in readers.get(name, ()):
+    """Readers of the possible aliases of a variable, such as slices."""
+    result: set[int] = set()
+    aliases = [var]
+    for alias in aliases:
+        for reader in readers.get(alias, ()):
             if jaxpr.eqns[reader].primitive.lower.may_alias:
-                names += jaxpr.eqns[reader].outputs
-        found.update(readers.get(name, ()) if name is not var else ())
-    return found
+                aliases += jaxpr.eqns[reader].outputs
+        result.update(readers.get(alias, ()) if alias is not var else ())
+    return result
 
 
 def _reachable(after: Sequence[set[int]], start: int) -> set[int]:
-    """The equations that must come after an equation."""
-    found, waiting = set(after[start]), list(after[start])
+    """The equations that must come after an equation, transitively."""
+    reached, waiting = set(after[start]), list(after[start])
     while waiting:
-        new = after[waiting.pop()] - found
-        found |= new
+        new = after[waiting.pop()] - reached
+        reached |= new
         waiting += new
-    return found
+    return reached
 
 
 def _in_order(after: Sequence[set[int]]) -> list[int]:
-    """Positions in topological order; of those that may come next, the smallest."""
+    """Positions in topological order; among ready equations the first in the program."""
     missing = [0] * len(after)
     for targets in after:
         for k in targets:

@@ -1,10 +1,13 @@
-"""Updates that happen in the memory of their operand.
+"""Legality of in-place updates: which updates may overwrite the memory of their operand.
 
-An update may overwrite its operand if the old values are not needed afterwards: the operand was
-computed by this program, or was donated; it is not an output; and all its other readers come
-before. Otherwise the update gets a separate buffer, into which the operand is copied.
+An update may overwrite its operand if the old values are not needed afterwards:
 
-A loop or branch whose programs modify an operand in place is an update of that operand too.
+- the program computes the operand, or the operand is a donated input;
+- neither the operand nor an alias of it is an output;
+- all its other readers come before the update.
+
+Otherwise the update gets a separate buffer, into which the operand is copied. A loop or branch
+whose programs update an operand in place is an update of that operand, too.
 """
 
 from __future__ import annotations
@@ -15,16 +18,17 @@ from typing import NamedTuple
 
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 
+# Donated inputs, each with the one output that may reuse its memory; None: any output may.
 Donations = Mapping[Var, Var | None]
-Pairs = tuple[tuple[int, int], ...]  # indices of an operand and of the output that has its memory
+Pairs = tuple[tuple[int, int], ...]  # (index of an operand, index of the output in its memory)
 InnerAliases = Mapping[Eqn, Pairs]  # operands that programs of loops and branches update in place
 NO_INNER_ALIASES: InnerAliases = MappingProxyType({})
 
 
 def carry_donations(program: Jaxpr, first: int, count: int) -> dict[Var, Var | None]:
-    """The carries of a loop's body whose next value may reuse their memory.
+    """The carries of a loop's body as donations, each to its next value.
 
-    The next value of several carries is computed into the memory of the first.
+    A carry whose next value is an input, or that of an earlier carry, is not donated.
     """
     donations: dict[Var, Var | None] = {}
     seen: set[Atom] = set(program.invars)
@@ -37,7 +41,7 @@ def carry_donations(program: Jaxpr, first: int, count: int) -> dict[Var, Var | N
 
 
 def updated_pairs(eqn: Eqn, inner_aliases: InnerAliases) -> Pairs:
-    """Operands and outputs of an equation that share memory, if nothing else reads the operand."""
+    """The operands that an equation updates, with their outputs; in place only if legal."""
     rule = eqn.primitive.lower
     if rule.is_update:
         return ((0, 0),)
@@ -48,8 +52,8 @@ class InMemory(NamedTuple):
     """The in-place updates of an equation.
 
     Attributes:
-        pairs: of operands and outputs.
-        earlier: other equations that read these operands, all before the update.
+        pairs: indices of the operands that are updated in place, and of their outputs.
+        earlier: other equations that read these operands. They must run before the update.
     """
 
     pairs: Pairs
@@ -57,14 +61,16 @@ class InMemory(NamedTuple):
 
 
 class UpdateRule:
-    """Decides about the updates of a program, in its order.
+    """Decides which updates of a program are in place.
+
+    Call ``in_memory`` in program order, and ``add_alias`` for each view that precedes.
 
     Args:
         jaxpr: the program.
-        readers: for each variable the positions of equations that read it.
-        donations: inputs whose memory was given away; each with the one output that may take it, or
-            None for any output.
-        inner_aliases: the operands that programs of loops and branches modify in place.
+        readers: for each variable the positions of the equations that read it.
+        donations: donated inputs, each with the one output that may reuse its memory, or None for
+            any output.
+        inner_aliases: the operands that programs of loops and branches update in place.
     """
 
     def __init__(
@@ -85,7 +91,7 @@ class UpdateRule:
         self.names.setdefault(var, []).append(alias)
 
     def in_memory(self, position: int) -> InMemory | None:
-        """The in-place updates of an equation; None: all updated operands are copied."""
+        """The in-place updates of an equation; None if all updated operands must be copied."""
         eqn = self.jaxpr.eqns[position]
         pairs: list[tuple[int, int]] = []
         earlier: dict[int, None] = {}
@@ -100,15 +106,16 @@ class UpdateRule:
         """Other readers of an operand, all before the update; None if it must be copied."""
         if type(operand) is Literal or not self._is_free(operand, out):
             return None
-        every = self._all_names(operand)
-        if any(var in self.outputs for var in every):
+        aliases = self._all_names(operand)
+        if any(var in self.outputs for var in aliases):
             return None
-        readers = [reader for var in every for reader in self.readers.get(var, ())]
+        readers = [reader for var in aliases for reader in self.readers.get(var, ())]
         if readers.count(position) != 1 or any(reader > position for reader in readers):
             return None
         return [reader for reader in readers if reader != position]
 
     def _is_free(self, operand: Var, out: Var) -> bool:
+        """Whether an operand may be overwritten: not a view, and not an input unless donated."""
         if any(operand in aliases for aliases in self.names.values()):
             return False
         if operand not in self.inputs:
@@ -138,23 +145,24 @@ class UpdateRule:
             readers = self.readers.get(name, ())
             if name in self.outputs or any(reader > position for reader in readers):
                 return True
-            for reader in filter(self._names, readers):
+            for reader in filter(self._may_alias, readers):
                 names += self.jaxpr.eqns[reader].outputs
         return False
 
     def _updated(self, position: int, var: Var) -> Var | None:
-        """The updated value of a variable of an equation."""
+        """The output of an equation that is the updated value of ``var``; None if it has none."""
         eqn = self.jaxpr.eqns[position]
         for operand, out in updated_pairs(eqn, self.inner_aliases):
             if eqn.inputs[operand] is var:
                 return eqn.outputs[out]
         return None
 
-    def _names(self, position: int) -> bool:
-        """Whether an equation may only alias its operand."""
+    def _may_alias(self, position: int) -> bool:
+        """Whether the output of an equation may alias its operand."""
         return self.jaxpr.eqns[position].primitive.lower.may_alias
 
     def _all_names(self, var: Var) -> list[Var]:
+        """A variable and all its aliases, transitively."""
         names = [var]
         for name in names:
             names += self.names.get(name, ())

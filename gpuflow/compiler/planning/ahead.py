@@ -1,6 +1,7 @@
-"""Bodies of a while_loop that may run one extra, speculative iteration, see 0031-loops-on-gpus.md.
+"""Speculative iterations of while_loop on GPUs: which bodies may run once more than needed.
 
-While a device runs one iteration, the host launches the next, before it knows whether there is one.
+While the device runs an iteration, the host launches the next one, before it reads the condition.
+See docs/design/0031-loops-on-gpus.md.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from gpuflow.compiler.planning.plan import (
 )
 from gpuflow.core.jaxpr import Eqn
 
-# An extra iteration must not take longer than waiting for each flag, which is about 10 us
-# on an H100. An H100 moves 4e11 elements in a second, and does some 1e14 operations of products
-# in that time: so many elements, each as long as so many operations, are about 40 us. Estimates.
+# The wasted iteration must not cost more than it saves: a wait for the flag in each iteration,
+# 10 us on an H100. An H100 moves 4e11 elements a second, and does about 1e14 operations of products
+# a second: an element takes as long as 256 operations, 2^24 elements about 40 us. Estimates.
 _MOST_ELEMENTS = 1 << 24
 _OPERATIONS = 256
 
 
 def has_no_effect(eqn: Eqn) -> bool:
-    """Whether an equation has no observable effect, and certainly ends.
+    """Whether an equation has no effect, and neither blocks the host nor may run forever.
 
-    With speculative carries, an inner loop may never end; a branch makes the host wait for its
-    index, so that nothing is gained.
+    With the carries of a speculative iteration an inner loop may never end. A branch makes the host
+    wait for its index, so nothing is gained.
     """
     rule = eqn.primitive.lower
     may_wait = rule.runs_programs or rule.is_host_call or rule.is_lane_program
@@ -35,7 +36,7 @@ def has_no_effect(eqn: Eqn) -> bool:
 
 
 def is_short(plan: Plan) -> bool:
-    """Whether all steps are launches, and take little longer than a wait of the host."""
+    """Whether all steps are launches, and their estimated work is small, see above."""
     work = [_work(plan, step) for step in plan.steps]
     return sum(work) <= _MOST_ELEMENTS
 

@@ -1,4 +1,4 @@
-"""Memory of the temporaries of a plan: lifetimes, and offsets in one arena."""
+"""Arena planner: lifetimes of temporaries to offsets, by first fit of the largest first."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 
 @record
 class Arrangement:
-    """The temporaries that are alive at the same time.
+    """Interference graph of temporaries: which are alive at the same time. It has no sizes.
 
     Attributes:
-        buffers: in order of appearance.
-        itemsizes: item sizes of the contents, in bytes.
-        overlaps: for each, as bits, the indices of those that are alive at the same time.
+        buffers: ids of the temporaries, in order of first use.
+        itemsizes: item size of each, in bytes.
+        overlaps: for each a bit mask of the indices of temporaries that are alive with it.
     """
 
     buffers: tuple[int, ...]
@@ -29,42 +29,51 @@ class Arrangement:
         """First-fit offsets, the largest buffers first, and the size of the arena.
 
         Args:
-            shapes: shapes of the contents of the buffers.
+            shapes: the shape of each buffer.
+
+        Returns:
+            The offset of each buffer, a multiple of ALIGNMENT, and the size of the arena; in bytes.
         """
         rounded = [
             -(-(prod(shape) * itemsize or 1) // ALIGNMENT) * ALIGNMENT
             for shape, itemsize in zip(shapes, self.itemsizes, strict=True)
         ]
         starts, total = [0] * len(rounded), 0
-        placed: list[tuple[int, int, int]] = []  # start, end and bit of a buffer; by start
+        assigned: list[tuple[int, int, int]] = []  # (start, end, bit) of assigned buffers, by start
         for k in sorted(range(len(rounded)), key=rounded.__getitem__, reverse=True):
             size, others = rounded[k], self.overlaps[k]
             start, end = 0, size
-            for begin, stop, bit in placed:
+            for begin, stop, bit in assigned:
                 if begin >= end:
                     break
                 if others & bit and stop > start:
                     start, end = stop, stop + size
             starts[k] = start
-            insort(placed, (start, end, 1 << k))
+            insort(assigned, (start, end, 1 << k))
             if end > total:
                 total = end
         return dict(zip(self.buffers, starts, strict=True)), total
 
 
 def arrange(steps: Sequence[Sequence[int]], aval_of: Callable[[int], ShapedArray]) -> Arrangement:
-    """The arrangement of the temporaries of steps, each a list of temporaries."""
+    """Liveness analysis of temporaries.
+
+    Args:
+        steps: for each step the temporaries that it uses.
+        aval_of: the aval of a buffer.
+    """
     lifetimes: dict[int, list[int]] = {}
     for position, needed in enumerate(steps):
         for buffer in needed:
             lifetimes.setdefault(buffer, [position, position])[1] = position
-    born, dead = [0] * len(steps), [0] * (len(steps) + 1)  # as bits: by that step; before it
+    # Bit masks: temporaries first used at or before a step, and those last used before it.
+    started, ended = [0] * len(steps), [0] * (len(steps) + 1)
     for k, (first, last) in enumerate(lifetimes.values()):
-        born[first] |= 1 << k
-        dead[last + 1] |= 1 << k
+        started[first] |= 1 << k
+        ended[last + 1] |= 1 << k
     for position in range(1, len(steps)):
-        born[position] |= born[position - 1]
-        dead[position] |= dead[position - 1]
-    overlaps = [born[last] & ~dead[first] for first, last in lifetimes.values()]
+        started[position] |= started[position - 1]
+        ended[position] |= ended[position - 1]
+    overlaps = [started[last] & ~ended[first] for first, last in lifetimes.values()]
     itemsizes = tuple([storage_dtype(aval_of(buffer).dtype).itemsize for buffer in lifetimes])
     return Arrangement(tuple(lifetimes), itemsizes, tuple(overlaps))

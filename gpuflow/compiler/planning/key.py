@@ -1,4 +1,4 @@
-"""Keys of programs: a jaxpr with its sizes erased."""
+"""Size-erased program keys: programs with equal keys share groups and symbolic plans."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 def erase_sizes(
     jaxpr: Jaxpr, donations: Donations, inner_aliases: InnerAliases = NO_INNER_ALIASES
 ) -> tuple[Hashable | None, ErasedSizes]:
-    """The key of a program and what it omits.
+    """The key of a program, and the sizes, variables and literals that it omits.
 
-    In the key sizes are symbols, numbered by first appearance (except 0 and 1), and literals have
-    only the values that kernels contain as text: programs with equal keys have one symbolic
-    program. The key is None if a parameter is not hashable.
+    Sizes except 0 and 1 are symbols, numbered by first appearance. Literals are in the key only if
+    their value is part of a kernel's text. Anything else that fusion or lowering depends on must be
+    in the key, or in the guard of a symbolic plan.
+
+    Returns:
+        The key, None if a parameter is not hashable; and the omitted data.
     """
     symbols: dict[int, int] = {}
-    numbers: dict[Var, int] = {}
+    ids: dict[Var, int] = {}
     types: dict[ShapedArray, Hashable] = {}
     literals: list[Any] = []
-    slots: dict[int, int] = {}
+    first_slots: dict[int, int] = {}
 
     def typed(var: Var) -> Hashable:
         type_key = types.get(var.aval)
@@ -35,34 +38,35 @@ def erase_sizes(
             type_key = types[var.aval] = (var.aval.dtype, *dims)
         return type_key
 
-    def code(atom: Atom) -> Hashable:
+    def atom_code(atom: Atom) -> Hashable:
         if type(atom) is Literal:
             value = atom.value
-            first = slots.setdefault(id(atom), len(literals))  # of copies, which share operands
+            # Copies of an equation share its literals.
+            first = first_slots.setdefault(id(atom), len(literals))
             literals.append(value)
             fixed = atom.aval.ndim == 0 and is_written_in(value)
             return ("literal", atom.aval.dtype, str(value) if fixed else first)
-        return numbers.setdefault(atom, len(numbers))
+        return ids.setdefault(atom, len(ids))
 
-    items: list[Hashable] = [tuple([(code(v), typed(v)) for v in jaxpr.invars])]
+    items: list[Hashable] = [tuple([(atom_code(v), typed(v)) for v in jaxpr.invars])]
     for eqn in jaxpr.eqns:
-        outs = tuple([(code(v), typed(v)) for v in eqn.outputs])
-        ins = tuple([code(a) for a in eqn.inputs])
+        outs = tuple([(atom_code(v), typed(v)) for v in eqn.outputs])
+        ins = tuple([atom_code(a) for a in eqn.inputs])
         items.append((eqn.primitive, ins, outs, _params(eqn, inner_aliases), _links(eqn)))
-    items.append(tuple(code(atom) for atom in jaxpr.outvars))
-    items.append(tuple((code(var), out and code(out)) for var, out in donations.items()))
+    items.append(tuple(atom_code(atom) for atom in jaxpr.outvars))
+    items.append(tuple((atom_code(var), out and atom_code(out)) for var, out in donations.items()))
     key: Hashable | None = tuple(items)
     try:
         hash(key)
     except TypeError:
         key = None
-    return key, ErasedSizes(tuple(symbols), tuple(numbers), tuple(literals))
+    return key, ErasedSizes(tuple(symbols), tuple(ids), tuple(literals))
 
 
 def _params(eqn: Eqn, inner_aliases: InnerAliases) -> Hashable:
-    """Params of an equation that are not sizes.
+    """The params of an equation that are not sizes.
 
-    The programs of loops and branches have separate templates.
+    Programs of loops and branches are omitted, because they have separate symbolic plans.
     """
     if eqn.primitive.lower.runs_programs:
         return eqn.effects, inner_aliases.get(eqn, ())
@@ -73,7 +77,7 @@ def _params(eqn: Eqn, inner_aliases: InnerAliases) -> Hashable:
 
 
 def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
-    """The dimensions that a layout op preserves, as a slice of a whole dimension does."""
+    """The dimensions that a layout op preserves; sizes may decide it, as for a whole slice."""
     rule = eqn.primitive.lower
     if rule.view is None:
         return None

@@ -1,10 +1,10 @@
-"""Plans: the steps of a compiled program, over buffers with known lifetimes.
+"""Plans: the steps of a compiled program for given sizes, over numbered buffers.
 
-A symbolic plan holds for many sizes; bound to those of one program it is a plan: kernels with their
-arguments, and offsets of buffers in one arena.
+A symbolic plan serves many sizes; bound to the sizes of one program, it is a plan. A plan has
+kernels with their arguments, library calls, and the offset of each temporary in one arena.
 
-A buffer has an id: that of the variable in it (``ErasedSizes``), so that input k is buffer k;
-copies and scratch memory have later ids.
+A buffer's id is the index of its variable (``ErasedSizes.variables``): input k is buffer k. Copies
+and scratch memory have later ids.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Operand(NamedTuple):
     """An operand of a library call.
 
     Attributes:
-        buffer: its buffer; NO_BUFFER for a literal.
-        aval: its type.
-        view: its layout in the buffer, if it is not the whole buffer.
-        value: of a literal.
+        buffer: id of the buffer; NO_BUFFER for a literal.
+        aval: shape and dtype.
+        view: layout in the buffer; None if it is the whole buffer, row-major.
+        value: the value of a literal; else None.
     """
 
     buffer: int
@@ -52,14 +52,13 @@ class Operand(NamedTuple):
 
 
 class KernelStep(NamedTuple):
-    """One use of a kernel; several calls of a segmented one.
+    """One call of a kernel, or several calls of a segmented kernel.
 
     Attributes:
         symbolic: the step without sizes.
         jaxpr: the program.
-        calls: of the kernel.
-        launches: the launches of the platform, in order: each is one kernel for one call or
-            several.
+        calls: the calls as lowering made them, before schedules.
+        launches: the launches of the platform, in order. Each is one kernel for one or more calls.
         scratch: buffers that only the launches use.
     """
 
@@ -73,7 +72,7 @@ class KernelStep(NamedTuple):
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel as lowering made it."""
+        """The kernel as lowering made it, before schedules."""
         return self.symbolic.kernel
 
     @property
@@ -88,24 +87,24 @@ class KernelStep(NamedTuple):
 
 
 class Choice(Protocol):
-    """A provider's implementation of a call; the target's programs know its details."""
+    """A provider's implementation of a call; each target has its own classes of these."""
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes that it needs in addition to operands and outputs."""
+        """Bytes of scratch memory that the call needs."""
         ...
 
 
 class CallStep(NamedTuple):
-    """One call of an op's ``impl`` or library function, or of the host (kind "host").
+    """A call of a provider's library function, of an op's ``impl``, or of the host.
 
     Attributes:
         eqn: the equation to compute.
         operands: its operands.
         outputs: buffers of the results.
         kind: "library" or "host".
-        workspace: a buffer for additional memory of the platform, if needed.
-        choice: the Choice of ``Target.choice_of``; None: it is ``impl``.
+        workspace: a buffer of scratch memory, if the choice needs one.
+        choice: the Choice of ``Target.choice_of``; None if ``impl`` must run.
     """
 
     eqn: Eqn
@@ -122,7 +121,7 @@ class CallStep(NamedTuple):
 
 
 class CopyStep(NamedTuple):
-    """A row-major copy of a view."""
+    """A copy of a view into a row-major buffer."""
 
     source: Operand
     target: int
@@ -137,13 +136,13 @@ class CopyStep(NamedTuple):
 
 @record
 class Inner:
-    """A compiled program that a step runs.
+    """A compiled program of a loop or branch.
 
     Attributes:
-        plan: of the program.
-        values: constants that are additional inputs.
-        ahead: it is the body of a while_loop, and may run once more than the loop iterates; it
-            takes, after the carries, the flag for whether its results are used.
+        plan: the plan of the program.
+        values: constants of the program, which are its trailing inputs.
+        ahead: whether it is a while_loop's body that may run one speculative iteration. It then
+            takes, after the carries, the flag whether the iteration counts.
     """
 
     plan: Plan
@@ -152,15 +151,15 @@ class Inner:
 
 
 class ProgramStep(NamedTuple):
-    """A loop or branch: it runs compiled programs, which write into the buffers they are given.
+    """A loop or branch: runs compiled programs, which write into buffers of this plan.
 
     Attributes:
-        eqn: the equation; its ``lower`` defines how the programs are run.
-        operands: as for a library call; row-major. An operand that the programs modify in place is
-            in the buffer of its output, see ``alias_pairs``.
+        eqn: the equation; its ``lower`` defines how the programs run.
+        operands: row-major operands. An operand that the programs update in place is already in the
+            buffer of its output, see ``alias_pairs``.
         outputs: buffers of the results.
         programs: the compiled programs.
-        workspace: a buffer for the memory of the programs while they run.
+        workspace: a buffer for the arena of the programs and for the second carries.
     """
 
     eqn: Eqn
@@ -183,21 +182,25 @@ Programs = Mapping[Eqn, tuple[Inner, ...]]
 
 @record
 class Plan:
-    """A program bound to sizes.
+    """A compiled program, bound to sizes.
+
+    Invariant: each buffer that a step uses is an input, in ``in_place``, in ``owned``, in
+    ``destinations``, or a temporary with an offset. Temporaries that are alive at the same time do
+    not overlap in the arena.
 
     Attributes:
         jaxpr: the program after all passes.
-        donated: inputs that could be overwritten, see ``updates``.
-        groups: the positions of the equations that it put into one step.
-        steps: in execution order.
-        outputs: the buffer of each output, which may be an input's, or a Literal.
-        in_place: outputs that take the memory of donated inputs.
-        variables: the variables in the first buffers, by id.
-        added: types of the later buffers.
-        offsets: of temporaries in the arena, in bytes.
+        donated: inputs that may be overwritten, see ``passes/updates_in_place.py``.
+        groups: positions of the equations of each group.
+        steps: the steps in execution order.
+        outputs: for each output its buffer, which may be that of an input, or a Literal.
+        in_place: output buffers that reuse memory of donated inputs: output -> input.
+        variables: the variable of each of the first buffers, by id.
+        added: shape and dtype of later buffers.
+        offsets: the offset of each temporary in the arena, in bytes.
         arena_bytes: size of the arena.
-        owned: buffers that are allocated for each call.
-        destinations: outputs that are written to arrays passed after the inputs.
+        owned: output buffers that are allocated for each call.
+        destinations: output buffers that are arrays which a call passes after the inputs.
     """
 
     jaxpr: Jaxpr
@@ -221,23 +224,23 @@ class Plan:
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
-        """The inputs with overwritten memory, for an output or results of other inputs."""
+        """The inputs whose memory the steps write."""
         written = {buffer for step in self.steps for buffer in writes_of(step)}
         written.update(self.in_place.values())
         return frozenset(buffer for buffer in written if buffer < len(self.jaxpr.invars))
 
     def aval(self, buffer: int) -> ShapedArray:
-        """The type of the contents of a buffer."""
+        """Shape and dtype of a buffer."""
         is_variable = buffer < len(self.variables)
         return self.variables[buffer].aval if is_variable else self.added[buffer]
 
     def is_input(self, out: int | Literal) -> bool:
-        """Whether an output is an unmodified input."""
+        """Whether an entry of ``outputs`` is an unmodified input."""
         return not isinstance(out, Literal) and out < len(self.jaxpr.invars)
 
 
 def memory(count: int) -> ShapedArray:
-    """The type of a buffer of so many bytes."""
+    """The aval of a buffer of ``count`` bytes."""
     return ShapedArray((count,), _BYTE)
 
 
@@ -253,16 +256,15 @@ def aliased_outputs(plan: Plan) -> list[Atom]:
 
 
 def carry_count(eqn: Eqn) -> int:
-    """The count of a step's first outputs that are carries of its loop."""
+    """The count of a loop's carries, which are its first outputs; 0 for a branch."""
     rule = eqn.primitive.lower
     return 0 if rule.form is None else rule.form(eqn.params).num_carry
 
 
 def alias_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
-    """The operands that the programs of a loop or branch modify in place.
+    """The operands that a loop or branch updates in place, with the outputs in their memory.
 
-    Each with the output that then has its memory: of a branch all programs do that, of a loop all
-    iterations.
+    In a branch all programs must do so, in a loop each iteration does.
     """
     plan = programs[-1].plan
     first = 1 if eqn.primitive.lower.branches is not None else 0
@@ -274,46 +276,47 @@ def alias_pairs(eqn: Eqn, programs: Sequence[Inner]) -> Pairs:
 
 
 def inner_aliases_of(programs: Programs) -> InnerAliases:
-    """The same for all loops and branches of a program."""
+    """``alias_pairs`` of all loops and branches of a program."""
     return {eqn: alias_pairs(eqn, inner) for eqn, inner in programs.items()}
 
 
 def aliasing_outputs(eqn: Eqn, programs: Sequence[Inner]) -> list[bool]:
-    """For each output whether it shares memory with an operand; other carries need two arrays."""
+    """For each output whether it has the memory of an operand. Other carries need two arrays."""
     aliased = {out for _, out in alias_pairs(eqn, programs)}
     return [k in aliased for k in range(len(eqn.outputs))]
 
 
 def alternating(eqn: Eqn, programs: Sequence[Inner]) -> list[int]:
-    """The indices of the double-buffered carries, of which each iteration reads one array."""
+    """The double-buffered carries: each iteration reads one array and writes the other."""
     aliased = aliasing_outputs(eqn, programs)
     return [k for k in range(carry_count(eqn)) if not aliased[k]]
 
 
 def rounded_bytes(aval: ShapedArray) -> int:
-    """Bytes of an array in an arena, where addresses are aligned."""
+    """Bytes of an array in an arena, rounded up to ALIGNMENT."""
     return -(-max(nbytes(aval), 1) // ALIGNMENT) * ALIGNMENT
 
 
 def workspace_layout(step: ProgramStep, start: int) -> tuple[tuple[int, int], list[int]]:
-    """Layout of a step's workspace: memory of its programs, and its second carries.
+    """Layout of a step's workspace: the arena of its programs, then second arrays of carries.
 
     Args:
-        start: offset of the workspace in the arena.
+        step: the loop or branch.
+        start: offset of the workspace in the arena of the plan.
 
     Returns:
-        (offset, bytes) of the programs' memory, and the offsets of the carries that alternate.
+        (offset, bytes) of the programs' arena, and the offsets of double-buffered carries.
     """
     count = max(inner.plan.arena_bytes for inner in step.programs)
-    at, offsets = start + -(-count // ALIGNMENT) * ALIGNMENT, []
+    offset, offsets = start + -(-count // ALIGNMENT) * ALIGNMENT, []
     for k in alternating(step.eqn, step.programs):
-        offsets.append(at)
-        at += rounded_bytes(step.eqn.outputs[k].aval)
+        offsets.append(offset)
+        offset += rounded_bytes(step.eqn.outputs[k].aval)
     return (start, count), offsets
 
 
 def workspace_bytes(eqn: Eqn, programs: Sequence[Inner]) -> int:
-    """Memory for the temporaries of a step's programs, of which one runs at a time, and carries."""
+    """Bytes of a step's workspace. Its programs share an arena, because one runs at a time."""
     arena = max(inner.plan.arena_bytes for inner in programs)
     aligned = -(-arena // ALIGNMENT) * ALIGNMENT
     second = [eqn.outputs[k].aval for k in alternating(eqn, programs)]
@@ -338,7 +341,7 @@ def writes_of(step: Step) -> tuple[int, ...]:
 
 
 def scratch_of(step: Step) -> tuple[int, ...]:
-    """The additional buffers that a step needs while it runs."""
+    """The scratch buffers of a step, which are needed only while it runs."""
     if isinstance(step, KernelStep):
         return step.scratch
     workspace = step.workspace if isinstance(step, CallStep) else None
@@ -346,7 +349,7 @@ def scratch_of(step: Step) -> tuple[int, ...]:
 
 
 def argument_positions(plan: Plan) -> dict[int, int]:
-    """The buffers in arrays passed by a call, and their positions: inputs, then destinations."""
+    """The position of each buffer among the arrays of a call: inputs, then destinations."""
     inputs = len(plan.jaxpr.invars)
     positions = {k: k for k in range(inputs)}
     positions.update(plan.in_place)
@@ -360,7 +363,7 @@ def kernels_of(step: KernelStep) -> list[Kernel]:
 
 
 def all_steps(plan: Plan) -> Iterator[Step]:
-    """The steps of a plan and of the programs inside it."""
+    """The steps of a plan, and of the programs of its loops and branches."""
     for step in plan.steps:
         yield step
         if isinstance(step, ProgramStep):
@@ -369,13 +372,13 @@ def all_steps(plan: Plan) -> Iterator[Step]:
 
 
 def all_kernels(plan: Plan) -> list[Kernel]:
-    """The kernels of a plan and of the programs inside it."""
+    """The kernels of a plan, and of the programs of its loops and branches."""
     steps = (step for step in all_steps(plan) if isinstance(step, KernelStep))
     return [kernel for step in steps for kernel in kernels_of(step)]
 
 
 def calls_python(plan: Plan) -> bool:
-    """Whether the plan, or a program inside it, makes a call by its ``impl``."""
+    """Whether the plan, or a loop or branch in it, calls an ``impl``, which is Python code."""
     return any(isinstance(step, CallStep) and step.choice is None for step in all_steps(plan))
 
 

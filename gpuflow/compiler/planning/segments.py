@@ -1,8 +1,9 @@
-"""Merging of equal, independent kernels into one step over many sets of arrays.
+"""Horizontal fusion: merge equal, independent kernels into one segmented step.
 
-An optimizer does the same to each parameter, and a norm over all of them sums each one's squares.
-Maps over one axis, and reductions of one axis to a scalar, are merged if their text is the same:
-those of contiguous matrices, vectors and scalars are, because their dimensions are collapsed.
+A segmented kernel runs over a table of argument blocks. An optimizer does the same to each
+parameter, and a norm over all parameters sums the squares of each. Maps over one axis, and
+reductions of one axis to a scalar, are merged if their kernel text is equal. Kernels of contiguous
+arrays of any rank have equal texts, because lowering collapses their dimensions.
 """
 
 from __future__ import annotations
@@ -18,47 +19,53 @@ from gpuflow.kir.text import kernel_text
 
 
 @record(frozen=False, eq=False)
-class _Joint:
-    """Equal steps, which run at the position of the last one."""
+class _MergedStep:
+    """Equal steps that are merged, and run at the position of the last one."""
 
     text: str
     steps: list[SymbolicKernelStep]
     position: int
 
 
-class _Joints:
-    """Steps that later ones may join: their results have not been read yet."""
+class _MergedSteps:
+    """Merged steps so far.
+
+    Attributes:
+        open: by kernel text, the merged step that a later equal step may join.
+        writer: the merged step that writes a buffer.
+        readers: the merged steps that read a buffer.
+    """
 
     def __init__(self) -> None:
-        self.open: dict[str, _Joint] = {}
-        self.writer: dict[int, _Joint] = {}
-        self.readers: dict[int, list[_Joint]] = {}
+        self.open: dict[str, _MergedStep] = {}
+        self.writer: dict[int, _MergedStep] = {}
+        self.readers: dict[int, list[_MergedStep]] = {}
 
     def close_before(self, step: SymbolicStep) -> None:
-        """Close the steps that must be complete before ``step``."""
+        """Close the merged steps that must be complete before ``step``; none may join later."""
         for buffer in (*step.reads, *step.overwrites):
             if buffer in self.writer:
                 self._close(self.writer[buffer])
         for buffer in step.overwrites:
-            for joint in self.readers.get(buffer, ()):
-                self._close(joint)
+            for merged in self.readers.get(buffer, ()):
+                self._close(merged)
 
-    def _close(self, joint: _Joint) -> None:
-        if self.open.get(joint.text) is joint:
-            del self.open[joint.text]
+    def _close(self, merged: _MergedStep) -> None:
+        if self.open.get(merged.text) is merged:
+            del self.open[merged.text]
 
-    def add(self, step: SymbolicKernelStep, position: int) -> _Joint:
-        """The joint of a step: an open one that moves to its position, or a new one."""
+    def add(self, step: SymbolicKernelStep, position: int) -> _MergedStep:
+        """Merge a step into the open one of equal text, which moves to its position."""
         text = kernel_text(step.kernel)
-        joint = self.open.get(text)
-        if joint is None:
-            joint = self.open[text] = _Joint(text, [], position)
-        joint.steps.append(step)
-        joint.position = position
-        self.writer.update(dict.fromkeys(step.writes, joint))
+        merged = self.open.get(text)
+        if merged is None:
+            merged = self.open[text] = _MergedStep(text, [], position)
+        merged.steps.append(step)
+        merged.position = position
+        self.writer.update(dict.fromkeys(step.writes, merged))
         for buffer in step.reads:
-            self.readers.setdefault(buffer, []).append(joint)
-        return joint
+            self.readers.setdefault(buffer, []).append(merged)
+        return merged
 
 
 def join_equal(steps: Sequence[SymbolicStep]) -> list[SymbolicStep]:
@@ -72,20 +79,23 @@ def join_equal(steps: Sequence[SymbolicStep]) -> list[SymbolicStep]:
         between them needs that one's results or overwrites its operands; both run at the later
         position.
     """
-    joints = _Joints()
-    alone: dict[int, SymbolicStep] = {}
-    kernel_joints: dict[_Joint, None] = {}
+    merged_steps = _MergedSteps()
+    unmerged: dict[int, SymbolicStep] = {}
+    segmented_steps: dict[_MergedStep, None] = {}
     for position, step in enumerate(steps):
-        joints.close_before(step)
+        merged_steps.close_before(step)
         if isinstance(step, SymbolicKernelStep) and can_be_segmented(step.kernel):
-            kernel_joints[joints.add(step, position)] = None
+            segmented_steps[merged_steps.add(step, position)] = None
         else:
-            alone[position] = step
-    placed = alone | {joint.position: _joined(joint.steps) for joint in kernel_joints}
-    return [placed[position] for position in sorted(placed)]
+            unmerged[position] = step
+    step_at = unmerged | {
+        merged.position: _segmented_step(merged.steps) for merged in segmented_steps
+    }
+    return [step_at[position] for position in sorted(step_at)]
 
 
-def _joined(steps: Sequence[SymbolicKernelStep]) -> SymbolicKernelStep:
+def _segmented_step(steps: Sequence[SymbolicKernelStep]) -> SymbolicKernelStep:
+    """One segmented step for several steps; a single step remains as it was."""
     if len(steps) == 1:
         return steps[0]
 

@@ -1,7 +1,8 @@
-"""Specialization: a symbolic plan from a program with given sizes, and the guard of these.
+"""Specialization: lower a program with given sizes to a symbolic plan, and record its guard.
 
-Groups become kernels with size expressions as arguments. Whether an operand is copied depends on
-sizes as well, and is asked in the same way as everything that lowering asks.
+Groups become kernels with size expressions as arguments. Some decisions depend on the value of a
+size, such as whether an operand is copied. They must go through ``SizeQueries``, which records the
+answer in the guard.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from gpuflow.kir.in_place import overwritten_early
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 
-# Kernels in use by their texts, so that what is derived from one is derived once.
+# Interned kernels, by text: data that is cached with a kernel (``kir.nodes.remembered``) is shared.
 _kernels: WeakValueDictionary[str, Kernel] = WeakValueDictionary()
 register_table("kernels in use", _kernels)
 
@@ -57,11 +58,11 @@ def specialize(
     Args:
         program: the program, described for fusion.
         erased: its sizes.
-        donations, inner_aliases: of the program.
-        groups: its groups, whose spaces may have the sizes of another program of the key.
+        donations, inner_aliases: see ``UpdateRule``.
+        groups: its groups; their spaces may have the sizes of another program of the key.
         table: receives the size expressions.
         target: the platform.
-        into_destinations: outputs are written into arrays that a call passes.
+        into_destinations: whether outputs are written into arrays that a call passes.
     """
     return _Specializer(program, erased, donations, inner_aliases, groups, table, target).plan(
         into_destinations
@@ -69,6 +70,8 @@ def specialize(
 
 
 class _Specializer:
+    """The work of ``specialize``, group by group; methods return symbolic steps."""
+
     def __init__(
         self,
         program: Program,
@@ -88,7 +91,7 @@ class _Specializer:
         self.owners = len(groups) + len(self.jaxpr.outvars)
         updated = {program.storage(var)[0] for var in program.updated()}
         self.free = {var: out for var, out in donations.items() if var not in updated}
-        self.in_temporaries: dict[int, int] = {}  # outputs, and the temporaries that become them
+        self.in_temporaries: dict[int, int] = {}  # outputs that reuse memory of a temporary
 
     def plan(self, into_destinations: bool) -> SymbolicPlan:
         """The symbolic plan."""
@@ -121,7 +124,7 @@ class _Specializer:
         )
 
     def _lowered(self, index: int, space: Space) -> Lowered:
-        """The kernel of a group."""
+        """The kernel of a group, with as many outputs in place as its body allows."""
         space = _with_sizes(self.program, space)
         in_place = choose_in_place(
             self.exprs, space, index, self.readers, self.free.copy(), not self.target.on_gpu
@@ -178,11 +181,11 @@ class _Specializer:
         return SymbolicOperand(position, index, buffer, atom in self.program.views)
 
     def _buffer_of(self, var: Var) -> int:
-        """The buffer of a variable: for an updated array its operand's, or that of a copy."""
+        """The buffer of a variable; an in-place update has that of its operand."""
         return self.id_of[self.program.storage(var)[0]]
 
     def _call(self, group: int, position: int) -> Iterator[SymbolicStep]:
-        """A library or host call, a loop or branch, with copies that it needs before."""
+        """The step of a library or host call, a loop or branch, after the copies that it needs."""
         eqn = self.jaxpr.eqns[position]
         rule = eqn.primitive.lower
         if rule.is_unwritten:
@@ -211,9 +214,9 @@ class _Specializer:
         yield SymbolicCallStep(group, position, tuple(operands), writes, "program")
 
     def _are_strides(self, strides: Sequence[SizeExpr], shape: Sequence[int]) -> bool:
-        """Whether strides are those of a row-major array; along axes of size 1 they do not matter.
+        """Whether strides are row-major; along dimensions of size 1 any stride is.
 
-        Whether a size is 1 is part of the key.
+        Whether a size is 1 is part of the key, so it needs no query.
         """
         expected = self.exprs.strides(shape)
         return all(
@@ -228,7 +231,7 @@ class _Specializer:
         return True not in layout.broadcast and self._are_strides(layout.strides, atom.aval.shape)
 
     def _is_whole(self, var: Var) -> bool:
-        """Whether an alias is all elements of its buffer, in order."""
+        """Whether an alias has all elements of its buffer, in order."""
         layout, sizes = self.exprs.layout(var), []
         for aval in (var.aval, layout.buffer.aval):
             sizes.append(self.exprs.product([self.exprs.size(size) for size in aval.shape]))
@@ -239,7 +242,7 @@ class _Specializer:
         )
 
     def _is_row_major_copy(self, eqn: Eqn) -> bool:
-        """Whether the output is the operand's elements in row-major order, as of a reshape."""
+        """Whether a layout op only copies its operand in row-major order, as a reshape does."""
         rule = eqn.primitive.lower
         if rule.view is None or rule.steps is not None or type(eqn.inputs[0]) is Literal:
             return False
@@ -251,18 +254,18 @@ class _Specializer:
         return self._are_strides(strides, out.shape)
 
     def _copied_operands(self, members: Sequence[int]) -> Iterator[SymbolicCopyStep]:
-        """Copies of operands that updates of a group may not overwrite, in separate buffers."""
+        """Copies of operands that updates of a group must not overwrite."""
         for e in members:
-            eqn, done = self.jaxpr.eqns[e], self.program.updates.get(e)
+            eqn, in_place = self.jaxpr.eqns[e], self.program.updates.get(e)
             for operand, out in updated_pairs(eqn, self.inner_aliases):
-                if done is None or (operand, out) not in done.pairs:
+                if in_place is None or (operand, out) not in in_place.pairs:
                     target = self.id_of[eqn.outputs[out]]
                     yield SymbolicCopyStep(self._operand(e, operand), target)
 
     def _updated_inputs(self) -> dict[int, int]:
-        """Outputs that are donated inputs: updated, or returned unmodified."""
-        same = [self.id_of[var] for var, out in self.donations.items() if out is var]
-        taken = dict(zip(same, same, strict=True))
+        """Output buffers in donated inputs, which are updated in place or returned unmodified."""
+        unmodified = [self.id_of[var] for var, out in self.donations.items() if out is var]
+        taken = dict(zip(unmodified, unmodified, strict=True))
         for var in self.program.updated():
             buffer = self._buffer_of(var)
             if var in self.program.outputs and buffer < len(self.jaxpr.invars):
@@ -272,9 +275,10 @@ class _Specializer:
     def _outputs(
         self, into_destinations: bool
     ) -> tuple[tuple[int | None, ...], list[SymbolicCopyStep]]:
-        """The buffer of each output, and copies for aliases and repeated outputs.
+        """The buffer of each output, and copies of aliases and repeated outputs.
 
-        An alias of a whole array that is not an input is that array, in another shape.
+        An alias of a whole array that is not an input needs no copy: the output is that array, in
+        another shape.
         """
         jaxpr, program = self.jaxpr, self.program
         inputs = len(jaxpr.invars)
@@ -283,37 +287,37 @@ class _Specializer:
         copies: list[SymbolicCopyStep] = []
         taken: set[int] = set()
         for k, atom in enumerate(jaxpr.outvars):
-            number = None if type(atom) is Literal else self.id_of[atom]
+            var_id = None if type(atom) is Literal else self.id_of[atom]
             is_alias = atom in program.views
             if type(atom) is Var and is_alias:
                 base = program.views[atom][0]
                 if self.id_of[base] >= inputs and base not in updated and self._is_whole(atom):
-                    number, is_alias = self.id_of[base], False
-            if number is not None:
-                number = self.in_temporaries.get(number, number)
-            fixed = number is None or number < inputs
+                    var_id, is_alias = self.id_of[base], False
+            if var_id is not None:
+                var_id = self.in_temporaries.get(var_id, var_id)
+            fixed = var_id is None or var_id < inputs
             is_unchanged = type(atom) is Var and self.donations.get(atom) is atom
             if fixed and (is_unchanged or not into_destinations):
-                outputs.append(number)
+                outputs.append(var_id)
                 continue
             buffer = self._buffer_of(atom) if atom in updated else None
             if buffer is not None and buffer not in taken:
                 # The array that was updated is the output, under its own or the input's name.
                 taken.add(buffer)
-                outputs.append(number if buffer < inputs else buffer)
-            elif fixed or is_alias or number in taken:
+                outputs.append(var_id if buffer < inputs else buffer)
+            elif fixed or is_alias or var_id in taken:
                 target = self._added(len(self.groups) + k, 0)
                 copies.append(SymbolicCopyStep(self._operand(None, k), target))
                 outputs.append(target)
             else:
-                assert number is not None  # literals are fixed
-                taken.add(number)
-                outputs.append(number)
+                assert var_id is not None  # literals are fixed
+                taken.add(var_id)
+                outputs.append(var_id)
         return tuple(outputs), copies
 
 
 def _with_sizes(program: Program, space: Space) -> Space:
-    """A space with the sizes and variables of this program."""
+    """A space of another program of the key, with the sizes and variables of this program."""
     sizes = {}
     for key in space.sizes:
         iteration = program.iterations[key[0]]

@@ -1,6 +1,6 @@
 """Symbolic plans: plans whose sizes, offsets and kernel arguments are size expressions.
 
-A symbolic plan holds for all sizes that its guard admits. ``bind`` evaluates it for the sizes of
+A symbolic plan is valid for all sizes that its guard admits. ``bind`` evaluates it for the sizes of
 one program: arguments and launches of kernels, views of operands, offsets of buffers.
 """
 
@@ -39,7 +39,9 @@ from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Literal
 
-_MOST_ARRANGEMENTS = 64  # of one symbolic plan: they differ in which reductions are split
+# Cached arrangements of one symbolic plan, which differ in scratch buffers: sizes decide which
+# reductions are split.
+_MOST_ARRANGEMENTS = 64
 
 
 @record(eq=False)
@@ -47,15 +49,15 @@ class SymbolicPlan:
     """A plan for all sizes that a guard admits.
 
     Attributes:
-        guard: the condition on the sizes.
+        guard: the condition on sizes under which the plan is valid.
         target: the platform.
-        steps: in execution order.
+        steps: the steps in execution order.
         groups: positions of the equations of each group.
-        outputs: buffers; None for a literal.
-        in_place: outputs that take the memory of inputs.
-        owned, destinations: outputs with separate memory, see ``Plan``.
+        outputs: for each output its buffer; None for a literal.
+        in_place: output buffers that reuse memory of inputs: output -> input.
+        owned, destinations: output buffers with separate memory, see ``Plan``.
         owners: count of groups and outputs that may add buffers, see ``added_buffer``.
-        arrangements: layouts of temporaries, by the ids of scratch buffers of all steps.
+        arrangements: liveness of temporaries, by the ids of the scratch buffers of all steps.
     """
 
     guard: Guard
@@ -76,8 +78,8 @@ class SymbolicPlan:
 
         Args:
             program: a program whose sizes the guard admits.
-            values: the values of all size expressions.
-            donations: for the plan, see there.
+            values: the value of each size expression.
+            donations: donated inputs, for ``Plan.donated``.
             programs: the compiled programs of loops and branches.
         """
         binder = _Binder(self, program, values, programs)
@@ -109,13 +111,14 @@ class SymbolicPlan:
 def added_buffer(variables: int, owners: int, owner: int, k: int) -> int:
     """The id of the ``k``-th buffer that a group or an output adds.
 
-    It does not depend on other groups. Owners are the groups, followed by the outputs.
+    Owners are the groups, followed by the outputs. The id does not depend on how many buffers
+    other owners add, so it is the same for all sizes.
     """
     return variables + owner + owners * k
 
 
 class _Binder:
-    """Builder of the steps, in order; ``allocate`` gives scratch memory to the current one."""
+    """Builder of a plan's steps, in order; ``allocate`` adds scratch memory to the current step."""
 
     def __init__(
         self, plan: SymbolicPlan, program: Concrete, values: Values, programs: Programs
@@ -126,7 +129,7 @@ class _Binder:
         self.eqns = program.jaxpr.eqns
         self.scratch: list[int] = []  # of the current step
         self.all_scratch: list[int] = []
-        self.group, self.count = 0, 0  # the current one, and its count of buffers
+        self.group, self.count = 0, 0  # the current group, and its count of scratch buffers
 
     def step(self, symbolic: SymbolicStep) -> Step:
         """The step for the sizes of the program."""
@@ -148,17 +151,17 @@ class _Binder:
         pairs = zip(symbolic.calls, calls, strict=True)
         launches = [one for own, call in pairs for one in self._launches(own.group, call)]
         if len(calls) > 1:
-            joint_launches = by_kernel(launches)
+            merged_launches = by_kernel(launches)
         else:
-            joint_launches = tuple([(one,) for one in launches])
-        return KernelStep(symbolic, jaxpr, calls, joint_launches, tuple(self.scratch))
+            merged_launches = tuple([(one,) for one in launches])
+        return KernelStep(symbolic, jaxpr, calls, merged_launches, tuple(self.scratch))
 
     def _launches(self, group: int, call: KernelCall) -> tuple[KernelCall, ...]:
         self.group, self.count = group, 0
         return scheduled(call, self.allocate, self.plan.target.schedules)
 
     def allocate(self, count: int) -> int:
-        """A scratch buffer of so many bytes, for the launches of the current group."""
+        """A scratch buffer of ``count`` bytes, for the launches of the current group."""
         buffer = added_buffer(len(self.variables), self.plan.owners, self.group, self.count)
         self.added[buffer] = memory(count)
         self.scratch.append(buffer)
@@ -167,6 +170,7 @@ class _Binder:
         return buffer
 
     def _call_step(self, symbolic: SymbolicCallStep) -> CallStep | ProgramStep:
+        """The step of a call, with a provider chosen for its sizes."""
         eqn = self.eqns[symbolic.position]
         operands = tuple([self._operand(operand) for operand in symbolic.operands])
         if symbolic.kind == "program":
@@ -190,7 +194,7 @@ class _Binder:
         atom = atoms[index]
         if type(atom) is not Literal:
             return Operand(buffer, atom.aval, self.program.views[atom][1] if is_view else None)
-        # An update of a literal has a copy of it as operand.
+        # An update of a literal reads a buffer with a copy of the literal.
         value = atom.value if buffer == NO_BUFFER else None
         return Operand(buffer, atom.aval, None, value)
 

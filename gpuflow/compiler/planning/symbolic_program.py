@@ -1,7 +1,7 @@
-"""Symbolic programs: programs with their sizes erased, and their symbolic plans so far.
+"""Cache of symbolic programs: the groups of each program key, and its symbolic plans.
 
-The fusion of a program does not depend on its sizes, so all programs of one key have one symbolic
-program. For each class of sizes it has a symbolic plan, whose guard admits them.
+Fusion does not depend on sizes, so all programs of one key share a symbolic program. It has a
+symbolic plan for each class of sizes, whose guard admits exactly these.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from gpuflow.core.jaxpr import Jaxpr, Var
 from gpuflow.core.lowering import Layout
 from gpuflow.core.views import View, contiguous
 
-# Of one program: two short sizes make 225 classes. Their guards are tried in order.
+# Symbolic plans of one program, whose guards are tried in order. Two short sizes, each of 15 values
+# that kernels may contain as text, make 225 classes.
 MOST_PLANS = 256
 _MOST_PROGRAMS = 1024
 _programs: dict[Hashable, SymbolicProgram] = {}
@@ -49,10 +50,10 @@ class SymbolicProgram:
 
     Attributes:
         target: the platform.
-        into_destinations: outputs are written into arrays that a call passes.
-        groups: groups of equation positions, in order.
-        aliases: positions of equations with outputs that alias values in memory.
-        updates: see ``Program``.
+        into_destinations: whether outputs are written into arrays that a call passes.
+        groups: the groups of equations, in execution order.
+        aliases: positions of equations whose outputs alias memory.
+        updates: see ``Program.updates``.
         table: the size expressions of all plans.
         plans: the symbolic plans so far, the newest first.
     """
@@ -70,14 +71,14 @@ class SymbolicProgram:
     _lock: Lock = field(default_factory=Lock)
 
     def views(self, jaxpr: Jaxpr) -> Views:
-        """The aliases of a program of this key."""
+        """The aliases of memory in a program of this key, see ``Program.views``."""
         views: dict[Var, tuple[Var, View]] = {}
         for position in self.aliases:
             eqn = jaxpr.eqns[position]
             rule = eqn.primitive.lower
-            done = self.updates.get(position)
+            update = self.updates.get(position)
             count = len(eqn.outputs) if rule.is_barrier else 1
-            pairs = [(k, k) for k in range(count)] if done is None else done.pairs
+            pairs = [(k, k) for k in range(count)] if update is None else update.pairs
             for operand, out in pairs:
                 atom, var = eqn.inputs[operand], eqn.outputs[out]
                 assert type(atom) is Var  # or it would be no alias
@@ -91,7 +92,7 @@ class SymbolicProgram:
     def _view(
         self, position: int, rule: Layout, operand: View, out: ShapedArray, params: dict[str, Any]
     ) -> View | None:
-        """The view of an alias, cached for the last program."""
+        """The layout of an alias, cached for the last program."""
         cached = self._views.get(position)
         if cached is not None and cached[0] is operand and cached[1] is out and cached[2] == params:
             return cached[3]
@@ -100,7 +101,7 @@ class SymbolicProgram:
         return view
 
     def add(self, plan: SymbolicPlan) -> None:
-        """Add a plan; if there are too many, drop the oldest."""
+        """Add a symbolic plan; drop the oldest if there are more than MOST_PLANS."""
         with self._lock:
             self.plans[:] = (plan, *self.plans[: MOST_PLANS - 1])
 
@@ -108,21 +109,21 @@ class SymbolicProgram:
 def bound_plan(
     jaxpr: Jaxpr, programs: Programs, donations: Donations, into_destinations: bool, target: Target
 ) -> Plan:
-    """The plan of a program after all passes.
+    """Fuse, lower and bind a program; reuses a symbolic plan whose guard admits its sizes.
 
     Args:
-        jaxpr: the program.
+        jaxpr: the program after all passes.
         programs: the compiled programs of loops and branches.
-        donations: inputs that may be overwritten; each with the one output that may take its
-            memory, or None for any.
-        into_destinations: outputs are written into arrays that a call passes.
+        donations: donated inputs, each with the one output that may reuse its memory, or None for
+            any output.
+        into_destinations: whether outputs are written into arrays that a call passes.
         target: the platform.
     """
     return _Binding(jaxpr, programs, donations, into_destinations, target).plan()
 
 
 class _Binding:
-    """One program on its way from a symbolic program to a plan."""
+    """The work of ``bound_plan`` for one program."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class _Binding:
         self.into_destinations, self.target = into_destinations, target
 
     def plan(self) -> Plan:
-        """The plan, by an earlier symbolic plan if the guard of one holds."""
+        """The plan, bound from a cached symbolic plan if the guard of one holds."""
         key, erased = erase_sizes(self.jaxpr, self.donations, self.inner_aliases)
         if key is not None:
             key = (self.target, self.into_destinations, key)
@@ -156,13 +157,14 @@ class _Binding:
                     _programs.clear()
                 _programs[key] = symbolic
             return self._specialized(symbolic, described, erased)
-        # Other threads may add plans with new expressions, so the current ones are copied first.
+        # Copy the plans before evaluating the table: other threads may add plans whose expressions
+        # are not in `values`.
         plans = tuple(symbolic.plans)
         program = Concrete(self.jaxpr, erased, symbolic.views(self.jaxpr))
         values = symbolic.table.evaluate(program)
-        for found in plans:
-            if found.guard.holds(values):
-                plan = found.bind(program, values, self.donations, self.programs)
+        for candidate in plans:
+            if candidate.guard.holds(values):
+                plan = candidate.bind(program, values, self.donations, self.programs)
                 if config.environment.check:
                     other = self._specialized(symbolic, self._described(), erased, added=False)
                     same = _comparable(plan) == _comparable(other)
@@ -183,7 +185,7 @@ class _Binding:
         erased: ErasedSizes,
         added: bool = True,
     ) -> Plan:
-        """The plan by a new symbolic plan."""
+        """The plan, bound from a new symbolic plan, which is cached if ``added``."""
         same = _alias_positions(described) == symbolic.aliases
         assert same, "[bind] the key does not determine the views"
         symbolic_plan = specialize(
@@ -209,13 +211,13 @@ def forget_symbolic_programs() -> None:
 
 
 def _alias_positions(program: Program) -> tuple[int, ...]:
-    """The equations with outputs that alias values in memory, in order."""
+    """The equations whose outputs alias memory, in order."""
     positions = {program.producer[var] for var in program.views}
     return tuple(sorted(positions))
 
 
 def _comparable(plan: Plan) -> Plan:
-    """The plan without what follows from its other parts, and is compared by identity."""
+    """The plan for comparison: without fields that are compared by identity."""
 
     def comparable(step: Step) -> Step:
         if isinstance(step, CallStep):

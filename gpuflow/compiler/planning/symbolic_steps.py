@@ -1,4 +1,4 @@
-"""Steps of symbolic plans: the steps of a plan, with size expressions in place of numbers."""
+"""Steps of symbolic plans: kernel, call and copy steps whose sizes are size expressions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class SymbolicOperand(NamedTuple):
     Attributes:
         position: position of the equation; None for an output of the program.
         index: index of the operand or output.
-        buffer: its buffer; NO_BUFFER for a literal.
-        is_view: whether it is a view of that.
+        buffer: id of its buffer; NO_BUFFER for a literal.
+        is_view: whether it is a view of the buffer, whose layout depends on sizes.
     """
 
     position: int | None
@@ -30,10 +30,11 @@ class SymbolicKernelCall(NamedTuple):
     """A kernel call whose arguments are size expressions, by ordinal in a ``SizeTable``.
 
     Attributes:
-        group: the group that it computes.
+        group: index of the group that it computes.
         kernel: the kernel.
         slots: selects the argument block from the values of all expressions.
-        buffers, extent, points: see ``KernelCall``; the last two are ordinals.
+        buffers: see ``KernelCall``.
+        extent, points: ordinals of these expressions, see ``KernelCall``.
     """
 
     group: int
@@ -50,15 +51,15 @@ class SymbolicKernelCall(NamedTuple):
 
 
 class SymbolicKernelStep(NamedTuple):
-    """A kernel step.
+    """One call of a kernel, or several calls of a segmented kernel.
 
     Attributes:
-        calls: the calls that it makes.
-        kernel: the kernel to run, a segmented one for several calls.
+        calls: the calls.
+        kernel: the kernel to run.
         members: positions of its equations.
-        reads, writes: its buffers; an output in place has its own id.
-        overwrites: buffers with older values.
-        is_plain: whether its calls are launched unchanged, whatever their sizes.
+        reads, writes: buffers. An output that reuses memory of an input keeps its own id here.
+        overwrites: buffers whose earlier contents the step destroys; it must run after readers.
+        is_plain: whether no schedule can rewrite its calls, whatever their sizes.
     """
 
     calls: tuple[SymbolicKernelCall, ...]
@@ -71,7 +72,15 @@ class SymbolicKernelStep(NamedTuple):
 
 
 class SymbolicCallStep(NamedTuple):
-    """A library or host call, or a loop or branch (kind "program")."""
+    """A library or host call, or a loop or branch.
+
+    Attributes:
+        group: index of the group.
+        position: position of the equation.
+        operands: its operands.
+        writes: buffers of its outputs; for a loop or branch also the workspace, as the last one.
+        kind: "library", "host" or "program".
+    """
 
     group: int
     position: int
@@ -86,12 +95,12 @@ class SymbolicCallStep(NamedTuple):
 
     @property
     def overwrites(self) -> tuple[int, ...]:
-        """Buffers with older values: operands that its programs modify in place."""
+        """Buffers whose earlier contents it destroys: operands that it updates in place."""
         return tuple([buffer for buffer in self.reads if buffer in self.writes])
 
 
 class SymbolicCopyStep(NamedTuple):
-    """A copy into a buffer."""
+    """A row-major copy of ``source`` into the buffer ``target``."""
 
     source: SymbolicOperand
     target: int
@@ -100,12 +109,12 @@ class SymbolicCopyStep(NamedTuple):
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """The buffer that is copied; none of a literal."""
+        """The buffer that is copied; empty for a literal."""
         return () if self.source.buffer == NO_BUFFER else (self.source.buffer,)
 
     @property
     def writes(self) -> tuple[int, ...]:
-        """The copy."""
+        """The target."""
         return (self.target,)
 
 

@@ -1,0 +1,1 @@
+"""Schedules that several targets share, and the interface of all schedules (``schedule.py``)."""

@@ -1,4 +1,4 @@
-"""The phases of a row kernel: each reduction of a row, and the final loop over it, by itself.
+"""Split a row kernel into its phases: a kernel for each reduction, and one for the final loop.
 
     for each row:                       top = max(x)
         top = max(x)                    total = sum(exp(x - top))
@@ -31,17 +31,17 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.walk import all_uses, needed, results_of, statements
 
-RESULT = "result"  # the operands that hold results of reductions
+RESULT = "result"  # prefix of operands that hold results of reductions; in the text of kernels
 
 
 @record
 class Phases:
-    """The kernels of one row, in order.
+    """The kernels of the phases, in order of execution.
 
     Attributes:
-        kernels: reductions, and last a map, if elements of rows are stored.
-        rows: the axes of which each point is a row.
-        results: the operands with the results of reductions, in any of the kernels.
+        kernels: reductions, then a map if elements of rows are stored.
+        rows: names of the axes over rows: each point is one row.
+        results: scratch operands that hold results of reductions, in any of the kernels.
     """
 
     kernels: tuple[Kernel, ...]
@@ -50,11 +50,12 @@ class Phases:
 
 
 def phases_of(kernel: Kernel, rows_stay: bool) -> Phases | None:
-    """The phases of a row kernel, or None if it is one loop or not supported.
+    """The phases of a row kernel; None if it has a single loop or cannot be split.
 
     Args:
-        kernel: of kind row.
-        rows_stay: each kernel is for all rows; else for one, whose reductions are full ones.
+        kernel: a kernel of kind row.
+        rows_stay: whether each phase handles all rows. If not, it handles one row, and its
+            reductions are full reductions.
     """
     rows = tuple(axis.name for axis in kernel.axes if axis.role is Role.PARALLEL)
     along = tuple(axis.name for axis in kernel.axes if axis.role is not Role.PARALLEL)
@@ -98,7 +99,7 @@ def _varies(kernel: Kernel, operand: Operand, axes: Sequence[str]) -> bool:
 
 
 def _flat(block: Block, rows: Sequence[str]) -> Iterator[Statement]:
-    """The statements for one row, without the loops over rows."""
+    """The statements of one row: the body without the loops over rows."""
     for statement in block.body:
         if isinstance(statement, For) and statement.axis in rows:
             yield from _flat(statement.body, rows)
@@ -111,19 +112,19 @@ def _has_blocks(statement: Statement) -> bool:
 
 
 def _stages(items: Sequence[Statement]) -> list[list[Reduce]]:
-    """Reductions in order; those of one stage do not need each other."""
+    """Reductions in order, grouped: those of one stage are independent, and share a phase."""
     stages: list[list[Reduce]] = []
-    late: set[int] = set()  # values that need the last stage
+    dependent: set[int] = set()  # values that depend on the last stage
     for statement in items:
-        is_late = bool(all_uses(statement) & late)
+        is_dependent = bool(all_uses(statement) & dependent)
         if isinstance(statement, Reduce):
-            if is_late or not stages:
+            if is_dependent or not stages:
                 stages.append([])
-                late = set()
+                dependent = set()
             stages[-1].append(statement)
-            is_late = True
-        if is_late:
-            late |= {value.number for value in results_of(statement)}
+            is_dependent = True
+        if is_dependent:
+            dependent |= {value.number for value in results_of(statement)}
     return stages
 
 
@@ -133,13 +134,13 @@ def _body(
     roots: Sequence[Statement],
     outputs: dict[Value, str],
 ) -> Block:
-    """The body of a phase: the selected statements of a row and their dependences.
+    """The body of a phase: its roots and the statements that they depend on.
 
     Args:
-        items: of the row.
-        loaded: results of earlier phases and their operands, which it loads.
-        roots: reductions, loops and stores.
-        outputs: its results, which it stores.
+        items: the statements of a row.
+        loaded: results of earlier phases, with the operands from which it loads them.
+        roots: the reductions, loops and stores of the phase.
+        outputs: results of the phase, with the operands to which it stores them.
     """
     loads = [Load(out, name) for out, name in loaded.items()]
     selected = [s for s in items if not isinstance(s, Reduce | For | Store) or s in roots]
@@ -153,9 +154,9 @@ class _Builder:
 
     Attributes:
         kernel: the kernel that is split.
-        rows: its axes of rows, which each phase has too.
-        along: its axes along a row.
-        results: the operands between phases.
+        rows: names of the axes over rows that each phase has.
+        along: names of the axes along a row.
+        results: the scratch operands between phases.
     """
 
     kernel: Kernel
@@ -168,7 +169,7 @@ class _Builder:
         return self._kernel(index, self._in_loops(body), Role.REDUCE, kind)
 
     def map(self, index: int, body: Block) -> Kernel:
-        # A map computes in its innermost loop only.
+        # By convention, a map has no statements outside its innermost loop.
         body = _innermost(body) if self.rows else body
         return self._kernel(index, self._in_loops(body), Role.PARALLEL, "map")
 
@@ -185,9 +186,9 @@ class _Builder:
             if axis.name in axis_names
         )
         positions = [k for k, axis in enumerate(kernel.axes) if axis.name in axis_names]
-        every = [s for s in statements(body) if isinstance(s, Load | Store)]
-        read = {s.operand for s in every if isinstance(s, Load)}
-        written = {s.operand for s in every if isinstance(s, Store)}
+        accesses = [s for s in statements(body) if isinstance(s, Load | Store)]
+        read = {s.operand for s in accesses if isinstance(s, Load)}
+        written = {s.operand for s in accesses if isinstance(s, Store)}
         modes = {(True, False): Mode.IN, (False, True): Mode.OUT, (True, True): Mode.INOUT}
         operands = []
         for operand in (*kernel.operands, *self.results):
@@ -210,7 +211,7 @@ class _Builder:
 
 
 def _innermost(body: Block) -> Block:
-    """A nest of loops with preceding statements moved into the innermost one."""
+    """A loop nest with the statements before each loop sunk into the innermost loop."""
     *before, loop = body.body
     if not isinstance(loop, For):
         return body

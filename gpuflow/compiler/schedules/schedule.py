@@ -1,11 +1,11 @@
-"""Schedules: mapping of a kernel's work to launches, loops and vectors. See docs/design/0027.
+"""Schedules: rewrites that map a kernel call to launches, loops and vectors of a target.
 
-A schedule has three steps. ``applies`` checks the kernel alone, and its result is cached with the
-kernel. ``choose`` checks one call, whose sizes and strides are known, and returns a small record of
-integers, or None. ``rewrite`` makes the calls that replace it.
+A schedule has three steps (docs/design/0027). ``applies`` checks the kernel alone; the result is
+cached with the kernel. ``choose`` checks one call with its sizes and strides, and returns a small
+record of integers, or None. ``rewrite`` returns the calls that replace it.
 
-A rewrite that follows from a kernel alone, whatever its calls, is a ``KernelRewrite``. It is
-applied when the kernel's text is generated, so that cached code costs nothing.
+A rewrite that depends on the kernel alone is a ``KernelRewrite``. It is applied when the kernel's
+text is generated, so that cached code costs nothing.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from gpuflow.base.records import record
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.kir.nodes import Kernel, remembered
 
-Allocate = Callable[[int], int]  # a buffer of so many bytes; its id
+Allocate = Callable[[int], int]  # bytes -> id of a scratch buffer
 
 
 @record(eq=False)
 class Schedule:
     """One rewrite of kernel calls.
 
+    The result must compute the same values, and preserve the order of loads and stores of
+    overwritten operands (``lowering/donation.py``).
+
     Attributes:
-        name: for people.
-        applies: whether any call of a kernel may be rewritten.
-        choose: the rewrite of a call, or None.
-        rewrite: the calls that replace one, given the result of ``choose``. Their kernels are
-            cached with the kernel that they are made from.
-        is_last: whether no other schedule is applied to its result.
+        name: the name in ``explain``.
+        applies: whether calls of a kernel may be rewritten at all; must depend on the kernel alone.
+        choose: the parameters of the rewrite for a call; None to leave the call unchanged.
+        rewrite: the calls that replace a call, given the result of ``choose``. Their kernels should
+            be cached with the original kernel (``kir.nodes.remembered``).
+        is_last: whether no later schedule is applied to its result.
     """
 
     name: str
@@ -42,29 +45,36 @@ class Schedule:
 
 @record(eq=False)
 class KernelRewrite:
-    """A rewrite of a kernel for a target.
+    """A rewrite of a kernel for a target, independent of its calls.
 
     Attributes:
-        name: for people.
-        rewrite: returns a kernel with equal operands; the same one if nothing changes.
+        name: the name in ``explain``.
+        rewrite: returns a kernel with equal operands; the same object if nothing changes.
     """
 
     name: str
     rewrite: Callable[[Kernel], Kernel]
 
 
-KernelRewrites = tuple[KernelRewrite, ...]  # of a target, in the order in which they are applied
+KernelRewrites = tuple[KernelRewrite, ...]  # those of a target, in the order of application
 
 
 def rewritten(kernel: Kernel, rewrites: KernelRewrites) -> Kernel:
-    """The kernel that is printed."""
+    """Apply all rewrites: the kernel that is printed."""
     for step in rewrites:
         kernel = step.rewrite(kernel)
     return kernel
 
 
 class Rewriting(NamedTuple):
-    """A call that a schedule has rewritten."""
+    """One application of a schedule, for ``explain``.
+
+    Attributes:
+        schedule: the schedule.
+        call: the call that it has rewritten.
+        choice: the result of ``choose``.
+        result: the calls that replace it.
+    """
 
     schedule: Schedule
     call: KernelCall
@@ -72,11 +82,11 @@ class Rewriting(NamedTuple):
     result: tuple[KernelCall, ...]
 
 
-Schedules = tuple[Schedule, ...]  # of a target, in the order in which they are tried
+Schedules = tuple[Schedule, ...]  # those of a target, in the order in which they are tried
 
 
 def is_plain(kernel: Kernel, schedules: Schedules) -> bool:
-    """Whether every call of a kernel is its own launch."""
+    """Whether no schedule can rewrite calls of a kernel: each call is one launch."""
     return not remembered(kernel, _applicable, schedules, 0)
 
 
@@ -87,14 +97,14 @@ def scheduled(
     first: int = 0,
     report: Callable[[Rewriting], None] | None = None,
 ) -> tuple[KernelCall, ...]:
-    """The calls that replace one.
+    """Apply schedules to a call, recursively; returns its launches.
 
     Args:
-        call: of any kernel.
-        allocate: gives a buffer of so many bytes.
-        schedules: of the target.
-        first: the first of them to try.
-        report: called with each call that is rewritten.
+        call: the call.
+        allocate: allocates scratch buffers.
+        schedules: the schedules of the target.
+        first: index of the first schedule to try; results of a schedule try only later ones.
+        report: called with each application of a schedule.
     """
     for position, schedule in remembered(call.kernel, _applicable, schedules, first):
         choice = schedule.choose(call)
@@ -116,7 +126,7 @@ def scheduled(
 
 
 def rewritings(call: KernelCall, allocate: Allocate, schedules: Schedules) -> list[Rewriting]:
-    """The steps of ``scheduled``."""
+    """The applications of schedules in ``scheduled``."""
     steps: list[Rewriting] = []
     scheduled(call, allocate, schedules, report=steps.append)
     return steps

@@ -1,11 +1,11 @@
-"""Long reductions in two launches: chunks of the reduced axis, and their combination.
+"""Two-pass reductions: split a long reduction into chunks, then combine the partial results.
 
-A launch splits the first PARALLEL axis, but a full reduction has none, and that of a reduction to a
-few columns is short. Such a kernel becomes two ordinary ones:
+A launch is parallel over the first PARALLEL axis. A full reduction has none, and a reduction to few
+columns has a short one. Such a kernel becomes two ordinary kernels:
 
-    partial   the same kernel with one more PARALLEL axis: item k reduces its chunk of the first
-              reduced axis and stores the partial result in scratch memory
-    combine   reduces the partial results, in order, and applies the epilogue
+    partial   the same kernel with an additional PARALLEL axis: item k reduces chunk k of the first
+              reduced axis, and stores the partial result in scratch memory
+    combine   reduces the partial results in order, and applies the epilogue
 
 Targets decide which calls are split (``split_reductions``, ``splits``).
 """
@@ -43,9 +43,9 @@ class SplitKernels:
 
     Attributes:
         partial, combine: the kernels.
-        rows: the reduced axis that is split.
-        retained: the axes that are not reduced.
-        scratch: the operands of both kernels that hold partial results, one for each value.
+        rows: name of the reduced axis that is split into chunks.
+        retained: names of the axes that are not reduced.
+        scratch: operands of both kernels that hold partial results, one for each reduced value.
     """
 
     partial: Kernel
@@ -57,13 +57,15 @@ class SplitKernels:
 
 @record
 class _Stages:
+    """The innermost body of a one-pass reduction: statements before and after the reductions."""
+
     before: tuple[Statement, ...]
     reduces: tuple[Reduce, ...]
     after: tuple[Statement, ...]
 
 
 def split_kernel(kernel: Kernel) -> SplitKernels | None:
-    """The two kernels of a reduction, or None if a loop needs its result again."""
+    """The two kernels of a reduction; None if it is not one pass, or the axis is short."""
     return remembered(kernel, _split_kernel)
 
 
@@ -105,33 +107,35 @@ def _innermost(block: Block) -> Block:
 
 
 def _stages(block: Block) -> _Stages | None:
+    """The stages of a body; None if it has a loop, dependent reductions, or no reduction."""
     before: list[Statement] = []
     reduces: list[Reduce] = []
     after: list[Statement] = []
-    late: set[int] = set()
+    dependent: set[int] = set()
     for statement in block.body:
-        is_late = bool(all_uses(statement) & late)
-        if isinstance(statement, For) or (is_late and isinstance(statement, Reduce)):
+        is_dependent = bool(all_uses(statement) & dependent)
+        if isinstance(statement, For) or (is_dependent and isinstance(statement, Reduce)):
             return None
         if isinstance(statement, Reduce):
             reduces.append(statement)
-        elif is_late or isinstance(statement, Store):
+        elif is_dependent or isinstance(statement, Store):
             after.append(statement)
         else:
             before.append(statement)
             continue
-        late |= {value.number for value in results_of(statement)}
+        dependent |= {value.number for value in results_of(statement)}
     return _Stages(tuple(before), tuple(reduces), tuple(after)) if reduces else None
 
 
 def _partial_kernel(
     kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], retained: Sequence[Axis]
 ) -> Kernel:
+    """The kernel of chunks: the original loops inside a loop over chunks."""
     outs = [out for reduce in stages.reduces for out in reduce.outs]
     stores = [Store(operand.name, out) for operand, out in zip(scratch, outs, strict=True)]
     body = _rebuilt(kernel.body, [*stages.before, *stages.reduces, *stores])
     body = Block(body=(For(CHUNK_AXIS, body),))
-    # Retained axes may be run with groups of rows, and so at another extent.
+    # The extent of a retained axis is multiplied if rows are grouped (Cut.group).
     kernel_axes = [replace(axis, exact=None) if axis in retained else axis for axis in kernel.axes]
     axes = (Axis(CHUNK_AXIS, Role.PARALLEL), *kernel_axes)
     varying = {axis.name for axis in kernel.axes} - {axis.name for axis in retained}
@@ -141,7 +145,7 @@ def _partial_kernel(
     for operand in _used(kernel.operands, body):
         strides = _padded(operand, len(kernel.axes))
         first = Stride.ZERO if strides[rows] is Stride.ZERO else Stride.ANY
-        # An operand that is written in place after the sums is only read here.
+        # An operand that is overwritten after the reductions is only read here.
         is_read = operand.mode is Mode.INOUT and operand.name not in stored
         mode = Mode.IN if is_read else operand.mode
         operands.append(replace(operand, mode=mode, strides=(first, *strides)))
@@ -155,6 +159,7 @@ def _partial_kernel(
 def _combine_kernel(
     kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], retained: Sequence[Axis]
 ) -> Kernel:
+    """The kernel that reduces partial results, followed by the epilogue of the original."""
     next_id = 1 + max(value.number for s in statements(kernel.body) for value in _defined(s))
     names = iter(scratch)
     reduces = []
@@ -185,14 +190,14 @@ def _combine_kernel(
 
 
 def _defined(statement: Statement) -> tuple[Value, ...]:
-    """The values that a statement and its blocks' parameters define."""
+    """The values that a statement defines, with the parameters of its blocks."""
     if isinstance(statement, Reduce):
         return (*statement.outs, *statement.combine.params, *statement.body.params)
     return results_of(statement)
 
 
 def _rebuilt(block: Block, innermost: Sequence[Statement]) -> Block:
-    """The loops over retained axes around other statements, without unneeded ones."""
+    """The loops over retained axes with another innermost body; drops dead statements."""
     last = block.body[-1]
     if isinstance(last, For) and last.axis is not None:
         loop = replace(last, body=_rebuilt(last.body, innermost))

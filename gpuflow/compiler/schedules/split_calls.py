@@ -1,4 +1,4 @@
-"""The calls of a split reduction: its chunks, their remainder, and their combination."""
+"""Calls of a split reduction: one for whole chunks, one for the remainder, one to combine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from gpuflow.compiler.schedules.split_slots import SlotMaps, SlotWriter
 
 
 class Cut(NamedTuple):
-    """Chunks of a reduction of one size.
+    """How a call's reduction is split into chunks.
+
+    A "row" is one index of the axis that is split.
 
     Attributes:
-        chunks: number of chunks.
-        rows: rows of a chunk; a group counts as one.
-        group: neighbouring rows that are treated as one long row.
-        remainder: rows after the last chunk.
+        chunks: count of chunks.
+        rows: rows of a chunk, where a group counts as one row.
+        group: count of adjacent rows that are treated as one long row.
+        remainder: count of rows after the last chunk.
     """
 
     chunks: int
@@ -36,7 +38,16 @@ def split_calls(
     blocks: SlotMaps,
     allocate: Allocate,
 ) -> tuple[KernelCall, ...]:
-    """The calls of the two kernels of a reduction that is split."""
+    """The calls that replace the call of a reduction.
+
+    Args:
+        call: the call.
+        split: the kernels of its kernel.
+        cut: the chunks.
+        sizes: the extent of each axis of the call.
+        blocks: the slot maps of its kernel.
+        allocate: allocates scratch buffers.
+    """
     retained = prod([sizes[axis] for axis in split.retained])
     results = cut.chunks * cut.group + (cut.remainder > 0)
     scratch = [allocate(results * retained * itemsize) for itemsize in blocks.itemsizes]

@@ -1,6 +1,6 @@
-"""Argument blocks of a split reduction: of its chunks, and of their combination.
+"""Argument blocks of the two kernels of a split reduction, from that of the original call.
 
-The slot of the whole call that a slot follows from is computed once for each kernel.
+Where each argument slot comes from is computed once for each kernel (``slot_maps_of``).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gpuflow.kir.nodes import Argument, Kernel, arguments, remembered
 
 @record
 class _SlotMap:
-    """Sources of the slots of one of the two kernels among those of the whole call.
+    """Where the argument slots of one of the two kernels come from.
 
     Attributes:
-        buffers_of: selects its buffers from those of the whole call and the scratch memory.
-        same: selects values of the whole call, and any value for slots that are filled later.
-        extents: slot and axis, if the whole call has another extent or none.
+        buffers_of: selects the buffers from those of the original call and the scratch buffers.
+        same: selects values of the original call; slots that are filled later get any value.
+        extents: (slot, axis) of extents that differ from the original call, or are new.
         grouped: slots of the extent that is multiplied if rows are grouped.
-        scratch: slot of an operand's address, and bytes of an element.
-        strides: of scratch memory; slot and axis.
-        down: slot, stride of rows, and whether it is the stride of chunks.
-        shifted: addresses and indices that start at a chunk's first row: slot, stride of rows, and
-            bytes of an element.
+        scratch: (slot, bytes of an element) of addresses in scratch memory.
+        strides: (slot, axis) of strides in scratch memory.
+        down: (slot, stride of rows, whether the slot is the stride of chunks).
+        shifted: (slot, stride of rows, bytes of an element) of addresses and indices that start at
+            the first row of a chunk.
     """
 
     buffers_of: Callable[[Sequence[int]], tuple[int, ...]]
@@ -47,8 +47,10 @@ class SlotMaps:
     """The slot maps of both kernels, and the strides of the operands of the chunks.
 
     Attributes:
-        layouts: of each operand except scratch, the strides of rows and of the last retained axis.
-        itemsizes: of each scratch operand.
+        partial, combine: the slot map of each kernel.
+        layouts: for each operand of ``partial`` except scratch, its strides along rows and along
+            the last retained axis.
+        itemsizes: bytes of an element of each scratch operand.
     """
 
     partial: _SlotMap
@@ -89,16 +91,16 @@ def _slot_map(
     slots: Mapping[Argument, int],
     distances: Mapping[tuple[str, str], Distance] | None,
 ) -> _SlotMap:
-    """The slot map of one of the kernels of ``whole``; only chunks have ``distances``."""
+    """The slot map of a kernel split from ``whole``; ``distances`` is None for ``combine``."""
     order = [operand.name for operand in (*whole.operands, *split.scratch)]
     buffers = [order.index(operand.name) for operand in kernel.operands]
     scratch_names = {operand.name for operand in split.scratch}
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
-    same: list[int] = []
+    sources: list[int] = []
     extents, grouped, scratch, strides, down, shifted = [], [], [], [], [], []
     for slot, argument in enumerate(arguments(kernel)):
         name, axis = argument.operand, argument.axis
-        same.append(slots.get(argument, 0))
+        sources.append(slots.get(argument, 0))
         if argument.kind == "extent":
             if axis in (CHUNK_AXIS, split.rows) or argument not in slots:
                 extents.append((slot, axis))
@@ -117,7 +119,7 @@ def _slot_map(
             down.append((slot, distances[name, split.rows], axis == CHUNK_AXIS))
     return _SlotMap(
         selector(buffers),
-        selector(same),
+        selector(sources),
         tuple(extents),
         tuple(grouped),
         tuple(scratch),
@@ -132,9 +134,9 @@ class SlotWriter(NamedTuple):
 
     Attributes:
         split: the kernels.
-        sizes: of the whole call's axes.
-        slots: the arguments of the whole call.
-        blocks: see ``slot_maps_of``.
+        sizes: the extent of each axis of the original call.
+        slots: the argument block of the original call.
+        blocks: the slot maps of its kernel.
     """
 
     split: SplitKernels
@@ -145,7 +147,14 @@ class SlotWriter(NamedTuple):
     def partial(
         self, count: int, rows: int, group: int, first_row: int, first_result: int
     ) -> tuple[int, ...]:
-        """``count`` chunks of ``rows`` grouped rows, starting at a row and a scratch offset."""
+        """The arguments of ``partial`` for ``count`` chunks of ``rows`` rows.
+
+        Args:
+            count, rows: the chunks.
+            group: count of adjacent rows that are treated as one.
+            first_row: the first row of the first chunk.
+            first_result: the index of its result in scratch memory.
+        """
         block, whole = self.blocks.partial, self.slots
         extents = {**self.sizes, CHUNK_AXIS: count, self.split.rows: rows}
         values = self._start(block, extents, group, first_result)
@@ -161,13 +170,13 @@ class SlotWriter(NamedTuple):
         return tuple(values)
 
     def combine(self, results: int) -> tuple[int, ...]:
-        """The argument block of the combination."""
+        """The arguments of ``combine``, which reduces ``results`` partial results."""
         return tuple(self._start(self.blocks.combine, {**self.sizes, CHUNK_AXIS: results}, 1, 0))
 
     def _start(
         self, block: _SlotMap, extents: Mapping[str, int], group: int, first_result: int
     ) -> list[int]:
-        """Arguments of the whole call, extents, and scratch memory, which is row-major."""
+        """Arguments that both kernels have: originals, extents, and row-major scratch memory."""
         values = list(block.same(self.slots))
         for slot, axis in block.extents:
             values[slot] = extents[axis]

@@ -1,11 +1,11 @@
-"""Maps that read an operand across its rows, in tiles, through a local array.
+"""Tiled transposes: maps that read an operand across its rows, through tiles in a local array.
 
     for i:                          strips of i and j:
         for j:                          copy tile x: tile[i, j] = x[j, i] for all i and j
             y[i, j] = f(x[j, i])        for i: for j: y[i, j] = f(tile[i, j])
 
-While the output advances along a row, a transposed operand advances down a column. The tile of such
-an operand is in the output's order; the copy is up to the target.
+While the output advances along a row, a transposed operand advances down a column. Its tile is
+stored in the order of the output. The target decides how it copies tiles.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gpuflow.kir.walk import is_whole, statements
 
 
 def tiled(kernel: Kernel, side: int, band: int = 0) -> Kernel:
-    """The kernel in tiles of its innermost two axes.
+    """Tile the innermost two axes of a kernel.
 
     Args:
-        kernel: for which ``can_be_tiled`` holds.
-        side: points of a tile along both axes.
-        band: rows whose tiles are computed before the next ones, if not one row of tiles.
+        kernel: a kernel for which ``can_be_tiled`` holds.
+        side: points of a tile along each axis.
+        band: rows of points that are completed before the next band; 0 for one row of tiles.
     """
     down, along = (axis.name for axis in kernel.axes[-2:])
     operands = across_operands(kernel)
@@ -49,7 +49,7 @@ def tiled(kernel: Kernel, side: int, band: int = 0) -> Kernel:
 
     def in_nest(block: Block) -> Block:
         *before, loop = block.body
-        assert isinstance(loop, For)  # or the kernel is no nest
+        assert isinstance(loop, For)  # by can_be_tiled
         if loop.axis != down:
             return replace(block, body=(*before, replace(loop, body=in_nest(loop.body))))
         work = replace(loop, body=renamed(loop.body, {}, names))
@@ -66,7 +66,7 @@ def _strips(down: str, along: str, body: tuple[Statement, ...], side: int, band:
 
 
 def across_operands(kernel: Kernel) -> tuple[Operand, ...]:
-    """The operands that may be transposed relative to a map, by their use in the kernel."""
+    """The inputs that may be transposed: read only at the map's index, at runtime strides."""
     accesses = [s for s in statements(kernel.body) if isinstance(s, Load | Store)]
     elsewhere = {s.operand for s in accesses if not is_whole(s)}
     return tuple(
@@ -79,7 +79,7 @@ def across_operands(kernel: Kernel) -> tuple[Operand, ...]:
 
 
 def can_be_tiled(kernel: Kernel) -> bool:
-    """Whether a map is a nest of loops with all of its work in the innermost two."""
+    """Whether a kernel is a map of one nest of parallel loops, and may have transposed inputs."""
     if kernel.kind != "map" or len(kernel.axes) < 2 or kernel.segmented:
         return False
     if any(axis.role is not Role.PARALLEL for axis in kernel.axes):
@@ -94,7 +94,7 @@ def can_be_tiled(kernel: Kernel) -> bool:
 
 
 def distances_across(kernel: Kernel) -> list[tuple[Distance, Distance]]:
-    """The strides of each operand that tiles may transpose, down and along."""
+    """The strides of each possibly transposed input along the innermost two axes, outer first."""
     distances = distances_of(kernel)
     down, along = (axis.name for axis in kernel.axes[-2:])
     return [(distances[o.name, down], distances[o.name, along]) for o in across_operands(kernel)]
