@@ -64,7 +64,7 @@ class NativeServices:
         """Load the code of a program, and build missing code on all cores at once.
 
         Raises:
-            Exception: the first error of a build; the other builds are dropped.
+            Exception: if a build fails; builds that have not started are dropped.
         """
         cache, check = kernel_cache(), config.environment.check
         builds = dict.fromkeys(one for one in code if isinstance(one, Build))
