@@ -159,7 +159,7 @@ class KernelWalk(Generic[E]):
         return self.name(f"t{value.number}") if bound is None else bound
 
     def bind(self, values: Sequence[Value], expressions: Sequence[E]) -> None:
-        """Let values stand for existing variables, so that no copy is emitted."""
+        """Bind values to existing variables, so that no copy is emitted."""
         for value, expression in zip(values, expressions, strict=True):
             self.values[value.number] = expression
 

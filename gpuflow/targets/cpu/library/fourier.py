@@ -223,7 +223,7 @@ def _last(
     order = 2 * plan.length if plan.kind in (FROM_REAL, TO_REAL) else 0
     factor = 1 / prod(plan.block.lengths) if is_inverse else 1.0
     # An inverse transform is a forward one with components exchanged when it reads and writes. In
-    # transforms of unsplit rows to real numbers, the mirror step exchanges them instead of the read.
+    # transforms of unsplit rows to real numbers, the mirror step exchanges them, not the read.
     exchange = is_inverse and (not plan.to_real or plan.shape[1] > 1), is_inverse
     transforms = RowTransforms(plan.length, rows, groups, plan.kind, exchange, factor, order)
     if plan.shape[1] > 1:

@@ -53,13 +53,7 @@ class _Layout:
     """Shuffles between interleaved and deinterleaved complex numbers.
 
     Two interleaved vectors hold a complex number for each lane. Deinterleaving them within 128-bit
-    chunks takes one instruction per component, but permutes the lanes.
-
-    Attributes:
-        lanes, half: number of lanes, and half of it.
-        deinterleaved: shuffle indices for the vectors of real and of imaginary components.
-        interleaved: shuffle indices for the two interleaved vectors.
-        rows: the row in each lane.
+    chunks takes one instruction per component, but permutes the lanes. ``rows`` lists their rows.
     """
 
     def __init__(self, lanes: int, scalar_bytes: int) -> None:
@@ -86,12 +80,9 @@ def rows_of_lanes(dtype: str) -> list[int]:
 
 @cache
 def rows_function(dtype: str, kind: int, anywhere: bool) -> int:
-    """The address of the function for a dtype and a kind.
+    """The address of the function for a dtype and a kind, COMPLEX and so on.
 
-    Args:
-        dtype: dtype of a component.
-        kind: COMPLEX, FROM_REAL, TO_REAL, FROM_ODD or TO_ODD.
-        anywhere: whether blocks may be neither "columns" nor "rows", which needs much more code.
+    ``anywhere``: blocks may be neither "columns" nor "rows", which needs much more code.
     """
     symbol = f"gf_fourier_{kind}_{dtype}"
     text = slots_text() + "\n".join(_texts(symbol, dtype, kind, anywhere))
@@ -137,9 +128,8 @@ def _variants(name: str, kind: int, anywhere: bool) -> list[str]:
 
 # Arguments of a function that copies a block between arrays at x and scratch memory at y: ``count``
 # elements with a stride of ``step`` bytes, of ``rows`` rows with a stride of ``across`` bytes. Real
-# components are at offset ``first`` of an element: 0, or the bytes of a vector if components are
-# exchanged. Stored elements are multiplied by the factor at ``scale``, and by those at
-# ``twiddles``, if that is not null.
+# components are at offset ``first``: 0, or the bytes of a vector if components are exchanged.
+# Stored elements are multiplied by the factor at ``scale``, and by ``twiddles`` if not null.
 _MOVE_ARGUMENTS = [
     ("ptr noalias", "x"), ("i64", "step"), ("i64", "across"), ("i64", "rows"),
     ("ptr noalias", "y"), ("i64", "count"), ("i64", "first"), ("ptr", "scale"), ("ptr", "twiddles"),
@@ -149,12 +139,7 @@ _MOVE_ARGUMENTS = [
 class _Mover:
     """Builder of a function that reads or writes a block.
 
-    Attributes:
-        function: the function under construction.
-        ops: its complex arithmetic.
-        layout: order of the lanes.
-        unit: bytes of a complex number.
-        second: offset of the imaginary components of an element.
+    ``unit`` are the bytes of a complex number, ``second`` is the offset of imaginary components.
     """
 
     def __init__(self, function: FunctionText, dtype: str) -> None:
@@ -366,12 +351,7 @@ def mirrored(
 
     With A = a + conj(b) and B = a - conj(b), the results are A + D and conj(A - D). D is -i w B in
     transforms of real numbers, whose results are halved, and i conj(w) B in those to real numbers.
-
-    Args:
-        ops: arithmetic of the function.
-        a, b: elements k and n / 2 - k.
-        root: w = e^(-2 pi i k / n).
-        from_real: whether the results are half a spectrum.
+    ``a`` and ``b`` are elements k and n / 2 - k, and ``root`` is w = e^(-2 pi i k / n).
     """
     apply = ops.apply
     total = apply("fadd", a[0], b[0]), apply("fsub", a[1], b[1])

@@ -106,7 +106,7 @@ class Writer:
         read, written = _elements(transforms)
         ends = (source, read, FROM_ODD), (target, written, TO_ODD)
         anywhere = not all(
-            transforms.kind == alone  # reads (or writes) real numbers by a function of its own
+            transforms.kind == alone  # reads (or writes) real numbers by a separate function
             or rows_code.are_columns_or_rows(
                 self.dtype, side.element, side.row, transforms.rows, count
             )
@@ -250,7 +250,7 @@ class Recorder(Writer):
         total = lengths.padded(transforms.length)
         if total is not None:
             self.builds.append(Build(product_function, (self.dtype,)))
-        # ``pass_function`` returns the pass of pairs for a radix without a pass of its own.
+        # ``pass_function`` returns the pass of pairs for a radix without an unrolled pass.
         radices = lengths.radices(total or transforms.length) or ()
         self.builds += [Build(pass_function, (self.dtype, radix)) for radix in radices]
 

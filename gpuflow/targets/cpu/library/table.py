@@ -32,8 +32,8 @@ from gpuflow.targets.cpu.library import (
 )
 
 # Blocks that use these providers outside of jit too; the others use NumPy there. Their providers
-# build no kernel for a new dtype. NumPy's BLAS would compute products with threads of its own, and
-# some of NumPy's decompositions run in float64, so signs of vectors would differ from jit's.
+# build no kernel for a new dtype. NumPy's BLAS would start threads for products, and some of
+# NumPy's decompositions run in float64, so signs of vectors would differ from jit's.
 EAGER_BLOCKS = (Product, Fourier, Cholesky, Eigh, Eig, Svd, Qr, Lu, Triangular)
 
 PROVIDERS: Providers = {

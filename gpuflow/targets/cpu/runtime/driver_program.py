@@ -87,7 +87,7 @@ def _written(
     writer = _DriverWriter(plan, text, driver, memory, services)
     marks = StepTimer(plan, text)
     for step in plan.steps:
-        if marks.active:  # the profiler times each step, so each is a program of its own
+        if marks.active:  # the profiler times each step, so each is a separate program
             writer.finish_native()
             marks.begin(step)
         emit = native_step(step, services)

@@ -72,7 +72,7 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
     Args:
         kernel: A kernel that ``kir.verify`` accepts.
         cache: Holds loaded kernels in memory and built ones on disk; any thread may use it.
-        check: Verify the kernel first, as it is and after the rewrites of this target.
+        check: Verify the kernel first, before and after the rewrites of this target.
 
     Returns:
         The loaded kernel, the same object for equal kernels and one cache.

@@ -1,14 +1,14 @@
-"""Loops whose lanes stop at different times: active lanes are compacted.
+"""Lane compaction of divergent loops: active lanes move to the front of a block.
 
     while %c(x): x = %b(x)        while some lane is active:
                                       if much work was wasted: move active lanes to the front
                                       for i of the first n: x[i] = select(going[i], %b(x[i]), x[i])
 
-In a vector an element that has stopped takes as long as one that continues. In this form a block
-has many elements, and ``n`` of them are active: when stopped elements have taken about as long as a
-move takes, the others move to the front of their arrays, with the operands that the loop reads for
-each, and results go to their original positions. Each element computes the same as without, in the
-same order.
+In a vector, a lane that has stopped takes as long as one that is active. Here a block has many
+lanes, of which the first ``n`` may be active. Once stopped lanes have wasted about as much time as
+a move takes, the active ones move to the front of their arrays, with the operands that the loop
+reads for each lane. Results of stopped lanes go to their original positions. Each lane computes the
+same operations in the same order as without compaction.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from gpuflow.kir.rewrite import taken
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.schedules.lane_code import Code, Lanes
 
-MOST_LANES = 1024  # in a block
-# Of a block's arrays: they should stay in the L2 cache. The last lanes of a block fill no vectors,
-# and so blocks of few lanes cost more than arrays that exceed the L1 cache.
+MOST_LANES = 1024  # lanes of a block
+# Bytes of a block's arrays, which should stay in L2. Smaller blocks, which fit L1, would cost more:
+# the last active lanes of a block do not fill vectors.
 MOST_BYTES = 128 << 10
-VECTOR_BITS = 4  # lanes that are computed at once: 16, a vector or two
-# A lane's element is moved alone, which takes as long as this number of vectorized operations.
+VECTOR_BITS = 4  # 16 lanes are computed at once: a vector or two
+# Cost of moving one element, which is scalar code, in vectorized operations.
 WORK_OF_A_MOVE = 32
 
 LaneBody = Callable[[Code, Value, Sequence[Value]], Sequence[Value]]
 
 
 def can_compact(s: Statement, broadcast: set[str]) -> bool:
-    """Whether a loop's lanes can be compacted: its memory reads are uniform.
+    """Whether a loop's lanes can be compacted: it must not store, or load per-lane memory.
 
     Args:
         s: a loop.
-        broadcast: the operands that have one element for all lanes.
+        broadcast: operands that do not vary along the lanes.
     """
     if not isinstance(s, While) or _stores(s):
         return False
@@ -61,7 +61,7 @@ def _stores(s: While) -> bool:
 
 
 def lanes_per_block(loops: Sequence[While]) -> int:
-    """The number of lanes whose arrays fit in the cache: a power of two."""
+    """The number of lanes of a block whose arrays fit in the cache: a power of two."""
     size = MOST_LANES
     for s in loops:
         arrays = [*s.outs, *s.outs, *taken((s,))]
@@ -72,13 +72,13 @@ def lanes_per_block(loops: Sequence[While]) -> int:
 
 
 class Compaction:
-    """Writes one loop.
+    """Writes one loop with compaction.
 
     Args:
-        lanes: of the block.
-        s: the loop; no loop is in it.
+        lanes: the block of lanes.
+        s: the loop, which must not contain loops.
         mask: the lanes that run it; None: all.
-        unroll: number of iterations done at once.
+        unroll: unroll factor.
         work: approximate number of operations of an iteration.
     """
 
@@ -92,7 +92,7 @@ class Compaction:
         self.going, self.position = lanes.array("bool"), lanes.array("int64")
 
     def _read(self) -> list[Value]:
-        """Per-element operands that the loop reads."""
+        """Values of the enclosing code that the loop reads and that differ between lanes."""
         of, cond, body = self.lanes, self.s.cond, self.s.body
         params = {*cond.params, *body.params}
         external = dict.fromkeys((*taken((*cond.body, *body.body)), *cond.results, *body.results))
@@ -106,7 +106,7 @@ class Compaction:
         return value in of.arrays
 
     def write(self, out: list[Statement]) -> list[Local]:
-        """Write it after ``out``; returns the arrays of its results."""
+        """Append the loop to ``out``; returns the arrays of its results."""
         code = Code(self.lanes, out)
         count = self._count_of_lanes(out)
         self._begin(code, count, out)
@@ -125,7 +125,7 @@ class Compaction:
     def _vectors(
         self, code: Code, count: Value, init: Sequence[Value], body: LaneBody
     ) -> tuple[Value, ...]:
-        """Write a loop over ``count`` lanes, padded to whole vectors."""
+        """Write a loop over ``count`` lanes, rounded up to full vectors."""
 
         def block(code: Code, index: Value, carry: Sequence[Value]) -> Sequence[Value]:
             first = self._shifted(code, "shift_left", index)
@@ -146,7 +146,7 @@ class Compaction:
         return code.apply(fn, value, code.number("int64", VECTOR_BITS))
 
     def _count_of_lanes(self, out: list[Statement]) -> Value:
-        """The number of lanes of the block: the last one may have fewer."""
+        """The number of lanes of the current block: the last block may have fewer."""
         fresh = self.lanes.fresh
         result, start, one = fresh("int64"), fresh("int64"), fresh("int64")
         running, new, both = fresh("int64"), fresh("int64"), fresh("int64")
@@ -210,7 +210,7 @@ class Compaction:
         return outs
 
     def _batch(self, code: Code, remaining: Value, init: Sequence[Value]) -> tuple[Value, ...]:
-        """Some iterations of vectors with active lanes; add up active lanes and wasted work."""
+        """Run some iterations of each vector with an active lane; count active and wasted lanes."""
         size = 1 << VECTOR_BITS
 
         def block(code: Code, index: Value, carry: Sequence[Value]) -> Sequence[Value]:
@@ -239,7 +239,7 @@ class Compaction:
         return code.times(self._blocks(code, remaining), init, block)
 
     def _iterations(self, code: Code, lane: Value, carry: Sequence[Value]) -> Sequence[Value]:
-        """Some iterations of a lane; adds up the lanes that are active afterwards."""
+        """Run some iterations of a lane; adds 1 to the carry if it is active afterwards."""
         s = self.s
         code.call(self.read, [code.load(array, lane) for array in self.copies])
         values = [code.load(array, lane) for array in self.carries]
@@ -254,7 +254,10 @@ class Compaction:
         return (code.apply("add", carry[0], code.cast(goes_on, "int32")),)
 
     def _move(self, code: Code, remaining: Value, going: Value) -> Value:
-        """Store results at the original positions, and move active lanes to the front."""
+        """Store all carries as results at their original positions; move active lanes to the front.
+
+        Returns a zero, the new count of wasted iterations.
+        """
 
         def move_lane(code: Code, lane: Value, carry: Sequence[Value]) -> Sequence[Value]:
             (front,) = carry

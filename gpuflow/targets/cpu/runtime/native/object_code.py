@@ -34,7 +34,7 @@ _CORE_SYMBOLS = (
     "gf_interrupted",
     "gf_signals",
 )
-# Functions that only some programs need, each in a module of its own, and their imports.
+# Functions that only some programs need, each in a separate module, and their imports.
 _ON_DEMAND = {
     "scan": ("gf_execute", "gf_signals"),
     "while": ("gf_execute", "gf_signals"),
