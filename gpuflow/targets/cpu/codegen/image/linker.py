@@ -1,11 +1,11 @@
-"""Links LLVM's object file into a kernel image (``loader``), for ELF on x86-64.
+"""Static linker: LLVM's object file to a kernel image (``loader``), for ELF on x86-64.
 
-The object is position independent code of the small code model: functions, constants and data reach
-one another relative to the instruction, so that a fixed layout resolves nearly everything at build
-time. A function elsewhere in the process is called through a stub, which jumps to the address in a
-slot of the image; the loader fills in the slots.
+The object must be position-independent code of the small code model. It addresses functions,
+constants and data relative to the instruction, so a fixed layout resolves nearly all relocations at
+build time. A call of an imported function goes through a stub, which jumps to the address in a slot
+of the image (as a PLT and GOT). The loader fills in the slots.
 
-Everything else is ``Unsupported``: then the object file remains, and LLVM links it.
+All other features raise ``Unsupported``; the cache then stores the object file, and LLVM links it.
 
 Source: System V ABI, AMD64 supplement, 4.2 to 4.4.
 """
@@ -39,9 +39,9 @@ from gpuflow.targets.cpu.codegen.image.elf import (
 )
 from gpuflow.targets.cpu.codegen.image.loader import PAGE, Image
 
-# Kinds of relocations.
+# R_X86_64_NONE, 64, PC32, PLT32, PC64.
 _NONE, _ABSOLUTE_64, _RELATIVE_32, _CALL_32, _RELATIVE_64 = 0, 1, 2, 4, 24
-_SLOT_32 = (9, 41, 42)  # relative offset of a slot that holds the symbol's address
+_SLOT_32 = (9, 41, 42)  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX: offset of a slot with the address
 
 _STUB = b"\xff\x25"  # jmp *offset(%rip)
 _STUB_BYTES, _SLOT_BYTES = 8, 8
@@ -49,14 +49,14 @@ _MOST_BYTES = 1 << 28
 
 
 def image_of(code: bytes, symbols: Sequence[str]) -> Image:
-    """The image of an object file.
+    """Link an object file to an image.
 
     Args:
         code: a relocatable object file.
-        symbols: the requested functions.
+        symbols: the functions that the image exports.
 
     Raises:
-        Unsupported: LLVM has to link it.
+        Unsupported: if only LLVM can link it.
     """
     try:
         sections = sections_of(code)
@@ -66,7 +66,17 @@ def image_of(code: bytes, symbols: Sequence[str]) -> Image:
 
 
 class _Layout:
-    """Lays out the sections, then resolves the relocations."""
+    """Lays out the sections, then resolves the relocations.
+
+    Attributes:
+        block: contents of the image.
+        size: bytes of the image in memory.
+        starts: offsets of loaded sections, by index.
+        commons: offsets of COMMON symbols, by index.
+        stubs, slots: offsets of stubs and slots, by symbol index.
+        imports: offsets of the slots for each imported name.
+        fixups: offsets of the slots to which the loader adds the image's address.
+    """
 
     def __init__(
         self, sections: Sequence[Section], symbols: Sequence[Symbol], requested: Sequence[str]
@@ -74,9 +84,9 @@ class _Layout:
         self.sections, self.symbols, self.requested = sections, symbols, requested
         self.block = bytearray()
         self.size = 0
-        self.starts: dict[int, int] = {}  # of sections, by index
-        self.commons: dict[int, int] = {}  # offsets of zeros, by symbol index
-        self.stubs: dict[int, int] = {}  # by symbol index
+        self.starts: dict[int, int] = {}
+        self.commons: dict[int, int] = {}
+        self.stubs: dict[int, int] = {}
         self.slots: dict[int, int] = {}
         self.imports: dict[str, list[int]] = {}
         self.fixups: list[int] = []
@@ -110,7 +120,7 @@ class _Layout:
         return self.symbols[relocation.symbol].is_elsewhere
 
     def _is_loaded(self, section: Section) -> bool:
-        """Whether a section is loaded. Kernels throw no exceptions: no unwinding."""
+        """Whether a section is loaded. Unwind tables are not: kernels throw no exceptions."""
         if not section.flags & ALLOCATED or section.kind in (NOTE, UNWIND):
             return False
         if section.name == ".eh_frame":
@@ -124,7 +134,10 @@ class _Layout:
         return True
 
     def _lay_out(self) -> None:
-        """Lay out code, then constants; addresses in them are written before they are protected."""
+        """Lay out code, then constants.
+
+        The loader writes addresses in constants before it makes them read-only.
+        """
         loaded = [(k, s) for k, s in enumerate(self.sections) if self._is_loaded(s)]
         code = [(k, s) for k, s in loaded if s.flags & EXECUTABLE]
         constants = [(k, s) for k, s in loaded if not s.flags & EXECUTABLE and not _is_data(s)]
@@ -145,7 +158,7 @@ class _Layout:
         return start
 
     def _make_room(self, stubs: set[int], slots: set[int]) -> None:
-        """Reserve stubs and slots; two symbols with one name have separate ones."""
+        """Reserve stubs and slots, by symbol: two symbols with one name have separate ones."""
         for number in sorted(stubs):
             self.stubs[number] = self._room(_STUB_BYTES, _STUB_BYTES)
         for number in sorted(slots):
@@ -153,7 +166,7 @@ class _Layout:
         self.block += bytes(self.size - len(self.block))
 
     def _lay_out_data(self) -> int:
-        """Lay out data and zeros on separate pages; return the bytes before them."""
+        """Lay out data and zeros on separate pages; returns the bytes before them."""
         data = [(k, s) for k, s in enumerate(self.sections) if self._is_loaded(s) and _is_data(s)]
         commons = [(k, s) for k, s in enumerate(self.symbols) if s.section in COMMON]
         end = self.size
@@ -163,7 +176,7 @@ class _Layout:
         for number, section in sorted(data, key=lambda item: item[1].kind == ZEROS):
             self._append(number, section)
         for number, symbol in commons:
-            # The value of such a symbol is its alignment.
+            # The value of a COMMON symbol is its alignment.
             self.commons[number] = self._room(symbol.size, max(symbol.value, 1))
         if self.size == start:
             self.size = end
@@ -191,7 +204,7 @@ class _Layout:
             raise Unsupported(f"relocation of kind {kind}")
 
     def _value(self, number: int) -> int:
-        """The offset of a symbol in the block."""
+        """The offset of a symbol in the image."""
         symbol = self.symbols[number]
         if symbol.section in COMMON:
             return self.commons[number]
@@ -200,7 +213,7 @@ class _Layout:
         return self.starts[symbol.section] + symbol.value
 
     def _write_slot(self, offset: int, number: int, addend: int) -> None:
-        """Write a slot to which the loader adds an address."""
+        """Initialize a slot, and record which address the loader adds to it."""
         symbol = self.symbols[number]
         if not symbol.is_elsewhere:
             self._write(offset, "<q", self._value(number) + addend)
@@ -227,5 +240,5 @@ class _Layout:
 
 
 def _is_data(section: Section) -> bool:
-    """Whether code may write to it."""
+    """Whether code may write to a section; ``.data.rel.ro`` is read-only after relocation."""
     return bool(section.flags & WRITE) and not section.name.startswith(".data.rel.ro")
