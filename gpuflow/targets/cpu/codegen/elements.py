@@ -139,7 +139,7 @@ def _narrowed(builder: ir.IRBuilder, value: Instruction, storage: str) -> Instru
 def _merges(value: Instruction, address: Instruction) -> bool:
     """Whether a store writes back the old value if some condition is false.
 
-    LLVM turns that into a masked store. Without AVX-512, it takes ten times as long as a plain one
+    LLVM converts that to a masked store. Without AVX-512, it takes ten times as long as a plain one
     on many processors, and later loads of the same memory wait for it.
     """
     target = cpu_target()

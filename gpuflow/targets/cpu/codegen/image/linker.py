@@ -134,7 +134,7 @@ class _Layout:
         return True
 
     def _lay_out(self) -> None:
-        """Lay out code, then constants.
+        """Assign offsets to code, then to constants.
 
         The loader writes addresses in constants before it makes them read-only.
         """
@@ -166,7 +166,7 @@ class _Layout:
         self.block += bytes(self.size - len(self.block))
 
     def _lay_out_data(self) -> int:
-        """Lay out data and zeros on separate pages; returns the bytes before them."""
+        """Assign offsets to data and zeros, on separate pages; returns the bytes before them."""
         data = [(k, s) for k, s in enumerate(self.sections) if self._is_loaded(s) and _is_data(s)]
         commons = [(k, s) for k, s in enumerate(self.symbols) if s.section in COMMON]
         end = self.size
