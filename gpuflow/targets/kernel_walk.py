@@ -64,7 +64,7 @@ ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": 
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 # Names that generated code uses itself. An operand with such a name gets an underscore.
-_TAKEN = re.compile(
+_RESERVED = re.compile(
     r"[ct]\d+|np|math|cuda|words|lo|hi|reader|writer"
     r"|range|min|max|int|float|bool|abs|.*_.*"
 )
@@ -107,12 +107,12 @@ class Names:
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = frozenset(taken)
+        self._reserved = frozenset(taken)
 
     def operand(self, operand: str) -> str:
         """The name of a pointer, of an INDEX operand's base, or of a scalar."""
-        taken = operand in self._taken or keyword.iskeyword(operand)
-        return operand + "_" if taken or _TAKEN.fullmatch(operand) else operand
+        taken = operand in self._reserved or keyword.iskeyword(operand)
+        return operand + "_" if taken or _RESERVED.fullmatch(operand) else operand
 
     def extent(self, axis: Axis) -> str:
         """The name of an axis's extent, or its literal if the extent is exact."""

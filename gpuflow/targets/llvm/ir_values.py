@@ -268,8 +268,8 @@ def splat(x: IRValue, width: int) -> IRValue:
 
 def is_splat(x: IRValue) -> bool:
     """Whether a vector is the result of ``splat`` for a value that is not constant."""
-    made = x.value
-    return isinstance(made, ir.ShuffleVector) and isinstance(made.operands[0], ir.InsertElement)
+    vector = x.value
+    return isinstance(vector, ir.ShuffleVector) and isinstance(vector.operands[0], ir.InsertElement)
 
 
 def select(predicate: IRValue, on_true: IRValue, on_false: IRValue | Number) -> IRValue:

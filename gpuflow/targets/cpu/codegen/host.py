@@ -43,7 +43,7 @@ _PROBE = Image(
 )
 # Bytes of address space. LLVM's library takes 155 MB, and each of the first threads that allocate
 # 64 MB. A small program with products and Fourier transforms took 540 MB in all.
-_ROOM = 640 << 20
+_ADDRESS_SPACE = 640 << 20
 _SAVES_STATE = 1 << 27  # bit of leaf 1's ecx (OSXSAVE): XGETBV is available
 # Leaf, subleaf, and the registers of eax, ebx, ecx and edx that are the same for all cores.
 _LEAVES = (
@@ -100,7 +100,7 @@ def ensure_room() -> None:
         MemoryError: if a limit on address space leaves too little.
     """
     if "llvmlite.binding" not in sys.modules:
-        require_address_space(_ROOM, "building kernels with LLVM")
+        require_address_space(_ADDRESS_SPACE, "building kernels with LLVM")
 
 
 _provided: dict[str, HostProcessor] = {}

@@ -110,12 +110,12 @@ def module_of(source: LoopSource) -> Written:
 
 
 def _accessor(accessor: Accessor) -> Named:
-    makers = {
+    constructors = {
         "reader": functions.reader,
         "guarded_reader": functions.guarded_reader,
         "writer": functions.writer,
     }
-    return makers[accessor.kind](accessor.storage, accessor.scope, accessor.scopes)
+    return constructors[accessor.kind](accessor.storage, accessor.scope, accessor.scopes)
 
 
 # Statements from which on LLVM emits a loop once, with masks; see ``_masked_loop_metadata``. For

@@ -80,15 +80,15 @@ def reductions_of(body: Sequence[Statement], names: Collection[str]) -> dict[str
     read = Counter(
         one.name for value in values for one in expressions_in(value) if isinstance(one, Name)
     )
-    found = {}
+    reductions = {}
     for statement in body:
         match statement:
             case Assign((name,), value) if name in names:
                 reduction = _reduction(name, value)
                 if reduction is None or read[name] != 1:
                     return None
-                found[name] = reduction
-    return found if len(found) == len(names) else None
+                reductions[name] = reduction
+    return reductions if len(reductions) == len(names) else None
 
 
 def _reduction(name: str, value: Expression) -> Reduction | None:

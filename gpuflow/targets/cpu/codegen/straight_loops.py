@@ -213,26 +213,26 @@ def expressions_of(
     Returns:
         The ``id`` of each varying expression, and the calls in program order.
     """
-    names, differ, calls = set(changing), set[int](), list[Call]()
+    names, varying, calls = set(changing), set[int](), list[Call]()
 
     def visit(node: Expression) -> bool:
         if isinstance(node, Name):
-            differs = node.name in names
+            varies = node.name in names
         else:
             # A list and not a generator, because every operand must be visited.
-            differs = any([visit(operand) for operand in operands_of(node)])
+            varies = any([visit(operand) for operand in operands_of(node)])
             if isinstance(node, Call):
                 calls.append(node)
-        if differs:
-            differ.add(id(node))
-        return differs
+        if varies:
+            varying.add(id(node))
+        return varies
 
     for statement in body:
         if isinstance(statement, Assign) and visit(statement.value):
             names.update(statement.targets)
         elif isinstance(statement, Run):
             visit(statement.call)
-    return differ, calls
+    return varying, calls
 
 
 def longest_chain(body: Sequence[Statement], differ: Container[int], links: Container[str]) -> int:
@@ -259,9 +259,9 @@ def longest_chain(body: Sequence[Statement], differ: Container[int], links: Cont
     longest = 0
     for statement in body:
         for value in values_of(statement):
-            found = length(value)
-            lengths.update(dict.fromkeys(assigned([statement]), found))
-            longest = max(longest, found)
+            chain = length(value)
+            lengths.update(dict.fromkeys(assigned([statement]), chain))
+            longest = max(longest, chain)
     return longest
 
 

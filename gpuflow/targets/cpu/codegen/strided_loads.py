@@ -50,10 +50,10 @@ def load_strided(
             mask = first_ones((active - 1) * step + (1 - start), width)
         at = builder.gep(address, [ir.Constant(ir.IntType(64), start)])
         loads.append(load(builder, at, access.storage, access.scopes, width, mask))
-    return _taken(loads, starts, step)
+    return _select_strided(loads, starts, step)
 
 
-def _taken(loads: Sequence[IRValue], starts: Sequence[int], step: int) -> IRValue:
+def _select_strided(loads: Sequence[IRValue], starts: Sequence[int], step: int) -> IRValue:
     """Shuffle the elements 0, ``step``, 2 ``step`` and so on out of several vectors.
 
     Args:
@@ -61,7 +61,7 @@ def _taken(loads: Sequence[IRValue], starts: Sequence[int], step: int) -> IRValu
         starts: the index of each vector's first element.
         step: the stride.
     """
-    taken, width = loads[0], loads[0].width
+    selected, width = loads[0], loads[0].width
     for k in range(1, len(loads)):
         # Merges elements of vector k; those of later vectors are arbitrary until their step.
         indices = []
@@ -70,8 +70,10 @@ def _taken(loads: Sequence[IRValue], starts: Sequence[int], step: int) -> IRValu
             index = number // step if k > 1 else number
             indices.append(width + number - starts[k] if of == k else min(index, width - 1))
         mask = shuffle_mask(indices)
-        taken = taken.like(taken.builder.shuffle_vector(taken.value, loads[k].value, mask))
-    return taken
+        selected = selected.like(
+            selected.builder.shuffle_vector(selected.value, loads[k].value, mask)
+        )
+    return selected
 
 
 def first_ones(count: IRValue, width: int) -> Instruction:

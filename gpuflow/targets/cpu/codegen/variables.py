@@ -86,11 +86,11 @@ class Variables:
 
     def get(self, name: str, builder: ir.IRBuilder) -> IRValue | None:
         """The value of a variable; None if it has none yet."""
-        found = self._values.get(name)
-        if found is not None:
-            if found.statements in self._open:
-                return found.value
-            self._spill(name, found)
+        assigned_value = self._values.get(name)
+        if assigned_value is not None:
+            if assigned_value.statements in self._open:
+                return assigned_value.value
+            self._spill(name, assigned_value)
         if name not in self._slots:
             return None
         slot, dtype = self._slots[name]

@@ -85,22 +85,22 @@ def call_of(
     # A cache as an attribute of the module; None: there is no vector variant.
     copies: dict[str, ir.Function | None] = vars(builder.module).setdefault("gpuflow_copies", {})
     if symbol not in copies:
-        copies[symbol] = _copy(builder.function, symbol, function, vectors)
+        copies[symbol] = _define_copy(builder.function, symbol, function, vectors)
     copy = copies[symbol]
     if copy is None:
         raise NoVectors(symbol)
-    given = [one.value for one in vectors if not one.is_constant]
-    return IRValue(builder, builder.call(copy, given), *function.results)
+    operands = [one.value for one in vectors if not one.is_constant]
+    return IRValue(builder, builder.call(copy, operands), *function.results)
 
 
-def _copy(
+def _define_copy(
     caller: ir.Function, symbol: str, function: Named, vectors: Sequence[IRValue]
 ) -> ir.Function | None:
     """Define the copy for ``call_of``; None if the function cannot be emitted for vectors."""
     module = caller.module
     (result,) = (vectors[0].type_of(dtype) for dtype in function.results)
-    given = [one.value.type for one in vectors if not one.is_constant]
-    copy = ir.Function(module, ir.FunctionType(result, given), symbol)
+    parameters = [one.value.type for one in vectors if not one.is_constant]
+    copy = ir.Function(module, ir.FunctionType(result, parameters), symbol)
     copy.linkage = "internal"
     for attribute in (*caller.attributes, "noinline"):
         set.add(copy.attributes, attribute)  # llvmlite's add() rejects unknown attributes
@@ -156,14 +156,16 @@ def max_live_vectors(instructions: Sequence[Instruction], width: int) -> int:
         instructions: straight-line code.
         width: elements of a vector; a vector of pairs counts as two.
     """
-    made = {one: k for k, one in enumerate(instructions) if isinstance(one.type, ir.VectorType)}
-    last = dict(made)
+    definitions = {
+        one: k for k, one in enumerate(instructions) if isinstance(one.type, ir.VectorType)
+    }
+    last_uses = dict(definitions)
     for k, one in enumerate(instructions):
-        last.update((operand, k) for operand in one.operands if operand in made)
-    sizes = {one: one.type.count // width for one in made}
+        last_uses.update((operand, k) for operand in one.operands if operand in definitions)
+    sizes = {one: one.type.count // width for one in definitions}
     # One more after each definition, one less after the last use.
-    changes = [(k, sizes[one]) for one, k in made.items()]
-    changes = sorted(changes + [(k, -sizes[one]) for one, k in last.items()])
+    changes = [(k, sizes[one]) for one, k in definitions.items()]
+    changes = sorted(changes + [(k, -sizes[one]) for one, k in last_uses.items()])
     return max(itertools.accumulate(change for _, change in changes), default=0)
 
 

@@ -32,16 +32,16 @@ def radices(length: int) -> tuple[int, ...] | None:
             remaining //= factor
     if remaining > 1:
         return None
-    twos, found = powers.pop(2, 0), []
+    twos, factors = powers.pop(2, 0), []
     if twos == 1:
         partner = next((factor for factor in (5, 3) if factor in powers), None)
-        found.append(2 * (partner or 1))
+        factors.append(2 * (partner or 1))
         if partner is not None:
             powers[partner] -= 1
     elif twos % 2:
-        found.append(8)
-    found += [4] * ((twos - 3 * (twos % 2)) // 2)
-    return (*found, *(factor for factor, count in powers.items() for _ in range(count)))
+        factors.append(8)
+    factors += [4] * ((twos - 3 * (twos % 2)) // 2)
+    return (*factors, *(factor for factor, count in powers.items() for _ in range(count)))
 
 
 @lru_cache(1024)
@@ -81,7 +81,7 @@ def split(length: int, batch: int, dtype: str) -> tuple[int, int] | None:
     It is (length, 1) if whole rows in blocks are fastest, and None if no split is possible.
     """
     lanes = lanes_of(dtype)
-    best, found = _cost(length, batch, lanes), (length, 1)
+    best_cost, shape = _cost(length, batch, lanes), (length, 1)
     # Neither rows nor columns may exceed LONGEST.
     least, most = max(2, -(-length // LONGEST)), min(length // 2, LONGEST)
     for columns in range(least, most + 1 if length >= 4 * lanes else 0):
@@ -89,9 +89,9 @@ def split(length: int, batch: int, dtype: str) -> tuple[int, int] | None:
             continue
         rows = length // columns
         cost = batch * (_cost(rows, columns, lanes) + _cost(columns, rows, lanes))
-        if cost < best:
-            best, found = cost, (rows, columns)
-    return None if best == np.inf else found
+        if cost < best_cost:
+            best_cost, shape = cost, (rows, columns)
+    return None if best_cost == np.inf else shape
 
 
 # --- tables ------------------------------------------------------------------------------------

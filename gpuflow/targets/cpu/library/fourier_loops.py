@@ -39,9 +39,9 @@ _LETTERS = {"complex64": ("f", "F"), "complex128": ("d", "D")}
 def _loop(name: str, complex_dtype: str) -> Loop | None:
     """Return the inner loop of a ufunc. NumPy's module is private, so it may be missing."""
     module = getattr(np.fft, "_pocketfft_umath", None)
-    real, whole = _LETTERS[complex_dtype]
-    source = real if name.startswith("rfft") else whole
-    target = real if name == "irfft" else whole
+    real, complex_ = _LETTERS[complex_dtype]
+    source = real if name.startswith("rfft") else complex_
+    target = real if name == "irfft" else complex_
     return find_loop(getattr(module, name, None), f"{source}{real}->{target}")
 
 

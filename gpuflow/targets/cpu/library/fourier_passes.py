@@ -319,21 +319,21 @@ def _pairs_text(symbol: str, dtype: str) -> str:
         with function.loop(0, row_bytes, _ELEMENT) as q:
             first, out = function.at(x, q), function.at(y, q)
             start = ops.read_pair(first)
-            whole = function.variable(ops.vector, 2)
-            ops.write_pair(start, whole)
+            total_sum = function.variable(ops.vector, 2)
+            ops.write_pair(start, total_sum)
             with function.loop(1, function.add(half, 1)) as k:
                 a = ops.read_pair(function.at(first, function.mul(x_step, k)))
                 mirrored = function.mul(x_step, function.sub(radix, k))
                 b = ops.read_pair(function.at(first, mirrored))
                 total = ops.add(a, b)
-                ops.write_pair(ops.add(ops.read_pair(whole), total), whole)
+                ops.write_pair(ops.add(ops.read_pair(total_sum), total), total_sum)
                 at = function.at(pair_sums, function.mul(function.sub(k, 1), 2 * _ELEMENT))
                 ops.write_pair(total, at)
                 ops.write_pair(ops.sub(a, b), function.at(at, _ELEMENT))
-            ops.write_pair(ops.read_pair(whole), out)
+            ops.write_pair(ops.read_pair(total_sum), out)
             # Results j and j + 1; if their number is odd, one is computed twice.
-            with function.loop(1, function.add(half, 1), 2) as look:
-                j = function.least(look, function.sub(half, 1))
+            with function.loop(1, function.add(half, 1), 2) as unclamped:
+                j = function.least(unclamped, function.sub(half, 1))
                 sums = [function.variable(ops.vector, 4) for _ in range(2)]
                 for accumulator in sums:
                     ops.write_pair(start, accumulator)

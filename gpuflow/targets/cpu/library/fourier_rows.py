@@ -113,7 +113,7 @@ def _texts(symbol: str, dtype: str, kind: int, anywhere: bool) -> list[str]:
         function = FunctionText(name, _MIRROR_ARGUMENTS, True)
         write(function, dtype)
         texts.append(function.text())
-    return [*texts, _driver_text(symbol, dtype, kind, anywhere)]
+    return [*texts, _block_function_text(symbol, dtype, kind, anywhere)]
 
 
 def _variants(name: str, kind: int, anywhere: bool) -> list[str]:
@@ -234,8 +234,8 @@ def _read_rows(mover: _Mover) -> None:
     function, ops, half = mover.function, mover.ops, mover.layout.half
     starts = mover.row_starts()
     last = function.sub("%count", half)
-    with function.loop(0, "%count", half) as look:
-        first = function.least(look, last)
+    with function.loop(0, "%count", half) as unclamped:
+        first = function.least(unclamped, last)
         offset = function.mul(first, mover.unit)
         rows = [ops.read(function.at(start, offset), mover.unit) for start in starts]
         sides = [mover.transposed(rows[:half]), mover.transposed(rows[half:])]
@@ -248,8 +248,8 @@ def _write_rows(mover: _Mover) -> None:
     function, ops, half = mover.function, mover.ops, mover.layout.half
     starts, scale = mover.row_starts(), mover.scale()
     last = function.sub("%count", half)
-    with function.loop(0, "%count", half) as look:
-        first = function.least(look, last)
+    with function.loop(0, "%count", half) as unclamped:
+        first = function.least(unclamped, last)
         y = function.at("%y", function.mul(first, _ELEMENT))
         pairs = [
             mover.interleave(function.at(y, k * _ELEMENT), function.add(first, k), scale)
@@ -355,14 +355,14 @@ def mirrored(
     """
     apply = ops.apply
     total = apply("fadd", a[0], b[0]), apply("fsub", a[1], b[1])
-    rest = apply("fsub", a[0], b[0]), apply("fadd", a[1], b[1])
+    difference = apply("fsub", a[0], b[0]), apply("fadd", a[1], b[1])
     half = ops.constant(0.5)
     if from_real:
         total, root = ops.scaled(total, half), ops.scaled(root, half)
-        rotated = ops.rotated(ops.mul(root, rest))
+        rotated = ops.rotated(ops.mul(root, difference))
     else:
         # i conj(w) B = conj(-i w conj(B))
-        rotated = ops.conj(ops.rotated(ops.mul(root, ops.conj(rest))))
+        rotated = ops.conj(ops.rotated(ops.mul(root, ops.conj(difference))))
     # -Im(A) is computed as a difference, not negated, so that a zero is +0 in both results.
     negated = apply("fsub", b[1], a[1])
     if from_real:
@@ -477,10 +477,10 @@ def _long_text(symbol: str, dtype: str, from_real: bool) -> str:
         second = function.at(x, ops.scalar_bytes if from_real else offset)
         a, b = load_scalar(x), load_scalar(second)
         total = function.op(f"fadd {ops.scalar} {a}, {b}")
-        rest = function.op(f"fsub {ops.scalar} {a}, {b}")
+        difference = function.op(f"fsub {ops.scalar} {a}, {b}")
         last = function.at(y, offset) if from_real else function.at(y, ops.scalar_bytes)
         store_scalar(total, y)
-        store_scalar(rest, last)
+        store_scalar(difference, last)
         if from_real:
             for at in (y, last):
                 store_scalar("0.0", function.at(at, ops.scalar_bytes))
@@ -494,9 +494,9 @@ def _long_text(symbol: str, dtype: str, from_real: bool) -> str:
             ends(x, y)
         start = function.add(function.mul(chunk, size), 1)
         stop = function.least(function.add(start, size), function.add(half, 1))
-        with function.loop(start, stop, lanes) as look:
+        with function.loop(start, stop, lanes) as unclamped:
             # The last vector starts earlier if the remainder is shorter, and overlaps.
-            k = function.least(look, function.sub(function.add(half, 1), lanes))
+            k = function.least(unclamped, function.sub(function.add(half, 1), lanes))
             vector_offset = function.mul(k, unit)
             opposite = function.mul(function.sub(function.sub(length, k), lanes - 1), unit)
             a = read(function.at(x, vector_offset), forward)
@@ -513,7 +513,7 @@ def _long_text(symbol: str, dtype: str, from_real: bool) -> str:
 # --- the transform of a block ------------------------------------------------------------------
 
 
-def _driver_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
+def _block_function_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
     """The function of an instruction: for each block read, mirror, run the passes, and write."""
     function = FunctionText(symbol, [("ptr", "arguments"), ("i64", "low"), ("i64", "high")])
     lanes, unit = lanes_of(dtype), 2 * KINDS[dtype][1]
@@ -521,8 +521,8 @@ def _driver_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
     def argument(k: int, kind: str = "i64") -> Value:
         return function.load(kind, function.at("%arguments", 8 * k), 8)
 
-    marks = argument(0, "ptr")
-    slot = function.op(f"call i64 @claim(ptr {marks}, i64 {argument(2)})")
+    slot_flags = argument(0, "ptr")
+    slot = function.op(f"call i64 @claim(ptr {slot_flags}, i64 {argument(2)})")
     front = function.at(argument(1, "ptr"), function.mul(slot, argument(3)))
     back = function.at(front, argument(BACK))
     length, passes, table = argument(7), argument(11), argument(ROWS, "ptr")
@@ -560,9 +560,9 @@ def _driver_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
         }
         done = "false"
         for variant in _variants(name, kind, anywhere):
-            fits = conditions.get(variant, "true")
-            condition = both(fits, function.op(f"xor i1 {done}, true"))
-            done = function.op(f"or i1 {done}, {fits}")
+            applies = conditions.get(variant, "true")
+            condition = both(applies, function.op(f"xor i1 {done}, true"))
+            done = function.op(f"or i1 {done}, {applies}")
             with function.where(condition):
                 function.do(
                     f"call void @{variant}(ptr {x}, i64 {step}, i64 {across}, i64 {remaining}, "
@@ -595,5 +595,5 @@ def _driver_text(symbol: str, dtype: str, kind: int, anywhere: bool) -> str:
         own = function.at(twiddles, function.mul(block, function.mul(length, _ELEMENT)))
         own_twiddles = function.op(f"select i1 {has_twiddles}, ptr {own}, ptr null")
         move("write", TARGET, group, first, own_twiddles, 9)
-    function.do(f"call void @release(ptr {marks}, i64 {slot})")
+    function.do(f"call void @release(ptr {slot_flags}, i64 {slot})")
     return function.text()

@@ -88,10 +88,10 @@ def _routine(block: Decomposition) -> _Routine | None:
 
 def _loop(routine: _Routine, dtype: str) -> Loop | None:
     """Return the inner loop. NumPy's module is private, so it may be missing."""
-    own, real, whole = _LETTERS[dtype]
-    results = "".join({"x": own, "r": real, "c": whole}[kind] for kind in routine.types)
+    operand, real, complex_ = _LETTERS[dtype]
+    results = "".join({"x": operand, "r": real, "c": complex_}[kind] for kind in routine.types)
     module = getattr(np.linalg, "_umath_linalg", None)
-    return find_loop(getattr(module, routine.name, None), f"{own}->{results}")
+    return find_loop(getattr(module, routine.name, None), f"{operand}->{results}")
 
 
 def choose(block: Decomposition, step: CallStep, target: Any) -> NativeCall | None:

@@ -246,10 +246,10 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
     def call_of(left: View, right: View) -> PackedCall | None:
         return packed_call(product, left, right, form, pool_threads())
 
-    made = readable(product, step, call_of)
-    if made is None:
+    supported = readable(product, step, call_of)
+    if supported is None:
         return None
-    call, copies = made
+    call, copies = supported
     workspace = copies.count + call.memory + call.sums
     return NativeCall(
         partial(_emit, call, copies), workspace, lambda: [Build(load_text, (call.source,))]

@@ -174,10 +174,10 @@ def _choose(product: Product, step: CallStep, target: Any) -> NativeCall | None:
     def call_of(left: View, right: View) -> ProductCall | None:
         return product_call(product, left, right, dtype, pool_threads())
 
-    made = readable(product, step, call_of)
-    if made is None:
+    supported = readable(product, step, call_of)
+    if supported is None:
         return None
-    call, copies = made
+    call, copies = supported
     return NativeCall(
         partial(_emit, call, copies),
         copies.count,

@@ -85,11 +85,11 @@ def _written(
     """Return the writer of a plan's driver, and the text of its result."""
     text = DriverText()
     writer = _DriverWriter(plan, text, driver, memory, services)
-    marks = StepTimer(plan, text)
+    timer = StepTimer(plan, text)
     for step in plan.steps:
-        if marks.active:  # the profiler times each step, so each is a separate program
+        if timer.active:  # the profiler times each step, so each is a separate program
             writer.finish_native()
-            marks.begin(step)
+            timer.begin(step)
         emit = native_step(step, services)
         if emit is not None:
             emit(writer.code, writer)
@@ -102,7 +102,7 @@ def _written(
         else:
             writer.call_step(step)
     writer.finish_native()
-    marks.end()
+    timer.end()
     expected = zip(plan.outputs, out_avals, strict=True) if out_avals else ()
     outs = [writer.output(out, aval) for out, aval in expected]
     results = [writer.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]

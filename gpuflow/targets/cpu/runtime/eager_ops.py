@@ -53,7 +53,7 @@ def plan_of_op(
     elif rule.view is not None:
         jaxpr = one_op(primitive, avals, params)
         (out,) = jaxpr.out_avals
-        if out.size < _LARGE_COSTLY or not _is_moved(rule, avals[0], out, params):
+        if out.size < _LARGE_COSTLY or not _is_data_movement(rule, avals[0], out, params):
             return None
         plan, values = compile_plan(jaxpr, target=NATIVE_TARGET)
     else:
@@ -62,7 +62,9 @@ def plan_of_op(
     return None if values or calls_python(plan) else (plan, jaxpr)
 
 
-def _is_moved(rule: Layout, x: ShapedArray, out: ShapedArray, params: dict[str, Any]) -> bool:
+def _is_data_movement(
+    rule: Layout, x: ShapedArray, out: ShapedArray, params: dict[str, Any]
+) -> bool:
     """Whether a layout op permutes dimensions, repeats elements, or is a large reversal.
 
     NumPy copies all others as fast. Slices use NumPy too: their operands often have new addresses.

@@ -94,8 +94,8 @@ class _Layout:
     def image(self) -> Image:
         relocations = self._relocations()
         self._lay_out()
-        called = {r.symbol for r in relocations if r.kind == _CALL_32 and self._is_far(r)}
-        self._make_room(called, called | {r.symbol for r in relocations if r.kind in _SLOT_32})
+        called = {r.symbol for r in relocations if r.kind == _CALL_32 and self._is_import(r)}
+        self._reserve(called, called | {r.symbol for r in relocations if r.kind in _SLOT_32})
         read_only = self._lay_out_data()
         for relocation in relocations:
             self._relocate(relocation)
@@ -116,7 +116,7 @@ class _Layout:
         loaded = [table for table in tables if self._is_loaded(self.sections[table.info])]
         return [relocation for table in loaded for relocation in relocations_of(table)]
 
-    def _is_far(self, relocation: Relocation) -> bool:
+    def _is_import(self, relocation: Relocation) -> bool:
         return self.symbols[relocation.symbol].is_elsewhere
 
     def _is_loaded(self, section: Section) -> bool:
@@ -145,24 +145,24 @@ class _Layout:
             self._append(number, section)
 
     def _append(self, number: int, section: Section) -> None:
-        self.starts[number] = start = self._room(section.size, section.align)
+        self.starts[number] = start = self._allocate(section.size, section.align)
         if section.kind == BITS:
             self.block += bytes(start - len(self.block))
             self.block += section.content
 
-    def _room(self, count: int, align: int) -> int:
+    def _allocate(self, count: int, align: int) -> int:
         start = -(-self.size // align) * align
         self.size = start + count
         if self.size > _MOST_BYTES:
             raise Unsupported(f"{self.size} bytes")
         return start
 
-    def _make_room(self, stubs: set[int], slots: set[int]) -> None:
+    def _reserve(self, stubs: set[int], slots: set[int]) -> None:
         """Reserve stubs and slots, by symbol: two symbols with one name have separate ones."""
         for number in sorted(stubs):
-            self.stubs[number] = self._room(_STUB_BYTES, _STUB_BYTES)
+            self.stubs[number] = self._allocate(_STUB_BYTES, _STUB_BYTES)
         for number in sorted(slots):
-            self.slots[number] = self._room(_SLOT_BYTES, _SLOT_BYTES)
+            self.slots[number] = self._allocate(_SLOT_BYTES, _SLOT_BYTES)
         self.block += bytes(self.size - len(self.block))
 
     def _lay_out_data(self) -> int:
@@ -172,12 +172,12 @@ class _Layout:
         end = self.size
         if not data and not commons:
             return end
-        start = self._room(0, PAGE)
+        start = self._allocate(0, PAGE)
         for number, section in sorted(data, key=lambda item: item[1].kind == ZEROS):
             self._append(number, section)
         for number, symbol in commons:
             # The value of a COMMON symbol is its alignment.
-            self.commons[number] = self._room(symbol.size, max(symbol.value, 1))
+            self.commons[number] = self._allocate(symbol.size, max(symbol.value, 1))
         if self.size == start:
             self.size = end
             return end
@@ -194,7 +194,7 @@ class _Layout:
             self._write_slot(offset, number, addend)
         elif kind in _SLOT_32:
             self._write_32(offset, self.slots[number] + addend - offset)
-        elif kind == _CALL_32 and self._is_far(relocation):
+        elif kind == _CALL_32 and self._is_import(relocation):
             self._write_32(offset, self.stubs[number] + addend - offset)
         elif kind in (_RELATIVE_32, _CALL_32):
             self._write_32(offset, self._value(number) + addend - offset)
@@ -227,10 +227,10 @@ class _Layout:
     def _write_32(self, offset: int, value: int) -> None:
         self._write(offset, "<i", value)
 
-    def _write(self, offset: int, form: str, value: int) -> None:
-        if offset + struct.calcsize(form) > len(self.block):
+    def _write(self, offset: int, format_: str, value: int) -> None:
+        if offset + struct.calcsize(format_) > len(self.block):
             raise Unsupported("a relocation is outside of its section")
-        struct.pack_into(form, self.block, offset, value)
+        struct.pack_into(format_, self.block, offset, value)
 
     def _entry(self, name: str) -> int:
         for number, symbol in enumerate(self.symbols):

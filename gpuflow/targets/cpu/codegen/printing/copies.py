@@ -39,12 +39,12 @@ def copy(printer: CpuPrinter, s: Copy, one_by_one: Callable[[], None]) -> None:
         return
     into_local = s.target in printer.locals
     local = printer.locals[s.target if into_local else s.source]
-    _Copied(printer, s, local, printer.operands[s.source if into_local else s.target]).write(
+    _CopyWriter(printer, s, local, printer.operands[s.source if into_local else s.target]).write(
         one_by_one
     )
 
 
-class _Copied:
+class _CopyWriter:
     """Writer of one copy.
 
     Attributes:

@@ -37,13 +37,13 @@ def _strided(kernel: Kernel) -> list[tuple[str, int]]:
     That is the innermost loop. If it is exact, and so unrolled, the loop around it counts too.
     """
     last = len(kernel.axes) - 1
-    found = [(o.name, last) for o in kernel.operands if o.mode is Mode.IN]
+    candidates = [(o.name, last) for o in kernel.operands if o.mode is Mode.IN]
     if last > 0 and kernel.axes[last].exact is not None:
         # Outputs too: with static strides, stores of unrolled rows become contiguous vectors.
         modes = (Mode.IN, Mode.INDEX, Mode.OUT, Mode.INOUT)
-        found += [(o.name, last - 1) for o in kernel.operands if o.mode in modes]
+        candidates += [(o.name, last - 1) for o in kernel.operands if o.mode in modes]
     strides = {o.name: o.strides for o in kernel.operands}
-    return [(name, d) for name, d in found if strides[name][d : d + 1] == (Stride.ANY,)]
+    return [(name, d) for name, d in candidates if strides[name][d : d + 1] == (Stride.ANY,)]
 
 
 def _choose(call: KernelCall, is_copy: bool = False) -> Static | None:

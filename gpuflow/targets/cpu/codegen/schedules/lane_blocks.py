@@ -125,12 +125,12 @@ def _count(s: Statement) -> int:
 
 def _is_lookup(block: Block) -> bool:
     """Whether an iteration reads memory at an offset that depends on a carry."""
-    found = set(block.params[1:])  # the first param may be the counter
+    dependent = set(block.params[1:])  # the first param may be the counter
     for s in statements(block):
-        if isinstance(s, Load) and s.offset in found:
+        if isinstance(s, Load) and s.offset in dependent:
             return True
-        if not found.isdisjoint(uses_of(s)):
-            found.update(results_of(s))
+        if not dependent.isdisjoint(uses_of(s)):
+            dependent.update(results_of(s))
     return False
 
 

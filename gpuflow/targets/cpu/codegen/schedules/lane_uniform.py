@@ -32,12 +32,14 @@ def find_uniform_loops(lanes: Counting, block: Block) -> dict[int, tuple[int, ..
     Returns:
         By the ``id`` of each such loop, the indices of its uniform carries.
     """
-    found: dict[int, tuple[int, ...]] = {}
-    _find(lanes, found, block, False)
-    return found
+    uniform_loops: dict[int, tuple[int, ...]] = {}
+    _find(lanes, uniform_loops, block, False)
+    return uniform_loops
 
 
-def _find(lanes: Counting, found: dict[int, tuple[int, ...]], block: Block, in_lanes: bool) -> None:
+def _find(
+    lanes: Counting, uniform_loops: dict[int, tuple[int, ...]], block: Block, in_lanes: bool
+) -> None:
     """Add the loops of a block to ``found``; ``in_lanes``: the loop over lanes encloses it."""
     for s in block.body:
         if not in_lanes or lanes.note_uniform(s):
@@ -45,18 +47,18 @@ def _find(lanes: Counting, found: dict[int, tuple[int, ...]], block: Block, in_l
         if isinstance(s, While):
             positions = _uniform_carries(lanes, s)
             if positions:
-                found[id(s)] = positions
+                uniform_loops[id(s)] = positions
             for k in positions:
                 lanes.uniform[s.outs[k]] = s.outs[k]
                 lanes.uniform[s.body.params[k]] = s.body.params[k]
-            _find(lanes, found, s.body, in_lanes)
+            _find(lanes, uniform_loops, s.body, in_lanes)
         elif isinstance(s, For):
             if s.count is not None and lanes.is_uniform(s.count):
                 lanes.uniform[s.body.params[0]] = s.body.params[0]
-            _find(lanes, found, s.body, in_lanes or s.axis == lanes.axis)
+            _find(lanes, uniform_loops, s.body, in_lanes or s.axis == lanes.axis)
         elif isinstance(s, If):
-            _find(lanes, found, s.then, in_lanes)
-            _find(lanes, found, s.orelse, in_lanes)
+            _find(lanes, uniform_loops, s.then, in_lanes)
+            _find(lanes, uniform_loops, s.orelse, in_lanes)
 
 
 def _uniform_carries(lanes: Counting, s: While) -> tuple[int, ...]:
@@ -71,13 +73,13 @@ def _uniform_carries(lanes: Counting, s: While) -> tuple[int, ...]:
     def follow(block: Block) -> bool:
         """Whether all statements of a block are uniform, if the carries at ``positions`` are."""
         lanes.uniform = {**before, **{block.params[k]: block.params[k] for k in positions}}
-        whole = True
+        all_uniform = True
         for inner in block.body:
             if lanes.note_uniform(inner):
                 lanes.uniform.update({value: value for value in results_of(inner)})
             else:
-                whole = whole and lanes.is_cheap(inner)
-        return whole
+                all_uniform = all_uniform and lanes.is_cheap(inner)
+        return all_uniform
 
     while positions:
         follow(s.body)

@@ -81,12 +81,15 @@ def _with_cached_value(
         return None
     reduce = items[positions[-1]]
     assert isinstance(reduce, Reduce)
-    pair = _shared(reduce.body, last.body)
+    pair = _common_value(reduce.body, last.body)
     if pair is None:
         return None
     early, late = pair
     loop = replace(last, body=_without(last.body, late))
-    dtypes = {late.dtype, *(fn.removeprefix("round_") for fn in _made_by(last.body, late))}
+    dtypes = {
+        late.dtype,
+        *(fn.removeprefix("round_") for fn in _defining_functions(last.body, late)),
+    }
     operand = _row_for(kernel, last, dtypes, (*items[positions[-1] + 1 : -1], loop))
     if operand is None:
         return None
@@ -97,7 +100,7 @@ def _with_cached_value(
     return (*items[: positions[-1]], reduce, *items[positions[-1] + 1 : -1], loop), operand
 
 
-def _made_by(block: Block, value: Value) -> list[str]:
+def _defining_functions(block: Block, value: Value) -> list[str]:
     """The function whose result a value is, in a list; empty if there is none."""
     return [s.fn for s in block.body if isinstance(s, Apply) and value in s.outs]
 
@@ -120,15 +123,15 @@ def _row_for(
     return None
 
 
-def _shared(early: Block, late: Block) -> tuple[Value, Value] | None:
+def _common_value(early: Block, late: Block) -> tuple[Value, Value] | None:
     """The last expensive value of ``late`` that ``early`` computes too, as a pair; or None."""
     early_values: dict[int, Value] = {}
-    numbers: dict[Any, int] = {}
-    keys = _Keys(early.body, numbers)
+    expression_ids: dict[Any, int] = {}
+    keys = _Keys(early.body, expression_ids)
     for statement in early.body:
         for value in results_of(statement):
             early_values[keys.of(value.number)] = value
-    keys = _Keys(late.body, numbers)
+    keys = _Keys(late.body, expression_ids)
     for statement in reversed(late.body):
         for value in results_of(statement):
             key = keys.of(value.number)
@@ -142,11 +145,11 @@ class _Keys:
 
     Args:
         items: the statements of one block.
-        numbers: table of both blocks, from expressions to negative ids. Expressions refer to their
-            operands by id; nested expressions could grow exponentially.
+        expression_ids: table of both blocks, from expressions to negative ids. Expressions refer to
+            their operands by id; nested expressions could grow exponentially.
     """
 
-    def __init__(self, items: Sequence[Statement], numbers: dict[Any, int]) -> None:
+    def __init__(self, items: Sequence[Statement], expression_ids: dict[Any, int]) -> None:
         self._keys: dict[int, int] = {}
         self._expensive: set[int] = set()
         for statement in items:
@@ -155,7 +158,7 @@ class _Keys:
             inherits = bool(all_uses(statement) & self._expensive)
             for index, value in enumerate(results_of(statement)):
                 key = (*signature, index)
-                self._keys[value.number] = numbers.setdefault(key, -1 - len(numbers))
+                self._keys[value.number] = expression_ids.setdefault(key, -1 - len(expression_ids))
                 if inherits or is_expensive:
                     self._expensive.add(value.number)
 

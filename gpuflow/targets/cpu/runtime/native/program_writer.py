@@ -19,8 +19,8 @@ from gpuflow.base.records import record
 from gpuflow.runtime.memory import address, has_known_layout
 from gpuflow.targets.cpu.runtime.native.object_code import NativeRuntime, native_function
 
-_END, _SET, _RUN, _NEST, _LOOK = range(5)
-_NESTS = {
+_END, _SET, _RUN, _NEST, _POLL = range(5)
+_NEST_DESCRIPTIONS = {
     "scan": "scan",
     "while": "while",
     "branch": "branch",
@@ -29,8 +29,8 @@ _NESTS = {
 _LONGEST = 5  # slots of the longest instruction
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, number of arguments)
 _SLOT_BYTES = 8
-_HEAVY = 1 << 17  # fewest points between two polls for signals: some milliseconds
-_LIGHT_ITERATIONS = 1024  # most iterations between two polls
+_POLL_POINTS = 1 << 17  # fewest points between two polls for signals: some milliseconds
+_MOST_ITERATIONS = 1024  # most iterations between two polls
 
 Location = tuple[int, int]
 
@@ -100,9 +100,9 @@ class Code:
         """
         self._block_operands.append(len(self.instructions) + 2)
         self.instructions += (_RUN, function, block, extent, chunk)
-        self.points += max(points, _HEAVY) if is_long else points
-        if is_long or points >= _HEAVY:
-            self.instructions.append(_LOOK)
+        self.points += max(points, _POLL_POINTS) if is_long else points
+        if is_long or points >= _POLL_POINTS:
+            self.instructions.append(_POLL)
 
     def keep(self, *values: object) -> None:
         """Keep objects that instructions point to alive for as long as the program."""
@@ -146,7 +146,7 @@ class Code:
     def _scan(
         self, length: int, reverse: bool, body: Code, table: Sequence[LoopRegister]
     ) -> list[int]:
-        return [length, int(reverse), *self._body(body, table), _mask(body)]
+        return [length, int(reverse), *self._body(body, table), _poll_mask(body)]
 
     def while_loop(
         self,
@@ -172,9 +172,9 @@ class Code:
             *flag,
             len(copies),
             address(self.array(rows)),
-            _mask(body),
+            _poll_mask(body),
         ]
-        self._nested("while", arguments, _HEAVY)
+        self._nested("while", arguments, _POLL_POINTS)
 
     def branch(self, index: Location, programs: Sequence[Program]) -> None:
         """Emit a branch: it runs the program with the number at ``index``, an int32, clamped."""
@@ -183,7 +183,7 @@ class Code:
         self._nested("branch", arguments, max(program.code.points for program in programs))
 
     def _nested(self, kind: str, arguments: Sequence[int], points: int) -> None:
-        self._nests.append(_NESTS[kind])
+        self._nests.append(_NEST_DESCRIPTIONS[kind])
         self.instructions += [_NEST, native_function(f"gf_{kind}"), address(self.array(arguments))]
         self.points += points
 
@@ -219,7 +219,7 @@ class Code:
                     f"run {name} with the words from {block}, {extent} indices, {chunk} at a time"
                 )
                 k += _LONGEST
-            elif operation == _LOOK:
+            elif operation == _POLL:
                 k += 1
             else:
                 texts.append(next(nests))
@@ -239,9 +239,9 @@ class Code:
         return address(self.array(instructions))
 
 
-def _mask(body: Code) -> int:
+def _poll_mask(body: Code) -> int:
     """The bit mask of iterations that poll for signals: a power of 2, less 1."""
-    iterations = min(_HEAVY // max(body.points, 1), _LIGHT_ITERATIONS)
+    iterations = min(_POLL_POINTS // max(body.points, 1), _MOST_ITERATIONS)
     return (1 << max(iterations.bit_length() - 1, 0)) - 1
 
 
