@@ -212,6 +212,7 @@ class KernelWalk(Generic[E]):
         self.set(self.target(s.out), self.constant(s.value, s.out.dtype))
 
     def _load(self, s: Load) -> None:
+        """Emit a Load; if its mask is false, the result is 0 and no memory is read."""
         out = self.target(s.out)
         if s.operand in self.locals:
             self.set(out, self.load_local(self.locals[s.operand], s.offset))

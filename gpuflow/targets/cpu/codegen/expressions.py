@@ -65,6 +65,7 @@ class Expressions:
         self.builder, self.names = builder, names
 
     def value(self, node: Expression) -> IRValue:
+        """Emit an expression."""
         match node:
             case Name(name):
                 return self.variable(name)
@@ -101,6 +102,7 @@ class Expressions:
         return self.value(node)
 
     def typed(self, node: Expression, dtype: str) -> IRValue:
+        """Emit an operand, which must have a dtype."""
         value = self.operand(node)
         if value.dtype != dtype:
             raise Unsupported(f"{expression_text(node)} is {value.dtype}, not {dtype}")
@@ -111,11 +113,13 @@ class Expressions:
         raise NotImplementedError
 
     def same(self, a: IRValue, b: IRValue) -> tuple[IRValue, IRValue]:
+        """Check that both operands of an operator have the same dtype."""
         if a.dtype != b.dtype or a.dtype == POINTER:
             raise Unsupported(f"{a.dtype} with {b.dtype}")
         return a, b
 
     def arithmetic(self, operator: str, a: IRValue, b: IRValue) -> IRValue:
+        """Emit an operator of ``ARITHMETIC``."""
         a, b = self.same(a, b)
         wrong = is_float(a.dtype) if operator in _INTEGER_ONLY else a.dtype == "bool"
         if wrong or operator not in _ARITHMETIC or (operator == "/" and not is_float(a.dtype)):

@@ -168,6 +168,7 @@ class _Function(Expressions):
         self.arrays = Arrays(program, self.once)
 
     def compile(self) -> None:
+        """Compile the whole function; call it once."""
         start = self.builder.block
         self.block(self.body)
         self.builder.ret_void()
@@ -218,6 +219,7 @@ class _Function(Expressions):
             raise Unsupported(f"{name} is {value.dtype}, and something else before")
 
     def loop(self, loop: Loop) -> None:
+        """Compile a loop: over vectors if possible, else as a scalar loop with metadata."""
         name, body = loop.counter, loop.body
         begin, end = (self.typed(value, "int64").value for value in (loop.first, loop.end))
         builder, function = self.builder, self.builder.function

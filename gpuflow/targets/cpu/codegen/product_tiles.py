@@ -103,6 +103,7 @@ def emit_tile(
 
 
 def _function(module: ir.Module, kind: str) -> Instruction:
+    """The microkernel ``void multiply_<kind>(left, right, steps, tile)``, defined on demand."""
     name = f"multiply_{kind}"
     if name in module.globals:
         return module.globals[name]

@@ -59,6 +59,7 @@ def emit_transpose(
 
 
 def _function(module: ir.Module, storage: str) -> Instruction:
+    """The function that transposes a block, defined in the module on demand."""
     side, element = block_side(storage), ir.IntType(8 * storage_bytes(storage))
     name = f"transpose_{element.width}"
     if name in module.globals:
@@ -89,6 +90,7 @@ def _function(module: ir.Module, storage: str) -> Instruction:
 
 
 def _transposed(builder: ir.IRBuilder, rows: list[Instruction]) -> list[Instruction]:
+    """Emit the stages of the transpose of a square of vectors."""
     side, distance = len(rows), 1
     while distance < side:
         halves = [

@@ -494,6 +494,7 @@ class VectorLoop(Expressions):
     def _access(
         self, use: Use, meaning: Named, arguments: Sequence[Expression]
     ) -> tuple[IRValue, ...]:
+        """Emit an access as a vector load or store; raises Gather if its index is not affine."""
         access = use.access
         pointer, index, *others = arguments
         is_direct = id(pointer) not in self._varying and len(others) == access.is_store

@@ -262,6 +262,7 @@ def _select_u(axes: Axes, dense: bool) -> tuple[Axis, Axes]:
 def _slide_arguments(
     slides: Sequence[Slide], form: int, blocks: Dims, counts: Sequence[int], size: int
 ) -> list[int]:
+    """The twelve argument slots of each spatial dimension."""
     arguments = []
     for slide, block, count in zip(slides, blocks, counts, strict=True):
         i, j = (slide.positions, slide.taps) if form else (slide.taps, slide.positions)

@@ -85,6 +85,7 @@ def _emit(
     code: Code,
     locations: Locations,
 ) -> None:
+    """Emit a convolution: zero the result if calls skip positions, then each call."""
     aval, (calls, has_zeros) = step.eqn.outputs[0].aval, convolution
     functions = _functions(aval.dtype, services)
     target = locations.of(step.outputs[0])
@@ -114,6 +115,7 @@ def _convolution_call(
     services: NativeServices,
     code: Code,
 ) -> None:
+    """Emit one call: copies of operands, the products, and the sum of partial results."""
     arguments = list(call.arguments)
     arguments[0] = functions.gemm
     arguments[SLOT_ARGUMENTS[0] : SLOT_ARGUMENTS[-1] + 1] = services.slots(SLOT_BYTES)

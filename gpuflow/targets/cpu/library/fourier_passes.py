@@ -241,6 +241,7 @@ def _row_fields(function: FunctionText) -> list[Value]:
 
 
 def _pass_text(symbol: str, dtype: str, radix: int) -> str:
+    """The pass of a radix in RADICES: unrolled butterflies for each p and q."""
     function = FunctionText(symbol, _ARGUMENTS)
     ops = ComplexArithmetic(function, dtype)
     s, m, twiddles, _, _ = _row_fields(function)
@@ -269,6 +270,7 @@ def _pass_text(symbol: str, dtype: str, radix: int) -> str:
 
 
 def _product_text(symbol: str, dtype: str) -> str:
+    """The product of elements with factors, followed by zeros."""
     function = FunctionText(symbol, _ARGUMENTS)
     ops = ComplexArithmetic(function, dtype)
     count, total, table, exchange, _ = _row_fields(function)

@@ -159,6 +159,7 @@ def packed_call(
 
 
 def _matrix_call(sizes: _Sizes, form: Formats, threads: int) -> PackedCall:
+    """Return the launch of matrix products: sizes of blocks, slices of the depth, and chunks."""
     m, n, k, a_row, a_step, b_step, b_column, outer, inner = sizes
     panel, (tile_rows, tile_columns) = PANELS[form.kind], tile_shape(form.kind)
     size = np.dtype(panel.packed).itemsize

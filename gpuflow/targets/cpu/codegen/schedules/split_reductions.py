@@ -35,6 +35,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _choose(call: KernelCall) -> Cut | None:
+    """The number and the size of chunks; None if the call has enough parallelism, or is small."""
     split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
     if split is None:
         return None

@@ -182,6 +182,10 @@ def _program(
     code: Code,
     locations: Locations,
 ) -> None:
+    """Emit a loop or branch whose programs are native.
+
+    Programs use a section of the arena: temporaries, and spare buffers of alternating carries.
+    """
     arena, spare = workspace_layout(step, locations.plan.offsets[step.workspace])
     memory = locations.memory.section(*arena)
     programs = [
@@ -240,6 +244,7 @@ class _Carry:
 
 
 def _body(inner: Inner, emits: Sequence[Emit], memory: Arena) -> Code:
+    """Write a nested program for an arena of temporaries."""
     code, locations = Code(), InnerLocations(inner.plan, memory)
     for emit in emits:
         emit(code, locations)
@@ -247,6 +252,7 @@ def _body(inner: Inner, emits: Sequence[Emit], memory: Arena) -> Code:
 
 
 def _values(inner: Inner, code: Code) -> list[Location]:
+    """Locations of a nested program's captured constants, which the outer program owns."""
     arrays = [as_numpy(value, aval_of(value)) for value in inner.values]
     code.keep(*arrays)
     return [fixed(address(array)) for array in arrays]
@@ -263,6 +269,7 @@ def _scan(
     carries: Sequence[_Carry],
     code: Code,
 ) -> None:
+    """Emit a scan. Its registers are constants, carries, elements, literals, then outputs."""
     if form.length == 0:
         for carry in carries:
             copy_bytes(carry.start, carry.out, carry.count, services, code)
@@ -304,6 +311,7 @@ def _while(
     carries: Sequence[_Carry],
     code: Code,
 ) -> None:
+    """Emit a while loop, with the flag that its condition and its body set."""
     condition, body = programs
     first, split = form.num_condition_consts, form.first_carry
     flag_memory = code.array([0])
