@@ -64,39 +64,39 @@ _FLOAT32_BIAS = 127
 _FLOAT32_MANTISSA = 23
 
 
-def narrow_by_bits(x: IRValue, form: Format) -> IRValue:
-    """Round a float32 to ``form``; returns the bit pattern as uint32."""
+def narrow_by_bits(x: IRValue, float_format: Format) -> IRValue:
+    """Round a float32 to ``float_format``; returns the bit pattern as uint32."""
     # Clears the sign bit, because NVVM does not support llvm.fabs.
     bits = x.bitcast("uint32") & 0x7FFFFFFF
     magnitude = bits.bitcast("float32")
-    dropped = _FLOAT32_MANTISSA - form.mantissa
+    dropped = _FLOAT32_MANTISSA - float_format.mantissa
     nearest = (bits + ((1 << (dropped - 1)) - 1) + ((bits >> dropped) & 1)) >> dropped
-    normal = nearest - ((_FLOAT32_BIAS - form.bias) << form.mantissa)
+    normal = nearest - ((_FLOAT32_BIAS - float_format.bias) << float_format.mantissa)
     # Adding this power of two rounds, and leaves the subnormal's pattern in the lowest bits.
-    magic = 2.0 ** (1 - form.bias - form.mantissa + _FLOAT32_MANTISSA)
+    magic = 2.0 ** (1 - float_format.bias - float_format.mantissa + _FLOAT32_MANTISSA)
     sum_ = x.like(x.builder.fadd(magnitude.value, x.constant(magic).value))
     subnormal = sum_.bitcast("uint32") - x.constant(magic).bitcast("uint32")
-    code = select(magnitude < 2.0 ** (1 - form.bias), subnormal, normal)
-    too_large = code > form.largest
-    code = select(too_large, code.constant(form.overflow), code)
-    signed = code | ((x.bitcast("uint32") >> 31) << form.sign)
-    if form.kind == "fnuz":
+    code = select(magnitude < 2.0 ** (1 - float_format.bias), subnormal, normal)
+    too_large = code > float_format.largest
+    code = select(too_large, code.constant(float_format.overflow), code)
+    signed = code | ((x.bitcast("uint32") >> 31) << float_format.sign)
+    if float_format.kind == "fnuz":
         signed = select(code.equals(0), code, signed)
-    return select(x.is_nan(), code.constant(form.nan), signed)
+    return select(x.is_nan(), code.constant(float_format.nan), signed)
 
 
-def widen_by_bits(code: IRValue, form: Format) -> IRValue:
-    """Convert a bit pattern (uint32) of ``form`` to float32.
+def widen_by_bits(code: IRValue, float_format: Format) -> IRValue:
+    """Convert a bit pattern (uint32) of ``float_format`` to float32.
 
     Its bits are shifted to float32's exponent and mantissa; a power of two then corrects the bias.
     """
-    magnitude = code & ((1 << form.sign) - 1)
-    shifted = magnitude << (_FLOAT32_MANTISSA - form.mantissa)
-    scaled = shifted.bitcast("float32") * 2.0 ** (_FLOAT32_BIAS - form.bias)
-    special = magnitude > form.largest
-    if form.kind == "fnuz":
-        special = code.equals(form.nan)
+    magnitude = code & ((1 << float_format.sign) - 1)
+    shifted = magnitude << (_FLOAT32_MANTISSA - float_format.mantissa)
+    scaled = shifted.bitcast("float32") * 2.0 ** (_FLOAT32_BIAS - float_format.bias)
+    special = magnitude > float_format.largest
+    if float_format.kind == "fnuz":
+        special = code.equals(float_format.nan)
     bits = select(special, shifted | 0x7F800000, scaled.bitcast("uint32"))
-    if form.kind == "fnuz":
+    if float_format.kind == "fnuz":
         bits = select(special, bits.constant(0x7FC00000), bits)
-    return (bits | ((code >> form.sign) << 31)).bitcast("float32")
+    return (bits | ((code >> float_format.sign) << 31)).bitcast("float32")

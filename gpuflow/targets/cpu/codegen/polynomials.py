@@ -66,9 +66,9 @@ def _at_most(x: IRValue, bound: float) -> IRValue:
 
 def _nearest(x: IRValue, factor: float, offset: int = 0) -> tuple[IRValue, IRValue]:
     """``k``, the integer nearest to ``x * factor``, and an integer with low bits k + offset."""
-    form = FORMATS[x.dtype]
-    shifted = x * factor + (form.magic + offset)
-    return shifted - (form.magic + offset), shifted.bitcast(form.unsigned)
+    float_format = FORMATS[x.dtype]
+    shifted = x * factor + (float_format.magic + offset)
+    return shifted - (float_format.magic + offset), shifted.bitcast(float_format.unsigned)
 
 
 def _power(k_bits: IRValue, dtype: str) -> IRValue:
@@ -88,12 +88,14 @@ def _scaled(x: IRValue, k_bits: IRValue, tiny: IRValue) -> IRValue:
     k is added to the exponent. If the result is subnormal, ``x * 2^(k + bias - 1) + 1`` has the
     result in its mantissa, rounded, and subtracting the exponent of 1 leaves it.
     """
-    form = FORMATS[x.dtype]
+    float_format = FORMATS[x.dtype]
     one = x.constant(1)
-    factor = select(tiny, _power(k_bits + (2 * form.bias - 1), x.dtype), one)
+    factor = select(tiny, _power(k_bits + (2 * float_format.bias - 1), x.dtype), one)
     sum_ = x * factor + select(tiny, one, 0)
-    exponent = select(tiny, k_bits.constant(0) - form.bias, k_bits)
-    return (sum_.bitcast(form.unsigned) + (exponent << form.mantissa)).bitcast(x.dtype)
+    exponent = select(tiny, k_bits.constant(0) - float_format.bias, k_bits)
+    return (sum_.bitcast(float_format.unsigned) + (exponent << float_format.mantissa)).bitcast(
+        x.dtype
+    )
 
 
 def _exp_below(x: IRValue, tiny: IRValue) -> IRValue:
@@ -109,9 +111,9 @@ def _overflowing(x: IRValue, largest: float, result: IRValue) -> IRValue:
 
 def exp(x: IRValue) -> IRValue:
     """e^x; 0.90 ulp."""
-    form = FORMATS[x.dtype]
-    result = _exp_below(_at_least(x, form.smallest), x < form.tiny)
-    return _overflowing(x, form.largest, result)
+    float_format = FORMATS[x.dtype]
+    result = _exp_below(_at_least(x, float_format.smallest), x < float_format.tiny)
+    return _overflowing(x, float_format.largest, result)
 
 
 def exp2(x: IRValue) -> IRValue:
@@ -137,9 +139,9 @@ def expm1(x: IRValue) -> IRValue:
 
 def logistic(x: IRValue) -> IRValue:
     """1 / (1 + e^-x), as n - n e / (1 + e) for e = e^-|x| and n = e if x < 0 else 1; 1.63 ulp."""
-    form = FORMATS[x.dtype]
-    negative = _at_least(-_abs(x), form.smallest)
-    e = _exp_below(negative, negative < form.tiny)
+    float_format = FORMATS[x.dtype]
+    negative = _at_least(-_abs(x), float_format.smallest)
+    e = _exp_below(negative, negative < float_format.tiny)
     numerator = select(x < 0, e, 1)
     # ``negative * 0`` is 0, or nan for nan.
     return numerator - numerator * (e / (1 + e + negative * 0))
@@ -166,11 +168,11 @@ def _stretched(coefficients: Sequence[float], factor: float) -> list[float]:
 
 def _split(x: IRValue) -> tuple[IRValue, IRValue]:
     """``f`` and ``e`` with x = (1 + f) 2^e and sqrt(1/2) <= 1 + f < sqrt(2); garbage for x <= 0."""
-    form = FORMATS[x.dtype]
-    mantissa, root_half = form.mantissa, form.root_half
-    subnormal = x < 2.0 ** (1 - form.bias)
+    float_format = FORMATS[x.dtype]
+    mantissa, root_half = float_format.mantissa, float_format.root_half
+    subnormal = x < 2.0 ** (1 - float_format.bias)
     normal = select(subnormal, x * 2.0**mantissa, x)
-    bits = normal.bitcast(form.unsigned)
+    bits = normal.bitcast(float_format.unsigned)
     lowest = bits.constant(root_half)
     bits = bits - select(subnormal, lowest + (mantissa << mantissa), lowest)
     f = ((bits & ((1 << mantissa) - 1)) + root_half).bitcast(x.dtype) - 1
@@ -207,9 +209,9 @@ def log(x: IRValue) -> IRValue:
 
 def log_of_single(x: IRValue) -> IRValue:
     """The logarithm of a normal positive float64, with an error of 2^-40: enough for float32."""
-    form = FORMATS[x.dtype]
-    bits = x.bitcast(form.unsigned) - form.root_half
-    f = ((bits & ((1 << form.mantissa) - 1)) + form.root_half).bitcast(x.dtype) - 1
+    float_format = FORMATS[x.dtype]
+    bits = x.bitcast(float_format.unsigned) - float_format.root_half
+    f = ((bits & ((1 << float_format.mantissa) - 1)) + float_format.root_half).bitcast(x.dtype) - 1
     return _exponent(bits, x.dtype) * math.log(2) + f * polynomial(f, LOG_LONG)
 
 
@@ -221,12 +223,12 @@ def log2(x: IRValue) -> IRValue:
 
 def log1p(x: IRValue) -> IRValue:
     """log(1 + x), in float32; the rounding error of 1 + x is added to its mantissa. 1.76 ulp."""
-    form = FORMATS[x.dtype]
+    float_format = FORMATS[x.dtype]
     u = 1 + x
     lost = x - (u - 1)
     bits = u.bitcast("int32")
-    exponent = (bits - form.root_half) & -(1 << form.mantissa)
-    e = cast(exponent >> form.mantissa, x.dtype)
+    exponent = (bits - float_format.root_half) & -(1 << float_format.mantissa)
+    e = cast(exponent >> float_format.mantissa, x.dtype)
     # 4 / 2^e, as 1 / 2^128 would be subnormal.
     scale = (exponent.constant(0x40800000) - exponent).bitcast(x.dtype)
     f = lost * scale * 0.25 + ((bits - exponent).bitcast(x.dtype) - 1)
