@@ -1,6 +1,6 @@
 """Registration of the platforms ``cuda``, ``cpu`` and ``cuda_sim``.
 
-The module of a platform's driver is imported at its first use: a CPU process never imports CuPy.
+The module of a platform's driver is imported at its first use.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ _provided: dict[str, HostProcessor] = {}
 
 
 def cached_processor() -> tuple[str, HostProcessor] | None:
-    """The digest of the processor's registers, and the processor; None if it is not cached."""
+    """The digest of the processor's registers, and the processor; None if it cannot be cached."""
     path = _path()
     return None if path is None else (path.stem, host_processor())
 

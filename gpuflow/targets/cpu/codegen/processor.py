@@ -22,7 +22,7 @@ _LEVELS = {
     "x86-64-v3": ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"),
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
 }
-# By level: the newest core type of OpenBLAS whose kernels need no other features.
+# By level: a core type of OpenBLAS whose kernels need no features of higher levels.
 _BLAS = {"x86-64": "Prescott", "x86-64-v2": "Nehalem", "x86-64-v3": "Haswell"}
 _X86 = ("x86_64", "AMD64")
 # Features for float16 arithmetic are disabled, because kernels compute in float32. With them, LLVM

@@ -237,7 +237,7 @@ def _count(axes: Axes) -> int:
 
 
 def _flag(plain: bool, first: bool) -> int:
-    """CBLAS's flag of a matrix that needs no transposition as a left operand if it is plain.
+    """CBLAS's transposition flag of a matrix.
 
     Args:
         plain: whether its rows are those of a left operand.
@@ -249,7 +249,7 @@ def _flag(plain: bool, first: bool) -> int:
 def _select_u(axes: Axes, dense: bool) -> tuple[Axis, Axes]:
     """Select the axis of a product and return it with the others.
 
-    It is the last axis, or if ``dense`` the first with stride 1 in lhs.
+    It is the last axis, or if ``dense`` the first with stride 1 in lhs, if there is one.
     """
     if not axes:
         return (1, 0, 0, 0), []

@@ -1,4 +1,4 @@
-"""Provider of handwritten kernels: launches of KernelIR that a block writes itself."""
+"""Provider of handwritten kernels: a block returns the launches of its KernelIR kernels."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _function(letter: str) -> int:
 
 
 def choose(system: Triangular, step: CallStep, target: Any) -> NativeCall | None:
-    """Solve by BLAS; None if BLAS does not support the dtype or cannot read A in place."""
+    """Solve by BLAS; None if BLAS does not support the system, or cannot read A in place."""
     del target
     a, b = step.operands
     if system.conjugate and not system.transpose:

@@ -91,7 +91,7 @@ class Code:
         elif value in of.arrays:
             self._names[value] = self.load(of.arrays[value])
         else:
-            return value  # defined before the block of lanes
+            return value  # defined by the enclosing code
         return self._names[value]
 
     def call(self, values: Sequence[Value], names: Sequence[Value]) -> None:

@@ -92,8 +92,8 @@ class _Exchange(NamedTuple):
 
     Attributes:
         always: whether every call is rewritten.
-        distances: strides of each input, see ``_last_axes``; else calls in which these are
-            transposed are rewritten.
+        distances: strides of each input, see ``_last_axes``. If not ``always``, a call is
+            rewritten if these are transposed.
     """
 
     always: bool

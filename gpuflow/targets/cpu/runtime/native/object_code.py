@@ -96,7 +96,7 @@ class Module:
         text: LLVM IR.
         symbols: functions that it defines.
         imports: functions of other modules of the runtime, and symbols of Python.
-        level: LLVM's optimization level; 2 if it should vectorize or unroll loops.
+        level: LLVM's optimization level; 2 if LLVM should optimize its loops.
     """
 
     text: str
