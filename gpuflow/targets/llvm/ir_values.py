@@ -241,8 +241,8 @@ def _constant(dtype: str, number: float, width: int) -> ir.Constant:
 @cache
 def counted(dtype: str, start: int, width: int, step: int = 1) -> ir.Constant:
     """The constant vector ``step * (start + k)`` for 0 <= k < ``width``."""
-    numbers = [step * k for k in range(start, start + width)]
-    return ir.Constant(llvm_type(dtype, width), numbers)
+    multiples = [step * k for k in range(start, start + width)]
+    return ir.Constant(llvm_type(dtype, width), multiples)
 
 
 def shuffle_mask(numbers: Iterable[int]) -> ir.Constant:

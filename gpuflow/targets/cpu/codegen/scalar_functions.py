@@ -126,14 +126,14 @@ def _float_rem(x: IRValue, y: IRValue) -> IRValue:
         return libm.call("fmod", x, y)
     size, divisor = cast(_abs(x), "float64"), cast(_abs(y), "float64")
     quotient = size / divisor
-    whole = quotient.intrinsic("trunc")
+    integer = quotient.intrinsic("trunc")
     if is_double:
-        remainder = (-whole).intrinsic("fma", divisor, size)
+        remainder = (-integer).intrinsic("fma", divisor, size)
         remainder = select(remainder < 0, remainder + divisor, remainder)
     else:
-        remainder = size - whole * divisor
+        remainder = size - integer * divisor
     # 0 times infinity is nan.
-    remainder = cast(select(whole.equals(0), size, remainder), x.dtype).intrinsic("copysign", x)
+    remainder = cast(select(integer.equals(0), size, remainder), x.dtype).intrinsic("copysign", x)
     return libm.call_beyond(_LARGEST_QUOTIENT, "fmod", cast(quotient, x.dtype), [x, y], remainder)
 
 
@@ -166,10 +166,10 @@ def truncated(x: IRValue, dtype: str) -> IRValue:
     # Processors convert to int32 or wider, so shorter integers go through int32.
     wide = "int32" if bits(dtype) < 32 else dtype
     convert = x.builder.fptosi if is_signed(wide) else x.builder.fptoui
-    whole = cast(IRValue(x.builder, convert(clamped.value, x.type_of(wide)), wide), dtype)
+    integer = cast(IRValue(x.builder, convert(clamped.value, x.type_of(wide)), wide), dtype)
     if int(largest) != bounds.max:
-        whole = select(x > float(largest), whole.constant(int(bounds.max)), whole)
-    return select(x.is_nan(), whole.constant(0), whole)
+        integer = select(x > float(largest), integer.constant(int(bounds.max)), integer)
+    return select(x.is_nan(), integer.constant(0), integer)
 
 
 def _is_fixed(x: IRValue) -> bool:
@@ -204,11 +204,11 @@ def _quotient(x: IRValue, y: IRValue, is_fixed: bool) -> IRValue:
         quotient = cast(x, wide) / cast(y, wide)
     # Processors convert to int32 or wider, so shorter integers go through int32.
     if is_signed(x.dtype) or is_short:
-        whole = IRValue(builder, builder.fptosi(quotient.value, x.type_of("int32")), "int32")
-        return cast(whole, x.dtype)
+        integer = IRValue(builder, builder.fptosi(quotient.value, x.type_of("int32")), "int32")
+        return cast(integer, x.dtype)
     # uint32: the low bits of 2**52 plus an integer are the integer.
-    whole = (quotient.intrinsic("floor") + 2.0**52).bitcast("uint64")
-    return cast(whole, x.dtype)
+    integer = (quotient.intrinsic("floor") + 2.0**52).bitcast("uint64")
+    return cast(integer, x.dtype)
 
 
 def _is_in_bounds(x: IRValue, count: IRValue) -> IRValue:

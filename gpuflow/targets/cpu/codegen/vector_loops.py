@@ -236,8 +236,8 @@ class VectorLoop(Expressions):
             with builder.goto_block(self._start):
                 builder.branch(remainder)
         else:
-            whole, done, ended = self._main_loop(count, vectors, remainder, after)
-            at.add_incoming(whole, done)
+            main_end, done, ended = self._main_loop(count, vectors, remainder, after)
+            at.add_incoming(main_end, done)
             add_incoming_to(sums, done, ended)
         with builder.goto_block(self._before):
             builder.cbranch(builder.icmp_signed("<", begin, end), self._start, after)
@@ -343,16 +343,16 @@ class VectorLoop(Expressions):
             add_incoming_to(sums, self._start, accumulators.firsts)
             add_incoming_to(sums, builder.block, incoming)
         with builder.goto_block(self._start):
-            whole = builder.and_(count, _int64(-step))
-            builder.cbranch(builder.icmp_signed(">", whole, _int64(0)), main_loop, remainder)
+            main_end = builder.and_(count, _int64(-step))
+            builder.cbranch(builder.icmp_signed(">", main_end, _int64(0)), main_loop, remainder)
         done = builder.function.append_basic_block("whole")
-        more = builder.icmp_signed("<", following, whole)
+        more = builder.icmp_signed("<", following, main_end)
         disable_loop_passes(builder.module, builder.cbranch(more, main_loop, done))
         builder.position_at_end(done)
         combined = accumulators.combined(final)
-        builder.cbranch(builder.icmp_signed("<", whole, count), remainder, after)
+        builder.cbranch(builder.icmp_signed("<", main_end, count), remainder, after)
         accumulators.add_exit(done, combined)
-        return whole, done, combined
+        return main_end, done, combined
 
     def _spill_splats(self) -> None:
         """Spill splats, to have registers for the values that four vectors need at a time."""
@@ -479,8 +479,8 @@ class VectorLoop(Expressions):
     def _element_indices(self, affine: AffineIndex) -> IRValue:
         """The vector of an affine index's values in this iteration."""
         first = first_of(affine) + IRValue(self.builder, self._at, "int64") * affine.step
-        numbers = first.like(counted("int64", self._shift, self._width, affine.step))
-        return splat(first, self._width) + numbers
+        offsets = first.like(counted("int64", self._shift, self._width, affine.step))
+        return splat(first, self._width) + offsets
 
     # --- memory ----------------------------------------------------------------------------
 

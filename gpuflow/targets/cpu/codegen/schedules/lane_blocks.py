@@ -499,8 +499,8 @@ class _Blocks:
         tiles.empty(first, remaining, inner)
         more = code.apply("add", count, code.number("int64", tiles.iterations - 1))
         bits = code.number("int64", tiles.iterations.bit_length() - 1)
-        whole = code.apply("shift_right_arithmetic", more, bits)
-        out.append(For(None, Block((index,), tuple(inner)), whole, is_long=s.is_long))
+        tile_count = code.apply("shift_right_arithmetic", more, bits)
+        out.append(For(None, Block((index,), tuple(inner)), tile_count, is_long=s.is_long))
 
     def _counted_loop(self, loop: _Counted, count: Value, out: list[Statement]) -> None:
         """Write a loop of ``count`` iterations, unrolled if its body is short."""
@@ -515,14 +515,14 @@ class _Blocks:
             inner.append(segment.loop())
             out.append(For(None, Block((index,), tuple(inner)), count, is_long=loop.is_long))
             return
-        unroll, code, whole = self._unroll_factor(loop.body), Code(self, out), count
+        unroll, code, trip_count = self._unroll_factor(loop.body), Code(self, out), count
         if self._stores_both(loop.body):
             unroll = 1
         if unroll > 1:
             bits = code.number("int64", unroll.bit_length() - 1)
-            whole = code.apply("shift_right_arithmetic", count, bits)
-            done = code.apply("shift_left", whole, bits)
-        self._unrolled_loop(loop, whole, unroll, None, out)
+            trip_count = code.apply("shift_right_arithmetic", count, bits)
+            done = code.apply("shift_left", trip_count, bits)
+        self._unrolled_loop(loop, trip_count, unroll, None, out)
         if unroll > 1:
             remaining = code.apply("sub", count, done)
             self._unrolled_loop(loop, remaining, 1, done, out)

@@ -93,8 +93,8 @@ class Tiles:
         for s in items:
             uses = uses_of(s)
             is_step = isinstance(s, Const | Apply | Cast | Select) or _is_scalar(s, operands)
-            known = fixed | changing
-            if is_step and all(v in known or self._lanes.is_uniform(v) for v in uses):
+            step_values = fixed | changing
+            if is_step and all(v in step_values or self._lanes.is_uniform(v) for v in uses):
                 steps.append(s)
                 (fixed if changing.isdisjoint(uses) else changing).update(results_of(s))
         return steps, changing

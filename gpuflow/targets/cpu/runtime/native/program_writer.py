@@ -207,13 +207,13 @@ class Code:
         texts, k = [], 0
         nests = iter(self._nests)
         while k < len(self.instructions):
-            operation, *rest = self.instructions[k : k + _LONGEST]
+            operation, *operands = self.instructions[k : k + _LONGEST]
             if operation == _SET:
-                slot, register, offset = rest[:3]
+                slot, register, offset = operands[:3]
                 texts.append(f"word {slot} = array {register} + {offset} bytes")
                 k += 4
             elif operation == _RUN:
-                function, block, extent, chunk = rest
+                function, block, extent, chunk = operands
                 name = names.get(function, "a function of the runtime")
                 texts.append(
                     f"run {name} with the words from {block}, {extent} indices, {chunk} at a time"
